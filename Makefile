@@ -21,7 +21,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo-approval demo-plan setup test campaign check coverage dashboards bench bench-peers soak lock clean
+.PHONY: help run demo-approval demo-plan setup test campaign check accept coverage dashboards bench bench-peers soak lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,9 @@ check: $(READY) ## lint, format, types, layers
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m pytest -q tests/contract/test_layers.py
+
+accept: $(READY) ## tables, diagrams, dashboards and exports that are derived from the code written anew
+	@$(PY) -m tests.accept
 
 coverage: $(READY) ## branch coverage of the kernel, the heart and the guards
 	@rm -f .coverage .coverage.*

@@ -1,37 +1,37 @@
-"""Every error of the library, one tree. This module imports nothing.
+"""Define every error of the library in one tree. This module imports nothing.
 
 OrchestratorError
-├── GraphError              a table, or the hooks bound to it, cannot work; lists every problem
+├── GraphError              a graph or its hooks cannot be built; lists every problem
 ├── ConfigError             a limit, setting or argument is out of range (also a ValueError)
-├── EventError              an event was not carried out; the state is what it was
+├── EventError              an event was not carried out; the state has not changed
 │   ├── InvalidEvent        known event, no edge from this state
-│   ├── UnknownEvent        the event is in no edge of the graph
-│   ├── Refused             a guard, before_ or leave_ hook said no
+│   ├── UnknownEvent        no edge of the graph has the event
+│   ├── Refused             a guard, before_ or leave_ hook refused the event
 │   ├── NoTransition        strict mode: the edge stays in its state
-│   ├── UnhandledEventError a typed machine has no edge for the event, or its guards all said no
+│   ├── UnhandledEventError a typed machine has no edge for the event, or its guards refused all of them
 │   └── InTransition        another event of this run is in flight
-└── RunError                a run could not start, go on or end well
-    ├── RunExists           the run_id is taken: resume it or choose another
-    ├── RunUnknown          no run of that id
-    ├── ContextInUse        two runs at once would change one context
+└── RunError                a run could not start, continue or complete
+    ├── RunExists           the run_id is taken: resume the run or choose another id
+    ├── RunUnknown          no run has that id
+    ├── ContextInUse        two runs would change one context at the same time
     ├── StateTimeout        a state lasted longer than its dwell limit
     ├── DeadlineExceeded    the run's own deadline passed
-    ├── CancelRequested     somebody asked this run to stop
-    │   └── RejectRequested a person ended it instead of answering
-    ├── AnswerRefused       an approval or another answer that no question waits for
-    │   └── RunOver         the run has ended: it takes no request at all
-    ├── Suspended           the run goes no further here; resume it when you want
-    ├── NotAdmitting        an engine takes no new runs now
-    ├── Overloaded          an engine has as many runs in its queue as it may
+    ├── CancelRequested     a cancellation of this run was requested
+    │   └── RejectRequested a person ended the run instead of answering
+    ├── AnswerRefused       no question waits for this approval or answer
+    │   └── RunOver         the run has ended and accepts no request
+    ├── Suspended           the run is suspended; resume it later
+    ├── NotAdmitting        an engine accepts no new runs now
+    ├── Overloaded          the queue of an engine is full
     ├── OtherGraph          the stored run belongs to another version of its graph
     ├── LLMError            a model call failed, classified by ErrorKind
     ├── CompletionError     the model's final answer stayed unusable
-    ├── LimitReached        a guard refused where only a failure can follow
-    ├── JournalError        a record could not be made durable, or not be trusted
+    ├── LimitReached        a guard refused in a state that can only fail
+    ├── JournalError        a record could not be made durable, or cannot be trusted
     │   ├── Held            another living owner holds the run
-    │   ├── Fenced          somebody else owns the run now; this owner must vanish
+    │   ├── Fenced          another owner took the run over; this owner must stop
     │   ├── StoreDown       the store cannot be reached, or was poisoned by an I/O error
-    │   ├── Corrupt         what was stored is not what was written
+    │   ├── Corrupt         the stored data is not the data that was written
     │   └── TooNew          written by a newer version of this library
     └── RunStopped          raise_for_outcome(): one class for each outcome but `completed`
         ├── RunPartial ├── BudgetExceeded ├── NoProgress
@@ -51,7 +51,7 @@ class OrchestratorError(Exception):
 
 
 class GraphError(OrchestratorError):
-    """A graph or its hooks cannot be built; `problems` has all of them, not just the first."""
+    """A graph or its hooks cannot be built; `problems` lists every problem, not just the first."""
 
     def __init__(self, graph: str, problems: Sequence[object]) -> None:
         self.graph = graph
@@ -62,21 +62,21 @@ class GraphError(OrchestratorError):
 
 
 class ConfigError(OrchestratorError, ValueError):
-    """A limit, setting or argument is not acceptable; the message names what is."""
+    """A limit, setting or argument is not acceptable; the message names the allowed values."""
 
 
 class EventError(OrchestratorError):
-    """An event was not carried out. `graph`, `state` and `event` are the names involved."""
+    """An event was not carried out; `graph`, `state` and `event` name the place."""
 
     def __init__(self, message: str, *, graph: str, state: str, event: str) -> None:
-        super().__init__(f"{graph}: {message}" if graph else message)  # a hook knows no graph
+        super().__init__(f"{graph}: {message}" if graph else message)  # a hook has no graph yet
         self.graph = graph
         self.state = state
         self.event = event
 
 
 class InvalidEvent(EventError):
-    """The event exists but has no edge from the present state; `allowed` lists those that have."""
+    """The event exists but has no edge from the present state; `allowed` lists the events that have one."""
 
     def __init__(self, *, graph: str, state: str, event: str, allowed: Sequence[str]) -> None:
         can = ", ".join(repr(str(name)) for name in allowed) or "nothing"
@@ -90,7 +90,7 @@ class InvalidEvent(EventError):
 
 
 class UnknownEvent(EventError):
-    """The event stands in no edge of the graph."""
+    """No edge of the graph has the event; `known` lists the events of the graph."""
 
     def __init__(self, *, graph: str, state: str, event: str, known: Sequence[str]) -> None:
         names = ", ".join(repr(str(name)) for name in known)
@@ -101,7 +101,7 @@ class UnknownEvent(EventError):
 
 
 class Refused(EventError):
-    """A guard or a `before_`/`leave_` hook said no. Hooks raise `Refused("why")`; the driver adds the rest."""
+    """A guard or a `before_`/`leave_` hook refused the event. Hooks raise `Refused("why")`; the driver adds names."""
 
     def __init__(
         self, reason: str, *, graph: str = "", state: str = "", event: str = "", verdict: Any = None
@@ -113,7 +113,7 @@ class Refused(EventError):
 
 
 class NoTransition(EventError):
-    """Strict mode only: the event ran its hooks but its edge stays in the state (looplab's error)."""
+    """Strict mode only: the event ran its hooks but its edge stays in the state."""
 
     def __init__(self, *, graph: str, state: str, event: str) -> None:
         super().__init__(
@@ -134,15 +134,15 @@ class InTransition(EventError):
 
 
 class RunError(OrchestratorError):
-    """A run could not start, go on, or end well."""
+    """A run could not start, continue or complete."""
 
 
 class RunExists(RunError):
-    """The run_id is known already."""
+    """The run_id is already taken."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(
-            f"run {run_id!r} exists; call resume({run_id!r}) to go on with it, or choose another run_id"
+            f"run {run_id!r} exists; call resume({run_id!r}) to continue it, or choose another run_id"
         )
         self.run_id = run_id
 
@@ -165,7 +165,7 @@ class StateTimeout(RunError):
 
 
 class DeadlineExceeded(RunError):
-    """The run's own deadline passed (seconds from its start)."""
+    """The run lasted longer than its own deadline (seconds from its start)."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"the run lasted longer than its limit of {seconds:g} s")
@@ -173,7 +173,7 @@ class DeadlineExceeded(RunError):
 
 
 class CancelRequested(RunError):
-    """Somebody asked this run to stop; `reason` is `caller` or `shutdown`."""
+    """A cancellation of this run was requested; `reason` is `caller` or `shutdown`."""
 
     def __init__(self, reason: str = "caller", detail: str = "") -> None:
         super().__init__(f"cancelled by {reason}" + (f": {detail}" if detail else ""))
@@ -181,7 +181,7 @@ class CancelRequested(RunError):
 
 
 class RejectRequested(CancelRequested):
-    """A person, asked about a call, ended the whole run."""
+    """A person rejected the whole run when asked about a call."""
 
     def __init__(self, by: str, detail: str = "") -> None:
         super().__init__("operator", detail)
@@ -190,16 +190,16 @@ class RejectRequested(CancelRequested):
 
 
 class AnswerRefused(RunError):
-    """An answer that does not count: `kind` says why; `earlier` has `by`, `decision` and `at` of the one that does."""
+    """An answer does not count: `kind` is the reason; `earlier` has `by`, `decision` and `at` of the one that does."""
 
     def __init__(self, run_id: str, why: str, kind: str = "unasked", earlier: Any = None) -> None:
         super().__init__(f"run {run_id!r} takes no such answer: {why}")
         self.run_id = run_id
-        self.kind, self.earlier = kind, earlier  # unasked, several, stale, edit, answered or over
+        self.kind, self.earlier = kind, earlier  # kind: unasked, several, stale, edit, answered or over
 
 
 class RunOver(AnswerRefused):
-    """The run has ended, so it takes no request any more; `outcome` is how."""
+    """The run has ended and accepts no more requests; `outcome` is its outcome."""
 
     def __init__(self, run_id: str, outcome: str, why: str = "", earlier: Any = None) -> None:
         super().__init__(run_id, outcome, "over", earlier)
@@ -208,16 +208,16 @@ class RunOver(AnswerRefused):
 
 
 class Suspended(RunError):
-    """The run was left where it is, durable, before its end."""
+    """The run was suspended before its end; its records are durable."""
 
     def __init__(self, run_id: str, reason: str) -> None:
-        super().__init__(f"run {run_id!r} is suspended ({reason}); call resume({run_id!r}) to go on with it")
+        super().__init__(f"run {run_id!r} is suspended ({reason}); call resume({run_id!r}) to continue it")
         self.run_id = run_id
         self.reason = reason
 
 
 class NotAdmitting(RunError):
-    """An engine takes no new runs, or let one go that it had not begun; the journal knows nothing of it."""
+    """An engine accepts no new runs, or dropped a queued run before its start; the journal has no record of it."""
 
     def __init__(self, engine: str, why: str, then: str) -> None:
         super().__init__(f"engine {engine!r} does not take this run: {why}; {then}")
@@ -226,7 +226,7 @@ class NotAdmitting(RunError):
 
 
 class Overloaded(RunError):
-    """The queue of an engine is full; the journal knows nothing of the run."""
+    """The queue of an engine is full; the journal has no record of the run."""
 
     def __init__(self, engine: str, queue: int, slots: int) -> None:
         super().__init__(
@@ -252,11 +252,11 @@ class OtherGraph(RunError):
 
 
 class LLMError(RunError):
-    """A model call failed. Classified by type, status and code, never by its text.
+    """A model call failed; the error is classified by type, status and code, never by its text.
 
-    `kind` is one of ERROR_KINDS; `status` the HTTP status or None; `retry_after` seconds or None; `partial` is what
-    a stream had brought before it was cut. `retryable` is what the provider said of trying again, and stands above
-    what `kind` and `status` say; None where it said nothing.
+    `kind` is one of ERROR_KINDS, `status` the HTTP status or None. `retry_after` is seconds that the server asked to
+    wait, or None; `partial` is the text of a stream before it was cut. `retryable` is the provider's statement about a
+    retry, which overrides `kind` and `status`; None without a statement.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ ERROR_KINDS = frozenset(
 
 
 class CompletionError(RunError):
-    """The final answer stayed unusable after every completion retry; `issue` says what was wrong."""
+    """The final answer stayed unusable after every completion retry; `issue` is the last problem."""
 
     def __init__(self, issue: str, attempts: int) -> None:
         super().__init__(f"no usable final answer after {attempts} retries: {issue}")
@@ -306,7 +306,7 @@ class CompletionError(RunError):
 
 
 class LimitReached(RunError):
-    """A guard refused another turn in a state from which only `failure` leads on; `verdict` is its refusal."""
+    """A guard refused another turn in a state that can only fail; `verdict` is its refusal."""
 
     def __init__(self, verdict: Any) -> None:
         super().__init__(verdict.explain())
@@ -314,17 +314,17 @@ class LimitReached(RunError):
 
 
 class JournalError(RunError):
-    """A record could not be made durable, so the step it announces did not happen."""
+    """A record could not be made durable, so the step that it announces did not happen."""
 
     kind: str = "other"
-    """Why, in one word: io, locked, full, corrupt or other."""
+    """The reason in one word: io, locked, full, corrupt or other."""
 
 
 class Held(JournalError):
-    """Another living owner holds the run; `warning` says so where it has missed heartbeats."""
+    """Another living owner holds the run; `warning` reports heartbeats that it missed."""
 
     def __init__(self, run_id: str, owner: str, warning: str = "") -> None:
-        then = f"wait until it is let go, cancel the run, or look: `orchestrator runs show {run_id}`"
+        then = f"wait until it is released, cancel the run, or inspect it: `orchestrator runs show {run_id}`"
         super().__init__(f"run {run_id!r} is held by {owner}; {warning or then}")
         self.run_id = run_id
         self.owner = owner
@@ -332,7 +332,7 @@ class Held(JournalError):
 
 
 class Fenced(JournalError):
-    """The lease is out of date: somebody else claimed the run. Never tried again; this owner must vanish."""
+    """The lease is out of date: another owner claimed the run. Never retried; this owner must stop."""
 
     def __init__(self, run_id: str, epoch: int) -> None:
         super().__init__(f"run {run_id!r} was taken over: epoch {epoch} is out of date")
@@ -341,7 +341,7 @@ class Fenced(JournalError):
 
 
 class StoreDown(JournalError):
-    """The store cannot be reached, is full or read-only, or an I/O error poisoned it."""
+    """The store cannot be reached, is full or read-only, or was poisoned by an I/O error."""
 
     def __init__(self, why: str, kind: str = "other") -> None:
         super().__init__(why)
@@ -349,7 +349,7 @@ class StoreDown(JournalError):
 
 
 class Corrupt(JournalError):
-    """What was read is not what was written; nothing of it is used."""
+    """The data that was read is not the data that was written; none of it is used."""
 
     kind = "corrupt"
 
@@ -359,7 +359,7 @@ class TooNew(JournalError):
 
 
 class RunStopped(RunError):
-    """Raised by `Result.raise_for_outcome()`; `result` is the whole result, history included."""
+    """`Result.raise_for_outcome()` raises a subclass; `result` is the whole result with its history."""
 
     def __init__(self, message: str, result: Any) -> None:
         super().__init__(message)
@@ -367,7 +367,7 @@ class RunStopped(RunError):
 
 
 class RunPartial(RunStopped):
-    """A limit ended the run; a wrap-up turn gave a partial answer."""
+    """A limit ended the run, and a wrap-up turn gave a partial answer."""
 
 
 class BudgetExceeded(RunStopped):
@@ -383,7 +383,7 @@ class RunCancelled(RunStopped):
 
 
 class RunRejected(RunStopped):
-    """A person ended the run."""
+    """A person rejected the run."""
 
 
 class RunFailed(RunStopped):
@@ -394,7 +394,7 @@ class RunFailed(RunStopped):
 
 
 class MissingExtra(ImportError):
-    """A package of an extra is not installed; the message names the install line."""
+    """A package of an extra is not installed; the message gives the install command."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed: pip install 'fsm-orchestrator[{extra}]'", name=package)

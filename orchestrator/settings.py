@@ -1,6 +1,7 @@
-"""Settings: argument > environment (ORCHESTRATOR_…) > TOML file > default. Unknown keys are refused.
+"""Read settings: argument > environment (ORCHESTRATOR_…) > TOML file > default. Unknown keys are refused.
 
-No file is read here, and no `.env`: the command line reads the TOML file, with the user's consent, and passes it on.
+This module reads no file and no `.env`. The command line reads the TOML file with the user's consent and passes its
+members to `Settings.load`.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ T = TypeVar("T")
 PREFIX = "ORCHESTRATOR_"
 DEFAULT_FILE = "orchestrator.toml"
 _FILE = "members of the file"
-"""Argument that carries the file to its place behind the environment."""
+"""Argument that carries the members of the file to their place behind the environment."""
 
 
 class Settings(BaseSettings):
-    """What a process may be told from outside. A library host passes values in code and needs none of this."""
+    """Settings of a process, for the command line. A library host passes values in code and does not need them."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
@@ -42,28 +43,28 @@ class Settings(BaseSettings):
     base_url: str | None = None
     """Address of a server that speaks the provider's protocol; None is the provider's own."""
     structured: str = Field("native", pattern="^(native|prompt)$")
-    """How a vendor's model is told of an output schema: by its own mode, or in the prompt."""
+    """How an output schema reaches a vendor's model: by the vendor's own mode, or in the prompt."""
     max_response_bytes: int = Field(32 * 1024 * 1024, ge=0)
-    """How much is read of one answer of a model, and of one message of an MCP server; 0 is no limit."""
+    """Maximum bytes that are read of one answer of a model or one message of an MCP server; 0 is no limit."""
     openai_api_key: SecretStr | None = None
     """None: OPENAI_API_KEY."""
     anthropic_api_key: SecretStr | None = None
     """None: ANTHROPIC_API_KEY."""
     mcp_headers: dict[str, SecretStr] = Field(default_factory=dict)
-    """What MCP servers over HTTP are given, e.g. ORCHESTRATOR_MCP_HEADERS__AUTHORIZATION; `_` in a name is a `-`."""
+    """Headers for MCP servers over HTTP, e.g. ORCHESTRATOR_MCP_HEADERS__AUTHORIZATION; `_` in a name means `-`."""
     journal: Annotated[Address, PlainValidator(address_of)] = Path(".orchestrator/journal.db")
-    """A file, or postgresql://…."""
+    """A file or a URL (postgresql://…)."""
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
     limits: dict[str, Any] = Field(default_factory=dict)
     """Members of `Limits`, e.g. ORCHESTRATOR_LIMITS__MAX_ITERATIONS=20. Checked by `build`."""
     retry: dict[str, Any] = Field(default_factory=dict)
     """Members of `RetryPolicy`."""
     params: dict[str, Any] = Field(default_factory=dict)
-    """Sampling parameters, passed to the provider as they are, e.g. ORCHESTRATOR_PARAMS__TEMPERATURE=0."""
+    """Sampling parameters, passed to the provider unchanged, e.g. ORCHESTRATOR_PARAMS__TEMPERATURE=0."""
     rate_limit: dict[str, Any] = Field(default_factory=dict)
     """Members of `RateLimit`, for the model of this process."""
     prices: dict[str, Any] = Field(default_factory=dict)
-    """Model -> price of a million tokens of input, of output and, where it differs, of cached input."""
+    """Model -> price of a million tokens of input, of output and, if it differs, of cached input."""
 
     @classmethod
     def settings_customise_sources(
@@ -74,7 +75,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take arguments before environment before file."""
+        """Return the sources in order of precedence: arguments, environment, file."""
         del dotenv_settings, file_secret_settings
         file = cast("InitSettingsSource", init_settings).init_kwargs.pop(_FILE, {})
         return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=file)
@@ -83,7 +84,7 @@ class Settings(BaseSettings):
     def load(cls, file: Mapping[str, Any] | None = None, **arguments: Any) -> Settings:
         """Return the settings of this process: arguments, then the environment, then the members of a TOML file.
 
-        Raises ConfigError with one sentence on anything unfit.
+        Raises ConfigError with one sentence for an unknown or invalid setting.
         """
         unknown = sorted(name for name in os.environ if _is_unknown(name))
         if unknown:
@@ -98,9 +99,9 @@ class Settings(BaseSettings):
 
 
 def build(kind: type[T], members: Mapping[str, Any], section: str) -> T:
-    """Make a dataclass such as `Limits` from the members of a section; text is converted, unknown names refused.
+    """Build a dataclass such as `Limits` from the members of a section; text is converted.
 
-    Raises ConfigError with one sentence.
+    Raises ConfigError with one sentence for an unknown or invalid member.
     """
     known = sorted(item.name for item in fields(kind))  # type: ignore[arg-type]
     for name in members:
@@ -115,15 +116,15 @@ def build(kind: type[T], members: Mapping[str, Any], section: str) -> T:
 def _first(error: ValidationError, *section: str) -> str:
     fault = error.errors()[0]
     where = ".".join(map(str, (*section, *fault["loc"])))
-    what = fault.get("ctx", {}).get("error", fault["msg"])  # our own sentence, without pydantic's prefix
+    what = fault.get("ctx", {}).get("error", fault["msg"])  # our own message, without a prefix
     return f"{where}: {what}" if where else str(what)
 
 
 _FOREIGN = frozenset(
     f"ORCHESTRATOR_{name}" for name in ("SOAK", "SEED", "NO_REAL_MODELS", "CHECK_PURITY", "TRUST", "COMMAND")
 )
-"""Switches of the test kit, what the command line trusts, the mark of a program that a run started: no settings, and
-never read from a file."""
+"""Variables that are not settings and that no file sets: switches of the test kit, the trust of the command line, and
+the mark of a program that a run started."""
 
 
 def _is_unknown(name: str) -> bool:

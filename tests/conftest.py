@@ -100,7 +100,7 @@ LONGEST_FIRST = (
     "telemetry/test_exposition_server.py",
     "testing/test_plugin.py",
     "engines/test_taking_up_process.py",
-    "contract/test_readme.py",
+    "contract/test_guides.py",
     "guards/test_budget.py",
     "crash/test_power.py",
     "crash/test_run_owner.py",
@@ -336,7 +336,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 HOST = '''
 import asyncio, json, sys
 import callbacks, guards
-from orchestrator import Limits, Orchestrator, Response, ScriptedLLM, ToolCall, tool
+from orchestrator import Limits, Orchestrator, Response, ToolCall, tool
+from orchestrator.testing import ScriptedLLM
 
 assert (callbacks.MINE, guards.MINE) == (True, True)
 

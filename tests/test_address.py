@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import CheckpointManager, OrchestrationStateMachine, Orchestrator, ScriptedLLM
+from orchestrator import CheckpointManager, OrchestrationStateMachine, Orchestrator
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import JournalAddress, address_of, hidden
 from orchestrator.settings import Settings
+from orchestrator.testing import ScriptedLLM
 
 SHOWN = [
     ("postgresql://me:secret@host:5432/db", "postgresql://me@host:5432/db"),

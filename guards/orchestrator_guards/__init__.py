@@ -1,6 +1,6 @@
 """Guards: pure decisions. Numbers and digests in, a `Verdict` out; the standard library only.
 
-No clock, no I/O, no context: what a guard is not given it cannot use.
+Guards have no clock, no I/O and no context: a guard uses only its arguments.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ from orchestrator_guards.result import (
     failed_result,
 )
 from orchestrator_guards.turn import (
-    CallSeen,
+    ObservedCall,
     Policy,
-    Turn,
+    TurnFingerprint,
     call_key,
     call_keys,
     fingerprint,
@@ -102,15 +102,15 @@ __all__ = [
     "WINDOW",
     "Analysis",
     "BlockedGate",
-    "CallSeen",
     "Escalation",
     "Fix",
     "Grade",
+    "ObservedCall",
     "Policy",
     "Refusal",
     "Stall",
     "StallKind",
-    "Turn",
+    "TurnFingerprint",
     "Verdict",
     "affordable",
     "analysis",

@@ -1,4 +1,4 @@
-"""Approvals: what exactly a person said yes to, and whether that yes still counts. Pure."""
+"""Approvals: what exactly a person approved, and whether the approval still counts. Pure."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 DIGEST_VERSION: Final = 2
-"""Of `approval_digest`: it changes with what that covers. A question with another version is asked again."""
+"""Version of `approval_digest`: it changes when the digest covers other data. A question of another version is
+repeated."""
 LEAST: Final = 8
-"""How many characters of a digest are enough to name it."""
+"""Minimum characters of a digest that identify it."""
 
 
 class QuestionedCall(Protocol):
-    """A question about one call, as far as an answer has to fit it."""
+    """A question about one call: the parts that an answer must match."""
 
     @property
     def key(self) -> str:
-        """Of the call."""
+        """Key of the call."""
         ...
 
     @property
     def digest(self) -> str:
-        """Of what is to be approved."""
+        """Digest of the approval."""
         ...
 
     @property
     def expires_at(self) -> float:
-        """Epoch seconds after which nobody can answer any more; 0 is never."""
+        """Epoch seconds after which no answer counts; 0 is never."""
         ...
 
 
@@ -37,12 +38,13 @@ Q = TypeVar("Q", bound=QuestionedCall)
 
 
 class Refusal(NamedTuple):
-    """Why an answer does not count."""
+    """The reason why an answer does not count."""
 
     kind: Literal["unasked", "answered", "several", "stale"]
-    """Nothing is asked; somebody answered before; several are asked; it is too late, or about something else."""
+    """No question is open; it was answered before; several questions are open; it is too late, or about another
+    call."""
     why: str
-    """In words."""
+    """The reason in words."""
 
 
 def approval_digest(
@@ -57,11 +59,20 @@ def approval_digest(
     approval: str = "",
     agent: str = "",
 ) -> str:
-    """Return the SHA-256 (hex) of what is to be approved: this call of this run, by this tool, with these arguments.
+    """Return the SHA-256 (hex) of an approval: this call of this run, by this tool, with these arguments.
 
-    `arguments` is the canonical text, covered as it is. `schema`, `effect` and `approval` (`always`, `rule`, `never`)
-    are the tool's, so that a yes for one tool is none for another of its name. `fingerprint` is the graph's: a changed
-    machine needs a new approval. The version is covered too.
+    The version is covered too.
+
+    Args:
+        tool: Name of the tool.
+        arguments: Canonical text of the arguments, covered unchanged.
+        run: Id of the run.
+        call: Key of the call.
+        fingerprint: Fingerprint of the graph: a changed machine needs a new approval.
+        schema: Schema of the tool, so that an approval never applies to another tool of the same name.
+        effect: Effect of the tool, for the same reason.
+        approval: Approval setting of the tool (`always`, `rule`, `never`), for the same reason.
+        agent: Name of the agent.
 
     Example:
         >>> one = approval_digest("pay", '{"to": "x"}', run="r", call="1:0", fingerprint="f", effect="pure")
@@ -80,11 +91,15 @@ def judge_answer(
     *,
     now: float,
 ) -> Q | Refusal:
-    """Return the question that an answer is about, or why it does not count.
+    """Return the question that an answer is about, or the reason why it does not count.
 
-    `asked` waits now, in order; `decided` is key -> the answer that counted, the last one last, with `by` and
-    `decision`. Of `answer` count `call` and `digest`, where they are given, and `end`: an answer that ends the whole
-    run need not say which of several questions it is about. `now` is epoch seconds.
+    Args:
+        asked: The open questions, in order.
+        decided: Key -> the answer that counted, newest last, with `by` and `decision`.
+        answer: The answer. Its `call` and `digest` count if present, and `end`: an answer that ends the whole run
+            need not
+            name one of several questions.
+        now: Epoch seconds.
     """
     key, given = answer.get("call"), answer.get("digest")
     fits = [one for one in asked if key in (None, one.key)]
@@ -102,7 +117,7 @@ def judge_answer(
 
 
 def describe_answer(answer: Mapping[str, Any]) -> str:
-    """Say who answered a question, what and when. `at` is epoch seconds.
+    """Describe the author, the content and the time of an answer. `at` is epoch seconds.
 
     Example:
         >>> describe_answer({"by": "ann", "decision": "approve", "arguments": "{}", "at": 0.0})
@@ -116,15 +131,15 @@ def describe_answer(answer: Mapping[str, Any]) -> str:
 def _moment(at: float | None) -> str:
     try:
         return "" if at is None else datetime.fromtimestamp(at, UTC).strftime(", %Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, OSError, ValueError):  # no time that a calendar knows
+    except (OverflowError, OSError, ValueError):  # no time that a calendar can represent
         return ""
 
 
 def repeats_answer(earlier: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:
-    """Tell whether an answer is the one that counts, given again by the same person.
+    """Return whether an answer repeats the one that counts, by the same person.
 
-    Both have `by` and `decision`; `arguments` are compared as JSON. A digest, where the answer names one, has to be
-    that of the question, or its first characters. The reason (`why`) is no part of an answer.
+    Both have `by` and `decision`; `arguments` are compared as JSON. A digest in the answer must be that of the
+    question, or its first characters. The reason (`why`) is not part of an answer.
 
     Example:
         >>> repeats_answer({"by": "ann", "decision": "approve"}, {"by": "ann", "decision": "approve"})
@@ -149,14 +164,18 @@ def _said(answer: Mapping[str, Any]) -> tuple[object, ...]:
 def _as_json(arguments: str) -> str:
     try:
         return json.dumps(json.loads(arguments), sort_keys=True, separators=(",", ":"))
-    except (ValueError, RecursionError):  # no JSON, or nested deeper than anybody reads
+    except (ValueError, RecursionError):  # not JSON, or nested too deeply
         return arguments
 
 
 def stale_approval(digest: str, given: str | None, *, now: float, expires_at: float) -> str | None:
-    """Say why an answer does not count, or None. `given` may be the first characters of the digest, in either case.
+    """Return the reason why an answer does not count, or None.
 
-    Without `given` the answer is to whatever is asked. Times are epoch seconds; `expires_at` 0 is never.
+    Args:
+        digest: Digest of the question.
+        given: Digest in the answer, or its first characters, in either case. None answers the open question.
+        now: Epoch seconds.
+        expires_at: Epoch seconds; 0 is never.
 
     Example:
         >>> stale_approval("0123456789abcdef", "01234567", now=1, expires_at=0) is None

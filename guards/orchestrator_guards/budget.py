@@ -1,8 +1,8 @@
-"""Budgets: how much of something a run may use. Nothing here knows where the numbers come from.
+"""Limit the resources that a run may use. The source of the numbers is up to the caller.
 
-Every guard takes (observed, limit), is asked *before* the next one is taken, and allows exactly
-`limit` of them: ok iff `limit == 0 or observed < limit`. Zero is unlimited. A negative limit is a
-mistake that settings reject; one that gets here refuses everything, as does an observed NaN.
+Every guard takes (observed, limit), is evaluated *before* the next use, and allows exactly `limit` of them: ok iff
+`limit == 0 or observed < limit`. Zero is unlimited. Settings reject a negative limit; here it refuses everything, and
+so does an observed NaN.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from orchestrator_guards.money import in_currency
 from orchestrator_guards.verdict import Verdict
 
 _ROUNDING = 1e-9
-"""Slack for binary fractions: 10 * (1 - 0.8) is 1.9999999999999996 and means 2."""
+"""Tolerance for binary fractions: 10 * (1 - 0.8) is 1.9999999999999996 and means 2."""
 
 
 def iterations(observed: int, limit: int) -> Verdict:
-    """May the model be called once more? `observed`: calls of the model so far.
+    """Decide whether the model may be called once more. `observed`: calls of the model so far.
 
     Example:
         >>> iterations(19, 20).ok, iterations(20, 20).ok
@@ -28,36 +28,36 @@ def iterations(observed: int, limit: int) -> Verdict:
 
 
 def input_tokens(observed: int, limit: int) -> Verdict:
-    """May more prompt be sent? `observed`: prompt tokens of the run so far."""
+    """Decide whether more prompt may be sent. `observed`: prompt tokens of the run so far."""
     return Verdict(limit == 0 or observed < limit, "input_tokens", observed, limit)
 
 
 def output_tokens(observed: int, limit: int) -> Verdict:
-    """May more be generated? `observed`: completion tokens of the run so far."""
+    """Decide whether more output may be generated. `observed`: completion tokens of the run so far."""
     return Verdict(limit == 0 or observed < limit, "output_tokens", observed, limit)
 
 
 def tokens(observed: int, limit: int) -> Verdict:
-    """May more tokens be spent, in whichever direction? `observed`: input and output tokens of the run so far."""
+    """Decide whether more tokens may be used, in either direction. `observed`: input and output tokens so far."""
     return Verdict(limit == 0 or observed < limit, "tokens", observed, limit)
 
 
 def host_budget(observed: int, limit: int = 1) -> Verdict:
-    """May the run go on as its host sees it? `observed`: 1 where the host's own budget is exhausted, else 0."""
+    """Decide whether the host's own budget allows the run to continue. `observed`: 1 if it is exhausted, else 0."""
     ok = limit == 0 or observed < limit
     return Verdict(ok, "host_budget", observed, limit, "" if ok else "the host's own budget is exhausted")
 
 
 def cost(observed: int, limit: int) -> Verdict:
-    """May more be spent? Both in micro-units (see `money`); the verdict shows them in the currency."""
+    """Decide whether more money may be spent. Both in micro-units (see `money`); the verdict has the currency."""
     ok = limit == 0 or observed < limit
     return Verdict(ok, "cost", in_currency(observed), in_currency(limit))
 
 
 def request_cost(observed: int, most: int, limit: int) -> Verdict:
-    """May a request be made that costs at most `most`? All in micro-units; ok iff `observed + most <= limit`.
+    """Decide whether a request that costs at most `most` may be sent; ok iff `observed + most <= limit`.
 
-    `observed` includes what is reserved for other requests. The verdict shows amounts in the currency.
+    All are in micro-units; the verdict has the currency. `observed` includes the reservations for other requests.
 
     Example:
         >>> request_cost(60_000, 40_000, 100_000).ok
@@ -71,7 +71,10 @@ def request_cost(observed: int, most: int, limit: int) -> Verdict:
 
 
 def cost_unknown(observed: int, limit: int = 1, *, model: str = "") -> Verdict:
-    """Does a limit on cost hold? `observed`: requests to `model` whose cost is unknown; a limit of 1 allows none."""
+    """Decide whether a cost limit can be enforced.
+
+    `observed`: requests to `model` whose cost is unknown; a limit of 1 allows none.
+    """
     ok = limit == 0 or observed < limit
     return Verdict(
         ok, "cost_unknown", observed, limit, "" if ok else f"the price of model {model!r} is unknown"
@@ -79,24 +82,27 @@ def cost_unknown(observed: int, limit: int = 1, *, model: str = "") -> Verdict:
 
 
 def elapsed(observed: float, limit: float) -> Verdict:
-    """Is there time left? Both in seconds; `observed` comes from the caller's monotonic clock."""
+    """Decide whether time is left. Both in seconds; `observed` comes from the caller's monotonic clock."""
     return Verdict(limit == 0 or observed < limit, "elapsed", observed, limit)
 
 
 def tool_calls(observed: int, limit: int) -> Verdict:
-    """May one more tool call run? `observed`: calls of all tools that ran or are about to."""
+    """Decide whether one more tool call may run. `observed`: calls of all tools that ran or are about to run."""
     return Verdict(limit == 0 or observed < limit, "tool_calls", observed, limit)
 
 
 def sub_calls(observed: int, limit: int) -> Verdict:
-    """May one more question go to a model from inside a run? `observed`: those of the run and all below it so far."""
+    """Decide whether one more model call may be sent inside a run.
+
+    `observed`: model calls of the run and its child runs so far.
+    """
     return Verdict(limit == 0 or observed < limit, "sub_calls", observed, limit)
 
 
 def tool_cap(tool: str, calls_so_far: int, limit: int) -> Verdict:
-    """May `tool` run once more? Asked BEFORE the call runs; count batch siblings as they pass.
+    """Decide whether `tool` may run once more. Evaluated BEFORE the call runs; count batch siblings in order.
 
-    The count is kept under `tool_key(tool)`.
+    The count is stored under `tool_key(tool)`.
 
     Example:
         >>> [tool_cap("search", so_far, 2).ok for so_far in (0, 1, 2)]
@@ -106,29 +112,28 @@ def tool_cap(tool: str, calls_so_far: int, limit: int) -> Verdict:
 
 
 def retries(observed: int, limit: int) -> Verdict:
-    """May the run retry once more? `observed`: retries of the whole run so far, first attempts excluded."""
+    """Decide whether the run may retry once more. `observed`: retries of the run so far, without first attempts."""
     return Verdict(limit == 0 or observed < limit, "retries", observed, limit)
 
 
 def tool_errors(tool: str, streak: int, limit: int) -> Verdict:
-    """May `tool` go on failing? `streak`: its consecutive errors, see `next_streak`."""
+    """Decide whether `tool` may fail once more. `streak`: its consecutive errors, see `next_streak`."""
     return Verdict(limit == 0 or streak < limit, "tool_errors", streak, limit, tool)
 
 
 def restarts(observed: int, limit: int) -> Verdict:
-    """May the loop start over? `observed`: restarts so far.
+    """Decide whether the loop may restart. `observed`: restarts so far.
 
-    As everywhere 0 is unlimited: whether restarting is on at all is asked by the loop.
+    0 is unlimited, as in every guard: the loop itself decides whether restarts are enabled.
     """
     return Verdict(limit == 0 or observed < limit, "restarts", observed, limit)
 
 
 def affordable(remaining: float, estimate: float, factor: float = 1.2) -> Verdict:
-    """Does what remains cover a stage with a margin? ok iff `remaining >= estimate * factor`.
+    """Decide whether the remaining amount covers a stage with a margin; ok iff `remaining >= estimate * factor`.
 
-    Here the limit is what remains and the observed value is the need, so observed == limit is
-    still ok: the stage would use it up exactly. Unit: tokens, or whatever both are counted in.
-    Source: seed 000's budget manager, whose stage is affordable at 1.2 times its estimate.
+    The limit is the remaining amount and the observed value is the need, so observed == limit is ok: the stage would
+    use it up exactly. The unit is tokens, or the common unit of both.
 
     Example:
         >>> affordable(remaining=6600, estimate=5500).ok, affordable(6599, 5500).ok
@@ -144,8 +149,8 @@ def affordable(remaining: float, estimate: float, factor: float = 1.2) -> Verdic
 def next_streak(streak: int, *, failed: bool, leaky: bool = False) -> int:
     """Return a tool's error streak after one more call.
 
-    An error adds one; a success clears the streak, or takes one off when `leaky` (the behaviour
-    of the original, kept as an option: a tool that fails every other time never trips there).
+    An error adds one. A success resets the streak, or subtracts one if `leaky`: a tool that fails every other time
+    then never reaches the limit.
 
     Example:
         >>> next_streak(4, failed=True), next_streak(4, failed=False)
@@ -159,7 +164,7 @@ def next_streak(streak: int, *, failed: bool, leaky: bool = False) -> int:
 
 
 def tool_key(name: str) -> str:
-    """Return the key under which every counter of a tool is kept: its name, case folded."""
+    """Return the key of a tool's counters: its name, case folded."""
     return name.casefold()
 
 
@@ -168,11 +173,10 @@ def reserve(limit: int, share: float) -> int: ...
 @overload
 def reserve(limit: float, share: float) -> float: ...
 def reserve(limit: float, share: float) -> float:
-    """Return the soft limit that keeps `share` of `limit` back for a wrap-up turn.
+    """Return the soft limit that keeps `share` of `limit` for a wrap-up turn.
 
-    Whole numbers round down, so any share above 0 keeps back at least one; but never below 1,
-    because 0 would mean unlimited. A limit of 1 therefore reserves nothing: one call cannot be split.
-    0 (unlimited) stays 0.
+    Whole numbers round down, so any share above 0 keeps at least one. The result is never below 1, because 0 means
+    unlimited. A limit of 1 therefore reserves nothing: one call cannot be split. 0 (unlimited) stays 0.
 
     Raises:
         ValueError: share is not in [0, 1).

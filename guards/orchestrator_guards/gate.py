@@ -1,6 +1,6 @@
-"""Gates: of all that stands in the way of an action, what a person is told first. Pure.
+"""Gates: select the reason that a person sees first if several block an action. Pure.
 
-Source: seed 001's knowledge base (systems.md 5.2): the order is fixed, and a shut gate says why and what to do.
+The order of the gates is fixed, and a blocked gate has a reason and next steps.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ GATES: Final = (
 
 
 class BlockedGate(NamedTuple):
-    """A gate that is shut."""
+    """A gate that blocks the action."""
 
     gate: str
     """One of GATES."""
     reason: str
-    """In words, without the contents of files."""
+    """The reason in words, without the contents of files."""
     next_steps: tuple[str, ...] = ()
     """Commands that would help."""
     retryable_now: bool = False
-    """The same action may work if it is only asked for again."""
+    """Whether a repetition of the same action may work now."""
     code: str = ""
-    """Of the table of errors, where it has one."""
+    """Code in the table of errors, if any."""
 
 
 def first_blocked(found: Iterable[BlockedGate | None]) -> BlockedGate | None:
-    """Return the shut gate that comes first in GATES; None where all are open.
+    """Return the blocked gate that comes first in GATES; None if all are open.
 
     Example:
-        >>> shut = [Blocked("drift", "a.py was changed"), None, Blocked("state", "it is Idle")]
-        >>> first_blocked(shut).gate
+        >>> blocked = [BlockedGate("drift", "a.py was changed"), None, BlockedGate("state", "it is Idle")]
+        >>> first_blocked(blocked).gate
         'state'
         >>> first_blocked([None]) is None
         True

@@ -1,8 +1,8 @@
 """Amounts of money as integers: micro-units, millionths of the currency of the price table.
 
-Sums of binary fractions drift: three answers of 0.1 are more than 0.3. So spending is added and compared in integers,
-and only what a person or a host reads is in the currency itself. A cost is rounded up and a limit down, so that
-rounding never lets a run spend more than it may.
+Sums of binary fractions drift: three answers of 0.1 are more than 0.3. So costs are added and compared as integers,
+and only people and hosts see the currency. A cost is rounded up and a limit down, so that rounding never allows a run
+to spend more than its limit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MICRO_UNITS = 1_000_000
 """Micro-units in one unit of the currency."""
 
 _DIGITS = 3
-"""Decimals of a micro-unit that count; what is behind them is the error of a binary fraction."""
+"""Decimals of a micro-unit that count; further ones are errors of binary fractions."""
 
 
 def cost_micros(amount: float) -> int:

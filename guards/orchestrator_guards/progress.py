@@ -1,4 +1,4 @@
-"""The guards against a run that does not move: the verdict on a window of turns, and what follows from it."""
+"""Stop a run without progress: the verdict on a window of turns, and the action that follows."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from orchestrator_guards.repetition import POLL_PATIENCE, Stall, stall
-from orchestrator_guards.turn import Policy, Turn
+from orchestrator_guards.turn import Policy, TurnFingerprint
 from orchestrator_guards.verdict import Verdict
 
 
 class Escalation(StrEnum):
-    """What to do about a stall, in rising order."""
+    """The action for a stall, in rising order."""
 
     NONE = "none"
     WARN = "warn"
@@ -21,11 +21,11 @@ class Escalation(StrEnum):
     STOP = "stop"
 
 
-def progress(window: Sequence[Turn], limit: int) -> Verdict:
-    """Judge whether the run still moves: ok iff `limit == 0` or repeats < limit x patience of the kind.
+def progress(window: Sequence[TurnFingerprint], limit: int) -> Verdict:
+    """Decide whether the run makes progress: ok iff `limit == 0` or repeats < limit x patience of the kind.
 
-    `observed` is the repeats, `limit` the limit with the patience in it, `detail` the kind and the
-    evidence. Both numbers may be given to `escalation` as they are.
+    `observed` is the repeats, `limit` the limit multiplied by the patience, `detail` the kind and the evidence. Both
+    numbers may be passed to `escalation` unchanged.
     """
     found = stall(window, limit)
     allowed = limit * found.patience
@@ -34,9 +34,9 @@ def progress(window: Sequence[Turn], limit: int) -> Verdict:
 
 
 def escalation(repeats: float, limit: float) -> Escalation:
-    """Return what to do at `repeats` of `limit`: stop at the limit, block one before, warn two before.
+    """Return the action at `repeats` of `limit`: stop at the limit, block one before, warn two before.
 
-    The very first turn (0 repeats) is never warned about; at limit 1 it already blocks its repetition.
+    The very first turn (0 repeats) never warns; at limit 1 it already blocks its repetition.
 
     Example:
         >>> [escalation(repeats, 3).value for repeats in range(4)]
@@ -53,21 +53,21 @@ def escalation(repeats: float, limit: float) -> Escalation:
     return Escalation.NONE
 
 
-def expected(window: Sequence[Turn], found: Stall) -> Turn | None:
+def expected(window: Sequence[TurnFingerprint], found: Stall) -> TurnFingerprint | None:
     """Return the turn that would make the stall one longer, None for an empty window.
 
-    When `escalation` says block, compare its `calls` with `call_keys` of the model's next calls. If
-    they are equal do not run them, and append this same turn to the window in place of a
-    fingerprint: a blocked call has no result of its own, and must count as the repeat it was.
+    If `escalation` returns block, compare its `calls` with `call_keys` of the model's next calls. If they are equal
+    do not run them, and append this same turn to the window in place of a fingerprint: a blocked call has no result
+    of its own, and must count as the repeat that it is.
     """
     return window[-found.period] if len(window) >= found.period else None
 
 
 def repeated_success(successes: int, limit: int, policy: Policy = "strict") -> Verdict:
-    """Judge a call that succeeded `successes` times in a row with the same arguments and result.
+    """Decide about a call that succeeded `successes` times in a row with the same arguments and result.
 
-    Asked BEFORE the next identical call; limit N allows exactly N executions, a poll call
-    `POLL_PATIENCE` times as many, a cumulative one any number.
+    Evaluated BEFORE the next identical call; limit N allows exactly N executions, `POLL_PATIENCE` times as many for a
+    poll call, and any number for a cumulative one.
     """
     if policy == "cumulative":
         return Verdict(ok=True, guard="repeated_success", observed=successes)

@@ -1,7 +1,7 @@
-"""Quality: what a judge's score means, and what to do about work that was not good enough. Pure.
+"""Quality: grade a judge's score, and choose the correction for insufficient work. Pure.
 
-Thresholds and the names of categories are data of the caller; scores are on the caller's scale, higher is better.
-A score that is no number is the worst there is: nothing passes because it could not be judged.
+The caller sets thresholds and category names; scores are on the caller's scale, higher is better. A score that is not
+a number is the worst one: work that could not be judged never passes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Grade(StrEnum):
-    """What a score amounts to."""
+    """The grade of a score."""
 
     APPROVE = "approve"
     SOFT = "soft"
@@ -20,24 +20,24 @@ class Grade(StrEnum):
 
 
 class Fix(StrEnum):
-    """What to do about work that was not approved."""
+    """The correction for work that was not approved."""
 
     REFINE = "refine_implementation"
     REPLAN = "replan"
 
 
 class Analysis(NamedTuple):
-    """A score, looked at."""
+    """The analysis of a score."""
 
     grade: Grade
     fix: Fix | None
-    """None where it is approved."""
+    """None for approved work."""
     failing: tuple[str, ...] = ()
     """Categories that scored below the threshold, in alphabetical order."""
 
 
 def grade(score: float, approve: float, hard: float) -> Grade:
-    """Return what a score amounts to: `approve` and `hard` are the least scores that pass, and that can be refined.
+    """Return the grade of a score: `approve` and `hard` are the minimum scores for approval and for refinement.
 
     Example:
         >>> [grade(score, 7.0, 5.0).value for score in (7.0, 6.9, 5.0, 4.9, float("nan"))]
@@ -48,7 +48,7 @@ def grade(score: float, approve: float, hard: float) -> Grade:
     return Grade.SOFT if score >= hard else Grade.HARD
 
 
-def analysis(  # noqa: PLR0917 - thresholds and sets of one rubric
+def analysis(  # noqa: PLR0917 - the values of one rubric
     score: float,
     categories: Mapping[str, float],
     approve: float,
@@ -57,11 +57,11 @@ def analysis(  # noqa: PLR0917 - thresholds and sets of one rubric
     of_plan: Collection[str],
     of_implementation: Collection[str],
 ) -> Analysis:
-    """Find out what to do about a score: the majority of the categories below `category` decides.
+    """Choose the correction for a score: the majority of the categories below `category` decides.
 
-    A score below `hard` means a new plan, whatever failed. Otherwise each failing category votes for where it belongs;
-    with a tie the plan is at fault. Where nothing failed that belongs anywhere, the score speaks alone: it is soft, so
-    the implementation is refined. Source: seed 000's failure analysis.
+    A score below `hard` means a new plan, independent of the categories. Otherwise each failing category votes for
+    its owner, plan or implementation; on a tie the plan is corrected. Without a failing category of an owner the
+    score is soft, so the implementation is refined.
 
     Example:
         >>> analysis(6.0, {"a": 4.0, "b": 9.0}, 7.0, 5.0, 6.0, ("a",), ("b",)).fix.value

@@ -1,16 +1,17 @@
-"""What the end of a window of turns repeats, in five kinds, and how often.
+"""Detect a repetition at the end of a window of turns, of five kinds, and count it.
 
 A window holds the fingerprints of the last `window_size(limit)` turns of a run, oldest first.
 
-Decided here, beyond DESIGN §3:
-- A stall is counted in *repeats*: how often the latest turn, or the whole cycle it closes, repeated what
-  was before. The first time is 0, so four identical turns are 3 repeats, and stop at limit 3.
-- A cycle counts in whole rounds: A,B,A,B,A,B is 2 repeats of (A, B), as A,A,A is 2 repeats of A.
-  Counting turns instead would stop a lamp switched on, off, on, off, on.
-- Patience multiplies the limit instead of dividing the count: x2 where something changed (the results
-  of the same calls; both arguments and messages of failing calls), x10 for a wait.
-- A wait is a turn, or a cycle with a turn, that holds a poll call, failed or not: a server that
-  does not answer yet is what one polls for. The budget of tool errors bounds it anyway.
+- A stall is counted in *repeats*: how often the latest turn, or the whole cycle that it closes, repeated the turns
+  before. The first time is 0, so four identical turns are 3 repeats, and stop at limit 3.
+- A cycle counts in whole rounds: A,B,A,B,A,B is 2 repeats of (A, B), as A,A,A is 2 repeats of A. A count of turns
+  would
+  stop a lamp that is switched on, off, on, off, on.
+- Patience multiplies the limit instead of dividing the count: x2 if something changed (the results of the same calls;
+  both arguments and messages of failing calls), x10 for a wait.
+- A wait is a turn, or a cycle with a turn, that has a poll call, failed or not: polling is for servers that do not
+  answer
+  yet. The budget of tool errors limits it anyway.
 - A turn in which a cumulative call succeeded ends every count.
 """
 
@@ -21,62 +22,62 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final, NamedTuple
 
-from orchestrator_guards.turn import Turn
+from orchestrator_guards.turn import TurnFingerprint
 
 WINDOW: Final = 16
-"""Turns a window holds at least: enough for a cycle of four at limit 3."""
+"""Minimum turns of a window: enough for a cycle of four at limit 3."""
 MAX_PERIOD: Final = WINDOW // 2
-"""Longest cycle looked for, in turns."""
+"""Longest detected cycle, in turns."""
 POLL_PATIENCE: Final = 10
-"""A wait may be repeated this many times more often than a strict call."""
+"""Factor on the limit for a wait, compared with a strict call."""
 CHANGE_PATIENCE: Final = 2
-"""So may calls whose outcome changes each time."""
+"""Factor on the limit for calls whose outcome changes each time."""
 
 
 class StallKind(StrEnum):
-    """How the end of a window repeats itself."""
+    """The kind of a repetition at the end of a window."""
 
     REPEAT = "repeat"
-    """The same calls, results differ."""
+    """The same calls with different results."""
     REPEAT_RESULT = "repeat_result"
     """The same calls with the same results."""
     ALTERNATION = "alternation"
     """A cycle of two or more turns, results included: A,B,A,B."""
     ERROR_CYCLE = "error_cycle"
-    """Every call fails, turn after turn, with the same message or the same tools; arguments vary."""
+    """Every call fails, in several turns, with the same message or the same tools; arguments vary."""
     MONOLOGUE = "monologue"
     """The same text without a call."""
 
 
 class Stall(NamedTuple):
-    """What the end of a window repeats, whether or not that is too often."""
+    """The repetition at the end of a window, below or above the limit."""
 
     kind: StallKind | None
     repeats: int = 0
     evidence: str = ""
     """Plain words: tool names and counts."""
     patience: int = 1
-    """The limit is multiplied by this."""
+    """Factor on the limit."""
     period: int = 1
-    """Turns in one round of what repeats; above 1 for an alternation only."""
+    """Turns in one round of the repetition; above 1 only for an alternation."""
 
 
 _NOTHING: Final = Stall(None)
 
 
 def window_size(limit: int) -> int:
-    """Return how many turns a window must hold for every kind to be able to reach its limit.
+    """Return the number of turns that a window must hold so that every kind can reach its limit.
 
-    Except cycles of three or more turns with a poll call in them: the cap on iterations ends those.
+    Cycles of three or more turns with a poll call are excepted: the limit of iterations ends those.
     """
     return max(WINDOW, limit * CHANGE_PATIENCE * POLL_PATIENCE + 2)
 
 
-def stall(window: Sequence[Turn], limit: int) -> Stall:
-    """Return what the latest turn repeats, the kind nearest to its limit if several fit.
+def stall(window: Sequence[TurnFingerprint], limit: int) -> Stall:
+    """Return the repetition of the latest turn, the kind nearest to its limit if several match.
 
-    Counting stops at the limit; limit 0 is off and finds nothing. Cost: constant (about 1 µs) for a
-    turn that repeats nothing, else linear in the repeats.
+    Counting stops at the limit; limit 0 is off and finds nothing. Cost: constant (about 1 µs) for a turn that repeats
+    nothing, else linear in the repeats.
 
     Example:
         >>> turn = Turn(("a",), ("a1",), tools=frozenset({"search"}))
@@ -97,8 +98,10 @@ def stall(window: Sequence[Turn], limit: int) -> Stall:
     return found
 
 
-def _in_a_row(window: Sequence[Turn], last: Turn, previous: Turn, limit: int) -> Stall:
-    """Every kind but the alternation: what the latest turn shares with those just before it."""
+def _in_a_row(
+    window: Sequence[TurnFingerprint], last: TurnFingerprint, previous: TurnFingerprint, limit: int
+) -> Stall:
+    """Return every kind but the alternation: the latest turn compared with those just before it."""
     found = _NOTHING
     if not last.calls:
         if last == previous:
@@ -110,8 +113,8 @@ def _in_a_row(window: Sequence[Turn], last: Turn, previous: Turn, limit: int) ->
     return found
 
 
-def _repeated(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
-    """The same calls: with the same results, or with results that change."""
+def _repeated(window: Sequence[TurnFingerprint], last: TurnFingerprint, limit: int) -> Stall:
+    """Return a repetition of the same calls, with the same results or with changing ones."""
     tools, wait = _tools(last), _wait(last)
     same = _streak(window, lambda turn: turn.results == last.results, limit * wait)
     calls = _streak(window, lambda turn: turn.calls == last.calls, limit * wait * CHANGE_PATIENCE)
@@ -123,8 +126,8 @@ def _repeated(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
     )
 
 
-def _failing(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
-    """Turns that fail altogether: with the same message, or the same tools with other messages."""
+def _failing(window: Sequence[TurnFingerprint], last: TurnFingerprint, limit: int) -> Stall:
+    """Return a repetition of turns that fail completely: with one message, or the same tools with several messages."""
     tools, wait = _tools(last), _wait(last)
     same = _streak(window, lambda turn: turn.failed and turn.errors == last.errors, limit * wait)
     other = _streak(window, lambda turn: _fails_alike(turn, last), limit * wait * CHANGE_PATIENCE)
@@ -136,17 +139,17 @@ def _failing(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
     )
 
 
-def _fails_alike(turn: Turn, last: Turn) -> bool:
+def _fails_alike(turn: TurnFingerprint, last: TurnFingerprint) -> bool:
     return turn.failed and turn.tools == last.tools
 
 
-def _monologue(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
+def _monologue(window: Sequence[TurnFingerprint], last: TurnFingerprint, limit: int) -> Stall:
     repeats = _streak(window, lambda turn: turn == last, limit)
     return Stall(StallKind.MONOLOGUE, repeats, f"the same text without a call, {repeats + 1} times in a row")
 
 
-def _cycle(window: Sequence[Turn], period: int, limit: int) -> Stall:
-    """A cycle of `period` turns that the latest turn closes; whole rounds beyond the first."""
+def _cycle(window: Sequence[TurnFingerprint], period: int, limit: int) -> Stall:
+    """Return a cycle of `period` turns that the latest turn closes; counts whole rounds after the first."""
     latest = [window[-1 - i] for i in range(period)]
     wait = POLL_PATIENCE if any(turn.waits for turn in latest) else 1
     end = min(len(window), period * (limit * wait + 1))
@@ -161,7 +164,7 @@ def _cycle(window: Sequence[Turn], period: int, limit: int) -> Stall:
     return Stall(StallKind.ALTERNATION, repeats, evidence, wait, period)
 
 
-def _streak(window: Sequence[Turn], same: Callable[[Turn], bool], most: int) -> int:
+def _streak(window: Sequence[TurnFingerprint], same: Callable[[TurnFingerprint], bool], most: int) -> int:
     """Count the turns just before the latest that are `same`, up to `most`."""
     count = 0
     for turn in islice(reversed(window), 1, most + 1):
@@ -172,13 +175,13 @@ def _streak(window: Sequence[Turn], same: Callable[[Turn], bool], most: int) -> 
 
 
 def _nearer(one: Stall, other: Stall) -> Stall:
-    """Return the stall that has used up more of its limit; the first of two equals."""
+    """Return the stall with the larger share of its limit; the first of two equals."""
     return other if other.repeats * one.patience > one.repeats * other.patience else one
 
 
-def _wait(turn: Turn) -> int:
+def _wait(turn: TurnFingerprint) -> int:
     return POLL_PATIENCE if turn.waits else 1
 
 
-def _tools(turn: Turn) -> str:
+def _tools(turn: TurnFingerprint) -> str:
     return ", ".join(sorted(turn.tools)) or "an answer without a call"

@@ -1,8 +1,7 @@
-"""Did a tool call succeed? Judged from the text the tool gave back.
+"""Decide whether a tool call succeeded, from the text that the tool returned.
 
-An explicit statement in the JSON wins; text is searched for phrases only when the tool declares
-that it answers in plain text. Sources: reference/systems.md §9.4 and defect D10 of the original,
-which took `{"success": true, "error": null}` and the text "0 errors" for failures.
+An explicit statement in the JSON decides. Text is searched for phrases only if the tool declares that it answers in
+plain text. So `{"success": true, "error": null}` and the text "0 errors" are not failures.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ FAILURE_PHRASES: Final = (
     "cannot",
     "unable to",
 )
-"""What a plain-text result says when the call failed (the original's list)."""
+"""Phrases of a plain-text result that mean a failed call."""
 
 _PHRASE: Final = re.compile(rf"\b(?:{'|'.join(FAILURE_PHRASES)})")
 _DENIED: Final = re.compile(r"\b(?:0|no|zero|without(?: any)?)\s+(?:error|fail|exception|invalid)\w*")
@@ -33,12 +32,12 @@ _decode: Final = json.JSONDecoder().raw_decode
 
 
 def failed_result(content: str, *, declared_plain_text: bool = False) -> bool:
-    """Return whether a tool's result says that the call failed.
+    """Return whether a tool's result reports a failed call.
 
-    A JSON object, alone or closing a text ("Result: {...}", a fenced block), decides: `success` if
-    it is a boolean, else `ok` if it is a boolean, else an `error` that is not empty. Any other
-    result is a success, the empty one too, unless `declared_plain_text` and it holds one of
-    `FAILURE_PHRASES`; "0 errors" and "no errors" are not such. Text without a brace is not parsed.
+    A JSON object, alone or at the end of a text ("Result: {...}", a fenced block), decides: `success` if it is a
+    boolean, else `ok` if it is a boolean, else an `error` that is not empty. Any other result is a success, also an
+    empty one, unless `declared_plain_text` and it contains one of `FAILURE_PHRASES`; "0 errors" and "no errors" do
+    not count. Text without a brace is not parsed.
 
     Example:
         >>> failed_result('{"success": true, "error": null}'), failed_result('Result: {"ok": false}')

@@ -1,9 +1,10 @@
-"""What one turn did, as digests: equal turns have equal fingerprints, in any process.
+"""Describe one turn by digests: equal turns have equal fingerprints, in any process.
 
-Arguments and results enter here and leave as 64-bit BLAKE2b digests, so a window of turns may be
-persisted and logged without a word of either. No builtin `hash()`: it differs between processes.
-JSON is compared as JSON (key order and blanks do not count), through `ascii(parsed)`: `repr` of a
-string depends on the Unicode tables of the Python that runs it, and `json.dumps` costs three times as much.
+Arguments and results become 64-bit BLAKE2b digests here, so that a window of turns may be persisted and logged
+without any of their text. The builtin `hash()` is not used, because it differs between processes.
+
+JSON is compared as JSON (key order and blanks do not count), through `ascii(parsed)`: `repr` of a string depends on
+the Unicode tables of the running Python, and `json.dumps` costs three times as much.
 """
 
 from __future__ import annotations
@@ -16,66 +17,66 @@ from operator import itemgetter
 from typing import Final, Literal, NamedTuple
 
 Policy = Literal["strict", "poll", "cumulative"]
-"""What an identical call of a tool means: a repeat, a wait, or one more step."""
+"""The meaning of an identical call of a tool: a repeat, a wait, or one more step."""
 
 CANONICAL_ARGUMENTS: Final = 2048
-"""Longer arguments, in characters, are compared as they stand: they are file contents, and parsing costs."""
+"""Longer arguments, in characters, are compared as text: they are file contents, and parsing is expensive."""
 CANONICAL_RESULT: Final = 256
-"""Longer results likewise. A result that only looks different costs patience (`repeat` instead of
-`repeat_result`), not the detection, so the bound is low: parsing 2 kB of JSON takes 100 µs."""
+"""Longer results likewise. A result that only looks different costs patience (`repeat` instead of `repeat_result`),
+not the detection, so the limit is low: parsing 2 kB of JSON takes 100 µs."""
 
 _NO_ARGUMENTS: Final = frozenset(("", "null", "\0{}"))
 _STARTS: Final = frozenset('{["')
 
 
-class CallSeen(NamedTuple):
-    """One tool call with its result, as the guard needs it."""
+class ObservedCall(NamedTuple):
+    """One tool call with its result, for the guard."""
 
     tool: str
     arguments: str
     """The raw JSON text as received; it may be empty or not JSON at all."""
     result: str
-    """What the model is given to read."""
+    """The text that the model reads."""
     failed: bool = False
     policy: Policy = "strict"
 
 
-class Turn(NamedTuple):
+class TurnFingerprint(NamedTuple):
     """One turn's fingerprint. Tuples are sorted: the order inside a parallel batch does not count."""
 
     calls: tuple[str, ...]
-    """One digest a call: tool name and arguments."""
+    """One digest per call: tool name and arguments."""
     results: tuple[str, ...] = ()
-    """One digest a call: the call and its result."""
+    """One digest per call: the call and its result."""
     failed: bool = False
-    """There were calls and every one failed."""
+    """Whether there were calls and every one failed."""
     text: str = ""
     """Digest of the assistant's text, for turns without calls; else empty."""
     tools: frozenset[str] = frozenset()
     errors: tuple[str, ...] = ()
-    """The different results of a failed turn without their calls; else empty."""
+    """The distinct results of a failed turn without their calls; else empty."""
     advances: bool = False
-    """A cumulative call succeeded: this turn is progress whatever it looks like."""
+    """Whether a cumulative call succeeded: then this turn counts as progress."""
     waits: bool = False
-    """A poll call is among the calls: repeating this turn is, for a while, a way to wait."""
+    """Whether a poll call is among the calls: repeating this turn counts, for a while, as waiting."""
 
 
-def fingerprint(calls: Sequence[CallSeen], text: str = "") -> Turn:
+def fingerprint(calls: Sequence[ObservedCall], text: str = "") -> TurnFingerprint:
     """Return the fingerprint of one turn: its calls with their results, or its text if it has none.
 
     Example:
-        >>> one = fingerprint([CallSeen("read", '{"a": 1, "b": 2}', "ok")])
-        >>> one == fingerprint([CallSeen("READ", '{"b":2,"a":1}', "ok")])
+        >>> one = fingerprint([ObservedCall("read", '{"a": 1, "b": 2}', "ok")])
+        >>> one == fingerprint([ObservedCall("READ", '{"b":2,"a":1}', "ok")])
         True
     """
     if len(calls) == 1:
         return _single(calls[0])
     if not calls:
-        return Turn((), text=digest(" ".join(text.split())))
+        return TurnFingerprint((), text=digest(" ".join(text.split())))
     keys = [call_key(call.tool, call.arguments) for call in calls]
     contents = [canonical(call.result, CANONICAL_RESULT) for call in calls]
     failed = all(call.failed for call in calls)
-    return Turn(
+    return TurnFingerprint(
         tuple(sorted(keys)),
         tuple(sorted([digest(key + content) for key, content in zip(keys, contents, strict=True)])),
         failed,
@@ -87,18 +88,18 @@ def fingerprint(calls: Sequence[CallSeen], text: str = "") -> Turn:
     )
 
 
-def _single(call: CallSeen) -> Turn:
-    """The common turn: one call, nothing to sort."""
+def _single(call: ObservedCall) -> TurnFingerprint:
+    """Return the fingerprint of the common turn with one call, where nothing needs sorting."""
     tool, arguments, result, failed, policy = call
     key = call_key(tool, arguments)
     content = canonical(result, CANONICAL_RESULT)
     outcome = (digest(key + content),)
     tools = frozenset((tool.casefold(),))
     if policy == "strict" and not failed:
-        return Turn((key,), outcome, failed, "", tools)
+        return TurnFingerprint((key,), outcome, failed, "", tools)
     errors = (digest(content),) if failed else ()
     advances = policy == "cumulative" and not failed
-    return Turn((key,), outcome, failed, "", tools, errors, advances, policy == "poll")
+    return TurnFingerprint((key,), outcome, failed, "", tools, errors, advances, policy == "poll")
 
 
 def call_key(tool: str, arguments: str) -> str:
@@ -108,7 +109,7 @@ def call_key(tool: str, arguments: str) -> str:
         >>> call_key("Search", '{"q": "x"}') == call_key("search", '{"q":"x"}')
         True
     """
-    # Each call is looked at three times: before it runs, after that, and in its turn. Long ones are not kept for that.
+    # A call is digested three times: before it runs, after that, and in its turn. Long ones are not cached.
     return (_key if len(arguments) > CANONICAL_ARGUMENTS else _known_key)(tool, arguments)
 
 
@@ -121,14 +122,14 @@ _known_key = lru_cache(maxsize=256)(_key)
 
 
 def call_keys(calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return what `Turn.calls` will be for these (tool, arguments), before any of them has run."""
+    """Return the later `TurnFingerprint.calls` of these (tool, arguments), before any of them has run."""
     return tuple(sorted([call_key(tool, arguments) for tool, arguments in calls]))
 
 
 def canonical(text: str, most: int) -> str:
-    """Return a form that is equal for equal JSON, and for other text that differs in blanks only.
+    """Return a form that is equal for equal JSON, and for other text that differs only in blanks.
 
-    Text of more than `most` characters is returned as it stands, but for blanks around it.
+    Text of more than `most` characters is returned unchanged, except for blanks around it.
     """
     text = text.strip()
     if len(text) > most:
@@ -144,12 +145,12 @@ def canonical(text: str, most: int) -> str:
 
 
 def digest(text: str) -> str:
-    """Return 16 hexadecimal digits that stand for `text` (lone surrogates included)."""
+    """Return 16 hexadecimal digits that identify `text` (lone surrogates included)."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _sorted_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Build an object in the order of its names; of a name given twice the last counts, as in `json`."""
+    """Build an object in the order of its names; for a duplicate name the last value counts, as in `json`."""
     if len(pairs) > 1:
         pairs.sort(key=_name)
     return dict(pairs)

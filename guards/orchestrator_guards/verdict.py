@@ -1,4 +1,4 @@
-"""The answer of every guard: may it go on, and the two numbers that say why."""
+"""The answer of every guard: whether it allows the step, and the two numbers behind the decision."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ GUARD_NAMES: Final = (
     "tool_cap",
     "tool_errors",
 )
-"""Every value `Verdict.guard` takes here: a closed set, so it may label a metric."""
+"""Every value of `Verdict.guard` here: a closed set, so it may label a metric."""
 
 
 class Verdict(NamedTuple):
-    """One guard's decision, with what it saw and what it was allowed.
+    """One guard's decision, with the observed and the allowed value.
 
-    A tuple rather than a dataclass because several are made each turn: a frozen dataclass costs
-    three times as much to construct. Note that its truth value is the decision, not its length.
+    It is a tuple rather than a dataclass because several are made each turn: a frozen dataclass costs three times as
+    much to construct. Its truth value is the decision, not its length.
 
     Example:
         >>> bool(Verdict(False, "iterations", 20, 20))
@@ -46,13 +46,13 @@ class Verdict(NamedTuple):
     """
 
     ok: bool
-    """True: go on. False: the guard refuses."""
+    """True: allowed. False: the guard refuses."""
     guard: str
     """Name of the guard, one of `GUARD_NAMES`; safe as a metric label."""
     observed: float = 0
-    """What was counted, in the guard's own unit (see the table in guards/README.md)."""
+    """The counted value, in the guard's own unit (see the table in guards/README.md)."""
     limit: float = 0
-    """What was allowed, same unit; 0 is unlimited."""
+    """The allowed value in the same unit; 0 is unlimited."""
     detail: str = ""
     """Plain words for a person: a tool's name, the evidence of a stall. Never arguments or results."""
 
@@ -60,7 +60,7 @@ class Verdict(NamedTuple):
         return self.ok
 
     def explain(self) -> str:
-        """Say the verdict in one sentence.
+        """Return the verdict as one sentence.
 
         Example:
             >>> Verdict(False, "iterations", 20, 20).explain()
@@ -78,11 +78,11 @@ class Verdict(NamedTuple):
 
 
 _NOT_COUNTED = ("cost_unknown",)
-"""Guards that look at a fact: it is in the detail, and their numbers say nothing to a person."""
+"""Guards that check a fact: the detail names it, and their numbers carry no information."""
 
 
 def first_refusal(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """Return the first verdict that refuses, or None when all agree.
+    """Return the first verdict that refuses, or None if all allow.
 
     Given a generator it stops there, so guards after the first refusal are not evaluated.
 
@@ -97,7 +97,7 @@ def first_refusal(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 
 def _number(value: float) -> str:
-    """Write a count as a whole number and a measure with at most six decimals."""
+    """Return a count as a whole number and a measure with at most six decimals."""
     if isinstance(value, int):
         return str(value)
     return f"{value:.6f}".rstrip("0").rstrip(".")

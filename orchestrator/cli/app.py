@@ -268,6 +268,16 @@ def doctor(
     raise typer.Exit(examine_journal(**vars(at)))
 
 
+@app.command()
+def docs(
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Topic of a guide.")] = None,
+) -> None:
+    """Print a guide; without TOPIC, list the guides."""
+    from orchestrator.cli.docs import show_guides
+
+    show_guides(topic)
+
+
 app.add_typer(pipeline, name="pipeline")
 app.add_typer(ralph, name="ralph")
 app.add_typer(rlm, name="rlm")

@@ -20,12 +20,12 @@ from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import ConfigError, JournalError, RunError
 from orchestrator.journal.address import Address, JournalAddress
 from orchestrator.journal.opening import journal_at
-from orchestrator.journal.sqlite import Health, SqliteJournal
+from orchestrator.journal.sqlite import SqliteHealth, SqliteJournal
 from orchestrator.kernel.journal import RunHead
 from orchestrator.repl import Isolation
 
 if TYPE_CHECKING:
-    from orchestrator.journal.postgres.health import Health as ServerHealth
+    from orchestrator.journal.postgres.health import PostgresHealth as ServerHealth
 
 PRIVATE = 0o600
 LEAST_FREE = 100 * 1024 * 1024
@@ -39,7 +39,7 @@ class DoctorReport:
     path: Path
     mode: int
     sizes: dict[str, int]
-    health: Health | None = None
+    health: SqliteHealth | None = None
     problems: list[str] = field(default_factory=list)
     isolation: Isolation | str = ""
     """Of a worker for models' code, or why none can be started. Never a problem: most runs need none."""
@@ -94,7 +94,7 @@ def salvage_journal(target: Path, *, json: bool, journal: Address | None) -> int
     return Exit.COMPLETED
 
 
-async def _checked(path: Path) -> Health:
+async def _checked(path: Path) -> SqliteHealth:
     async with SqliteJournal(path) as journal:
         return await journal.check()
 
@@ -151,12 +151,12 @@ def _code_of_models(found: Isolation | str) -> Iterator[str]:
     yield from isolation.lines(found)
 
 
-def not_ended(health: Health | ServerHealth) -> list[RunHead]:
+def not_ended(health: SqliteHealth | ServerHealth) -> list[RunHead]:
     """Return the runs that did not end, without those that stand for engines: `operate status` tells of these."""
     return [head for head in health.open if head.graph != ENGINE]
 
 
-def open_runs(health: Health | ServerHealth, store: OpenStore | None = None) -> Iterator[str]:
+def open_runs(health: SqliteHealth | ServerHealth, store: OpenStore | None = None) -> Iterator[str]:
     """List the runs that did not end; the `store` is where they can be looked at."""
     found = not_ended(health)
     if not found:

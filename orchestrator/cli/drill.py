@@ -17,12 +17,12 @@ from orchestrator.cli.runs.phrase import heading, many, table
 from orchestrator.cli.runs.store import head_json, journal_file
 from orchestrator.errors import ConfigError, JournalError
 from orchestrator.journal.address import Address
-from orchestrator.journal.difference import Difference, difference
+from orchestrator.journal.difference import JournalDifference, difference
 from orchestrator.journal.opening import StoredJournal, journal_at
-from orchestrator.journal.sqlite import Health, SqliteJournal
+from orchestrator.journal.sqlite import SqliteHealth, SqliteJournal
 
 if TYPE_CHECKING:
-    from orchestrator.journal.postgres.health import Health as ServerHealth
+    from orchestrator.journal.postgres.health import PostgresHealth as ServerHealth
 
 _EXPLAINED = {
     "missing": "not in the backup",
@@ -39,8 +39,8 @@ class DrillReport:
 
     backup: Address
     live: Address | None
-    health: Health | ServerHealth | None = None
-    lost: Difference | None = None
+    health: SqliteHealth | ServerHealth | None = None
+    lost: JournalDifference | None = None
     problems: list[str] = field(default_factory=list)
 
 
@@ -113,7 +113,7 @@ def _lines(found: DrillReport) -> Iterator[str]:
     yield from judged(found.problems, "the backup can be restored")
 
 
-def _compared(lost: Difference, live: Address | None) -> Iterator[str]:
+def _compared(lost: JournalDifference, live: Address | None) -> Iterator[str]:
     yield heading(f"against the live journal {live}")
     if not lost.runs:
         yield "  nothing would be lost"

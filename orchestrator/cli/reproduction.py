@@ -20,7 +20,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Observer
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.providers.difference import Difference, differences
+from orchestrator.providers.difference import RequestDifference, differences
 from orchestrator.providers.recorded_run import IRREGULAR, UNUSABLE
 from orchestrator.providers.replay import (
     ProviderRecord,
@@ -181,7 +181,7 @@ def _judged(record: ProviderRecord, done: Reproduction, *, cut: bool) -> tuple[s
     return (expected, "") if found is None else (DIVERGED, _why(found, last))
 
 
-def _why(found: Difference, last: Result | None) -> str:
+def _why(found: RequestDifference, last: Result | None) -> str:
     ended = f"; the run ended as {last.outcome} ({last.reason})" if last is not None else ""
     return f"{found}{ended}"
 

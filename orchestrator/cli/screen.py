@@ -23,7 +23,7 @@ from orchestrator.kernel.record import (
     RunCompleted,
     RunParked,
     RunStarted,
-    ToolCall,
+    ToolExecution,
     Transition,
 )
 from orchestrator.telemetry.escape import escape
@@ -89,7 +89,7 @@ class RunTally:
                 self.requests += 1
                 self.tokens_in += fact.input_tokens
                 self.tokens_out += fact.output_tokens
-            case ToolCall():
+            case ToolExecution():
                 self.tools[fact.tool, fact.outcome] += 1
             case RunCompleted():
                 self.ends[fact.outcome, fact.reason] += 1
@@ -167,7 +167,7 @@ def line_of(fact: Fact) -> str:
             known = fact.input_tokens or fact.output_tokens
             tokens = f" {fact.input_tokens:,} tokens in, {fact.output_tokens:,} out," if known else ""
             return f"    model {shown(fact.model, keep='')}: {fact.outcome},{tokens} {fact.seconds:.3f} s"
-        case ToolCall():
+        case ToolExecution():
             cut = ", cut" if fact.cut else ""
             size = f"{fact.result_chars:,} characters{cut}"
             return f"    tool {shown(fact.tool, keep='')}: {fact.outcome}, {size}, {fact.seconds:.3f} s"

@@ -9,7 +9,7 @@ from pydantic_core import to_jsonable_python
 
 from orchestrator.cli.output import say, say_json, say_more
 from orchestrator.cli.screen import line_of
-from orchestrator.kernel.record import LLMCall, RunCompleted, Streamed, TokenDelta, ToolCall
+from orchestrator.kernel.record import LLMCall, RunCompleted, Streamed, TokenDelta, ToolExecution, kind_of
 from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.runtime.llm_loop.result import Result
 
@@ -39,7 +39,7 @@ class TextPrinter:
             case LLMCall():
                 self._close()
                 say(line_of(fact))
-            case ToolCall():
+            case ToolExecution():
                 say(line_of(fact))
             case RunCompleted():
                 self._close()
@@ -65,7 +65,7 @@ class Facts:
     def show(self, fact: Streamed) -> None:
         """Print a fact."""
         members = {item.name: getattr(fact, item.name) for item in fields(fact)}
-        say_json({"fact": type(fact).__name__, **_plain(members)})
+        say_json({"fact": kind_of(fact), **_plain(members)})
 
 
 async def streamed(agent: Orchestrator, shows: TextPrinter | Facts, prompt: str, **options: Any) -> Result:

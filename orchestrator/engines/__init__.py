@@ -1,1 +1,1 @@
-"""Engines: who calls `drive`, how many runs at once, and what operators may ask of the process."""
+"""Engines: the processes that run agents, limit how many runs work at once, and accept operator commands."""

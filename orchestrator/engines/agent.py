@@ -1,4 +1,4 @@
-"""What an engine runs: an Orchestrator, a Pipeline, an Rlm, or whatever else carries the runs of one graph."""
+"""The interface of an agent that an engine runs: an Orchestrator, a Pipeline, an Rlm or a host's own class."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from orchestrator.runtime.service.hosting import Hosting
 
 @runtime_checkable
 class EngineAgent(Protocol):
-    """Carries the runs of one graph. What a run is asked and what it gives are its own."""
+    """An agent that executes the runs of one graph. It defines the types of its input and of its results."""
 
     @property
     def hosting(self) -> Hosting:
-        """Its inside, for the engine that runs it."""
+        """The engine-only interface of the agent."""
         ...
 
     parks: bool
-    """Its runs are left in the journal where they wait for somebody, and do not wait here."""
+    """Whether a run that has to wait for a person is left in the journal instead of waiting in this process."""
 
     def check(self, run_id: object, conversation_id: object, limits: object, deadline: object, /) -> None:
-        """Look at the arguments of one run. Raises ConfigError."""
+        """Check the arguments of one run. Raises ConfigError."""
         ...
 
-    def begin(  # noqa: PLR0917 - what a run is begun with
+    def begin(  # noqa: PLR0917 - the arguments of a new run
         self,
         prompt: Any,
         run_id: str,
@@ -36,18 +36,18 @@ class EngineAgent(Protocol):
         follower: Follower | None = None,
         /,
     ) -> Coroutine[Any, Any, Any]:
-        """Begin a run and drive it to its end; the arguments are checked. Raises RunExists."""
+        """Start a run with checked arguments and drive it until it ends. Raises RunExists."""
         ...
 
     def resume(self, run_id: str, /, *, limits: Any = None, by: str = "") -> Coroutine[Any, Any, Any]:
-        """Go on with a run of the journal where it stands."""
+        """Resume a run of the journal from its last record."""
         ...
 
 
 def refuse_bound(agent: object) -> None:
-    """Raise ConfigError for what carries runs that work on files of one machine: no other could go on with them."""
+    """Raise ConfigError for an agent whose runs work on files of one machine: no other machine could resume them."""
     if place := getattr(agent, "bound_to", ""):
         raise ConfigError(
-            f"the runs of {type(agent).__name__} are bound to {place}, and nobody elsewhere could go on with them: "
+            f"the runs of {type(agent).__name__} are bound to {place}, so another process could not resume them: "
             "run them there, without an engine"
         )

@@ -1,4 +1,4 @@
-"""The agents of one engine: by name, over one journal."""
+"""The agents of one engine, by name. All of them use one journal."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from orchestrator.engines.agent import EngineAgent, refuse_bound
-from orchestrator.engines.handle import Job
+from orchestrator.engines.handle import EngineJob
 from orchestrator.engines.operator_command import StandingCommands
 from orchestrator.engines.run_queue import RunQueue
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import RunHead
-from orchestrator.kernel.record import Follower, RunRejected
+from orchestrator.kernel.record import AdmissionRejected, Follower
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.recovery import OpenRun
 from orchestrator.telemetry.engine import Load
 
 
 class AgentRegistry:
-    """One agent, or several. Raises ConfigError where they cannot work in one engine."""
+    """The agents of one engine by name. Raises ConfigError if they cannot work in one engine."""
 
     def __init__(self, agents: EngineAgent | Mapping[str, EngineAgent]) -> None:
         self._agents = dict(agents) if isinstance(agents, Mapping) else {"agent": agents}
@@ -47,7 +47,7 @@ class AgentRegistry:
         return self._agents[name]
 
     def chosen(self, name: str | None) -> str:
-        """Return the name of the agent that is meant. Raises ConfigError."""
+        """Return the name of the selected agent. Raises ConfigError."""
         if name is None and len(self._agents) == 1:
             return next(iter(self._agents))
         if name is None or name not in self._agents:
@@ -56,10 +56,10 @@ class AgentRegistry:
         return name
 
     def graph(self, name: str | None) -> str:
-        """Return the name of the graph of the agent that is meant. Raises ConfigError."""
+        """Return the name of the graph of the selected agent. Raises ConfigError."""
         return self[self.chosen(name)].hosting.graph
 
-    def work(  # noqa: PLR0917 - what a run is begun with
+    def work(  # noqa: PLR0917 - the arguments of a new run
         self,
         agent: str,
         prompt: Any,
@@ -69,7 +69,7 @@ class AgentRegistry:
         deadline: float | None,
         follower: Follower | None,
     ) -> Callable[[], Coroutine[Any, Any, Any]]:
-        """Return what begins a run of an agent and drives it to its end; `deadline` is in seconds from now."""
+        """Return a function that executes a run of an agent; `deadline` is in seconds from now."""
         begin, asked = self[agent].begin, self.clock.monotonic()
 
         async def work() -> Any:
@@ -79,7 +79,7 @@ class AgentRegistry:
         return work
 
     def attach(self, engine: object, line: RunQueue, standing: StandingCommands) -> None:
-        """Let the engine decide about the agents' runs. Raises RunError, with none attached, if one has an engine."""
+        """Attach the engine to every agent. Raises RunError, with no agent attached, if one already has an engine."""
         attached: list[Hosting] = []
         try:
             for host in self.hosts:
@@ -93,24 +93,24 @@ class AgentRegistry:
             raise
 
     def detach(self, engine: object) -> None:
-        """Leave the agents to themselves."""
+        """Detach the engine from every agent."""
         for host in self.hosts:
             host.watched(engine, watch=False)
             host.detach()
 
     def refused(self, agent: str | None, run_id: str | None, reason: str) -> None:
-        """Tell the observers of an agent that a run of it was not taken in."""
+        """Publish to the observers of an agent that one of its runs was rejected."""
         host = self[self.chosen(agent)].hosting
-        host.tell(RunRejected(host.graph, run_id or "", reason, self.clock.time()))
+        host.tell(AdmissionRejected(host.graph, run_id or "", reason, self.clock.time()))
 
     def load(self, line: RunQueue, phase: str) -> Load:
-        """Return how busy the agents are together."""
+        """Return the load of all agents together."""
         queued = Counter(job.hosting.graph for job in tuple(line.queued))
         graphs = tuple(dict.fromkeys(host.graph for host in self.hosts))
         return Load(graphs, line.slots.limit, queued, phase)
 
     def plain(self) -> dict[str, Any]:
-        """Return who the agents are, as plain data."""
+        """Return a description of the agents as plain data."""
         return {
             name: {
                 "owner": agent.hosting.owner,
@@ -123,14 +123,15 @@ class AgentRegistry:
         }
 
     async def open_runs(self) -> list[OpenRun]:
-        """Return the runs that have not ended, each graph asked once."""
+        """Return the runs that have not ended. Each graph is read once."""
         one_each = {host.graph: host for host in self.hosts}
         return [run for host in one_each.values() for run in await host.open_runs()]
 
     def taker(self, graph: str) -> str | None:
-        """Return the agent that goes on with runs of a graph which others began.
+        """Return the name of the agent that resumes orphaned runs of a graph.
 
-        None also where several agents have the graph: nobody can tell whose run it was, and a person decides.
+        Returns None also if several agents have the graph: the agent of the run is then unknown, and a person
+        decides.
         """
         found = [name for name, agent in self._agents.items() if agent.hosting.graph == graph]
         return found[0] if len(found) == 1 else None
@@ -141,23 +142,25 @@ class AgentRegistry:
         agent: str,
         work: Callable[[], Coroutine[Any, Any, Any]],
         conversation_id: str | None,
-    ) -> Job:
-        """Return a new run of an agent, for the line."""
+    ) -> EngineJob:
+        """Return a queue entry for a new run of an agent."""
         end = asyncio.get_running_loop().create_future()
         hosting, context = self[agent].hosting, contextvars.copy_context()
-        return Job(run_id, agent, hosting, work, context, end, conversation_id)
+        return EngineJob(run_id, agent, hosting, work, context, end, conversation_id)
 
-    def stored_job(self, head: RunHead, agent: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Job:
-        """Return a run of the journal, for the line."""
+    def stored_job(
+        self, head: RunHead, agent: str, work: Callable[[], Coroutine[Any, Any, Any]]
+    ) -> EngineJob:
+        """Return a queue entry for a run of the journal."""
         job = self.job(head.run_id, agent, work, head.conversation_id)
         job.stored = True
-        if head.seq == 0:  # left to whoever would begin it
+        if head.seq == 0:  # deposited for an engine to start
             job.before = max(0.0, self.clock.time() - head.created_at)
         return job
 
 
 class _Host:
-    """What the runs of an engine meet (runtime.hosting.Host)."""
+    """Services that an engine offers to its runs (runtime.hosting.Host)."""
 
     def __init__(self, line: RunQueue, standing: StandingCommands) -> None:
         self.leave = line.leave

@@ -1,4 +1,4 @@
-"""Where an engine's operators are heard: each order is checked, journalled with who and why, then carried out."""
+"""Execution of operator commands: each one is checked, then journalled with actor and reason, then carried out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.engines.engine_log import EngineLog
-from orchestrator.engines.handle import Job, Phase
+from orchestrator.engines.handle import EngineJob, Phase
 from orchestrator.engines.operator_command import KINDS, OperatorCommand, StandingCommands
 from orchestrator.engines.registration import STATUS, Registration
 from orchestrator.engines.run_queue import RunQueue
@@ -19,14 +19,14 @@ from orchestrator.kernel.mailbox import Kind
 from orchestrator.runtime.service.hosting import Hosting
 
 _LISTED = 100
-"""Runs that a status names."""
+"""Maximum number of runs in a status."""
 _BEGINNING = 0.005
-"""Seconds between two looks at a run that is about to begin."""
+"""Seconds between two checks of a run that is about to start."""
 _ASKS: dict[str, Kind] = {"cancel_all": "cancel", "pause_all": "pause", "resume_all": "resume"}
 
 
 class CommandHandler:
-    """Carries out orders. `drain` begins to empty the engine."""
+    """Check, journal and carry out operator commands. `drain` starts to drain the engine."""
 
     def __init__(
         self,
@@ -46,15 +46,15 @@ class CommandHandler:
         self._log = diary
         self._drain = drain
         self.closed: OperatorCommand | None = None
-        """Why no run is admitted."""
+        """The command that stopped admission; None while runs are admitted."""
         self.draining = False
 
     def is_closed(self) -> bool:
-        """Tell whether the engine takes no further runs."""
+        """Return whether the engine accepts no further runs."""
         return self.closed is not None
 
     async def take(self, posted: Posted) -> None:
-        """Carry out what another process asked for; what cannot be is journalled with the reason."""
+        """Carry out a command of another process. A command that is not allowed is journalled with the reason."""
         if posted.kind == STATUS:
             await self._registration.note(STATUS, {"id": posted.id, **self.status()})
             return
@@ -70,7 +70,7 @@ class CommandHandler:
             await self.carry_out(order, **known)
 
     def check(self, order: OperatorCommand) -> None:
-        """Raise ConfigError for an order that makes no sense here."""
+        """Raise ConfigError for a command that this engine cannot carry out."""
         if self.draining and order.kind in {"stop_admitting", "start_admitting"}:
             raise ConfigError(f"engine {self._name!r} is draining; that cannot be taken back")
         known = self._known(KINDS[order.kind])
@@ -81,9 +81,10 @@ class CommandHandler:
             )
 
     def _known(self, member: str | None) -> set[str] | None:
-        """Return the names that an order may be about; None where it is about no name.
+        """Return the names that a command may refer to; None if the command takes no name.
 
-        Those of tools and models are of the whole tree below each agent: orders stand for all of it.
+        Names of tools and models come from the whole tree of agents below each agent, because commands apply to all
+        of it.
         """
         match member:
             case "tool":
@@ -95,7 +96,7 @@ class CommandHandler:
         return None
 
     async def carry_out(self, order: OperatorCommand, **known: Any) -> None:
-        """Journal an order, then carry it out. Raises what the journal raises, and nothing is done then."""
+        """Journal a command, then carry it out. If the journal raises, nothing is done."""
         await self._registration.note("control", {**order.body(), **known})
         self._log.ordered(order.kind, order.by, order.why, order.about)
         match order.kind:
@@ -111,7 +112,7 @@ class CommandHandler:
                 self._standing.take(order)
 
     def status(self) -> dict[str, Any]:
-        """Return how the engine is, as plain data."""
+        """Return the status of the engine as plain data."""
         line = self._line
         return {
             "engine": self._name,
@@ -125,7 +126,7 @@ class CommandHandler:
             "live": [self._plain(job) for job in list(line.live.values())[:_LISTED]],
         }
 
-    def _plain(self, job: Job) -> dict[str, Any]:
+    def _plain(self, job: EngineJob) -> dict[str, Any]:
         live = job.hosting.live(job.run_id)
         return {
             "run_id": job.run_id,
@@ -146,9 +147,12 @@ class CommandHandler:
                 job.hosting.ask(job.run_id, _ASKS[order.kind], by=order.by, why=order.why)
 
     async def _cancel_queued(self, order: OperatorCommand) -> None:
-        """Drop runs that have not begun; one that the journal has ends as cancelled when its turn comes."""
+        """Remove the runs that have not started.
 
-        def chosen(job: Job) -> bool:
+        A stored run gets a cancel request and ends as cancelled in its turn.
+        """
+
+        def chosen(job: EngineJob) -> bool:
             return order.about in (None, job.hosting.graph)
 
         for job in self._line.let_go(lambda job: chosen(job) and not job.stored):
@@ -157,8 +161,8 @@ class CommandHandler:
             request = Posted(secrets.token_hex(8), "cancel", {"why": order.why}, order.by)
             await job.hosting.journal.post(job.run_id, request)
 
-    async def _begun(self, job: Job) -> None:
-        """Return once a run that was just begun can be asked something, or is over."""
-        # Looked at, for an agent tells nobody when it takes a run in.
+    async def _begun(self, job: EngineJob) -> None:
+        """Return when a run that was just started accepts requests, or is over."""
+        # Polled, because an agent does not announce that it has taken a run.
         while job.phase is not Phase.OVER and job.hosting.live(job.run_id) is None:  # noqa: ASYNC110
             await asyncio.sleep(_BEGINNING)

@@ -1,12 +1,16 @@
-"""DBOS as the dispatcher: a queue in the PostgreSQL database of the journal, and nothing of the runs but their ids.
+"""DBOS as the dispatcher: a queue in the PostgreSQL database of the journal that stores only the ids of runs.
 
-DBOS records a workflow for each (run, slice), lets one executor take it, keeps to the limits of the queue, and forgets
-nothing at a restart of the server. What the journal needs of it is only that: no step of a run is a step of DBOS, so
-nothing has to be replayed in order, no version of an application binds a run, and nobody who can write to the
-database has code run by what a worker unpickles. Only its public interface is used.
+DBOS records one workflow for each (run, slice), assigns it to one executor, applies the limits of the queue and keeps
+its queue when the server restarts. The journal needs nothing else from it. No step of a run is a DBOS step,
+therefore:
 
-Its workflows are one function that never changes, so its application version is a constant. Nobody in the open part
-of DBOS looks for dead executors: `reap` gives what they had taken back to its queue.
+- Nothing has to be replayed in order.
+- No application version binds a run.
+- Write access to the database does not lead to code execution: workers unpickle nothing.
+
+Only the public interface of DBOS is used. All its workflows are one function that never changes, so its application
+version is a constant. The open-source part of DBOS does not detect dead executors: `reap` returns their workflows to
+the queue.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from orchestrator.llm.retry import UNLIMITED, RetryPolicy
 
 APPLICATION = "orchestrator"
 VERSION = "agent-journal-v1"
-"""Version of what stands in DBOS's tables: a name, a run and a number. That of a run's data is the journal's own."""
+"""Version of the rows in DBOS's tables: a name, a run and a number. The journal has its own version of run data."""
 QUEUE = "orchestrator-runs"
 WORKFLOW = "orchestrator.drive"
 NOBODY = "-"
@@ -38,27 +42,32 @@ NOBODY = "-"
 _OVER = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 _POLL = 0.1
 _OUTAGE = RetryPolicy(UNLIMITED, base=_POLL, max_delay=_POLL, deadline=20.0, jitter=0.0)
-"""How long a connection is waited for, so that whoever waits for one of the pool is not refused."""
+"""How long to wait for a database connection, so that callers that wait for one of the pool do not fail."""
 _FROZEN = 10.0
-"""Seconds after which the server ends a session that stopped between two statements: what it had locked keeps others
-waiting, all of them perhaps, for as long as its process is frozen. DBOS's own 60 are for connections that it makes."""
+"""Seconds after which the server closes a session that stopped inside a transaction. A frozen process keeps its locks,
+which may block every other worker. The 60 seconds of DBOS apply only to connections that it opens itself."""
 _ANY = 1_000_000
 _KEPT = 3600.0
-"""Seconds that what is over stays in DBOS's tables."""
+"""Seconds that a finished workflow stays in DBOS's tables."""
 _CLEANS = 60.0
 _MOST = 1000
-"""Seconds between two removals of it where nothing is left, and how much goes at once."""
+"""`_CLEANS` is the seconds between two removals of finished workflows; `_MOST` is how many one removal takes."""
 
 _active: list[DbosDispatcher] = []
-"""The one of this process that is started: DBOS itself is one in each process."""
+"""The started dispatcher of this process: a process can have only one DBOS."""
 
 
 class DbosDispatcher:
-    """Places runs on the workers of a database. Not started, it only submits.
+    """Place runs on the workers of a database with DBOS. A dispatcher that is not started can only submit runs.
 
-    `dsn` is that of the journal; DBOS's own tables are in `schema`. `caps` hold for all workers together: of several
-    that say different things the last one to start counts. Raises ConfigError, and MissingExtra without the
-    extra `dbos`.
+    Args:
+        dsn: PostgreSQL address of the journal.
+        caps: Limits for all workers together. If workers state different limits, the last one to start counts.
+        schema: Database schema of DBOS's own tables.
+
+    Raises:
+        ConfigError: The address is not a PostgreSQL address.
+        MissingExtra: The extra `dbos` is not installed.
     """
 
     def __init__(
@@ -86,10 +95,11 @@ class DbosDispatcher:
     async def start(self, drive: Drive, name: str, slots: int) -> None:
         """Take slices from the queue as executor `name`. Raises ConfigError, StoreDown."""
         if _active:
-            raise ConfigError("a process has one DBOS, and one dispatcher of this process is started already")
+            raise ConfigError("this process has a started DBOS dispatcher already; stop that one first")
         if name in ("", "local"):
             raise ConfigError(
-                f"{name!r} is no name for a worker: DBOS gives what one executor had to the next one of its name"
+                f"{name!r} is not allowed as a worker name, because DBOS gives a name's work to each process of it; "
+                "choose a unique name"
             )
         self._drive, self._loop = drive, asyncio.get_running_loop()
         _active.append(self)
@@ -103,12 +113,12 @@ class DbosDispatcher:
         DBOS = self._dbos.DBOS  # noqa: N806 - a class
         registered(DBOS)
         limits = self._limits(slots) | {"on_conflict": "always_update"}
-        with contextlib.suppress(StoreDown):  # there are no tables yet, or no server
-            # Before it takes anything: it goes by the limits that it finds, and looks for others later.
+        with contextlib.suppress(StoreDown):  # the tables do not exist yet, or the server is down
+            # Before DBOS takes anything: it applies the limits that it finds and reads changed ones only later.
             await self._told("register_queue", QUEUE, **limits)
         try:
             DBOS(config=self._config(name))
-            DBOS.launch()  # here, in the loop: else what it takes from the queue runs on a thread's own
+            DBOS.launch()  # in this event loop; otherwise DBOS runs workflows on its own thread
             self._launched = True
             logging.getLogger("dbos").setLevel(logging.ERROR)
             await DBOS.register_queue_async(QUEUE, **limits)
@@ -116,7 +126,7 @@ class DbosDispatcher:
             raise StoreDown(f"DBOS could not start: {_said(error, self._address)}") from error
         if DBOS.executor_id != name:
             raise ConfigError(
-                f"this process runs a DBOS of its own, as executor {DBOS.executor_id!r}; workers take another"
+                f"this process already runs DBOS as executor {DBOS.executor_id!r}; start the worker in another process"
             )
 
     def _config(self, name: str) -> dict[str, Any]:
@@ -127,15 +137,15 @@ class DbosDispatcher:
             "application_version": VERSION,
             "executor_id": name,
             "serializer": self._dbos.DBOSPortableJSONSerializer(),
-            "log_level": "CRITICAL",  # until it has started: what it cannot is told once, by us
+            "log_level": "CRITICAL",  # until it has started: we report a failed start ourselves, once
             "system_database_engine": self._connections(),
         }
 
     def _connections(self) -> Any:
-        """Return connections for DBOS that wait for a server that is away, and are refused once it is over.
+        """Return connections for DBOS that wait for an unavailable server, and fail once the dispatcher has stopped.
 
-        Its threads repeat for ever what the server did not take, each time after twice as long, up to 90 seconds: the
-        server were back, and they slept on; and the process would not end before.
+        Without the wait, each thread of DBOS would repeat a failed statement with doubled delays of up to 90 seconds:
+        it would still sleep after the server has come back, and the process could not exit before.
         """
         from sqlalchemy import create_engine, event, make_url
 
@@ -170,26 +180,26 @@ class DbosDispatcher:
         limits["worker_concurrency"] = min(slots, caps.concurrency) if caps.concurrency else slots
         if caps.concurrency:
             limits["global_concurrency"] = caps.concurrency
-        # Always in partitions: else whoever submits had to know which limits the workers were started with.
+        # Always partitioned: otherwise the submitter would have to know the limits that the workers were started with.
         limits["partition_concurrency"] = caps.tenant_concurrency or caps.concurrency or _ANY
         if caps.rate:
             limits["limiter"] = {"limit": caps.rate, "period": caps.period}
         return limits
 
-    async def driven(self, run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
-        """Drive a slice on the worker's own loop, whichever DBOS runs its workflows on."""
+    async def driven(self, run_id: str, slice: int) -> None:  # noqa: A002 - the protocol's name
+        """Drive a slice on the worker's own event loop, whichever loop DBOS uses for its workflows."""
         if self._drive is None or self._loop is None:
-            await asyncio.Event().wait()  # it stops: the slice stays this executor's, until it is reaped
+            await asyncio.Event().wait()  # stopping: the slice stays with this executor until it is reaped
         else:
             driving = self._drive(run_id, slice)
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_only(driving), self._loop))
 
     async def reap(self, living: frozenset[str]) -> int:
-        """Give back to the queue what executors have that are not among the living. Raises StoreDown."""
+        """Return the slices of executors outside `living` to the queue; return how many. Raises StoreDown."""
         taken = await self._told("list_workflows", status="PENDING", queue_name=QUEUE, load_input=False)
         lost = [one.workflow_id for one in taken if one.executor_id not in living]
         if lost:
-            # Without its queue a workflow goes to one that no limit holds for.
+            # Without a queue name the workflow would go to a queue without limits.
             await self._told("resume_workflows", lost, queue_name=QUEUE)
         if (now := time.monotonic()) >= self._cleans:
             self._cleans = now + _CLEANS
@@ -198,7 +208,7 @@ class DbosDispatcher:
         return len(lost)
 
     async def _clean(self) -> int:
-        """Remove what is over for long: DBOS keeps it for ever, and nobody asks for it any more. Return how many."""
+        """Delete old finished workflows, which DBOS keeps for ever and nothing reads again. Return how many."""
         before = datetime.now(UTC) - timedelta(seconds=_KEPT)
         about = {"status": list(_OVER), "queue_name": QUEUE, "completed_before": before.isoformat()}
         over = await self._told("list_workflows", **about, limit=_MOST, load_input=False, load_output=False)
@@ -207,15 +217,15 @@ class DbosDispatcher:
         return len(over)
 
     async def cease(self) -> None:
-        """Take nothing more. What is under way goes on, and stays this worker's until it is known as dead."""
+        """Stop taking slices. Running slices continue and belong to this worker until it is known to be dead."""
         if self not in _active:
             return
         _active.remove(self)
         self._over.set()
-        # What is under way ends without it, which it would show as errors: whoever reaps has it driven once more.
+        # Running workflows end without DBOS, which logs errors for them: the next `reap` repeats them.
         logging.getLogger("dbos").setLevel(logging.CRITICAL + 1)
         loop = asyncio.get_running_loop()
-        # DBOS made its own threads the loop's, and they go: `asyncio.to_thread` is to work on.
+        # DBOS made its own executor the default of the loop and shuts it down: `asyncio.to_thread` must still work.
         loop.set_default_executor(ThreadPoolExecutor())
         with ThreadPoolExecutor(1, thread_name_prefix="dbos end") as aside:
             await loop.run_in_executor(aside, self._dbos.DBOS.destroy)
@@ -223,23 +233,24 @@ class DbosDispatcher:
                 await loop.run_in_executor(aside, self._pool.dispose)
 
     async def stop(self) -> None:
-        """Take nothing more, and let go of the database."""
+        """Stop taking slices and close the database connections."""
         await self.cease()
         self._drive = None
         client, self._client = self._client, None
         if client is not None:
             await asyncio.to_thread(client.destroy)
 
-    # ---- everybody ----
+    # ---- for workers and submitters ----
 
-    async def submit(self, run_id: str, slice: int, *, tenant: str = "") -> None:  # noqa: A002 - the seam's word
-        """Put a slice of a run into the queue; one that is over there is put in anew. Raises StoreDown."""
+    async def submit(self, run_id: str, slice: int, *, tenant: str = "") -> None:  # noqa: A002 - the protocol's name
+        """Put a slice of a run into the queue. A finished slice is queued again. Raises StoreDown."""
         name = f"{run_id}:{slice}"
         if not await self._is_over(name):
             await self._put(name, run_id, slice, tenant)
             return
-        # Whoever drove it left the run where it was: to DBOS that is an end, and an id is used once. One at a time, or
-        # what another worker has put in anew meanwhile, and somebody drives, was taken away.
+        # The worker that drove this slice left the run where it was. DBOS counts that as finished, and an id is
+        # used only once.
+        # Under a lock, because otherwise one worker could delete the workflow that another has just queued again.
         async with self._alone(name):
             if await self._is_over(name):
                 await self._told("delete_workflow", name)
@@ -251,7 +262,7 @@ class DbosDispatcher:
 
     @asynccontextmanager
     async def _alone(self, name: str) -> AsyncIterator[None]:
-        """Keep others of this name waiting. Raises StoreDown."""
+        """Hold a lock on this workflow name. Raises StoreDown."""
         import psycopg
 
         key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), signed=True)
@@ -263,7 +274,7 @@ class DbosDispatcher:
         except psycopg.Error as error:
             raise StoreDown(f"DBOS cannot take a run: {_said(error, self._address)}") from error
 
-    async def _put(self, name: str, run_id: str, slice: int, tenant: str) -> None:  # noqa: A002 - the seam's word
+    async def _put(self, name: str, run_id: str, slice: int, tenant: str) -> None:  # noqa: A002 - the protocol's name
         options: dict[str, Any] = {
             "workflow_name": WORKFLOW,
             "queue_name": QUEUE,
@@ -303,7 +314,7 @@ def _bound() -> bytes:
 
 
 def _bounded(db: Any) -> Any:
-    """Return a new connection on which nobody can be frozen for long."""
+    """Return the new connection after the server was asked to close its idle transactions soon."""
     with db.cursor() as cursor:
         cursor.execute(_bound())
     db.commit()
@@ -311,9 +322,9 @@ def _bounded(db: Any) -> Any:
 
 
 def registered(library: Any) -> None:
-    """Make the one workflow known to DBOS."""
+    """Register the one workflow with DBOS."""
 
-    async def drive(run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
+    async def drive(run_id: str, slice: int) -> None:  # noqa: A002 - the protocol's name
         for dispatcher in _active:
             await dispatcher.driven(run_id, slice)
 
@@ -325,11 +336,11 @@ async def _only(driving: Any) -> None:
 
 
 def _url(given: str | JournalAddress) -> JournalAddress:
-    """Return an address in the form that DBOS takes. Raises ConfigError."""
+    """Return the address as DBOS expects it. Raises ConfigError."""
     address = address_of(given)
     if isinstance(address, JournalAddress) and "://" in address.secret:
         return address
-    raise ConfigError("DBOS takes the address of a database as postgresql://user:password@host:port/database")
+    raise ConfigError("DBOS needs the address of a database: postgresql://user:password@host:port/database")
 
 
 def _library() -> Any:
@@ -341,5 +352,5 @@ def _library() -> Any:
 
 
 def _said(error: Exception, address: JournalAddress) -> str:
-    """Return the first line of what an error says, without the password that the address may hold."""
+    """Return the first line of an error message without the password of the address."""
     return hidden(f"{type(error).__name__}: {error}".split("\n", 1)[0], address)

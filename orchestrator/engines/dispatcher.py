@@ -1,10 +1,13 @@
-"""The seam to whoever places runs on machines: it is told of runs, and calls `drive` for each, at least once.
+"""The interface of a dispatcher, which places runs on machines and calls `drive` at least once for each submitted run.
 
-A dispatcher knows nothing but (run, slice), where the slice is the number of the run's last record: told the same
-twice it does one thing, and a run that got further is something new. All else is in the journal. So it may lose what
-it was told (a sweep of any worker tells it again), do it twice or in two places at once (the journal gives a run to
-one owner, and every append says by which claim it is made), and it never waits for a person: `drive` returns when the
-run has to.
+A dispatcher knows only (run, slice); the slice is the number of the run's last record. Submitting the same pair twice
+drives it once; a run that has made progress is a new pair. Everything else is in the journal. Therefore a dispatcher
+may:
+
+- lose a submission: the next sweep of any worker submits the run again;
+- call `drive` twice or in two places: the journal gives a run to one owner, and each append names its claim.
+
+A dispatcher never waits for a person: `drive` returns when the run has to wait.
 """
 
 from __future__ import annotations
@@ -16,15 +19,15 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from orchestrator.errors import ConfigError
 
 Drive: TypeAlias = Callable[[str, int], Awaitable[None]]
-"""Carry a run, of whose slice one was told, as far as it goes now. Raises nothing but CancelledError."""
+"""Drive the given slice of a run as far as possible. Raises only CancelledError."""
 
 
 @runtime_checkable
 class Scheduler(Protocol):
-    """Takes runs that somebody is to carry."""
+    """A queue of runs for workers."""
 
-    async def submit(self, run_id: str, slice: int, *, tenant: str = "") -> None:  # noqa: A002 - the seam's word
-        """Let a worker drive this slice of a run. Again for one that is known: nothing, or once more if it is over.
+    async def submit(self, run_id: str, slice: int, *, tenant: str = "") -> None:  # noqa: A002 - the protocol's name
+        """Queue this slice of a run for a worker. A known slice is ignored, or queued again if it has finished.
 
         Raises StoreDown.
         """
@@ -33,43 +36,46 @@ class Scheduler(Protocol):
 
 @runtime_checkable
 class Dispatcher(Scheduler, Protocol):
-    """Places runs on workers; one for each worker process."""
+    """Places runs on workers. Each worker process has its own instance."""
 
     async def start(self, drive: Drive, name: str, slots: int) -> None:
-        """Begin to call `drive`, in the running event loop, at most `slots` times at once here.
+        """Start to call `drive` in the running event loop, for at most `slots` slices at once in this process.
 
-        `name` is this worker's among all that live. Raises ConfigError, StoreDown.
+        `name` is unique among the living workers. Raises ConfigError, StoreDown.
         """
         ...
 
     async def reap(self, living: frozenset[str]) -> int:
-        """Give the slices of workers that are not among the living to others; return how many. Raises StoreDown.
+        """Return the slices of workers outside `living` to the queue; return how many. Raises StoreDown.
 
-        Called by one worker at a time, usually.
+        Usually one worker at a time calls this method.
         """
         ...
 
     async def cease(self) -> None:
-        """Take nothing more, and let others have it; `drive` that is under way goes on to its end."""
+        """Stop taking slices, so that other workers take them. Running `drive` calls continue until they return."""
         ...
 
     async def stop(self) -> None:
-        """Cease, and let go of everything. What is under way has ended before."""
+        """Stop taking slices and release all resources. No `drive` call is running any more."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLimits:
-    """What all workers together keep to. 0 is no limit."""
+    """Limits for all workers together. 0 means unlimited.
+
+    Raises ConfigError for a negative limit, a limit that is not a whole number, and a period of 0 or less.
+    """
 
     concurrency: int = 0
-    """Runs that are driven at once."""
+    """Maximum number of runs that work at once."""
     tenant_concurrency: int = 0
-    """Runs of one tenant that are driven at once."""
+    """Maximum number of runs of one tenant that work at once."""
     rate: int = 0
-    """Runs that are begun, or taken up again, within any `period`."""
+    """Maximum number of runs that are started or resumed within one `period`."""
     period: float = 1.0
-    """Seconds."""
+    """Seconds over which `rate` is counted."""
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "tenant_concurrency", "rate"):

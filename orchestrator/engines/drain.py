@@ -1,14 +1,14 @@
-"""Emptying an engine: what can end in time ends, the rest is left in the journal for whoever resumes it.
+"""Draining an engine: runs that can end in time end, the others are left in the journal and can be resumed.
 
-1. What has not begun does not begin: refused, or left where the journal has it.
-2. Runs that are under way get `grace` seconds to reach their end; those that wait for somebody are not waited for.
-3. The others are asked to pause before their next step, with `shutdown` as the reason, and get SETTLE seconds.
-4. What is still in the middle of something then is interrupted: recovery treats it like a crash, by the effects of
-   its tools. Those that wait are left as they are. A tool that ignores its cancellation is abandoned
-   after the run's `cancel_seconds` (kernel/abandonment.py).
-   A server of the journal that is away is not: whoever stops us would not wait for it either.
+1. Queued runs do not start. They are rejected, or stay in the journal if it has them.
+2. Active runs get `grace` seconds to end. The drain does not wait for runs that wait for a person.
+3. The remaining runs are asked to pause before their next step, with the reason `shutdown`, and get SETTLE seconds.
+4. Runs that are still inside a step are interrupted. Recovery treats them like runs after a crash, by the effects of
+their tools. Runs that wait are left as they are. A tool that ignores its cancellation is abandoned after the run's
+`cancel_seconds` (kernel/abandonment.py). An unavailable journal server is not waited for: a supervisor would not wait
+for it either.
 
-Somebody in a hurry may shorten 2, or 2 and 3, while they go on.
+A later drain may shorten step 2, or steps 2 and 3, while they last.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from orchestrator.engines.handle import Job
+from orchestrator.engines.handle import EngineJob
 from orchestrator.engines.run_queue import RunQueue
 from orchestrator.errors import JournalError, NotAdmitting, RunUnknown, Suspended
 from orchestrator.kernel.journal import Journal
 from orchestrator.llm.port import Clock
 
 SETTLE = 5.0
-"""Seconds that runs get to reach the end of their step.
+"""Seconds that runs get to finish their step.
 
-A supervisor has to wait for grace + SETTLE + the greatest `cancel_seconds` of its runs, and some more.
+A supervisor has to wait for grace + SETTLE + the greatest `cancel_seconds` of its runs, with some reserve.
 """
 
 HURRY = 10.0
-"""Seconds, from then on, in which nobody waits for a server of the journal that is away."""
+"""Seconds after a forced drain in which calls do not wait for an unavailable journal server."""
 
 SHUTDOWN = "shutdown"
 _INTERRUPTED = "interrupted"
@@ -37,20 +37,20 @@ _INTERRUPTED = "interrupted"
 
 @dataclass(frozen=True, slots=True)
 class DrainReport:
-    """What became of the runs of an engine, by run id."""
+    """The outcome of each run when an engine was drained, by run id."""
 
     ended: tuple[str, ...] = ()
-    """Reached their end within the grace period."""
+    """Ended within the grace period."""
     parked: tuple[str, ...] = ()
-    """Left in the journal between two steps, or where they waited for somebody."""
+    """Left in the journal between two steps, or where they waited for a person."""
     interrupted: tuple[str, ...] = ()
-    """Left in the journal in the middle of a step."""
+    """Left in the journal inside a step."""
     refused: tuple[str, ...] = ()
-    """Had not begun; the journal knows nothing of them."""
+    """Never started; they are not in the journal."""
 
 
 class Drain:
-    """Empties a line of runs."""
+    """Drain a queue of runs."""
 
     def __init__(self, name: str, line: RunQueue, clock: Clock, why: str) -> None:
         self._name = name
@@ -62,19 +62,19 @@ class Drain:
         self._at_once = False
 
     def shorten(self, seconds: float) -> None:
-        """Let the grace period end in so many seconds at most; the time to settle stays."""
+        """End the grace period in at most this many seconds; SETTLE does not change."""
         ends = self._clock.monotonic() + seconds
         if not self._line.frozen and (self._ends is None or ends < self._ends):
             self._ends = ends
             self._line.changed.set()
 
     def hurry(self) -> None:
-        """Interrupt at once what has not ended."""
+        """Interrupt all remaining runs at once."""
         self._at_once = True
         self._line.changed.set()
 
     async def carried_out(self) -> DrainReport:
-        """Empty the line, and return what became of its runs."""
+        """Drain the queue and return the outcome of its runs."""
         line = self._line
         self._turn_away()
         begun = list(line.live.values())
@@ -104,7 +104,7 @@ class Drain:
                 job.settle(NotAdmitting(self._name, self._why, "submit it to another engine"))
 
     async def _until_idle(self) -> None:
-        """Return once no run goes on any more, or time is up."""
+        """Return when no run is active any more, or when the time is up."""
         line, clock = self._line, self._clock
         while line.active() and not self._at_once:
             left = None if self._ends is None else self._ends - clock.monotonic()
@@ -121,16 +121,16 @@ class Drain:
     def _pause(self) -> None:
         for job in self._line.active():
             if not job.hosting.ask(job.run_id, "pause", by=SHUTDOWN, why=self._why):
-                self._cut(job)  # it has not come so far as to be in the journal
+                self._cut(job)  # it has not reached the journal yet
 
-    def _cut(self, job: Job) -> None:
+    def _cut(self, job: EngineJob) -> None:
         job.cut = True
         if job.task is not None:
             job.task.cancel()
 
-    async def _tell(self, job: Job) -> None:
-        """Say what became of a run that was cut off, as the journal has it."""
-        if job.end.done():  # it came to its end all the same
+    async def _tell(self, job: EngineJob) -> None:
+        """Record the outcome of an interrupted run from its state in the journal."""
+        if job.end.done():  # it ended nevertheless
             self._found["ended"].append(job.run_id)
             return
         try:
@@ -148,7 +148,7 @@ class Drain:
 
 
 def _hurry(journal: Journal) -> None:
-    """Let a journal with a server wait for it no more. Others have nobody to wait for."""
+    """Make a journal with a server stop waiting for that server. Other journals have no server."""
     hurry = getattr(journal, "hurry", None)
     if hurry is not None:
         hurry(HURRY)

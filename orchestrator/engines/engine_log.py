@@ -1,7 +1,7 @@
-"""What an engine writes to the log of its process: that it started and ended, and each order that it was given.
+"""Log lines of an engine: its start, its end and each operator command.
 
-One line each, of the standard library's logger `orchestrator`; with `configure_logging` it is a JSON line in the schema
-of the others. The journal has the same for good, with what came of it (`orchestrator runs events ENGINE`).
+Each is one line of the standard library's logger `orchestrator`. After `configure_logging` it is a JSON line in the
+schema of all other lines. The journal stores the same events permanently (`orchestrator runs events ENGINE`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from orchestrator.engines.operator_command import KINDS
 from orchestrator.engines.registration import Registration
 
 _KEYS = {"graph": "machine", "slots": "limit", "grace": "duration_s"}
-"""What an order is about -> the key of the log that has it; tools and models have their own names there."""
+"""Object of a command -> its log key; tools and models keep their names."""
 
 
 _log = logging.getLogger("orchestrator")
 
 
 class EngineLog:
-    """Writes the lines of one engine: `name` is what operators call it, `registration` has its run in the journal."""
+    """Write the log lines of one engine. `name` is the engine's name, `registration` its run in the journal."""
 
     def __init__(self, name: str, registration: Registration) -> None:
         self._name = name
@@ -31,11 +31,11 @@ class EngineLog:
         return {"engine": self._name, "run_id": self._registration.run_id}
 
     def started(self, slots: int, found: int) -> None:
-        """Say that it takes runs; `found` had not ended when it started."""
+        """Log that the engine admits runs; `found` is how many runs had not ended when it started."""
         _log.info("engine.started", extra={**self._own, "limit": slots, "runs": found})
 
     def ordered(self, kind: str, by: str, why: str, about: Any = None, *, refused: str = "") -> None:
-        """Say what was ordered, once it stands in the journal and before it is carried out; or why it is not."""
+        """Log a command after it was journalled and before it is carried out, or the reason why it was refused."""
         member = KINDS.get(kind)
         of = {} if member is None or about is None else {_KEYS.get(member, member): about}
         outcome = {"outcome": "refused" if refused else "ok", "reason": refused or why}
@@ -43,5 +43,5 @@ class EngineLog:
         _log.info("engine.order", extra={**self._own, **order})
 
     def ended(self, left: int) -> None:
-        """Say that it has stopped, and how many runs it left to others."""
+        """Log that the engine has stopped, and how many runs it left in the journal."""
         _log.info("engine.ended", extra={**self._own, "runs": left})

@@ -1,4 +1,4 @@
-"""A run on its way through an engine, and what whoever submitted it holds of it."""
+"""A run inside an engine, and the handle that the submitter gets."""
 
 from __future__ import annotations
 
@@ -16,62 +16,70 @@ class Phase(StrEnum):
     """Where a run is in its engine."""
 
     QUEUED = "queued"
-    """It has not begun; the journal knows nothing of it, unless it is one that goes on."""
+    """Not started. It is not in the journal, unless it is a resumed run."""
     RUNNING = "running"
     WAITING = "waiting"
-    """For somebody: it has no slot."""
+    """Waits for a person and holds no slot."""
     READY = "ready"
-    """It could go on and waits for a slot."""
+    """Can continue and waits for a slot."""
     OVER = "over"
-    """It ended, or goes no further in this engine."""
+    """Ended, or does not continue in this engine."""
 
 
 @dataclass(slots=True, eq=False)
-class Job:
-    """One run of an engine. `work` begins it, or goes on with it."""
+class EngineJob:
+    """One run of an engine. `work` starts or resumes it."""
 
     run_id: str
     agent: str
     hosting: Hosting
     work: Callable[[], Coroutine[Any, Any, object]]
-    """Gives what its agent gives: a Result, a PipelineResult, an RlmResult, or a host's own."""
+    """Returns the result of its agent: a Result, a PipelineResult, an RlmResult or a host's own type."""
     context: Context
-    """What the code inside the run finds in context variables: those of whoever submitted it."""
+    """Context variables for the code inside the run: a copy of the submitter's."""
     end: asyncio.Future[object]
-    """What it gave, or the error as a value: nobody need ask for the end of a run."""
+    """The result, or the error as a value, so that an unread error causes no warning."""
     conversation_id: str | None = None
     stored: bool = False
-    """The journal had it before it was submitted."""
+    """The journal had the run before it was submitted."""
     phase: Phase = Phase.QUEUED
     reason: str = ""
-    """What it waits for."""
+    """Why the run waits."""
     entered: float = 0.0
-    """When it was queued, by the clock of its agent (monotonic)."""
+    """When it was queued, by the monotonic clock of its agent."""
     before: float = 0.0
-    """Seconds that it had waited then in the journal for a process to begin it, as far as clocks agree."""
+    """Seconds that the run had waited in the journal before it was queued; exact only if clocks agree."""
     seated: bool = False
     task: asyncio.Task[object] | None = field(default=None, repr=False)
     cut: bool = False
-    """The engine cancelled its task, and says what became of it."""
+    """The engine cancelled its task and records the outcome itself."""
 
     def settle(self, outcome: object) -> None:
-        """Tell those who wait for the end; the first word counts."""
+        """Set the outcome. Only the first call has an effect."""
         self.phase = Phase.OVER
         if not self.end.done():
             self.end.set_result(outcome)
 
 
 class Handle:
-    """A run that an engine took. Await it for what `run` of its agent returns.
+    """A run that an engine admitted. Await the handle for the value that `run` of its agent returns.
 
-    Who is cancelled while waiting leaves the run alone. Awaiting raises Suspended for a run that was left before its
-    end, in the journal, for whoever resumes it; NotAdmitting or CancelRequested for one that was let go before it
-    began; else what `run` of the agent raises.
+    Cancelling the caller that awaits the handle does not affect the run.
+
+    Raises:
+        Suspended: The run was left in the journal before its end and can be resumed.
+        NotAdmitting: The engine was drained before the run started.
+        CancelRequested: The run was cancelled before it started.
+        Exception: Any error that `run` of the agent raises.
+
+    Example:
+        handle = await engine.submit("Summarise the open incidents.")
+        result = await handle
     """
 
     __slots__ = ("_job",)
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: EngineJob) -> None:
         self._job = job
 
     @property
@@ -81,11 +89,11 @@ class Handle:
 
     @property
     def phase(self) -> Phase:
-        """Where it is now."""
+        """Current phase of the run."""
         return self._job.phase
 
     def done(self) -> bool:
-        """Tell whether awaiting it returns, or raises, at once."""
+        """Return whether awaiting the handle returns or raises at once."""
         return self._job.end.done()
 
     def __await__(self) -> Generator[Any, None, Any]:

@@ -1,4 +1,4 @@
-"""The local engine: the runs of one or several agents in one asyncio process, so many at a time.
+"""The local engine: executes the runs of one or several agents in one asyncio process, with a limit on concurrent runs.
 
     async with LocalEngine(agent, slots=16) as engine:
         handle = await engine.submit("Summarise the open incidents.")
@@ -8,15 +8,14 @@
         await serve(engine)
         await engine.run_until_signal()
 
-Submissions wait in memory, in the order they came; the journal knows a run from the moment it begins. Runs of one
-conversation follow each other. A run that parks gives its slot back and lines up for one when it can go on (`slot`
-has the order); an agent that is a tool of a run shares that run's slot. A run that is cancelled while it waits goes
-to its end without a slot: that is a few records, and must not wait for others. Leaving the block drains the engine,
-and at once where an exception leaves it.
+Submitted runs wait in memory, first come first served; the journal knows a run only after it has started. Runs of one
+conversation run one after the other. A parked run returns its slot and queues for one when it can continue (`slot`
+documents the order); an agent that is a tool of a run shares that run's slot. A run that is cancelled while it waits
+ends without a slot, because it only writes a few records. Leaving the block drains the engine, at once after an error.
 
-An engine belongs to the process and the event loop that started it and has no thread: use it from there only, from
-other threads by `asyncio.run_coroutine_threadsafe`. After a fork the child has no engine; it makes its own. Every
-task is awaited before the engine has stopped, and a caller's cancellation only ever ends the caller's waiting.
+An engine has no thread: call it only in the process and event loop that started it, and from other threads with
+`asyncio.run_coroutine_threadsafe`. After a fork the child process has to make its own engine. Every task is awaited
+before the engine has stopped, and a caller's cancellation ends only the caller's waiting.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from orchestrator.engines.command_handler import CommandHandler
 from orchestrator.engines.dispatcher import Scheduler
 from orchestrator.engines.drain import Drain, DrainReport
 from orchestrator.engines.engine_log import EngineLog
-from orchestrator.engines.handle import Handle, Job
+from orchestrator.engines.handle import EngineJob, Handle
 from orchestrator.engines.loop_affinity import LoopAffinity, refuse_foreign, this_place
 from orchestrator.engines.operator_command import OperatorCommand, StandingCommands
 from orchestrator.engines.orphan_recovery import OrphanRecovery, Recover, checked_mode
@@ -53,23 +52,25 @@ from orchestrator.telemetry.engine import Load
 
 
 class LocalEngine:
-    """Runs agents that share one journal, at most `slots` runs at once.
+    """Execute runs of agents that share one journal, at most `slots` runs at once.
 
-    `agent` is one Orchestrator or Pipeline, or several by name. `queue` is how many runs may wait to begin; `grace`
-    how many seconds runs get to end when the engine drains; `name` is what operators call it.
+    With `recover="resume"` the engine also resumes orphaned runs, at its start and as long as it lives: runs whose
+    process died or gave them back, including runs that have to ask about an irreversible call that may have happened.
+    A run that was parked for an answer stays in the journal and costs nothing here; it is resumed when it was answered
+    or cancelled, or when its question expires. Of several engines on one journal only one resumes a run. Not resumed
+    are paused runs until they are resumed or cancelled, poison and damaged runs, runs of another version of the graph,
+    runs whose graph several agents here have, and runs that were started with a `launch` if the agent has none.
 
-    With `recover="resume"` it takes up what others left, at its start and as long as it lives: runs whose process died
-    or gave them back, the question of an irreversible call that may have happened included. A run that was parked for
-    an answer stays in the journal, where it can be answered, and costs nothing here; it is taken up when it was
-    answered, or cancelled, or its question expires. What stays out: runs that somebody paused, until they are resumed
-    or cancelled, poison, those of another version of the graph, damaged ones, those whose graph several agents here
-    have, and those that were begun with a `launch` where the agent has none. `rescan` is how many seconds pass between
-    two looks for runs whose process died. Of several engines on one journal one takes a run.
+    Args:
+        agent: One Orchestrator or Pipeline, or several by name.
+        queue: Maximum number of runs that wait to start.
+        grace: Seconds that runs get to end when the engine drains.
+        rescan: Seconds between two searches for runs whose process died.
+        signals: SIGTERM and SIGINT, caught until the engine has stopped: the first drains the engine, the second ends
+            the process at once. Without them only `run_until_signal` catches signals.
+        scheduler: Receives the orphaned runs; the engine executes only submitted and resumed runs (see `worker`).
 
-    With a `scheduler` the engine names them to it, and runs only what is submitted or resumed (`worker`).
-
-    `signals` (SIGTERM, SIGINT) are caught from the start until the engine has stopped: the first one drains it, the
-    second ends the process at once. Without, only `run_until_signal` catches them. Raises ConfigError.
+    Raises ConfigError if an argument is invalid, or if the agents cannot work in one engine.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class LocalEngine:
         self.found: list[OpenRun] = []
         """The runs that had not ended when the engine started, and what `resume` would do with each."""
         self.recovered: dict[str, Handle] = {}
-        """Those of them that it took up. What it took up later shows in `status`."""
+        """The runs that were resumed at the start. `status` also shows the runs that were resumed later."""
         self._home: LoopAffinity | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._drain: Drain | None = None
@@ -114,16 +115,17 @@ class LocalEngine:
 
     @property
     def run_id(self) -> str:
-        """Id of the run that stands for this engine in the journal."""
+        """Id of the run that represents this engine in the journal."""
         return self._registration.run_id
 
-    # ---- living ----
+    # ---- lifecycle ----
 
     async def start(self) -> list[OpenRun]:
-        """Begin to take runs; return those that had not ended, `found`. Raises what the journal raises, and RunError.
+        """Start to admit runs and return the runs that had not ended (`found`).
 
-        With `recover="resume"` those that go on by themselves do so, in their order, before anything that is submitted.
-        Engines of this journal that died without stopping have their records closed, which says by whom.
+        With `recover="resume"` the runs that can continue unattended do so, oldest first, before any submitted run.
+        The records of engines on this journal that died without stopping are closed and name this engine. Raises
+        RunError if an agent has another engine, and the errors of the journal.
         """
         if self._home is not None:
             raise ConfigError(f"engine {self.name!r} was started before; make another one")
@@ -144,7 +146,7 @@ class LocalEngine:
         return self.found
 
     async def _open(self) -> None:
-        """Become known to the agents and in the journal, all or nothing."""
+        """Attach the agents and create the engine's run in the journal, all or nothing."""
         self._agents.attach(self, self._line, self._standing)
         try:
             self.found = await self._orphans.found()
@@ -185,11 +187,11 @@ class LocalEngine:
         deadline: float | None = None,
         follower: Follower | None = None,
     ) -> Handle:
-        """Queue a run and return its handle at once; options as for `run` of the agent, `deadline` from now on.
+        """Queue a run and return its handle at once; options as for `run` of the agent, `deadline` in seconds from now.
 
-        `agent` names one of several; `follower` is called with all that a stream yields. Raises NotAdmitting while no
-        runs are admitted, Overloaded for a full queue, RunExists for a known run_id: the journal knows nothing of a run
-        that was refused.
+        `agent` names one of several agents; `follower` is called with each item that a stream of the run would yield.
+        Raises NotAdmitting while no runs are admitted, Overloaded if the queue is full, and RunExists for a known
+        `run_id`. A rejected run is not written to the journal.
         """
         chosen = self._agents.chosen(agent)
         self._agents[chosen].check(run_id, conversation_id, limits, deadline)
@@ -208,24 +210,24 @@ class LocalEngine:
         return Handle(job)
 
     def stream(self, prompt: Any, *, run_id: str | None = None, **options: Any) -> RunStream:
-        """Submit a run when its first fact is asked for, and tell of it while it goes; options as for `submit`.
+        """Submit a run when its first fact is requested, and stream its facts; options as for `submit`.
 
-        As `Orchestrator.stream`, but for one thing: who leaves it leaves the run alone, which goes on in this engine.
+        As `Orchestrator.stream`, except that closing the stream does not stop the run, which continues in this engine.
         """
         name = run_id or secrets.token_hex(16)
 
         async def work(follower: Follower) -> Any:
             return await (await self.submit(prompt, run_id=name, follower=follower, **options))
 
-        gone = RunError(f"the stream of run {name!r} was left; the run goes on in engine {self.name!r}")
+        gone = RunError(f"the stream of run {name!r} was closed; the run continues in engine {self.name!r}")
         return RunStream(name, self._agents.graph(options.get("agent")), work, gone)
 
     async def resume(
         self, run_id: str, *, agent: str | None = None, limits: Any = None, by: str = ""
     ) -> Handle:
-        """Queue a run of the journal to go on where it stands; one that is paused here goes on at once.
+        """Queue a run of the journal to resume it; a run that is paused in this engine resumes at once.
 
-        Raises RunUnknown, and as `submit` does; the handle raises what `Orchestrator.resume` does.
+        Raises RunUnknown and the errors of `submit`. The handle raises the errors of `Orchestrator.resume`.
         """
         self._refuse_closed()
         job = self._line.find(run_id)
@@ -244,7 +246,7 @@ class LocalEngine:
         return Handle(job)
 
     def load(self) -> Load:
-        """Return how busy the engine is, for a scrape; may be called from any thread."""
+        """Return the load of the engine for a scrape. May be called from any thread."""
         phase = "starting" if self._home is None else "running"
         if self._draining is not None:
             phase = "stopped" if self._draining.done() else "draining"
@@ -253,10 +255,10 @@ class LocalEngine:
     # ---- operators ----
 
     async def control(self, order: str, *, by: str = "", why: str = "", **about: Any) -> None:
-        """Carry out an operator's order (engines/order.py: KINDS) once it is journalled with who and why.
+        """Carry out an operator command (one of KINDS) after it was journalled with actor and reason.
 
-        `about` is what it is about: `tool=`, `model=`, `slots=`, `graph=` or `grace=`. Raises ConfigError for an order
-        that cannot be carried out, and what the journal raises; nothing is changed then.
+        `about` is the object of the command: `tool=`, `model=`, `slots=`, `graph=` or `grace=`. Raises ConfigError for
+        a command that cannot be carried out, and the errors of the journal; nothing is changed then.
         """
         self._refuse_foreign()
         given = OperatorCommand.of(order, by or somebody(), {**about, "why": why})
@@ -264,14 +266,14 @@ class LocalEngine:
         await self._unbroken(self._commands.carry_out(given, id=secrets.token_hex(8)))
 
     def status(self) -> dict[str, Any]:
-        """Return slots, queue, orders that stand and live runs, as plain data."""
+        """Return slots, queue, active operator commands and live runs as plain data."""
         return self._commands.status()
 
     async def drain(self, grace: float | None = None, *, by: str = "", why: str = "") -> DrainReport:
-        """Admit nothing more, let runs end for `grace` seconds, leave the rest in the journal, and stop.
+        """Stop admitting runs, give the active ones `grace` seconds, park the rest, and stop the engine.
 
-        Return what became of the runs, when nothing runs here any more. A drain that goes on is joined, and
-        shortened where that asks for less time. Who is cancelled while waiting does not stop it.
+        Returns the outcome of each run when no run is active here. A second call joins a running drain and shortens it
+        if it asks for less time. Cancelling the caller does not stop the drain.
         """
         self._refuse_foreign()
         order = OperatorCommand.of("drain", by or somebody(), {"grace": grace, "why": why})
@@ -281,10 +283,9 @@ class LocalEngine:
         return await asyncio.shield(self._begin_to_drain(order))
 
     async def run_until_signal(self, grace: float | None = None) -> DrainReport:
-        """Wait for SIGTERM or SIGINT, or an operator's drain; drain, and return what became of the runs.
+        """Wait for SIGTERM, SIGINT or an operator's drain; then drain, and return the outcome of the runs.
 
-        A second signal ends the process at once. A drain that a signal began before this was called is joined. Raises
-        ConfigError off the main thread.
+        A second signal ends the process at once. A running drain is joined. Raises ConfigError outside the main thread.
         """
         self._refuse_foreign()
         with first_signal(self._signalled, () if self._signals else SIGNALS):
@@ -292,10 +293,10 @@ class LocalEngine:
             return await self.drain(grace, by="signal" if self._signal else "", why=self._signal)
 
     async def leaving(self) -> None:
-        """Return once it begins to drain, or is asked to."""
+        """Return when the engine starts to drain, or is asked to."""
         await self._leaving.wait()
 
-    # ---- inside: starting ----
+    # ---- private: start ----
 
     def _about(self) -> dict[str, Any]:
         limits = {"slots": self._line.slots.limit, "queue": self._queue, "grace": self._grace}
@@ -306,7 +307,7 @@ class LocalEngine:
         self._tasks.append(asyncio.create_task(work, name=f"engine {self.name} {what}"))
 
     def _signalled(self, name: str) -> None:
-        """Take a signal: a drain of its own where the engine listens all its life."""
+        """Handle a signal. An engine that catches signals for its whole life drains itself."""
         self._signal = name
         if not self._signals:
             self._leaving.set()
@@ -316,10 +317,10 @@ class LocalEngine:
     def _drain_for_signal(self) -> None:
         self._ordered(self._told_to_drain(OperatorCommand("drain", "signal", self._signal)))
 
-    # ---- inside: runs ----
+    # ---- private: runs ----
 
-    def _may_begin(self, job: Job) -> bool:
-        """Hold back a run that could only wait: for its model, or for the end of its conversation's last run."""
+    def _may_begin(self, job: EngineJob) -> bool:
+        """Return whether a queued run may start: its model is not blocked, and no run of its conversation is active."""
         if self._standing.blocks(job.hosting.model):
             return False
         talk = job.conversation_id
@@ -334,13 +335,13 @@ class LocalEngine:
         if self._draining is not None:
             raise NotAdmitting(self.name, "it is draining or has stopped", "submit it to another engine")
         if (closed := self._commands.closed) is not None:
-            then = "wait until somebody starts admitting again, or submit it to another engine"
+            then = "wait until an operator allows admission again, or submit it to another engine"
             raise NotAdmitting(self.name, f"admission was stopped by {closed.explain()}", then)
 
     def _refuse_foreign(self, *, started: bool = True) -> None:
         refuse_foreign(self.name, self._home, started=started)
 
-    # ---- inside: stopping ----
+    # ---- private: stop ----
 
     async def _told_to_drain(self, order: OperatorCommand) -> None:
         await self._registration.told("control", {**order.body(), "id": secrets.token_hex(8)})
@@ -348,7 +349,7 @@ class LocalEngine:
         self._begin_to_drain(order)
 
     async def _unbroken(self, doing: Coroutine[Any, Any, None]) -> None:
-        """Do something to its end, even if whoever asked for it is cancelled meanwhile; the stop waits for it."""
+        """Complete an operation even if its caller is cancelled meanwhile; stopping the engine waits for it."""
         await asyncio.shield(self._ordered(doing))
 
     def _ordered(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -371,12 +372,12 @@ class LocalEngine:
         return self._draining
 
     async def _drain_at_once(self) -> None:
-        """Wait until nothing runs here any more, whoever cancels meanwhile: nothing is left to itself."""
+        """Drain at once and wait for the end, even if the caller is cancelled meanwhile: no task is left running."""
         draining = self._begin_to_drain(OperatorCommand("drain", somebody(), "the engine is left", 0.0))
         if self._drain is not None:
             self._drain.hurry()
         while not draining.done():
-            with contextlib.suppress(asyncio.CancelledError):  # raised again by whoever called
+            with contextlib.suppress(asyncio.CancelledError):  # the caller raises it again
                 await asyncio.wait((draining,))
 
     async def _stop(self, drain: Drain) -> DrainReport:
@@ -396,4 +397,4 @@ class LocalEngine:
             self._caught.close()
             for task in self._tasks:
                 if not task.cancelled():
-                    task.result()  # a defect of ours ended it before
+                    task.result()  # a defect of ours ended the task early

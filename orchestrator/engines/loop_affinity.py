@@ -1,4 +1,4 @@
-"""Where an engine lives: the process and the event loop that started it, and no other."""
+"""The process and event loop that an engine belongs to."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TypeAlias
 from orchestrator.errors import ConfigError
 
 LoopAffinity: TypeAlias = tuple[int, asyncio.AbstractEventLoop]
-"""A process, by its number, and an event loop in it."""
+"""A process id, and an event loop in that process."""
 
 
 def this_place() -> LoopAffinity:
-    """Return where this code runs."""
+    """Return the current process and event loop."""
     return os.getpid(), asyncio.get_running_loop()
 
 
 def refuse_foreign(engine: str, home: LoopAffinity | None, *, started: bool = True) -> None:
-    """Raise ConfigError away from the home of an engine; with `started`, also where it has none yet."""
+    """Raise ConfigError outside the engine's process and loop; with `started`, also before its start."""
     if home is None and started:
         raise ConfigError(f"engine {engine!r} is not started; use `async with` or `await engine.start()`")
     if home is not None and home != this_place():

@@ -1,11 +1,15 @@
-"""What operators order an engine to do: the closed list of orders, their checks, and those that stand.
+"""Operator commands of an engine: the closed list of commands, their checks, and the commands that stay in force.
 
-An order is about this engine, from now on, until it is taken back or the engine stops; another engine, and the next
-start of this one, know nothing of it. A disabled tool stays offered: its calls are answered as denied, and the
-model reads why. A blocked model is asked nothing more: its runs wait, without a slot, before their next question,
-and go on when it is unblocked; nothing they did is lost, as it would be if they failed. What is in flight, a tool
-that runs or a question that was put, comes to its end. Both stand for the engine's runs and all runs below them,
-whichever agent's they are; a run below another has its slot, and keeps it while it waits.
+A command applies to this engine from now on, until it is revoked or the engine stops. Other engines and the next
+start of this engine do not have it.
+
+- A disabled tool is still offered to the model: its calls are answered as denied, and the model reads the reason.
+- A blocked model gets no further requests. Its runs wait without a slot before their next request and continue when
+  the model is unblocked, so no work is lost.
+- A running tool and a sent request finish.
+
+Both apply to the engine's runs and to all their child runs of every agent. A child run uses the slot of its parent
+and keeps it while it waits.
 """
 
 from __future__ import annotations
@@ -36,29 +40,29 @@ KINDS: Mapping[str, str | None] = {
     "unblock_model": "model",
     "slots": "slots",
 }
-"""Every order, and the member that says what it is about."""
+"""Every command -> the field that names its object."""
 
 _OPTIONAL = ("grace", "graph")
 _SAME = {"cancel": "drain", "pause": "stop_admitting", "resume": "start_admitting"}
-"""What `runs cancel|pause|resume` means for the run that stands for an engine."""
+"""Meaning of `runs cancel|pause|resume` for the run that represents an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorCommand:
-    """One order."""
+    """One operator command."""
 
     kind: str
     by: str
     why: str = ""
     about: Any = None
-    """Tool, model or graph by name, a number of slots, or a grace period in seconds; as KINDS says."""
+    """A tool, model or graph by name, a number of slots, or a grace period in seconds, as KINDS says."""
 
     @classmethod
     def of(cls, kind: str, by: str, body: Mapping[str, Any]) -> Self:
-        """Read an order. Raises ConfigError for one that nobody can carry out."""
+        """Parse a command. Raises ConfigError for a command that no engine can carry out."""
         kind = _SAME.get(kind, kind)
         if kind not in KINDS:
-            raise ConfigError(f"unknown order {kind!r}; known: {', '.join(KINDS)}")
+            raise ConfigError(f"unknown operator command {kind!r}; allowed: {', '.join(KINDS)}")
         member = KINDS[kind]
         about = None if member is None else body.get(member)
         if member is not None and about is None and member not in _OPTIONAL:
@@ -69,13 +73,13 @@ class OperatorCommand:
         return cls(kind, by, str(body.get("why") or ""), _checked(member, about))
 
     def body(self) -> dict[str, Any]:
-        """Return it as a record tells it."""
+        """Return the command as the body of its record."""
         member = KINDS[self.kind]
         about = {member: self.about} if member is not None and self.about is not None else {}
         return {"kind": self.kind, "by": self.by, "why": self.why} | about
 
     def explain(self) -> str:
-        """Say who ordered it, and why."""
+        """Return actor and reason as text."""
         return f"{self.by}: {self.why}" if self.why else self.by
 
 
@@ -91,9 +95,9 @@ def _checked(member: str | None, about: Any) -> Any:
 
 
 class StandingCommands:
-    """The orders about tools and models that stand, as the runs of the engine meet them.
+    """The commands about tools and models that are in force, as the runs of the engine see them.
 
-    `wake` lets runs begin that were held back for their model.
+    `wake` starts queued runs that waited for their model.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -101,10 +105,10 @@ class StandingCommands:
         self._disabled: dict[str, OperatorCommand] = {}
         self._blocked: dict[str, OperatorCommand] = {}
         self._waiting: set[Run[Any, Any]] = set()
-        """Runs that wait for a model: those of the engine, and any below them."""
+        """Runs that wait for a model: runs of the engine and child runs."""
 
     def take(self, order: OperatorCommand) -> None:
-        """Take an order about a tool or a model."""
+        """Apply a command about a tool or a model."""
         match order.kind:
             case "disable_tool":
                 self._disabled[tool_key(order.about)] = order
@@ -114,16 +118,16 @@ class StandingCommands:
                 self._blocked[order.about] = order
             case _:
                 self._blocked.pop(order.about, None)
-                for run in self._waiting:  # an answer that answers nothing lets it look again
+                for run in self._waiting:  # a decision without an answer makes the run check again
                     run.mailbox.post(Signal(kind="decision"))
                 self._wake()
 
     def blocks(self, model: str) -> bool:
-        """Tell whether a model may not be asked."""
+        """Return whether requests to a model are blocked."""
         return model in self._blocked
 
     def plain(self) -> dict[str, list[dict[str, Any]]]:
-        """Return what stands as plain data."""
+        """Return the commands in force as plain data."""
         return {
             "disabled": [asdict(order) for order in self._disabled.values()],
             "blocked": [asdict(order) for order in self._blocked.values()],
@@ -132,12 +136,12 @@ class StandingCommands:
     # ---- called by the runs (runtime.hosting.Host) ----
 
     async def before_llm_request(self, run: LoopRun, request: Request) -> None:
-        """Return when the run's model may be asked; park the run until then."""
+        """Return when the run's model is not blocked; park the run until then."""
         del request
         await self.may_ask(run, run.deps.model)
 
     async def may_ask(self, run: Run[Any, Any], model: str) -> None:
-        """Return when a model may be asked; park the run until then."""
+        """Return when a model is not blocked; park the run until then."""
         while (order := self._blocked.get(model)) is not None and run.control.services is not None:
             detail = {"model": model, "by": order.by, "why": order.why}
             self._waiting.add(run)
@@ -147,7 +151,7 @@ class StandingCommands:
                 self._waiting.discard(run)
 
     async def before_tool_execution(self, run: Run[Any, Any], call: ToolCall) -> ToolResult | None:
-        """Return the answer to a call of a disabled tool."""
+        """Return the denial of a call if its tool is disabled, else None."""
         del run
         order = self._disabled.get(tool_key(call.name))
         if order is None:

@@ -1,14 +1,15 @@
-"""Taking up what others left: runs of the engine's graphs that nobody has, at its start and as long as it lives.
+"""Recovery of orphaned runs of the engine's graphs, at its start and as long as it lives.
 
-A run that goes on by itself (`OpenRun.unattended`) is resumed, in a slot as any other; one that was left in the middle
-of an irreversible call is among them, for only a run that goes on can put its question. What was parked for an answer
-stays parked: it can be read and answered in the journal, and costs nothing here, not even a task. It is taken up once
-something is posted for it that lets it go on, or its question expires. So thousands of runs may wait for people.
+A run that can continue unattended (`OpenRun.unattended`) is resumed in a slot like any other run. This includes a run
+that stopped inside an irreversible call, because only an active run can ask its question. A run that was parked for
+an answer stays parked: it can be read and answered in the journal and costs nothing here, not even a task. It is
+resumed when a posted message allows it to continue, or when its question expires. Therefore thousands of runs may
+wait for people.
 
-Two things tell of such runs. `news` names those that something was posted for, a quarter of a second later at most.
-A scan looks at all that have not ended: for those whose owner died since, and for questions that expired. Where it
-takes long, the next one waits longer: scans get a twentieth of the time at most. Whoever claims a run first has it;
-for another engine it is held until that one dies.
+Orphaned runs are found in two ways. `news` names the runs that something was posted for, within a quarter of a
+second. A scan reads all runs that have not ended and finds those whose owner has died or whose question has expired.
+Scans get at most a twentieth of the time: the longer a scan takes, the later the next one starts. The first engine
+that claims a run owns it until that engine dies.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ from orchestrator.runtime.llm_loop.agent_tool import open_root
 from orchestrator.runtime.service.recovery import OpenRun
 
 Recover: TypeAlias = Literal["list", "resume"]
-"""What is done with runs that have not ended and that nobody has: they are only listed, or taken up."""
+"""Handling of runs that have not ended and have no owner: only list them, or resume them."""
 
 POLL = 0.25
-"""Seconds between two looks at what was posted."""
+"""Seconds between two reads of posted messages."""
 AGAIN = 15.0
-"""Seconds after which a dispatcher is told once more of a run that nobody carries and that stands where it stood."""
+"""Seconds after which an unowned run without new records is submitted to the dispatcher again."""
 _SHARE = 20
-"""A scan that took a second is not repeated for so many."""
+"""After a scan of one second, the next one starts this many seconds later at the earliest."""
 
 
 class OrphanRecovery:
-    """Takes stored runs up for an engine. `every` is the seconds between two scans; while `closed`, it takes none.
+    """Resume orphaned runs for an engine. `every` is the seconds between two scans; while `closed`, it resumes none.
 
-    With a `scheduler` it resumes none of them: it names each to the scheduler, and again every AGAIN seconds while the
-    run stays where it is. So a run is not lost when a dispatcher loses it.
+    With a `scheduler` it resumes none itself: it submits each run to the scheduler, and again every AGAIN seconds
+    while the run has no new record. So a run is not lost when a dispatcher loses it.
     """
 
     def __init__(
@@ -70,27 +71,28 @@ class OrphanRecovery:
         self._closed = closed
         self._scheduler = scheduler
         self._placed: dict[str, tuple[int, float]] = {}
-        """Runs that the scheduler was told of -> number of their last record then, when that was (monotonic)."""
+        """Runs submitted to the scheduler -> number of their last record at that time, and that time (monotonic)."""
         self._journal = agents.journal
         self._since = -1
         self._stays: dict[str, tuple[int, float]] = {}
-        """Runs that are for a person -> number of the last record when that was found out, when a question expires."""
+        """Runs that wait for a person -> number of their last record when this was found, and when their question
+        expires."""
         self._failed: set[str] = set()
-        """Runs that could not go on here: not tried again before something is posted for them."""
+        """Runs that could not be resumed here. They are retried only after something is posted for them."""
         self._stopped = False
 
     @property
     def places(self) -> bool:
-        """Whether the runs that are found go to a scheduler, and none is resumed here."""
+        """Whether orphaned runs go to a scheduler instead of being resumed here."""
         return self._scheduler is not None
 
     async def found(self) -> list[OpenRun]:
-        """Return the runs that have not ended, and remember from when on to listen. Raises StoreDown."""
+        """Return the runs that have not ended, and start to track posted messages from now on. Raises StoreDown."""
         self._since, _ = await self._journal.news(-1)
         return await self._agents.open_runs()
 
     async def begin(self, found: list[OpenRun]) -> dict[str, Handle]:
-        """Take up those of the runs found that go on by themselves, oldest first. Raises StoreDown."""
+        """Resume those of the found runs that can continue unattended, oldest first. Raises StoreDown."""
         taken: dict[str, Handle] = {}
         for run in found:
             with contextlib.suppress(RunUnknown, Corrupt):
@@ -100,7 +102,7 @@ class OrphanRecovery:
         return taken
 
     async def keep(self) -> None:
-        """Go on taking up what others leave, until cancelled, or until `stop` where a library swallows that."""
+        """Resume orphaned runs until cancelled, or until `stop` if a library swallows the cancellation."""
         clock = self._agents.clock
         due = clock.monotonic() + self._every
         while not self._stopped:
@@ -114,19 +116,19 @@ class OrphanRecovery:
                     await self._scan()
                     ended = clock.monotonic()
                     due = ended + max(self._every, _SHARE * (ended - began))
-            except JournalError:  # who writes to it tells of it, and `doctor` of what is damaged
+            except JournalError:  # its writers report it, and `doctor` reports damage
                 self._since = -1
 
     def stop(self) -> None:
-        """Take up no more."""
+        """Stop resuming runs."""
         self._stopped = True
 
-    # ---- inside ----
+    # ---- private ----
 
     async def _hear(self) -> None:
-        """Look at the runs that something was posted for."""
+        """Check the runs that something was posted for."""
         position, news = await self._journal.news(self._since)
-        if self._since < 0:  # nobody knows what was missed
+        if self._since < 0:  # missed messages are unknown
             self._stays.clear()
             self._failed.clear()
         for run_id in news:
@@ -137,7 +139,7 @@ class OrphanRecovery:
         self._since = position
 
     async def _scan(self) -> None:
-        """Look at all runs that have not ended."""
+        """Check all runs that have not ended."""
         found = [head for status in ("open", "parked") for head in await self._of(status)]
         for head in found:
             await self._look(head)
@@ -147,28 +149,28 @@ class OrphanRecovery:
         self._placed = {run_id: mark for run_id, mark in self._placed.items() if run_id in known}
 
     async def _of(self, status: str) -> list[RunHead]:
-        found, _ = await heads(self._journal, status=status)  # `doctor` looks for damage
+        found, _ = await heads(self._journal, status=status)  # `doctor` reports damage
         return found
 
     async def _look(self, head: RunHead, run: OpenRun | None = None) -> Handle | None:
-        """Consider one run. What goes wrong with it keeps no other from going on. Raises StoreDown."""
+        """Check one run. An error of this run does not keep other runs from being resumed. Raises StoreDown."""
         try:
             return await self._consider(head, run)
         except StoreDown:
             raise
-        except (RunUnknown, Corrupt):  # it is gone, or `doctor` names it
+        except (RunUnknown, Corrupt):  # it is gone, or `doctor` reports it
             return None
-        except Exception as error:  # noqa: BLE001 - of this run; told
+        except Exception as error:  # noqa: BLE001 - concerns this run only; logged
             self._leave(head.run_id, error)
             return None
 
     async def _consider(self, head: RunHead, run: OpenRun | None) -> Handle | None:
-        """Take a run up where it goes on by itself. `run` is what is known of it already."""
+        """Resume a run if it can continue unattended. `run` is its description if it is known already."""
         name = self._agents.taker(head.graph)
         if name is None or head.status == "ended" or not self._free(head, name):
             return None
         if head.parent_run_id is not None and await open_root(self._journal, head) not in (None, head.run_id):
-            return None  # it goes on with the run above it
+            return None  # it is resumed by its parent run
         host = self._agents[name].hosting
         if run is None or run.seq != head.seq:
             run = await host.described(head)
@@ -181,7 +183,7 @@ class OrphanRecovery:
         return None
 
     def _free(self, head: RunHead, agent: str) -> bool:
-        """Tell whether nobody has a run, and something may be different about it since it was looked at."""
+        """Return whether a run has no owner and may have changed since it was last checked."""
         run_id = head.run_id
         if head.owner is not None:
             self._stays.pop(run_id, None)
@@ -205,11 +207,11 @@ class OrphanRecovery:
         work = functools.partial(self._go_on, head, agent)
         job = self._agents.stored_job(head, agent, work)
         job.end.add_done_callback(functools.partial(self._over, head.run_id))
-        self._line.enter(job, bounded=False)  # the bound is for what is new
+        self._line.enter(job, bounded=False)  # the bound applies to new runs only
         return Handle(job)
 
     async def _go_on(self, head: RunHead, agent: str) -> Any:
-        """Resume a run, unless somebody has moved it while it stood in line and it is for a person by now."""
+        """Resume a run, unless it was moved while it was queued and now waits for a person."""
         runner = self._agents[agent]
         now = await self._journal.head(head.run_id)
         if now.seq != head.seq and now.owner is None and now.status != "ended":
@@ -226,10 +228,10 @@ class OrphanRecovery:
             self._leave(run_id, outcome)
 
     def _leave(self, run_id: str, error: Exception) -> None:
-        """Tell of a run that could not go on, for nobody may await it."""
+        """Log a run that could not be resumed, because its handle may never be awaited."""
         self._failed.add(run_id)
         logging.getLogger("orchestrator").error(
-            "run %r could not be taken up, and is left until something is posted for it: %s: %s",
+            "run %r could not be resumed and is left until a message is posted for it: %s: %s",
             run_id,
             type(error).__name__,
             error,
@@ -237,7 +239,7 @@ class OrphanRecovery:
 
 
 def checked_mode(recover: Recover) -> Recover:
-    """Return what is to be done with stored runs. Raises ConfigError for what is no such thing."""
+    """Return the recovery mode. Raises ConfigError for an unknown mode."""
     if recover not in get_args(Recover):
         raise ConfigError(f"recover is {recover!r}; it must be one of {', '.join(get_args(Recover))}")
     return recover

@@ -1,8 +1,9 @@
 """Procrastinate as the dispatcher: jobs in the PostgreSQL database of the journal, without DBOS.
 
-What it has not: limits over all workers, and a check of who ends a job. A worker that was frozen, taken for dead and
-wakes marks a job done that its successor works on, and nobody would repeat it if that one died too: the journal lets
-the woken one write nothing (its epoch has passed), and a sweep tells of the run again. So it does no harm here.
+Procrastinate has no limits across workers, and it does not check which worker finishes a job. A frozen worker that
+was taken for dead and wakes up marks its job as done while its successor works on it; if the successor died too, the
+job would not be repeated. This does no harm here: the journal accepts no writes of the woken worker, because its
+epoch has passed, and a sweep submits the run again.
 """
 
 from __future__ import annotations
@@ -23,25 +24,34 @@ TASK = "orchestrator.drive"
 HEARTBEAT = 1.0
 """Seconds between two heartbeats of a worker."""
 STALLED = 5.0
-"""Seconds without one after which a worker counts as dead."""
+"""Seconds without a heartbeat after which a worker counts as dead."""
 _POLL = 0.5
 _PATIENCE = 5.0
-"""Seconds that a connection is waited for, and jobs that are under way at the end."""
+"""Seconds to wait for a connection, and for running jobs when the worker stops."""
 _RESTARTS = RetryPolicy(UNLIMITED, base=1.0, max_delay=1.0, deadline=0.0, jitter=0.0)
-"""How a worker of the library that ended with its connection is started again, until `cease`."""
+"""How a worker of the library is restarted that ended with its connection, until `cease`."""
 _POOL = "orchestrator-procrastinate"
-"""Name of our connections: there may be others of their kind in the process."""
+"""Name of our connection pool: the process may have others of this library."""
 _SCHEMA_LOCK = 7_203_117
-"""Advisory lock under which the tables are made."""
+"""Advisory lock for the creation of the tables."""
 
 _log = logging.getLogger("orchestrator")
 
 
 class ProcrastinateDispatcher:
-    """Places runs on the workers of a database. Not started, it only submits.
+    """Place runs on the workers of a database with Procrastinate.
 
-    `dsn` is that of the journal; Procrastinate's tables are in `schema`. Raises ConfigError for caps, which it cannot
-    keep to, and MissingExtra without the extra `procrastinate`.
+    A dispatcher that is not started can only submit runs.
+
+    Args:
+        dsn: PostgreSQL address of the journal.
+        caps: Must be empty: Procrastinate has no limits across workers.
+        schema: Database schema of Procrastinate's own tables.
+        clock: Clock for restarts.
+
+    Raises:
+        ConfigError: `caps` has a limit, `schema` is no plain name, or the address is not a PostgreSQL address.
+        MissingExtra: The extra `procrastinate` is not installed.
     """
 
     def __init__(
@@ -53,7 +63,7 @@ class ProcrastinateDispatcher:
         clock: Clock | None = None,
     ) -> None:
         if caps not in (None, WorkerLimits()):
-            raise ConfigError("Procrastinate has no limits over all workers; use DBOS for those")
+            raise ConfigError("Procrastinate has no limits across workers; use DBOS for those")
         if not schema.isidentifier():
             raise ConfigError(f"schema is {schema!r}; it must be a plain name")
         address = address_of(dsn)
@@ -74,31 +84,31 @@ class ProcrastinateDispatcher:
         """Take jobs from the queue. Raises StoreDown."""
         self._drive, self._ceased = drive, False
         await self._opened()
-        # Of a server that is away it tells in pages of tracebacks and a line each second, we that it begins anew.
+        # While the server is down the library logs tracebacks and one line each second; we log each restart instead.
         logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
         logging.getLogger("psycopg.pool").addFilter(_not_ours)
         self._working = asyncio.create_task(self._work(name, slots), name=f"procrastinate {name}")
 
     async def _work(self, name: str, slots: int) -> None:
-        """Work, again after the server was away: a worker of Procrastinate ends with its connection."""
+        """Take jobs, and start again after the server was down: a worker of Procrastinate ends with its connection."""
 
         def warn(one: RetryAttempt) -> None:
             if one.error is not None:
                 does = "begins anew" if one.outcome == "retry" else "ends"
                 _log.warning("worker %s %s: %s", name, does, self._said(one.error))
 
-        with contextlib.suppress(Exception):  # raised after `cease` only
+        with contextlib.suppress(Exception):  # raised only after `cease`
             await _RESTARTS.call(
                 self._worked,
                 name,
                 slots,
-                may_retry=lambda _: not self._ceased,  # whatever ended it, there is work to be done
+                may_retry=lambda _: not self._ceased,  # there is work to do, for any error
                 on_attempt=warn,
                 clock=self._clock,
             )
 
     async def _worked(self, name: str, slots: int) -> None:
-        """Work as long as the library's worker does. Raises StoreDown where that ends before `cease`."""
+        """Take jobs as long as the library's worker runs. Raises StoreDown if it ends before `cease`."""
         await self._app.run_worker_async(
             queues=[QUEUE],
             name=name,
@@ -110,16 +120,16 @@ class ProcrastinateDispatcher:
             install_signal_handlers=False,
             delete_jobs="always",
         )
-        if not self._ceased:  # after `cease` it takes the cancellation for a request to end, and returns
+        if not self._ceased:  # after `cease` the cancellation is a request to end, and it returns
             raise StoreDown("the worker of Procrastinate ended with its connection")
 
-    async def _driven(self, run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
+    async def _driven(self, run_id: str, slice: int) -> None:  # noqa: A002 - the protocol's name
         if self._drive is not None:
             await self._drive(run_id, slice)
 
     async def reap(self, living: frozenset[str]) -> int:
-        """Let jobs be done again whose workers beat no more. Raises StoreDown."""
-        del living  # it has heartbeats of its own
+        """Queue the jobs of workers without heartbeat again; return how many. Raises StoreDown."""
+        del living  # the library has its own heartbeats
         try:
             jobs = self._app.job_manager
             lost = list(await jobs.get_stalled_jobs(queue=QUEUE, seconds_since_heartbeat=STALLED))
@@ -130,18 +140,18 @@ class ProcrastinateDispatcher:
         return len(lost)
 
     async def cease(self) -> None:
-        """Take nothing more. A drive that goes on for longer than five seconds ends for Procrastinate, not for us."""
+        """Stop taking jobs. A drive of more than five seconds ends for Procrastinate but continues here."""
         if self._working is not None and not self._ceased:
             self._ceased = True
             self._working.cancel()
 
     async def stop(self) -> None:
-        """Take nothing more, and let go of the database."""
+        """Stop taking jobs and close the database connections."""
         await self.cease()
         self._drive = None
         working, self._working = self._working, None
         if working is not None:
-            # Its end is to write to a server that may be away; what it leaves undone there a sweep makes good.
+            # Its end writes to a server that may be down; a sweep repairs what is missing then.
             await asyncio.wait((working,), timeout=2 * _PATIENCE)
             working.cancel()
         app, self._app = self._app, None
@@ -149,11 +159,11 @@ class ProcrastinateDispatcher:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(app.close_async(), 2 * _PATIENCE)
 
-    # ---- everybody ----
+    # ---- for workers and submitters ----
 
-    async def submit(self, run_id: str, slice: int, *, tenant: str = "") -> None:  # noqa: A002 - the seam's word
-        """Put a job for a slice into the queue, unless one waits there. Raises StoreDown."""
-        del tenant  # no limits of tenants
+    async def submit(self, run_id: str, slice: int, *, tenant: str = "") -> None:  # noqa: A002 - the protocol's name
+        """Put a job for a slice into the queue, unless one is queued already. Raises StoreDown."""
+        del tenant  # Procrastinate has no tenant limits
         try:
             await self._opened()
             job = self._app.configure_task(TASK, queue=QUEUE, queueing_lock=f"{run_id}:{slice}")
@@ -164,7 +174,7 @@ class ProcrastinateDispatcher:
         except Exception as error:
             raise StoreDown(f"Procrastinate cannot take a run: {self._said(error)}") from error
 
-    # ---- inside ----
+    # ---- private ----
 
     async def _opened(self) -> None:
         if self._app is not None:
@@ -189,7 +199,7 @@ class ProcrastinateDispatcher:
         self._app = app
 
     async def _made(self) -> None:
-        """Make the tables where they are missing."""
+        """Create the tables if they do not exist."""
         import psycopg
         from procrastinate.schema import SchemaManager
 
@@ -206,10 +216,10 @@ class ProcrastinateDispatcher:
 
 
 async def _one_by_one(db: Any) -> None:
-    """Let each statement stand for itself.
+    """Commit each statement at once.
 
-    Frozen between one and its commit, a worker would keep a job locked, and whoever tells of such a run waiting: the
-    sweeps of all the others, for as long as it is frozen.
+    A worker that freezes between a statement and its commit would keep a job locked for as long as it is frozen, and
+    would block the sweeps of all other workers that submit the run.
     """
     await db.set_autocommit(True)
 

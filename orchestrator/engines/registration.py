@@ -1,16 +1,16 @@
-"""An engine as a run of its own in the journal: graph `engine`, held as long as it lives.
+"""An engine as its own run in the journal: graph `engine`, owned as long as the engine lives.
 
-So the means that runs have serve for engines: requests are posted to its inbox, what was asked, by whom and why, and
-what came of it stands in its records (`runs events`), and a dead one shows by the owner that it lost, until the next
-engine that starts on the journal closes its records. One that was only taken for dead, because it was frozen or cut
-off from the server for too long, finds its records closed and goes on under a new run.
+Therefore engines use the mechanisms of runs. Requests are posted to the inbox of the engine's run. Its records show
+each request with actor, reason and result (`runs events`). A dead engine shows by the owner that it lost, until the
+next engine that starts on the journal closes its records. An engine that was only taken for dead, because it was
+frozen or cut off from the server for too long, finds its records closed and continues under a new run.
 
-    created   {…, engine: {name, host, pid, slots, queue, grace, recover, before?: id,
-               agents: {name: {owner, graph, …}}}}
-    control   {id, kind, by, why, at, number, <what it is about>, refused?: sentence}
-    status    {id, at, …}           the answer to a `status` request
-    ended     {outcome: "completed", reason: "none", at, report}
-              {outcome: "lost", reason: "process_died", at, by}      written by the engine `by`
+    created     {…, engine: {name, host, pid, slots, queue, grace, recover, before?: id,
+                 agents: {name: {owner, graph, …}}}}
+    control     {id, kind, by, why, at, number, <object of the command>, refused?: sentence}
+    status      {id, at, …}                     the answer to a `status` request
+    ended       {outcome: "completed", reason: "none", at, report}
+                {outcome: "lost", reason: "process_died", at, by}            written by the engine `by`
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, Lease, Po
 from orchestrator.llm.port import Clock
 
 ENGINE = "engine"
-"""Graph of the runs that stand for engines."""
+"""Graph of the runs that represent engines."""
 
 STATUS = "status"
-"""Kind of the request that asks how an engine is, and of the record that answers it."""
+"""Kind of the request for an engine's status, and of the record that answers it."""
 
 POLL = 0.15
-"""Seconds between two looks at what other processes posted."""
+"""Seconds between two reads of posted messages."""
 
 TOLD = 5.0
-"""Seconds in which the order to drain is to be in the journal; after that it is carried out, wherever that stands."""
+"""Seconds to journal a drain command; after that it is carried out even if it is not journalled."""
 
 _OURS = 20
-"""Looks at what was posted for each one at whether the engine still counts as one that lives."""
+"""The engine checks once per this many reads whether it still owns its run."""
 
 _log = logging.getLogger("orchestrator")
 
@@ -63,7 +63,7 @@ class Registration:
         self._over = False
 
     async def begin(self, about: Mapping[str, Any]) -> None:
-        """Create the run and hold it."""
+        """Create the engine's run and own it."""
         self._about = about
         where = {"host": socket.gethostname(), "pid": os.getpid()}
         self._owner = f"{where['host']}:{where['pid']}:{secrets.token_hex(4)}"
@@ -80,21 +80,21 @@ class Registration:
         try:
             self._lease = await asyncio.shield(creating)
         except asyncio.CancelledError:
-            # What comes about all the same must not look like an engine that lives.
+            # The creation may still succeed and must not look like a live engine.
             await asyncio.wait((creating,))
             if not creating.cancelled() and creating.exception() is None:
                 self._lease = creating.result()
                 await self.end({})
             raise
-        if self._over:  # it stopped meanwhile
+        if self._over:  # the engine stopped meanwhile
             await self.end({})
 
     async def close_lost(self, name: str) -> None:
-        """End the records of engines whose process died; `name` is what this one is called. Raises StoreDown."""
-        found, _ = await heads(self._journal, graph=ENGINE, status="open")  # other commands look for damage
+        """End the records of engines whose process died; `name` is the name of this engine. Raises StoreDown."""
+        found, _ = await heads(self._journal, graph=ENGINE, status="open")  # other commands report damage
         for head in found:
             if head.owner is None:
-                with contextlib.suppress(Held, RunUnknown, Fenced, Corrupt):  # another one was quicker
+                with contextlib.suppress(Held, RunUnknown, Fenced, Corrupt):  # another engine did it first
                     await self._close(head.run_id, f"{name} ({self.run_id})")
 
     async def _close(self, run_id: str, by: str) -> None:
@@ -109,7 +109,7 @@ class Registration:
             await let_go(self._journal, lease)
 
     async def note(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Make a record durable. Raises what the journal raises."""
+        """Write a record durably. Raises the errors of the journal."""
         async with self._writing:
             if self._lease is None:
                 raise JournalError(f"engine run {self.run_id!r} is not held here")
@@ -119,15 +119,16 @@ class Registration:
                 await waiting
 
     async def told(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Make a record durable where that takes no longer than TOLD seconds: it is no reason to put off a stop."""
+        """Write a record durably, but wait at most TOLD seconds, so that an unavailable store does not delay a stop."""
         noting = asyncio.ensure_future(self.note(kind, body))
         noting.add_done_callback(_heard)
         await asyncio.wait((noting,), timeout=TOLD)
 
     async def end(self, report: Mapping[str, Any]) -> None:
-        """Say that the engine has stopped, and let go of the run.
+        """Record that the engine has stopped, and release its run.
 
-        It is let go of where that cannot be said, too, or the engine would seem to live for as long as its process.
+        The run is released even if the record cannot be written: otherwise the engine would seem to live as long as
+        its process.
         """
         self._over = True
         try:
@@ -138,10 +139,10 @@ class Registration:
                 await let_go(self._journal, lease)
 
     async def listen(self, take: Callable[[Posted], Awaitable[None]]) -> None:
-        """Hand on what is posted to the engine, until cancelled. Only for journals that other processes share.
+        """Pass each posted message to `take` until cancelled. Only for journals that processes share.
 
-        An error that is no JournalError is told once, and the listening goes on: the next order may be the one that
-        stops a damage.
+        An error other than JournalError is logged once, and listening continues: the next command may be the one that
+        stops some damage.
         """
         since, told = -1, ""
         for turn in itertools.count(1):
@@ -149,16 +150,16 @@ class Registration:
                 if turn % _OURS == 0:
                     await self._renew()
                 since, told = await self._look(since, take), ""
-            except JournalError:  # it may come back, and asks again then; the runs tell of it meanwhile
+            except JournalError:  # asked again later; the runs report the failure meanwhile
                 pass
-            except Exception as error:  # noqa: BLE001 - a defect of the store; told
+            except Exception as error:  # noqa: BLE001 - a defect of the store; logged
                 told, before = _worded(error), told
                 if told != before:
-                    _log.error("engine run %s cannot read what is ordered: %s", self.run_id, told)
+                    _log.error("engine run %s cannot read its operator commands: %s", self.run_id, told)
             await asyncio.sleep(POLL)
 
     async def _renew(self) -> None:
-        """Go on under a new run where others took the engine for dead: else nobody could reach it any more."""
+        """Continue under a new run if others took the engine for dead: otherwise it could not be reached any more."""
         if self._over or (self._lease is not None and await self._is_ours(self._lease)):
             return
         if self._lease is not None:
@@ -166,7 +167,7 @@ class Registration:
         self._lease, self._read, self.run_id = None, 0, _new_id()
         await self.begin(self._about)
         before = self._about["before"]
-        _log.warning("engine run %s was taken for dead; the engine goes on as %s", before, self.run_id)
+        _log.warning("engine run %s was taken for dead; the engine continues as %s", before, self.run_id)
 
     async def _is_ours(self, lease: Lease) -> bool:
         try:
@@ -176,21 +177,21 @@ class Registration:
 
     async def _look(self, since: int, take: Callable[[Posted], Awaitable[None]]) -> int:
         position, news = await self._journal.news(since)
-        if since < 0 or self.run_id in news:  # at first nobody knows what came before
+        if since < 0 or self.run_id in news:  # the first read has no known start
             with contextlib.suppress(RunUnknown):
                 for posted in await self._journal.inbox(self.run_id, self._read):
                     await self._handed(posted, take)
         return position
 
     async def _handed(self, posted: Posted, take: Callable[[Posted], Awaitable[None]]) -> None:
-        """Hand on one order. One that fails is told of and counts as read: it must not hold up those behind it."""
+        """Pass on one command. A failed one is logged and counts as read: it must not block the commands after it."""
         try:
             await take(posted)
         except JournalError:
             raise
-        except Exception as error:  # noqa: BLE001 - of this order; told
+        except Exception as error:  # noqa: BLE001 - concerns this command only; logged
             _log.error(
-                "engine run %s could not carry out %r of %s (request %s), and leaves it: %s",
+                "engine run %s could not carry out %r of %s (request %s) and skips it: %s",
                 self.run_id,
                 posted.kind,
                 posted.by or "somebody",
@@ -201,7 +202,7 @@ class Registration:
 
 
 def _heard(noting: asyncio.Future[None]) -> None:
-    """Take the error of what nobody waits for: a store that is down is no reason to go on."""
+    """Retrieve the error of a task that is not awaited: an unavailable store is no reason to keep running."""
     if not noting.cancelled():
         noting.exception()
 

@@ -1,4 +1,4 @@
-"""The runs of one engine: a bounded queue of those to begin, and those under way, in slots or waiting for somebody."""
+"""The runs of one engine: a bounded queue of runs to start, and the active runs, in slots or waiting."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ import functools
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from orchestrator.engines.handle import Job, Phase
+from orchestrator.engines.handle import EngineJob, Phase
 from orchestrator.engines.slot import Slots
 from orchestrator.errors import ConfigError, Overloaded, RunExists, Suspended
-from orchestrator.kernel.record import RunAdmitted, RunRejected
+from orchestrator.kernel.record import AdmissionRejected, RunAdmitted
 
 
 class RunQueue:
-    """Begins runs in the order they came, as slots become free.
+    """Start runs in the order of arrival as slots become free.
 
-    `may_begin` holds single ones back while others pass. A run that waits in place keeps its task, which costs
-    some kilobytes, and nothing else.
+    `may_begin` holds back single runs, and others pass them. A run that waits in this process keeps only its task,
+    some kilobytes.
     """
 
-    def __init__(self, name: str, slots: int, queue: int, may_begin: Callable[[Job], bool]) -> None:
+    def __init__(self, name: str, slots: int, queue: int, may_begin: Callable[[EngineJob], bool]) -> None:
         _check_queue(queue)
         self.name = name
         self._most = queue
         self._may_begin = may_begin
-        self.queued: deque[Job] = deque()
-        self._known: dict[str, Job] = {}
-        self.live: dict[str, Job] = {}
-        """Begun and not over, by run id."""
+        self.queued: deque[EngineJob] = deque()
+        self._known: dict[str, EngineJob] = {}
+        self.live: dict[str, EngineJob] = {}
+        """Started runs that are not over, by run id."""
         self.slots = Slots(slots, self._begin)
         self.frozen = False
         self.changed = asyncio.Event()
-        """Set whenever a run has moved on."""
+        """Set whenever the phase of a run has changed."""
 
-    def enter(self, job: Job, *, bounded: bool = True) -> None:
-        """Take a run in; it begins at once where a slot is free. Raises RunExists, or Overloaded for a full queue."""
+    def enter(self, job: EngineJob, *, bounded: bool = True) -> None:
+        """Admit a run; it starts at once if a slot is free. Raises RunExists, or Overloaded for a full queue."""
         if self.find(job.run_id) is not None:
             raise RunExists(job.run_id)
         self._known[job.run_id] = job
@@ -46,19 +46,19 @@ class RunQueue:
             self.queued.remove(job)
             del self._known[job.run_id]
             clock = job.hosting.clock
-            job.hosting.tell(RunRejected(job.hosting.graph, job.run_id, "queue_full", clock.time()))
+            job.hosting.tell(AdmissionRejected(job.hosting.graph, job.run_id, "queue_full", clock.time()))
             raise Overloaded(self.name, self._most, self.slots.limit)
 
-    def find(self, run_id: str) -> Job | None:
-        """Return a run that is queued or under way."""
+    def find(self, run_id: str) -> EngineJob | None:
+        """Return a queued or active run."""
         return self._known.get(run_id)
 
-    def active(self) -> list[Job]:
-        """Return the runs that go on, or would if they had a slot."""
+    def active(self) -> list[EngineJob]:
+        """Return the runs that work, or would work if they had a slot."""
         return [job for job in self.live.values() if job.phase is not Phase.WAITING]
 
-    def let_go(self, which: Callable[[Job], bool]) -> list[Job]:
-        """Take runs out of the queue, and return them."""
+    def let_go(self, which: Callable[[EngineJob], bool]) -> list[EngineJob]:
+        """Remove runs from the queue and return them."""
         gone = [job for job in self.queued if which(job)]
         for job in gone:
             self.queued.remove(job)
@@ -66,31 +66,31 @@ class RunQueue:
         return gone
 
     def freeze(self) -> None:
-        """From now on a run that waits for somebody stays where it is, even if it could go on."""
+        """Keep waiting runs waiting from now on, even if they could continue."""
         self.frozen = True
         self.slots.freeze()
 
     def count(self) -> dict[str, int]:
-        """Return how many runs are in which phase."""
+        """Return the number of runs in each phase."""
         phases = [job.phase for job in self.live.values()]
         found = {phase.value: phases.count(phase) for phase in (Phase.RUNNING, Phase.READY, Phase.WAITING)}
         return found | {Phase.QUEUED.value: len(self.queued)}
 
-    def of_graph(self, graph: str | None) -> Iterator[Job]:
-        """Yield the runs under way of one graph, or of all."""
+    def of_graph(self, graph: str | None) -> Iterator[EngineJob]:
+        """Yield the active runs of one graph, or of all graphs."""
         return (job for job in tuple(self.live.values()) if graph in (None, job.hosting.graph))
 
     # ---- called by the runs (kernel.suspension.ConcurrencyLimiter) ----
 
     def leave(self, run_id: str, reason: str) -> None:
-        """Take the slot of a run that waits for somebody. Runs that others began have none."""
+        """Release the slot of a run that waits for a person. Child runs have no slot."""
         job = self.live.get(run_id)
         if job is not None:
             job.phase, job.reason = Phase.WAITING, reason
             self._unseat(job)
 
     async def back(self, run_id: str) -> None:
-        """Return once the run has a slot again."""
+        """Return when the run has a slot again."""
         job = self.live.get(run_id)
         if job is None:
             return
@@ -100,10 +100,10 @@ class RunQueue:
         await self.slots.back()
         job.seated, job.phase, job.reason = True, Phase.RUNNING, ""
 
-    # ---- inside ----
+    # ---- private ----
 
     def _begin(self) -> bool:
-        """Begin the first run that may; the slot is its own."""
+        """Start the first run that may start, in the slot that the caller has taken."""
         job = next((job for job in self.queued if self._may_begin(job)), None)
         if job is None:
             return False
@@ -118,7 +118,7 @@ class RunQueue:
         job.task.add_done_callback(functools.partial(self._finished, job))
         return True
 
-    def _finished(self, job: Job, task: asyncio.Task[object]) -> None:
+    def _finished(self, job: EngineJob, task: asyncio.Task[object]) -> None:
         del self.live[job.run_id], self._known[job.run_id]
         if not task.cancelled():
             job.settle(task.exception() or task.result())
@@ -126,12 +126,12 @@ class RunQueue:
             job.settle(Suspended(job.run_id, "interrupted"))
         self._unseat(job)
 
-    def _unseat(self, job: Job) -> None:
+    def _unseat(self, job: EngineJob) -> None:
         seated, job.seated = job.seated, False
         if seated:
             self.slots.give()
         else:
-            self.slots.fill()  # a run that was held back may begin now
+            self.slots.fill()  # a run that was held back may start now
         self.changed.set()
 
 

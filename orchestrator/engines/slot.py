@@ -1,11 +1,11 @@
-"""Slots: how many runs go on at once, and who gets the next one.
+"""Slots: how many runs work at once, and which run gets the next slot.
 
-A run that waits for somebody gives its slot back and lines up for one when it can go on. Where both new runs and
-such returning ones stand in line they take turns, one each, first come first served among their own kind: neither
-can keep the other waiting for longer than one run's stay per place in line.
+A run that waits for a person returns its slot and queues for a new one when it can continue. If both new and
+returning runs are queued, they take turns, one each, and first come first served among their own kind. So neither
+kind delays the other by more than the duration of one run per place in the queue.
 
-For one event loop; nothing here is thread-safe. Everything but the waiting itself happens in one step, so no slot
-is lost and no wake-up missed: a waiter that is cancelled after it was given a slot hands it on.
+Not thread-safe: for one event loop. Everything except the waiting happens in one step, so no slot is lost and no
+wake-up is missed. A waiter that is cancelled after it was given a slot passes the slot on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from orchestrator.errors import ConfigError
 
 
 class Slots:
-    """`limit` slots. `begin` starts the next new run, in the slot that it is given, or says that there is none."""
+    """Distribute `limit` slots.
+
+    `begin` starts the next new run in the given slot, or returns False if there is none.
+    """
 
     def __init__(self, limit: int, begin: Callable[[], bool]) -> None:
         check_slots(limit)
@@ -28,11 +31,11 @@ class Slots:
         self._frozen = False
         self._new_next = True
         self.taken = 0
-        """Slots in use; more than `limit` only until enough runs have ended after `limit` was lowered."""
+        """Slots in use. Exceeds `limit` only after `limit` was lowered, until enough runs have ended."""
 
     @property
     def limit(self) -> int:
-        """How many runs may go on at once."""
+        """Maximum number of runs that work at once."""
         return self._limit
 
     @limit.setter
@@ -42,19 +45,19 @@ class Slots:
         self.fill()
 
     def fill(self) -> None:
-        """Hand out what is free; to be called when there is something new to begin."""
+        """Assign free slots. Call this when a new run can start."""
         while self.taken < self._limit and self._hand_out():
             pass
 
     def give(self) -> None:
-        """Give a slot back."""
+        """Return a slot."""
         self.taken -= 1
         self.fill()
 
     async def back(self) -> None:
-        """Return with a slot."""
+        """Wait for a slot and return with it."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not self._frozen:  # else nobody is woken: it waits to be cancelled
+        if not self._frozen:  # otherwise nothing wakes it: it waits for its cancellation
             self._returning.append(waiter)
             self.fill()
         try:
@@ -67,11 +70,11 @@ class Slots:
             raise
 
     def freeze(self) -> None:
-        """Let nobody line up any more; those who stand in line still get their turn."""
+        """Admit no further waiters; those already queued still get a slot."""
         self._frozen = True
 
     def _hand_out(self) -> bool:
-        """Give one slot to whose turn it is, or to the other kind. Returns False when nobody wants one."""
+        """Assign one slot to the kind whose turn it is, or to the other kind. Returns False if no run wants one."""
         self.taken += 1
         first, second = (self._new, self._wake) if self._new_next else (self._wake, self._new)
         if first() or second():
@@ -96,6 +99,6 @@ class Slots:
 
 
 def check_slots(limit: object) -> None:
-    """Raise ConfigError for what is no number of slots."""
+    """Raise ConfigError for an invalid number of slots."""
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise ConfigError(f"slots is {limit!r}; it must be a whole number, 1 or more")

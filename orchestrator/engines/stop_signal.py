@@ -1,7 +1,7 @@
-"""SIGTERM and SIGINT for an engine: the first asks it to drain, the second ends the process at once.
+"""SIGTERM and SIGINT for an engine: the first one drains it, the second one ends the process at once.
 
-Whoever leaves these to the engine gets SIGUSR1 with them, which prints where everything stands and harms nothing.
-The journal stands at every instruction, so ending at once loses nothing that was acknowledged.
+The engine then also handles SIGUSR1, which prints all stacks and has no other effect. The journal is durable at every
+instruction, so ending at once loses no acknowledged record.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def first_signal(act: Callable[[str], None], signals: Collection[signal.Signals] = SIGNALS) -> Iterator[None]:
-    """Within the block the first of these signals calls `act` with its name on the running loop.
+    """Call `act` with the name of the first of these signals, on the running loop, while the block is active.
 
-    SIGUSR1, where nobody else has it, prints all stacks to stderr meanwhile, unless `signals` is empty.
-    Handlers of Python's own, not of the loop: the second signal has to work while something blocks the loop. Raises
-    ConfigError off the main thread, where there are any.
+    If SIGUSR1 has no handler, it prints all stacks to stderr meanwhile, unless `signals` is empty. The handlers are
+    Python's own, not the loop's: the second signal has to work while the loop is blocked. Raises ConfigError outside
+    the main thread if `signals` is not empty.
     """
     if signals and threading.current_thread() is not threading.main_thread():
-        raise ConfigError(
-            "only the main thread can wait for signals; call `engine.drain()` from yours instead"
-        )
+        raise ConfigError("only the main thread can wait for signals; call `engine.drain()` in other threads")
     loop = asyncio.get_running_loop()
 
     def handle(number: int, _frame: FrameType | None) -> None:
@@ -49,20 +47,20 @@ def first_signal(act: Callable[[str], None], signals: Collection[signal.Signals]
 
 
 def _free() -> bool:
-    """Tell whether SIGUSR1 would end the process. Python knows no handler that C code set, as faulthandler does."""
+    """Return whether SIGUSR1 has no handler. Python does not see handlers of C code, such as faulthandler's."""
     number = getattr(signal, "SIGUSR1", None)
     if number is None or signal.getsignal(number) is not signal.SIG_DFL:
         return False
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:  # no such file on this system: what Python knows is all there is to know
+    except OSError:  # this system has no such file: Python's knowledge has to do
         return True
     caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
     return not caught >> (number - 1) & 1
 
 
 def checked(signals: Iterable[int]) -> tuple[signal.Signals, ...]:
-    """Return signals that can ask an engine to drain. Raises ConfigError for others."""
+    """Return the signals, each one once. Raises ConfigError for signals other than SIGTERM and SIGINT."""
     found = tuple(dict.fromkeys(signals))
     if any(each not in SIGNALS for each in found):
         raise ConfigError(f"signals is {found!r}; an engine listens to SIGTERM and SIGINT only")

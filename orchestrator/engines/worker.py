@@ -1,18 +1,18 @@
-"""A worker: one process of those that carry the runs of a shared journal, as a dispatcher places them.
+"""A worker: one of several processes that execute the runs of a shared journal, assigned by a dispatcher.
 
     journal = PostgresJournal(dsn, name="worker-1")
     agent = Orchestrator(llm=my_llm, tools=[search], journal=journal)
     async with Worker(agent, DbosDispatcher(dsn), slots=16) as worker:
         await worker.run_until_signal()
 
-It is a local engine whose runs come from the dispatcher, with all that operators may ask of one. Every `rescan`
-seconds it sweeps the journal for runs that nobody carries and that go on by themselves, and tells the dispatcher of
-them: those left by `deposit`, those whose worker died, those that somebody answered. A run that has to wait for a
-person is left in the journal and takes no slot. One worker at a time, the first by name of those that live, gives the
-slices of dead ones back to the dispatcher.
+A worker is a local engine whose runs come from the dispatcher; it accepts the same operator commands. Every `rescan`
+seconds it sweeps the journal for unowned runs that can continue unattended and submits them to the dispatcher:
+deposited runs, runs whose worker died, and runs that were answered. A run that has to wait for a person is left in
+the journal and takes no slot. One worker at a time, the first by name of those that live, returns the slices of dead
+workers to the dispatcher.
 
-All workers of a database carry the same graphs: a slice goes to any of them, and one that has no agent for it says so
-and leaves it to the next sweep.
+All workers of a database have agents for the same graphs, because any worker may get a slice. A worker that has no
+agent for a slice logs an error and leaves it to the next sweep.
 """
 
 from __future__ import annotations
@@ -48,37 +48,46 @@ from orchestrator.llm.retry import UNLIMITED, RetryPolicy
 from orchestrator.telemetry.engine import Load
 
 BEAT = 1.0
-"""Seconds between two looks for workers that died."""
+"""Seconds between two searches for dead workers."""
 TWIN = 12.0
-"""Seconds that a worker waits for the one before it, of its name, to be known as dead."""
+"""Seconds that a worker waits until its predecessor of the same name is known to be dead."""
 _HANDING_ON = 10.0
-"""Seconds that a worker which ends gives its drives to tell others of the runs that it leaves."""
+"""Seconds that a stopping worker gives its drives to submit the runs that it leaves."""
 _OUTAGE = RetryPolicy(UNLIMITED, base=0.2, max_delay=5.0, deadline=0.0, jitter=0.0)
-"""How a run is tried again whose store is down, until the worker drains."""
+"""How a run is retried whose store is down, until the worker drains."""
 
 _log = logging.getLogger("orchestrator")
 
 
 class WorkerInfo(Protocol):
-    """A worker, as the journal sees it."""
+    """A worker as the journal sees it."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the worker."""
         ...
 
     @property
     def alive(self) -> bool:
-        """Its process lives and has the database."""
+        """Whether its process lives and is connected to the database."""
         ...
 
 
 class Worker:
-    """Carries what `dispatcher` places here, at most `slots` runs at once, with agents of one graph each.
+    """Execute the runs that `dispatcher` assigns to this process, at most `slots` at once.
 
-    The agents share one PostgresJournal, whose `name` is this worker's: unique among those that live, refused where it
-    is not. As long as it works their runs park (`parks`), those too that are begun beside it. `grace`, `rescan` and
-    `signals` are as for LocalEngine. Raises ConfigError.
+    While the worker is active, all runs of its agents park (`parks`), including runs that are started outside the
+    worker.
+
+    Args:
+        agent: One agent for each graph. The agents share one PostgresJournal, whose `name` names this worker and must
+            be unique among the living workers.
+        dispatcher: Assigns runs to workers.
+        slots: Maximum number of concurrent runs.
+        grace, rescan, signals: As for LocalEngine.
+
+    Raises:
+        ConfigError: The journal is not shared between machines, or two agents have the same graph.
     """
 
     def __init__(
@@ -115,12 +124,12 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
         self._driving: set[asyncio.Task[Any]] = set()
         self._over = False
-        """Also for a reaper whose cancellation got lost in a library: `asyncio.wait_for` may lose one before 3.12."""
+        """For a reaper whose cancellation was lost in a library: `asyncio.wait_for` may lose one before Python 3.12."""
         self._parked: dict[str, bool] = {}
         self._known: dict[str, str] = {}
-        """Engines of the journal -> names of those that are workers, "" for others."""
+        """Engines of the journal -> their name if they are workers, else ""."""
 
-    # ---- living ----
+    # ---- lifecycle ----
 
     async def __aenter__(self) -> Self:
         await self._refuse_twin()
@@ -136,7 +145,10 @@ class Worker:
         return self
 
     async def _begin(self) -> None:
-        """The dispatcher first: it makes its tables. What it has before the engine admits runs waits in `_drive`."""
+        """Start the dispatcher first, because it creates its tables.
+
+        Its calls of `_drive` wait until the engine admits runs.
+        """
         await self._dispatcher.start(self._drive, self.name, self._slots)
         await self._engine.start()
         for work, what in ((self._reap(), "reaper"), (self._cease(), "end")):
@@ -152,7 +164,7 @@ class Worker:
             self._over = True
             reaping.cancel()
             await asyncio.gather(reaping, ceasing, return_exceptions=True)
-            if self._driving:  # they hand on what they leave, which takes the dispatcher
+            if self._driving:  # they submit the runs that they leave, with the dispatcher
                 await asyncio.wait(self._driving, timeout=_HANDING_ON)
             self._back_as_they_were()
             await self._dispatcher.stop()
@@ -166,39 +178,42 @@ class Worker:
         return await self._engine.run_until_signal(grace)
 
     def status(self) -> dict[str, Any]:
-        """Return slots, orders that stand and live runs, as plain data."""
+        """Return slots, active operator commands and live runs as plain data."""
         return self._engine.status()
 
     def load(self) -> Load:
-        """Return how busy the worker is, for a scrape."""
+        """Return the load of the worker for a scrape."""
         return self._engine.load()
 
-    # ---- inside ----
+    # ---- private ----
 
     async def _refuse_twin(self) -> None:
-        """Raise ConfigError where another worker of this name lives: they would be one to the dispatcher."""
+        """Raise ConfigError if another worker of this name lives: the dispatcher could not distinguish them."""
         if not self.name:
-            raise ConfigError("a worker has a name of its own: PostgresJournal(dsn, name=…)")
+            raise ConfigError("a worker needs a unique name: PostgresJournal(dsn, name=…)")
         await self._journal.open()
         until = self._agents.clock.monotonic() + TWIN
         while sum(peer.alive and peer.name == self.name for peer in await self._peers()) > 1:
             if self._agents.clock.monotonic() >= until:
-                raise ConfigError(f"a worker named {self.name!r} lives already; give each its own name")
+                raise ConfigError(f"a worker named {self.name!r} runs already; give each worker its own name")
             await asyncio.sleep(BEAT / 4)
 
     async def _peers(self) -> list[WorkerInfo]:
         found: list[WorkerInfo] = await self._journal.holders()
         return found
 
-    async def _drive(self, run_id: str, slice: int) -> None:  # noqa: A002 - the seam's word
-        """Carry a run as far as it goes now. What cannot be helped here is told, and left in the journal."""
+    async def _drive(self, run_id: str, slice: int) -> None:  # noqa: A002 - the protocol's name
+        """Execute a run as far as possible.
+
+        An error that a retry cannot fix is logged, and the run stays in the journal.
+        """
         if (task := asyncio.current_task()) is not None:
             self._driving.add(task)
             task.add_done_callback(self._driving.discard)
         try:
             await _OUTAGE.call(self._driven, run_id, may_retry=self._may_retry, clock=self._agents.clock)
-        except Exception as error:  # noqa: BLE001 - the dispatcher is not to judge a run by it
-            if not _passes(error):  # else the worker drains, and the next sweep finds the run
+        except Exception as error:  # noqa: BLE001 - the dispatcher must not judge a run by it
+            if not _passes(error):  # otherwise the worker drains, and the next sweep finds the run
                 kind = type(error).__name__
                 _log.error("run %r (slice %d) could not be driven: %s: %s", run_id, slice, kind, error)
 
@@ -206,20 +221,20 @@ class Worker:
         return _passes(error) and self._engine.load().phase not in {"draining", "stopped"}
 
     async def _driven(self, run_id: str) -> None:
-        """Carry a run. Raises JournalError, NotAdmitting, and what is wrong with the run."""
+        """Execute a run. Raises JournalError, NotAdmitting, and the errors of the run."""
         try:
             await self._gone_on(await self._journal.head(run_id))
         except (Held, RunExists, RunUnknown):
-            pass  # somebody has it, or it is gone: twice told
+            pass  # another process owns it, or it is gone: submitted twice
         except Suspended as left:
             if left.reason in {"shutdown", "interrupted"}:
                 await self._hand_on(run_id)
 
     async def _gone_on(self, head: RunHead) -> None:
-        """Go on with a run that nobody has, unless it is for a person.
+        """Resume an unowned run, unless it waits for a person.
 
-        Raises JournalError for one that is held in our name and not under way: it lost its journal and is given back
-        as soon as that can be reached.
+        Raises JournalError for a run that this process owns but does not execute: it lost its journal and is given
+        back when the journal is reachable again.
         """
         if head.status == "ended" or head.reason in {"poison", "paused"}:
             return
@@ -234,7 +249,7 @@ class Worker:
         await (await self._engine.resume(head.run_id, agent=name, by=f"worker {self.name}"))
 
     async def _hand_on(self, run_id: str) -> None:
-        """Let another worker go on with a run that this one has left. A sweep does it where this fails."""
+        """Submit a run that this worker has left, so that another worker resumes it. If this fails, a sweep does it."""
         with contextlib.suppress(JournalError):
             head = await self._journal.head(run_id)
             name = self._agents.taker(head.graph)
@@ -243,31 +258,33 @@ class Worker:
                 await self._dispatcher.submit(run_id, head.seq, tenant=run.tenant)
 
     async def _cease(self) -> None:
-        """Let others have what is in the queue as soon as this worker begins to drain."""
+        """Stop taking from the queue as soon as this worker starts to drain, so that other workers take its slices."""
         await self._engine.leaving()
         try:
             await self._dispatcher.cease()
-        except Exception as error:  # noqa: BLE001 - it ends all the same
+        except Exception as error:  # noqa: BLE001 - the worker ends anyway
             _log.error("worker %s could not leave the queue: %s: %s", self.name, type(error).__name__, error)
 
     async def _reap(self) -> None:
-        """Give what dead workers had to others, as long as this one lives."""
+        """Return the slices of dead workers to the queue, as long as this worker lives."""
         failed = ""
         while not self._over:
             await asyncio.sleep(BEAT)
             try:
                 if await self._leads():
-                    # As late as can be: one that has begun since would count as dead, and its slices be given away.
+                    # Read as late as possible: a worker that started meanwhile would count as dead and lose its slices.
                     living = frozenset(peer.name for peer in await self._peers() if peer.alive)
                     if lost := await self._dispatcher.reap(living):
-                        _log.warning("worker %s gave %d slices of dead workers to others", self.name, lost)
+                        _log.warning(
+                            "worker %s returned %d slices of dead workers to the queue", self.name, lost
+                        )
                 failed = ""
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next look may be better
+            except Exception as error:  # noqa: BLE001 - for any error: the next attempt may succeed
                 if failed != (failed := type(error).__name__):
                     _log.warning("worker %s cannot look for dead workers: %s: %s", self.name, failed, error)
 
     async def _leads(self) -> bool:
-        """Tell whether this is the first by name of the workers that live. Others that hold runs do not count."""
+        """Return whether this is the first living worker by name. Engines that are not workers do not count."""
         begun, _ = await heads(self._journal, graph=ENGINE, status="open")
         known = {head.run_id: self._known.get(head.run_id) for head in begun if head.owner is not None}
         for run_id, name in known.items():
@@ -279,19 +296,20 @@ class Worker:
 
 
 def _passes(error: Exception) -> bool:
-    """Return whether the next try to carry a run may succeed.
+    """Return whether the next attempt to execute a run may succeed.
 
-    The store is down, the run lost its journal and the journal has what counts, or the engine admits no run yet: the
-    worker keeps the slice, because a slice that it returned would come back at once and be lost to all workers.
+    That is the case if the store is down, if the run lost its journal, which has everything that counts, or if the
+    engine admits no runs yet. The worker then keeps the slice, because a returned slice would come back at once and
+    could be lost to all workers.
     """
     return isinstance(error, JournalError | NotAdmitting) and not isinstance(error, Corrupt | TooNew)
 
 
 def _refuse_twice(agents: AgentRegistry) -> None:
-    """Raise ConfigError where two agents have one graph."""
+    """Raise ConfigError if two agents have the same graph."""
     graphs = [host.graph for host in agents.hosts]
     if len(set(graphs)) < len(graphs):
         raise ConfigError(
-            f"the agents of a worker have a graph each, and two have {max(graphs, key=graphs.count)!r}: "
-            "nobody could tell whose a run is"
+            f"each agent of a worker needs its own graph, and two have {max(graphs, key=graphs.count)!r}: "
+            "the agent of a run would be unknown"
         )

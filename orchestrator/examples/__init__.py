@@ -1,4 +1,4 @@
-"""Recorded conversations that come with the library, and runnable examples."""
+"""Recorded conversations that are part of the library, and runnable examples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 def bundled() -> list[Path]:
     """Return the bundled conversations, JSON lines files, by name.
 
-    Paths, because the library never runs from an archive: its dependencies have compiled parts.
+    They are paths, because the library never runs from an archive: its dependencies have compiled parts.
     """
     folder = Path(str(files(__name__))) / "conversations"
     return sorted(folder.glob("*.jsonl"))

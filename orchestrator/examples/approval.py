@@ -1,4 +1,4 @@
-"""An agent that pays an invoice, which a person has to approve. `make demo-approval` shows it at work."""
+"""An agent that pays an invoice after a person has approved it. `make demo-approval` runs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEDGER = "payments.txt"
 
 
 def _answer(request: Request) -> Answer:
-    """Answer from what was said, not from how often it was asked: so it goes on after a resume as before."""
+    """Answer from the messages, not from the number of requests, so that a resumed run continues as before."""
     last = request.messages[-1]
     if last.role == "tool":
         return f"Done: {last.text}"
@@ -27,7 +27,7 @@ def model() -> FunctionLLM:
 
 @tool(effect="irreversible", approval=True)
 def pay(invoice: int, euros: int) -> str:
-    """Pay an invoice: one line more in payments.txt."""
+    """Pay an invoice: append a line to payments.txt."""
     with Path(LEDGER).open("a", encoding="utf-8") as ledger:
         ledger.write(f"invoice {invoice}: {euros} EUR\n")
     return f"invoice {invoice} is paid ({euros} EUR)."

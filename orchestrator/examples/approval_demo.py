@@ -1,6 +1,6 @@
-"""`make demo-approval`: approved tomorrow, from another terminal, by a process that is not the one that asked.
+"""`make demo-approval`: a run is approved the next day, from another terminal, in another process.
 
-Everything shown is a command with a process of its own, in a temporary folder.
+Each step is a command in its own process, in a temporary folder.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ START = (
     *("--model", f"python:{_HERE}:model", "--tool", f"{_HERE}:pay"),
 )
 WAITS = "runs respond"
-"""In the line with which a run that waits has said everything: the last of the answers that it takes."""
+"""Part of the last line that a waiting run prints: the last of the answers that it accepts."""
 
 
 def demonstrate(folder: Path) -> None:
-    """Show it. Raises Failed."""
+    """Run the demonstration. Raises Failed."""
     say("# In one terminal: an agent wants to pay. The tool needs approval, so the run waits.")
     interrupt(folder, START, at=WAITS, act=_kill)
     say("\n# Tomorrow, in another terminal: what is there, and what is asked?")
@@ -48,7 +48,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 def _ledger(folder: Path, *, lines: int) -> None:
-    """Show what was paid."""
+    """Show the payments."""
     file = folder / LEDGER
     say(f"$ cat {LEDGER}")
     text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -58,7 +58,7 @@ def _ledger(folder: Path, *, lines: int) -> None:
 
 
 def main() -> int:
-    """Show it in a temporary folder; return the exit code."""
+    """Run the demonstration in a temporary folder; return the exit code."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             demonstrate(Path(folder))

@@ -1,7 +1,7 @@
-"""`make demo-plan`: a plan is looked at, approved, killed half way, recovered, resumed, stopped and taken back.
+"""`make demo-plan`: a plan is inspected, approved, killed midway, recovered, resumed, stopped and undone.
 
-Everything shown is a command with a process of its own, in a temporary folder; the plan comes from a file. In the end
-the folder is, to the byte, what it was before.
+Each step is a command in its own process, in a temporary folder; the plan comes from a file. At the end every byte of
+the folder is as before.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from orchestrator.examples.terminal import Failed, complain, interrupt, kill, ru
 
 OURS = ".orchestrator"
 _PACE = ("--pace", "3")
-"""Seconds before each step: long enough to see it, and to end the process before it touches anything."""
+"""Seconds before each step: long enough to see it, and to end the process before it changes a file."""
 _KILLED, _PAUSED = 9, 3
 
 
 def demonstrate(folder: Path) -> None:
-    """Show it. Raises Failed."""
+    """Run the demonstration. Raises Failed."""
     before = _tree(folder)
     say("\n# What is wanted, and who makes the plan: here a file, else --model. Nothing is written yet.")
     run(folder, "approval", "submit", "Keep the prices in one file.", "--plan", PLAN.name)
@@ -48,7 +48,7 @@ def demonstrate(folder: Path) -> None:
 
 
 def _tree(folder: Path) -> str:
-    """Show and return the digest of everything in the folder but ours: names, kinds, modes and contents."""
+    """Show and return the digest of the user's files in the folder: names, kinds, modes and contents."""
     digest, files = hashlib.sha256(), 0
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
@@ -62,7 +62,7 @@ def _tree(folder: Path) -> str:
 
 
 def main() -> int:
-    """Show it in a temporary folder; return the exit code."""
+    """Run the demonstration in a temporary folder; return the exit code."""
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home) / "shop"
         shutil.copytree(SHOP, folder)

@@ -1,10 +1,10 @@
-r"""A model that looks words up in a text of any length. It needs no network: it is a function of the request.
+r"""A model that looks up words in a text of any length. It needs no network: it is a function of the request.
 
     orchestrator rlm run README.md --prompt 'What is said of "lease"?' \
         --model python:orchestrator.examples.rlm:librarian
 
-In code mode it looks at the text, splits it, asks a model (itself) about each part that has the word, and then
-gives what it was told. In tools mode it searches. Words in quotes are looked up, else the longest one of the question.
+In code mode it reads and splits the text, asks a model (itself) about each part with the word, and returns the
+answers. In tools mode it searches. It looks up the words in quotes, else the longest word of the question.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ANSWER = "That is all there is.\n\nFINAL_VAR(found)"
 
 
 def librarian(request: Request) -> str | ToolCall | Response:
-    """Answer as the librarian: in code mode, in tools mode, or as the one who is asked about a part."""
+    """Answer as the librarian: in code mode, in tools mode, or as the model that is asked about a part."""
     first = next(message.text for message in request.messages if message.role == "user")
     if request.messages[0].role != "system":
         return _quoted(first)
@@ -53,7 +53,7 @@ def librarian(request: Request) -> str | ToolCall | Response:
 
 
 def _words(question: str) -> str:
-    """Return what is to be looked up."""
+    """Return the words to look up."""
     quoted = re.search(r"[\"“']([^\"”']+)[\"”']", question)
     if quoted:
         return quoted[1]

@@ -1,4 +1,4 @@
-"""What demonstrations show: commands that are typed, each a process of its own, and what they print."""
+"""Run and show the commands of a demonstration, each in its own process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.telemetry.escape import escape
 
 
 class Failed(Exception):
-    """A command did not do what the demonstration is about."""
+    """A command did not have the expected effect."""
 
 
 def say(text: str) -> None:
@@ -29,7 +29,7 @@ def complain(text: str) -> None:
 
 
 def run(folder: Path, *arguments: str, code: int = 0) -> None:
-    """Run a command to its end and show what it prints. Raises Failed for another exit code."""
+    """Run a command to its end and show its output. Raises Failed for another exit code."""
     process = subprocess.run(  # noqa: S603
         _command(arguments),
         cwd=folder,
@@ -47,9 +47,9 @@ def run(folder: Path, *arguments: str, code: int = 0) -> None:
 def interrupt(
     folder: Path, arguments: Sequence[str], *, at: str, act: Callable[[subprocess.Popen[str]], None]
 ) -> int:
-    """Start a command, show what it prints; do `act` after the line with `at` in it, and return the exit code.
+    """Start a command and show its output; call `act` after the line with `at`, and return the exit code.
 
-    Raises Failed where there is no such line.
+    Raises Failed if there is no such line.
     """
     with subprocess.Popen(  # noqa: S603
         _command(arguments),
@@ -72,13 +72,13 @@ def interrupt(
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """End a process as a crash does, and show it."""
+    """End a process as a crash would, and show that."""
     say(f"$ kill -9 {process.pid}")
     process.send_signal(signal.SIGKILL)
 
 
 def run_and_stop(folder: Path, *arguments: str, at: str, code: int) -> None:
-    """Start a command, and type Ctrl-C after the line with `at` in it. Raises Failed for another exit code."""
+    """Start a command, and send Ctrl-C after the line with `at`. Raises Failed for another exit code."""
 
     def stop(process: subprocess.Popen[str]) -> None:
         say("^C")
@@ -98,5 +98,5 @@ def _command(arguments: Sequence[str]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without settings of ours: the demonstration is the same everywhere."""
+    """Return the environment without our settings, so that the demonstration is the same everywhere."""
     return {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}

@@ -1,1 +1,1 @@
-"""Files: atomic writes, detection of changes, undo, and paths that stay below a folder."""
+"""Atomic file writes, change detection, undo, and paths that stay below a folder."""

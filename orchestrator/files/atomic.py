@@ -1,16 +1,19 @@
-"""Files that are written whole or not at all. Bytes only, no journal; everything blocks: call it in a thread.
+"""Write files completely or not at all. Bytes only, no journal. Every call blocks, so call it in a thread.
 
     temporary file in the same folder → write → owner, mode → fsync → read back → rename → fsync of the folder
     temporary folder in the same folder → rename into it → unlink → fsync of the folder
 
-- Below `root` no symlink is followed (`place`); without it, the folder of the path is opened as it is given.
-- A symlink, folder or device where a file should be is refused and never written through: a rename would
-  replace the link, and following it would write where nobody looked.
-- An error before the rename leaves the file as it was. One after it (the folder's fsync) leaves the new
-  content in place, but perhaps not durable.
-- A rename makes a new inode. Mode is kept; owner and group where the system allows, each by itself (else set-id
-  bits go, and what the group might do is no more than what all others may: it would be another group). Other hard
-  links keep the old content; extended attributes and times are not kept.
+- Below `root` no symlink is followed (`path_safety`); without `root`, the folder of the path is opened as given.
+- A symlink, folder or device in place of a file is refused and never written through: a rename would replace the
+  link,
+  and a write through it would reach an unchecked place.
+- An error before the rename leaves the file unchanged. After an error of the folder's fsync the new content is in
+  place,
+  but may not be durable.
+- A rename creates a new inode. The mode is kept. Owner and group are kept if the system allows it, each separately;
+  otherwise set-id bits are removed, and the group gets no more permissions than all others, because it would be
+      another
+  group. Other hard links keep the old content; extended attributes and times are not kept.
 - POSIX only: Windows has neither `dir_fd` nor an fsync of folders. There the first call raises.
 """
 
@@ -31,7 +34,7 @@ from orchestrator.files import path_safety as place
 from orchestrator.files.path_safety import AnyPath, FileRefused
 
 Hook: TypeAlias = Callable[[str], None]
-"""Told the name of each step just made, so that a test can end the process exactly there."""
+"""Receives the name of each finished step, so that a test can end the process exactly there."""
 
 
 Owner: TypeAlias = tuple[int, int]
@@ -48,28 +51,28 @@ class FileSnapshot(NamedTuple):
 
 
 def silent(_: str) -> None:
-    """Hear of a step and do nothing."""
+    """Ignore a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedWrite:
-    """A write or a delete, prepared beside its target. Either `commit` or `discard` it."""
+    """A write or a delete, prepared beside its target. Call either `commit` or `discard`."""
 
     path: AnyPath
     root: Path | None
     temporary: str
-    """For a write the verified content, for a delete an empty folder to move the file to."""
+    """For a write the verified content; for a delete an empty folder that the file is moved to."""
     digest: str
     """Empty for a delete."""
 
     def commit(self, hook: Hook = silent) -> None:
-        """Do it. Raises FileNotFoundError where `sweep` was quicker: then nothing happened."""
+        """Rename the file. Raises FileNotFoundError if `sweep` was faster; then nothing has changed."""
         try:
             with place.parent(self.path, self.root) as (folder, name):
                 aim = (self.temporary, name) if self.digest else (name, f"{self.temporary}/{name}")
                 os.replace(*aim, src_dir_fd=folder, dst_dir_fd=folder)
                 hook("renamed")
-                _clear(folder, self.temporary, hook)  # before the sync: a power loss must not bring it back
+                _clear(folder, self.temporary, hook)  # before the sync: a power loss must not restore it
                 place.sync(folder)
                 hook("folder synced")
         except BaseException:
@@ -77,7 +80,7 @@ class StagedWrite:
             raise
 
     def discard(self) -> None:
-        """Take away what was prepared, if it is there."""
+        """Remove the prepared file or folder, if it exists."""
         with suppress(OSError), place.parent(self.path, self.root) as (folder, _):
             _clear(folder, self.temporary)
 
@@ -85,7 +88,7 @@ class StagedWrite:
 def atomic_write(
     path: AnyPath, content: bytes, *, mode: int | None = None, root: Path | None = None, hook: Hook = silent
 ) -> str:
-    """Write a file and return its SHA-256. `mode` None: that of the file there, else by the umask."""
+    """Write a file and return its SHA-256. `mode` None keeps the mode of an existing file, else the umask decides."""
     staged = stage(path, content, mode=mode, root=root, hook=hook)
     staged.commit(hook)
     return staged.digest
@@ -105,16 +108,16 @@ def stage(
     root: Path | None = None,
     hook: Hook = silent,
 ) -> StagedWrite:
-    """Do everything of a write but the rename. On any error nothing is left.
+    """Prepare a write up to the rename. After an error nothing is left.
 
-    `mode` and `owner` None: those of the file there, else what the system gives.
+    With `mode` or `owner` None, those of an existing file are kept, else the system sets them.
     """
     digest = hashlib.sha256(content).hexdigest()
     with place.parent(path, root) as (folder, name):
         if place.serves(name) is not None:
             raise FileRefused(path, "is named like one of our temporary files")
         mode, owner = _kept(path, folder, name, mode, owner)
-        # Only we may read it until it has its mode: what it replaces may be private.
+        # Private until it has its mode, because the replaced file may be private.
         first = 0o666 if mode is None else 0o600
         temporary = place.temporary_for(name)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -130,7 +133,7 @@ def stage(
                     raise Corrupt(f"{str(path)!r}: what was read back is not what was written")
                 hook("verified")
             finally:
-                os.close(fd)  # some file systems tell only here that they are full
+                os.close(fd)  # some file systems report a full disk only here
         except BaseException:
             _clear(folder, temporary)
             raise
@@ -138,9 +141,9 @@ def stage(
 
 
 def stage_delete(path: AnyPath, *, root: Path | None = None) -> StagedWrite:
-    """Do everything of a delete but the rename, which moves the file into a folder made here.
+    """Prepare a delete up to the rename, which moves the file into a folder that is created here.
 
-    An unlink could not be made to fail once somebody else has taken over; this rename can: by `sweep`.
+    An unlink could not be stopped after another owner has taken over. This rename can: `sweep` removes its target.
     """
     with place.parent(path, root) as (folder, name):
         place.regular(path, os.stat(name, dir_fd=folder, follow_symlinks=False))
@@ -150,13 +153,13 @@ def stage_delete(path: AnyPath, *, root: Path | None = None) -> StagedWrite:
 
 
 def read_digest(path: AnyPath, *, root: Path | None = None) -> str | None:
-    """Return the SHA-256 (hex) of a file, None where nothing is, or one of ODD. Raises OSError."""
+    """Return the SHA-256 (hex) of a file, None without a file, or one of ODD. Raises OSError."""
     with _reading(path, root) as found:
         return _digest(found) if isinstance(found, int) else found
 
 
 def read_file(path: AnyPath, *, root: Path | None = None) -> FileSnapshot:
-    """Return what is at a path, all of it from one open file. Raises OSError."""
+    """Return the state of a path, all of it from one open file. Raises OSError."""
     with _reading(path, root) as found:
         if not isinstance(found, int):
             return FileSnapshot(found)
@@ -169,7 +172,7 @@ def read_file(path: AnyPath, *, root: Path | None = None) -> FileSnapshot:
 def sweep(directory: AnyPath, *, name: str | None = None, root: Path | None = None) -> list[str]:
     """Remove our leftovers from a folder, or only those of the file `name`; return their names, sorted.
 
-    Only for who owns the folder: a write in flight loses its temporary file, and its rename then fails.
+    Only the owner of the folder may call it: a write in flight loses its temporary file, and its rename then fails.
     """
     removed = []
     path, top = (directory, root) if root is not None else (".", Path(directory))
@@ -207,7 +210,7 @@ def _reading(path: AnyPath, root: Path | None) -> Iterator[int | str | None]:
 
 def _open(folder: int, name: str) -> int | str:
     kind = place.odd(os.stat(name, dir_fd=folder, follow_symlinks=False))
-    if kind is not None:  # asked first: to open a device can do something
+    if kind is not None:  # checked first: opening a device can have an effect
         return kind
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     kind = place.odd(os.fstat(fd))
@@ -217,7 +220,7 @@ def _open(folder: int, name: str) -> int | str:
 
 
 def _clear(folder: int, temporary: str, hook: Hook = silent) -> bool:
-    """Remove one of our temporary files or folders. False for what is gone, or not ours after all."""
+    """Remove one of our temporary files or folders. Returns False if it is gone or not ours."""
     try:
         kind = place.odd(os.stat(temporary, dir_fd=folder, follow_symlinks=False))
         if kind is None:
@@ -256,7 +259,7 @@ def _write(fd: int, content: bytes, mode: int | None, owner: Owner | None) -> No
 def _kept(
     path: AnyPath, folder: int, name: str, mode: int | None, owner: Owner | None
 ) -> tuple[int | None, Owner | None]:
-    """Return the mode and owner of what is written to a name; FileRefused where no regular file is."""
+    """Return mode and owner for a file that is written to a name. Raises FileRefused if no regular file is there."""
     try:
         there = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -270,12 +273,12 @@ def _owner(status: os.stat_result) -> Owner:
 
 
 def _given(fd: int, owner: Owner, mode: int) -> int:
-    """Give a file to its owner and group, as far as the system lets us; return the mode that it may have then."""
+    """Set owner and group of a file as far as the system allows, and return the mode that it may have then."""
     user, group = owner
     try:
         os.fchown(fd, user, group)
     except OSError:
-        mode &= 0o777  # the set-id bits of somebody else's file are not ours to give
+        mode &= 0o777  # never pass on the set-id bits of another user's file
         try:
             os.fchown(fd, -1, group)
         except OSError:

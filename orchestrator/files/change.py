@@ -1,9 +1,8 @@
-"""Changes to files as data: what the journal says of them, and what an undo makes of that. Touches nothing.
+"""Changes to files as data: their journal records, and the undo that follows from the records. No file access.
 
-Bodies, told from other effects by `"effect": "file"`; `before` also names the blob with the prior content:
-
+Record bodies. `"effect": "file"` marks them; `before` also names the blob with the prior content:
     intent       {effect, key, step, change, path, before, after, mode, owner, folders}
-    done         {effect, key, after, folders}        folders: those that were really made
+    done         {effect, key, after, folders}        folders: those that were really created
     rolled_back  {effect, key, outcome}               outcome: restored, already, kept
 """
 
@@ -24,7 +23,7 @@ EFFECT = "file"
 
 
 class ChangeKind(StrEnum):
-    """What a change does to its path."""
+    """The effect of a change on its path."""
 
     CREATE = "create"
     EDIT = "edit"
@@ -32,18 +31,18 @@ class ChangeKind(StrEnum):
 
 
 class UndoOutcome(StrEnum):
-    """How a change left the stack."""
+    """The outcome of an undo of one change."""
 
     RESTORED = "restored"
     ALREADY = "already"
-    """The prior content was in place."""
+    """The prior content was already in place."""
     KEPT = "kept"
-    """What others made of the file stays; or the change never came to it."""
+    """The file keeps an edit from outside, or the change never reached it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change to one file. Digests are SHA-256 (hex), None where no file is."""
+    """One change to one file. Digests are SHA-256 (hex), None without a file."""
 
     key: str
     step: str
@@ -53,13 +52,13 @@ class Change:
     before: str | None
     after: str | None
     mode: int | None
-    """Permission bits: those before, or those asked for by a create."""
+    """Permission bits: the prior ones, or the requested ones of a new file."""
     owner: tuple[int, int] | None = None
-    """User and group before, by number; None where no file was, and in journals from before this was kept."""
+    """User and group before, by number; None if no file existed, and in older journals."""
     folders: tuple[str, ...] = ()
-    """Folders made for it, outermost first."""
+    """Folders created for it, outermost first."""
     done: bool = False
-    """False: in doubt; it may have happened or not."""
+    """False: in doubt; the change may have happened or not."""
 
     def intent(self) -> dict[str, Any]:
         """Return the body of its `intent` record."""
@@ -69,13 +68,13 @@ class Change:
         return {"effect": EFFECT, **named, "change": self.kind.value, **lists}
 
     def conflict(self, found: str | None) -> Conflict:
-        """Say that its path does not hold what it left there."""
+        """Return the conflict of a path that does not hold the result of this change."""
         return Conflict(path=self.path, expected=self.after, found=found, key=self.key, step=self.step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """A file is not as we left it. `found` is a digest, None, or one of `place.ODD`."""
+    """A file is not in the state that this run left. `found` is a digest, None, or one of `path_safety.ODD`."""
 
     path: str
     expected: str | None
@@ -90,14 +89,14 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class UndoReport:
-    """What an undo did: changes taken back, newest first, and files that it kept as they are."""
+    """The result of an undo: reverted changes, newest first, and files that it kept unchanged."""
 
     changes: tuple[Change, ...]
     conflicts: tuple[Conflict, ...]
 
 
 class ExternalEdit(FileRefused):
-    """A file is not as expected, so it was not touched; `conflict` says how."""
+    """A file is not as expected, so it was not touched; `conflict` has the details."""
 
     def __init__(self, conflict: Conflict) -> None:
         super().__init__(conflict.path, str(conflict).removeprefix(f"{conflict.path!r} "))
@@ -105,7 +104,7 @@ class ExternalEdit(FileRefused):
 
 
 def plan_undo(records: Iterable[AnyRecord], *, step: str | None = None) -> list[Change]:
-    """Return the changes (of one step) that are not undone yet, in the order to undo them in. Pure."""
+    """Return the changes (of one step) that are not undone yet, in undo order. Pure."""
     stack: dict[str, Change] = {}
     for record in records:
         fold(stack, record.kind, record.body)
@@ -113,14 +112,14 @@ def plan_undo(records: Iterable[AnyRecord], *, step: str | None = None) -> list[
 
 
 def judge(change: Change, found: str | None) -> UndoOutcome:
-    """Say what an undo does about a change whose path holds `found`. Pure."""
+    """Return the undo outcome for a change whose path holds `found`. Pure."""
     if found == change.before:
         return UndoOutcome.ALREADY
     return UndoOutcome.RESTORED if found == change.after else UndoOutcome.KEPT
 
 
 def refuse(kind: ChangeKind, path: str, found: str | None, expected: str | None) -> None:
-    """Raise FileRefused where a change cannot be made to a path that holds `found`."""
+    """Raise FileRefused if a change cannot be made to a path that holds `found`."""
     if found in ODD:
         raise FileRefused(path, f"is no regular file: {found}")
     if (kind is ChangeKind.CREATE or expected is not None) and found != expected:
@@ -130,7 +129,7 @@ def refuse(kind: ChangeKind, path: str, found: str | None, expected: str | None)
 
 
 def to_undo(stack: Mapping[str, Change], step: str | None) -> list[Change]:
-    """Return a stack's changes (of one step), newest first. FileRefused where a later one hides one."""
+    """Return a stack's changes (of one step), newest first. Raises FileRefused if a later change hides one."""
     chosen: list[Change] = []
     later: dict[str, str] = {}
     for change in reversed(list(stack.values())):
@@ -145,7 +144,7 @@ def to_undo(stack: Mapping[str, Change], step: str | None) -> list[Change]:
 
 
 def fold(stack: dict[str, Change], kind: str, body: Mapping[str, Any]) -> bool:
-    """Let one record change the stack. True for the intent of a change."""
+    """Apply one record to the stack. Returns True for the intent of a change."""
     if body.get("effect") != EFFECT:
         return False
     key = body["key"]

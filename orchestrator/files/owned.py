@@ -1,13 +1,13 @@
-"""The files below one folder, as the owner of a run may touch them: in threads, and only while it owns it.
+"""Access files below one folder in threads, only while the caller owns the run.
 
-Every replacement and removal asks the store for the run's epoch and looks at the target, both right before it
-renames. An owner frozen in between fails at its rename: the next one sweeps first, which takes away what that
-rename needs, and looks at the target after that.
+Every replacement and removal checks the run's epoch in the store and inspects the target, both right before its
+rename. If an owner is frozen between the check and the rename, its rename fails: the next owner sweeps first, which
+removes the source or target of that rename, and inspects the target after that.
 
-A thread that hangs on a disk that does not answer cannot be stopped. Whoever waits for one is told after a time; what
-the thread would still do is as harmless as what that frozen owner would, and what it prepared it takes away itself.
-Each operation has a daemon thread of its own: a pool would be full after a few that hang, and its threads are waited
-for at the end of the process. One that ends there is a crash as any other.
+A thread that hangs on an unresponsive disk cannot be stopped. Its caller gets an error after a time limit. The late
+work of the thread is as harmless as that of a frozen owner, and the thread removes the files that it prepared. Each
+operation has its own daemon thread: a few hanging threads would fill a pool, and the process waits for pool threads
+at its end. A thread that ends with the process is a crash like any other.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ T = TypeVar("T")
 
 
 def _forgotten(_: Any) -> None:
-    """Let be what came too late."""
+    """Ignore a late result."""
 
 
 async def within(seconds: float, work: Callable[[], T], late: Callable[[T], None] = _forgotten) -> T:
-    """Do blocking work in a thread, and wait so long for it; 0: for ever. Raises TimeoutError (ETIMEDOUT).
+    """Run blocking work in a thread and wait up to `seconds` (0: no limit). Raises TimeoutError (ETIMEDOUT).
 
-    `late` gets, in that thread, what the work brings when nobody waits for it any more.
+    `late` receives, in that thread, the result of the work if no caller waits for it any more.
     """
     given_up = False
 
@@ -53,7 +53,7 @@ async def within(seconds: float, work: Callable[[], T], late: Callable[[T], None
     finally:
         if not task.done():
             given_up = True
-            task.cancel()  # the thread goes on
+            task.cancel()  # the thread continues
     if given_up:
         raise TimeoutError(errno.ETIMEDOUT, f"the file system did not answer within {seconds:g} s")
     made, error = task.result()
@@ -63,9 +63,9 @@ async def within(seconds: float, work: Callable[[], T], late: Callable[[T], None
 
 
 class OwnedFiles:
-    """What `files` does, in threads. Paths are relative to `root`, which may itself be a symlink.
+    """The functions of `files`, in threads. Paths are relative to `root`, which may itself be a symlink.
 
-    No operation takes longer than `seconds`; 0: as long as it takes. Raises TimeoutError.
+    Each operation may take up to `seconds` (0: no limit), else it raises TimeoutError.
     """
 
     def __init__(
@@ -78,22 +78,22 @@ class OwnedFiles:
         self._seconds = seconds
 
     async def check(self) -> None:
-        """Raise Fenced where the run has another owner by now."""
+        """Raise Fenced if the run has another owner now."""
         head = await self._journal.head(self._lease.run_id)
         if head.epoch != self._lease.epoch:
             raise Fenced(self._lease.run_id, self._lease.epoch)
         self._hook("owned")
 
     async def digest(self, path: str) -> str | None:
-        """Return a digest, None, or one of `place.ODD`."""
+        """Return a digest, None, or one of `path_safety.ODD`."""
         return await self._within(files.read_digest, path, root=self._root)
 
     async def read(self, path: str) -> FileSnapshot:
-        """Return what is at a path."""
+        """Return the state of a path."""
         return await self._within(files.read_file, path, root=self._root)
 
     async def sweep(self, path: str) -> None:
-        """Remove what earlier owners left of writes to this path."""
+        """Remove leftovers of earlier owners' writes to this path."""
         pure = PurePosixPath(path)
         await self._within(files.sweep, str(pure.parent), name=pure.name, root=self._root)
         self._hook("swept")
@@ -107,7 +107,7 @@ class OwnedFiles:
         mode: int | None,
         owner: Owner | None = None,
     ) -> None:
-        """Replace what has the digest `expected` (None: nothing is there) by content; None removes it.
+        """Replace the file with the digest `expected` (None: no file) by `content`; None removes it.
 
         Raises ExternalEdit.
         """
@@ -122,18 +122,18 @@ class OwnedFiles:
             await self.check()
             await self._within(self._last_look, staged, path, expected)
         except TimeoutError:
-            raise  # to discard it would wait for the same disk; whoever undoes the change sweeps first
+            raise  # a discard would wait for the same disk; the undo of the change sweeps first
         except BaseException:
             staged.discard()
             raise
 
     async def missing_folders(self, path: str) -> tuple[str, ...]:
-        """Return the folders that a file at this path would need, outermost first."""
+        """Return the missing folders of this path, outermost first."""
         parents = [str(parent) for parent in reversed(PurePosixPath(path).parents)][1:]
         return tuple([parent for parent in parents if await self.digest(parent) is None])
 
     async def make_folders(self, folders: Iterable[str]) -> list[str]:
-        """Make folders; return those that were not there."""
+        """Create folders; return those that did not exist."""
         made = []
         for folder in folders:
             if await self._within(make_folder, folder, root=self._root):
@@ -142,7 +142,7 @@ class OwnedFiles:
         return made
 
     async def remove_folders(self, folders: Iterable[str]) -> None:
-        """Remove those that are empty."""
+        """Remove the empty ones of these folders."""
         for folder in folders:
             await self._within(remove_folder, folder, root=self._root)
             self._hook("folder removed")

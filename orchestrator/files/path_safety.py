@@ -1,8 +1,8 @@
-"""Places: a path below a folder, opened so that nobody can lead it elsewhere. Everything blocks.
+"""Open paths below a folder so that no symlink or swapped folder can redirect them. Every call blocks.
 
-A path is relative to its root, and each folder on the way is opened from the one before, following no
-symlink: a link inside the root is refused like one that leads out, and so is a folder that was swapped for
-one between check and use. The root itself is opened as it is given.
+A path is relative to its root, and each folder of it is opened from the one before, without following symlinks: a
+link inside the root is refused like one that leads out, and so is a folder that was swapped for a link between check
+and use. The root itself is opened as given.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orchestrator.errors import RunError
 AnyPath: TypeAlias = str | Path
 
 ODD = frozenset(("directory", "symlink", "special", "unreachable"))
-"""Stands in place of a digest where no regular file is. `unreachable`: something on the way is no folder."""
+"""Values in place of a digest if the path has no regular file. `unreachable`: a parent is not a folder."""
 
 _TEMPORARY = re.compile(r"\.(.*)\.[0-9a-f]{16}\.tmp", re.DOTALL)
 _LONGEST = 255 - len("..0123456789abcdef.tmp")
@@ -32,7 +32,7 @@ _NOT_REMOVED = NO_FOLDER | {errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST}
 
 
 class FileRefused(RunError):
-    """A path, or what is there, is not acceptable; nothing was touched. `path` is the path as given."""
+    """A path, or the object at it, is not acceptable; nothing was touched. `path` is the path as given."""
 
     def __init__(self, path: AnyPath, why: str) -> None:
         super().__init__(f"{str(path)!r} {why}")
@@ -40,7 +40,7 @@ class FileRefused(RunError):
 
 
 def inside(path: str) -> str:
-    """Return a relative path in its one spelling. Raises FileRefused where it leads out or is no path."""
+    """Return a relative path in its canonical spelling. Raises FileRefused if it leads out or is not a path."""
     pure = PurePosixPath(path)
     if not pure.parts:
         raise FileRefused(path, "names no file")
@@ -53,7 +53,7 @@ def inside(path: str) -> str:
 
 @contextmanager
 def opened(directory: PurePosixPath, root: Path) -> Iterator[int]:
-    """Open a folder below `root`; yields its file descriptor."""
+    """Open a folder below `root` and yield its file descriptor."""
     flags = os.O_RDONLY | os.O_DIRECTORY
     fd = os.open(root, flags)
     try:
@@ -68,7 +68,7 @@ def opened(directory: PurePosixPath, root: Path) -> Iterator[int]:
 
 @contextmanager
 def parent(path: AnyPath, root: Path | None) -> Iterator[tuple[int, str]]:
-    """Open the folder that a path is in; yields its file descriptor and the name in it."""
+    """Open the parent folder of a path; yield its file descriptor and the name in it."""
     relative, top = (str(path), root) if root is not None else (Path(path).name, Path(path).parent)
     pure = PurePosixPath(inside(relative))
     with opened(pure.parent, top) as folder:
@@ -76,7 +76,7 @@ def parent(path: AnyPath, root: Path | None) -> Iterator[tuple[int, str]]:
 
 
 def make_folder(path: str, *, root: Path) -> bool:
-    """Make a folder, durably. False where something of that name is already."""
+    """Create a folder durably. Returns False if the name already exists."""
     with parent(path, root) as (folder, name):
         try:
             os.mkdir(name, dir_fd=folder)
@@ -87,7 +87,7 @@ def make_folder(path: str, *, root: Path) -> bool:
 
 
 def remove_folder(path: str, *, root: Path) -> bool:
-    """Remove an empty folder, durably. False where it is not empty, gone, or no folder any more."""
+    """Remove an empty folder durably. Returns False if it is not empty, gone, or not a folder any more."""
     try:
         with parent(path, root) as (folder, name):
             os.rmdir(name, dir_fd=folder)
@@ -100,20 +100,20 @@ def remove_folder(path: str, *, root: Path) -> bool:
 
 
 def odd(status: os.stat_result) -> str | None:
-    """Return None for a regular file, else what it is (ODD)."""
+    """Return None for a regular file, else its kind (ODD)."""
     kinds = {stat.S_IFREG: None, stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
     return kinds.get(stat.S_IFMT(status.st_mode), "special")
 
 
 def regular(path: AnyPath, status: os.stat_result) -> None:
-    """Raise FileRefused for what is no regular file."""
+    """Raise FileRefused for anything but a regular file."""
     kind = odd(status)
     if kind is not None:
         raise FileRefused(path, f"is no regular file: {kind}")
 
 
 def temporary_for(name: str) -> str:
-    """Return a fresh name for what is prepared for the file `name`, in the same folder."""
+    """Return a new name, in the same folder, for the prepared content of the file `name`."""
     return f".{shortened(name)}.{secrets.token_hex(8)}.tmp"
 
 
@@ -124,7 +124,7 @@ def serves(name: str) -> str | None:
 
 
 def shortened(name: str) -> str:
-    """Return as much of a name as leaves room for the rest of a temporary one."""
+    """Return a prefix of a name that leaves room for the rest of a temporary name."""
     return os.fsencode(name)[:_LONGEST].decode(errors="ignore")
 
 
@@ -133,7 +133,7 @@ def sync(fd: int) -> None:
     if sys.platform == "darwin":
         import fcntl
 
-        # A plain fsync stops at the drive's cache there. Some volumes know nothing better: they say ENOTSUP.
+        # A plain fsync stops at the drive's cache there. Some volumes support no better and return ENOTSUP.
         try:
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         except OSError as error:

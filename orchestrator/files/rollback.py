@@ -1,16 +1,19 @@
-"""Changes to files that can all be undone: what was there is durable before anything is touched.
+"""Make changes to files that can all be undone: the prior content is durable before a file is touched.
 
     intent (with the prior content) → temporary file → still ours? → rename → done       undo: … → rolled_back
 
-- The stack is what these records say (`plan_undo`), nothing else: a crash at any point, in an undo too, is
-  followed by `recover` and `undo`. An undo needs no intent of its own: prior content found in place was
-  restored already, so doing it twice does it once.
-- Bytes are replaced or removed only where their digest is one we wrote down. Anything else is an edit from
-  outside: kept and reported, together with all earlier changes of that path.
-- A change is wholly made or wholly taken back, whoever cancels meanwhile; the cancellation is raised after.
-- An owner that lost the run is refused at the append of its intent, or by `OwnedFiles` before its rename, or
-  at the rename, because an undo begins with a sweep.
-- What remains: an edit from outside in the microseconds between the last look at a file and the rename.
+- The stack consists of these records only (`plan_undo`). After a crash at any point, also in an undo, call `recover`
+  and
+  `undo`. An undo needs no intent: if the prior content is in place, the change was already restored, so a second undo
+  has no further effect.
+- Bytes are replaced or removed only if the journal has their digest. Anything else is an edit from outside: it is
+  kept
+  and reported, together with all earlier changes of that path.
+- A change is completed or reverted even if it is cancelled meanwhile; the cancellation is raised afterwards.
+- An owner that lost the run is refused when it appends its intent, by `OwnedFiles` before its rename, or at the
+  rename,
+  because an undo starts with a sweep.
+- Remaining risk: an edit from outside in the microseconds between the last check of a file and the rename.
 """
 
 from __future__ import annotations
@@ -52,13 +55,18 @@ def _every(_: str) -> bool:
 class RollbackStack:
     """The changes of one run below one folder, one at a time.
 
-        stack = RollbackStack.recover(await journal.load(run_id), journal, lease, root)
-        await stack.undo(step="3")                            # whatever a crash left half done
-        await stack.edit("src/a.py", content, expected=digest, step="4")
+    No operation on a file takes longer than `seconds` (0: no limit). After Fenced or StoreDown the stack cannot be
+    used any more. If the disk does not allow a change to be reverted either, the change stays in doubt.
 
-    Raises FileRefused (ExternalEdit) with nothing touched, OSError with the change taken back, and what the
-    journal raises: after Fenced or StoreDown the stack is of no more use. No single operation on a file is waited for
-    longer than `seconds` (0: for ever). Where the disk does not let a change be taken back either, it stays in doubt.
+    Raises:
+        FileRefused: The change is not possible and nothing was touched (ExternalEdit for an edit from outside).
+        OSError: The disk failed; the change was reverted.
+        JournalError: The journal failed.
+
+    Example:
+        stack = RollbackStack.recover(await journal.load(run_id), journal, lease, root)
+        await stack.undo(step="3")                            # revert a step that a crash interrupted
+        await stack.edit("src/a.py", content, expected=digest, step="4")
     """
 
     def __init__(
@@ -84,10 +92,10 @@ class RollbackStack:
         seconds: float = 0.0,
         steps: Callable[[str], bool] = _every,
     ) -> RollbackStack:
-        """Return the stack that the records of a run tell of. Touches nothing.
+        """Return the stack that the records of a run describe. Touches no file.
 
-        Only changes of `steps` are on it: where one run does one piece of work after the other, what an earlier one
-        left is no longer its concern.
+        Only changes of `steps` are on it: if one run does several pieces of work in turn, the changes of an earlier
+        piece stay.
         """
         stack = cls(journal, lease, root, hook=hook, seconds=seconds)
         for record in records:
@@ -98,11 +106,11 @@ class RollbackStack:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What is not undone, oldest first."""
+        """The changes that are not undone, oldest first."""
         return tuple(self._stack.values())
 
     async def create(self, path: str, content: bytes, *, step: str = "", mode: int | None = None) -> Change:
-        """Make a file where nothing is yet, and the folders it needs."""
+        """Create a file at a free path, and the folders it needs."""
         return await self._alone(partial(self._apply, ChangeKind.CREATE, path, content, step=step, mode=mode))
 
     async def edit(self, path: str, content: bytes, *, step: str = "", expected: str | None = None) -> Change:
@@ -118,7 +126,7 @@ class RollbackStack:
         )
 
     async def undo(self, *, step: str | None = None) -> UndoReport:
-        """Take changes back, newest first: all, or those of one step. May be called again at any time."""
+        """Revert changes, newest first: all, or those of one step. It may be called again at any time."""
         undone: list[Change] = []
         conflicts: dict[str, Conflict] = {}
         for change in to_undo(self._stack, step):
@@ -131,13 +139,13 @@ class RollbackStack:
         return UndoReport(tuple(undone), tuple(conflicts.values()))
 
     async def keep(self, path: str) -> None:
-        """Let a file be as it is, on somebody's decision: its changes leave the stack, no file is touched."""
+        """Keep a file unchanged, as a person decided: its changes leave the stack, no file is touched."""
         for change in reversed(self.changes):
             if change.path == inside(path):
                 await self._alone(partial(self._leave, change, UndoOutcome.KEPT))
 
     async def drift(self) -> tuple[Conflict, ...]:
-        """Compare every file we changed with how we left it; those in doubt are not judged."""
+        """Compare every changed file with the state that the run left; files in doubt are not compared."""
         async with self._turn:
             newest = {change.path: change for change in self.changes}
             compared = [await self._compare(change) for change in newest.values() if change.done]
@@ -177,11 +185,12 @@ class RollbackStack:
         try:
             made = await self._touch(change, content)
         except Fenced:
-            await self._files.remove_folders(reversed(change.folders))  # ours alone, if empty
+            # removed only if they are ours and empty
+            await self._files.remove_folders(reversed(change.folders))
             raise
         except StoreDown:
             raise
-        except FileRefused:  # always said before the file is touched
+        except FileRefused:  # always raised before the file is touched
             await self._files.check()
             await self._leave(change, UndoOutcome.KEPT)
             raise
@@ -209,11 +218,11 @@ class RollbackStack:
         await self._files.put(change.path, content, expected=change.before, mode=mode)
         return made
 
-    # ---- back ----
+    # ---- undo ----
 
     async def _take_back(self, change: Change) -> Conflict | None:
         await self._files.check()
-        # Before any look: from here on, whoever owned the run before us fails at its rename.
+        # Before any check: from here on, a rename of an earlier owner of the run fails.
         await self._files.sweep(change.path)
         found = await self._files.digest(change.path)
         outcome = judge(change, found)
@@ -223,7 +232,7 @@ class RollbackStack:
             except ExternalEdit as edit:
                 found, outcome = edit.conflict.found, UndoOutcome.KEPT
         if outcome is UndoOutcome.KEPT:
-            await self._files.check()  # else it is no edit from outside, but the next owner's work
+            await self._files.check()  # else it is not an edit from outside, but work of the next owner
             return change.conflict(found)
         await self._leave(change, outcome)
         return None

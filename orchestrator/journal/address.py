@@ -1,4 +1,4 @@
-"""Where a journal is: the path of a file, or the address of a PostgreSQL database. Opens nothing."""
+"""The address of a journal: the path of a file, or a PostgreSQL database. This module opens nothing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _KEYWORDS: Final = re.compile(r"\s*(host|hostaddr|port|dbname|user|password|serv
 
 
 class JournalAddress:
-    """The address of a database. Its text and its repr show no password; `secret` is the whole.
+    """The address of a PostgreSQL database. Its text and its repr show no password; `secret` is the full address.
 
-    A URL (`postgresql://user:password@host:5432/database`), or libpq's `host=… dbname=…`.
+    Args:
+        secret: A URL (`postgresql://user:password@host:5432/database`), or libpq's `host=… dbname=…`.
     """
 
     __slots__ = ("secret",)
@@ -31,7 +32,7 @@ class JournalAddress:
         scheme, separator, rest = self.secret.partition("://")
         if not separator:
             return _SECRETS.sub(_STARS, self.secret)
-        # By the last @: a password in which somebody did not escape an @ or a / is still none of the reader's business.
+        # Split at the last @: a password with an unescaped @ or / must not be shown either.
         who, at, where = rest.rpartition("@")
         user = who.partition(":")[0]
         return f"{scheme}://{user}{at if user else ''}{_SECRETS.sub(_STARS, where)}"
@@ -47,7 +48,7 @@ class JournalAddress:
 
     @property
     def password(self) -> str:
-        """The password in it, as it is written there; empty where there is none."""
+        """The password as written in the address; empty without one."""
         separator, rest = self.secret.partition("://")[1:]
         who = rest.rpartition("@")[0] if separator else ""
         named = _SECRETS.search(rest if separator else self.secret)
@@ -55,7 +56,7 @@ class JournalAddress:
 
 
 def hidden(text: str, dsn: str | JournalAddress) -> str:
-    """Return a text in which neither the address of a database nor the password in it stands open."""
+    """Return a text with the address of a database and its password masked."""
     place = dsn if isinstance(dsn, JournalAddress) else JournalAddress(dsn)
     text = text.replace(place.secret, str(place))
     secrets = {place.password, unquote(place.password)} - {""}
@@ -68,9 +69,9 @@ Address: TypeAlias = Path | JournalAddress
 
 
 def address_of(given: Any) -> Address:
-    """Return what a text names: `postgresql://…` and `host=…` are databases, other text a path. Raises ConfigError.
+    """Return the address that a text names: `postgresql://…` and `host=…` are databases, other text a path.
 
-    A path that was made of such a URL (then `//` has become `/`) is refused rather than made a file's name.
+    Raises ConfigError, also for a path that was made of such a URL (in which `//` became `/`).
     """
     if isinstance(given, JournalAddress):
         return _readable(given)
@@ -89,7 +90,7 @@ def address_of(given: Any) -> Address:
 
 
 def _readable(dsn: JournalAddress) -> JournalAddress:
-    """Raise ConfigError where a part of the password would be taken, and shown, as the host or the database."""
+    """Raise ConfigError if a part of the password would be parsed, and shown, as the host or the database."""
     separator, rest = dsn.secret.partition("://")[1:]
     who, _, where = rest.partition("?")[0].partition("@")
     if separator and ("@" in where or ("/" in who and where)):

@@ -1,4 +1,4 @@
-"""What every store does alike: bodies as bytes, blobs by digest, a run's standing read off its last record."""
+"""Code that all stores share: bodies as bytes, blobs by digest, the status of a run from its last record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.kernel.journal import (
 )
 
 CLAIM_KINDS = frozenset(("claimed", "resumed"))
-"""Records that only say who holds the run: appending them is no progress (`RunHead.stuck_claims`)."""
+"""Records that only state the owner of the run; they are not progress (`RunHead.stuck_claims`)."""
 
 OPEN: Final = "open"
 PARKED: Final = "parked"
@@ -30,10 +30,10 @@ ENDED: Final = "ended"
 
 
 def encoded(kind: str, body: Mapping[str, Any]) -> bytes:
-    """Return a body as JSON. Raises JournalError for one that is not plain data.
+    """Return a body as JSON. Raises JournalError if it is not plain data.
 
-    It is encoded when it is appended, so that whoever goes on to change it does not change the record, and so
-    that what cannot be stored is refused by the store in memory as well.
+    The body is encoded when it is appended, so that a later change of it does not change the record, and so that the
+    store in memory refuses the same bodies as the others.
     """
     try:
         return orjson.dumps(body, default=plain)
@@ -42,11 +42,11 @@ def encoded(kind: str, body: Mapping[str, Any]) -> bytes:
 
 
 def plain(value: object) -> object:
-    """Return the JSON form of a value that orjson does not know. Raises TypeError where there is none."""
+    """Return the JSON form of a value that orjson does not know. Raises TypeError if there is none."""
     if isinstance(value, _SEQUENCES):
         return list(value)
     if isinstance(value, _SETS):
-        return sorted(value, key=repr)  # the order of a set is another one in each process
+        return sorted(value, key=repr)  # the order of a set differs between processes
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence):
@@ -60,11 +60,11 @@ _SETS = (frozenset, set)
 
 
 def lines(drafts: Sequence[Draft]) -> list[tuple[str, bytes]]:
-    """Return (kind, encoded body) of each draft. Raises JournalError for one that is not plain data."""
+    """Return (kind, encoded body) of each draft. Raises JournalError for a body that is not plain data."""
     try:
         return [(kind, orjson.dumps(body, plain)) for kind, body in drafts]
     except TypeError:
-        return [(kind, encoded(kind, body)) for kind, body in drafts]  # says which
+        return [(kind, encoded(kind, body)) for kind, body in drafts]  # raises the error that names the kind
 
 
 def block(drafts: Sequence[Draft]) -> tuple[tuple[str, ...], bytes]:
@@ -74,12 +74,12 @@ def block(drafts: Sequence[Draft]) -> tuple[tuple[str, ...], bytes]:
         array = orjson.dumps(bodies, plain)
     except TypeError:
         array = b"[%s]" % b",".join([body for _, body in lines(drafts)])
-    # In as much memory as it needs: orjson cuts a bigger buffer short and leaves its rest in use.
+    # A copy of the needed size: orjson shortens a bigger buffer and keeps the rest allocated.
     return kinds, bytes(memoryview(array))
 
 
 def apart(array: bytes) -> list[bytes]:
-    """Return the encoded bodies of a block: the bytes that `lines` gives."""
+    """Return the encoded bodies of a block, equal to those of `lines`."""
     return [orjson.dumps(body) for body in orjson.loads(array)]
 
 
@@ -93,7 +93,7 @@ def standing(kind: str, body: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def only_claims(kinds: Sequence[str]) -> bool:
-    """Whether appending records of these kinds is no progress."""
+    """Return whether records of these kinds are no progress."""
     return kinds[0] in CLAIM_KINDS and CLAIM_KINDS.issuperset(kinds)
 
 
@@ -104,7 +104,7 @@ def check_blob(digest: str, content: bytes) -> None:
 
 
 def verified_blob(digest: str, content: bytes | None) -> bytes:
-    """Return what was stored under a digest. Raises Corrupt when it is gone or something else."""
+    """Return the content stored under a digest. Raises Corrupt if it is missing or has another digest."""
     if content is None:
         raise Corrupt(f"blob {digest!r} is not in the journal")
     if hashlib.sha256(content).hexdigest() != digest:
@@ -113,11 +113,11 @@ def verified_blob(digest: str, content: bytes | None) -> bytes:
 
 
 Stored = tuple[int, int, str, bytes, str]
-"""A record as a store keeps it: seq, epoch, kind, encoded body, hash."""
+"""A stored record: seq, epoch, kind, encoded body, hash."""
 
 
 def verified(run_id: str, stored: Iterable[Stored], head: RunHead, last_hash: str) -> list[Record]:
-    """Return all records of a run, the chain and the head row proved by them. Raises Corrupt or TooNew."""
+    """Return all records of a run, verified by the chain and the head row. Raises Corrupt or TooNew."""
     found: list[Record] = []
     before = NO_HASH
     epoch = 0

@@ -1,10 +1,10 @@
-"""A run's context as records: whole in `created`, then with each transition only what changed.
+"""Encode a run's context as records: complete in `created`, then only the changes of each transition.
 
-What grows is written once: of the messages only those that came, and how many of the first were kept where a restart,
-a compaction or a retry took some away; of a window (a deque, or one of `windows`) those that came and how many of the
-last were kept. Every other field is written anew when it is another than it was, so a host's hook may change what it
-likes. It is compared with a copy, which is what is then written: a JSON text of each field at each append took three
-times as long. All fields are compared in two passes in C; Python code runs for the fields that differ.
+Growing values are written once. For messages, a record has the new ones, and the number of first messages that were
+kept if a restart, a compaction or a retry removed some. For a window (a deque, or one of `windows`) it has the new
+items and the number of last items that were kept. Every other field is written again when it changes, so a host's
+hook may change any field. The comparison uses a copy, which is then written: a JSON text of each field at each append
+took three times as long. All fields are compared in two passes in C; Python code runs for the fields that differ.
 """
 
 from __future__ import annotations
@@ -27,25 +27,29 @@ C = TypeVar("C")
 
 @dataclass(slots=True)
 class _Saved:
-    """What the journal has: the list of messages that was there, how many of it, and each other field."""
+    """The content of the journal: the list of messages at that time, its length, and each other field."""
 
     items: list[Any]
     count: int
     last: Any
-    """The last of these: another in its place means that somebody put something in between."""
+    """The last of these messages: another one in its place shows that a message was inserted."""
     plain: tuple[Any, ...]
-    """The fields that nobody can change in place."""
+    """The fields that cannot be changed in place."""
     deep: list[Any]
-    """The others, as they were seen."""
+    """The other fields, as last seen."""
 
 
 class ContextCodec(Generic[C]):
     """A `kernel.codec.Codec` for contexts of one dataclass.
 
-    `growing` names the field that holds the list of messages, where there is one, and `item` makes some of them plain;
-    `windows` are tuples that grow at their end and forget at their start, and are written as a deque is;
-    `apart` are fields that are not written: they follow from others, or from other records. `output` says what the
-    `ended` record tells of the result, `about` gives further plain data for the `created` one.
+    Args:
+        kind: The dataclass.
+        growing: Name of the field with the list of messages, if there is one.
+        item: Makes one of these messages plain.
+        windows: Tuples that grow at their end and shrink at their start; they are written as a deque is.
+        apart: Fields that are not written, because they follow from others or from other records.
+        output: Returns the part of the `ended` record about the result.
+        about: Returns further plain data for the `created` record.
     """
 
     def __init__(
@@ -85,7 +89,7 @@ class ContextCodec(Generic[C]):
         return {"context": whole, **self._about(ctx)}
 
     def adopt(self, run: Run[Any, Any]) -> None:
-        """Take the context as it is for what the journal has: after a restore."""
+        """Take the present context as the content of the journal, after a restore."""
         self._save(run, [taken(getattr(run.ctx, name))[1] for name in self._deep])
 
     def _save(self, run: Run[Any, Any], deep: list[Any]) -> _Saved:
@@ -96,7 +100,7 @@ class ContextCodec(Generic[C]):
         return saved
 
     def changes(self, run: Run[Any, Any]) -> dict[str, Any]:
-        """Return what is other than at the last call."""
+        """Return the changes since the last call."""
         ctx, saved = run.ctx, run.saved
         changed: dict[str, Any] = {}
         plain, before = self._parts(ctx), saved.plain
@@ -119,11 +123,11 @@ class ContextCodec(Generic[C]):
         return changed
 
     def closing(self, run: Run[Any, Any]) -> Mapping[str, Any]:
-        """Return what the last record tells of the output."""
+        """Return the output for the last record."""
         return self._output(run.ctx)
 
     def decoded(self, merged: Mapping[str, Any]) -> C:
-        """Make a context of its plain form. Raises Corrupt for one that does not fit the dataclass."""
+        """Build a context from its plain form. Raises Corrupt if it does not fit the dataclass."""
         known = {self._growing, *self._names}
         kind: Any = self._kind
         try:
@@ -152,20 +156,20 @@ class ContextCodec(Generic[C]):
 
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return what reads a context; it takes tens of milliseconds to build, and agents come and go."""
+    """Return the reader of a context; it is cached, because it takes tens of milliseconds to build."""
     return TypeAdapter(kind)
 
 
 def _common(items: list[Any], before: list[Any], count: int) -> int:
-    """Return how many of the first items are the very same."""
-    if items is before:  # something was taken out of the list itself: nobody knows where
+    """Return the number of leading items that are identical objects."""
+    if items is before:  # an item was removed from the list itself, at an unknown position
         return 0
     most = min(len(items), count, len(before))
     return next((at for at in range(most) if items[at] is not before[at]), most)
 
 
 def _moved(before: tuple[Any, ...], now: tuple[Any, ...]) -> dict[str, Any]:
-    """Return how a window moved on: how many of its last items stayed, and what came after them."""
+    """Return the change of a window: the number of last items that stayed, and the new items."""
     kept = min(len(before), len(now))
     while kept and not (now[kept - 1] == before[-1] and now[:kept] == before[-kept:]):
         kept -= 1

@@ -1,8 +1,4 @@
-"""A journal that fails or dies on purpose, to show that what is built on it survives.
-
-    journal = CrashingJournal(SqliteJournal(path), at=3)              # raises instead of the third write
-    journal = CrashingJournal(MemoryJournal(), at=3, when="after")    # carries it out, then raises
-    journal = CrashingJournal(SqliteJournal(path), at=3, crash=kill)  # ends the process as kill -9 does
+"""A journal that fails or ends the process on purpose, to test recovery.
 
 Writes are create, claim, append, release and post, counted from 1.
 """
@@ -20,25 +16,38 @@ from orchestrator.kernel.journal import Draft, Journal, Lease, Posted, Record, R
 T = TypeVar("T")
 
 WRITES = ("create", "claim", "append", "release", "post")
-"""What is counted, and what `on` may name."""
+"""The counted methods; `on` may name them."""
 
 
 def fail() -> NoReturn:
-    """Raise StoreDown, as a store does that met an I/O error."""
+    """Raise StoreDown, like a store after an I/O error."""
     raise StoreDown("crashed on purpose")
 
 
 def kill() -> NoReturn:
-    """End this process at once: nothing is flushed, no handler runs."""
+    """End this process at once, without flushing or handlers."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
 
 
 class CrashingJournal:
-    """Passes everything to `inner`, and crashes at the `at`-th write named in `on` (0: never).
+    """A journal that passes every call to `inner` and crashes at the `at`-th write named in `on` (0: never).
 
-    `when` is `before` or `after` the write took effect. After crashing by exception it is down for good, as a
-    poisoned store is; `crashed` tells, `writes` lists what was counted. `inner` still holds what was written.
+    After a crash by exception it stays down, like a poisoned store; `crashed` is then True, and `inner` still has the
+    written records. `writes` lists the counted writes.
+
+    Args:
+        inner: The real journal.
+        at: Number of the write that crashes, from 1; 0 is never.
+        when: `before` or `after` the write takes effect.
+        on: Names of the counted methods.
+        crash: Called at that write: `fail` raises StoreDown, `kill` ends the process like kill -9.
+
+    Example:
+        >>> from orchestrator import MemoryJournal
+        >>> journal = CrashingJournal(MemoryJournal(), at=3)  # raises instead of the third write
+        >>> journal = CrashingJournal(MemoryJournal(), at=3, when="after")  # writes, then raises
+        >>> journal = CrashingJournal(MemoryJournal(), at=3, crash=kill)  # ends the process as kill -9 does
     """
 
     def __init__(
@@ -122,7 +131,7 @@ class CrashingJournal:
         await self._up().erase(run_id)
 
     async def close(self) -> None:
-        """Close the inner store; also after a crash, so that a test can let go of it."""
+        """Close the inner store, also after a crash, so that a test can release it."""
         await self.inner.close()
 
     async def _write(self, name: str, write: Callable[[], Awaitable[T]]) -> T:
@@ -144,7 +153,7 @@ class CrashingJournal:
         return self.inner
 
     def _count(self, name: str) -> bool:
-        """Count a write; whether it is the one to crash at."""
+        """Count a write and return whether it is the one to crash at."""
         self._up()
         if name not in self._on:
             return False

@@ -1,4 +1,4 @@
-"""What a backup lacks of a live journal: for a restore drill. Both are only read, through the contract of a store."""
+"""Compare a backup with a live journal, for a restore drill. Both are only read, through the contract of a store."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from orchestrator.journal.heads import heads
 from orchestrator.kernel.journal import Journal, RunHead
 
 State: TypeAlias = Literal["missing", "behind", "diverged", "removed", "damaged"]
-"""Of a run in the backup, against the live journal: it is not there; it lacks records or requests; its records are
-others; the live journal has removed it; one of both cannot be read."""
+"""State of a run in the backup, compared with the live journal: it does not exist; it lacks records or requests; its
+records differ; the live journal has removed it; one of both cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDifference:
-    """One run that is not the same in both."""
+    """One run that differs between backup and live journal."""
 
     run_id: str
     graph: str
     status: str
-    """In the live journal; in the backup for `removed`."""
+    """Status in the live journal; in the backup for `removed`."""
     state: State
     records: int = 0
-    """How many records of the live journal the backup lacks: all that follow the last common one."""
+    """Number of records that the backup lacks: all after the last common one."""
     requests: int = 0
-    """The same of posted requests."""
+    """Number of posted requests that the backup lacks."""
     why: str = ""
-    """Of `damaged`: what is wrong."""
+    """For `damaged`: the fault."""
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """All runs that are not the same in both, oldest first."""
+class JournalDifference:
+    """All runs that differ, oldest first."""
 
     runs: tuple[RunDifference, ...] = ()
     problems: tuple[str, ...] = field(default=())
-    """What could not be compared."""
+    """Parts that could not be compared."""
 
     def of(self, state: State) -> tuple[RunDifference, ...]:
         """Return the runs in a state."""
@@ -46,19 +46,19 @@ class Difference:
 
     @property
     def records(self) -> int:
-        """How many records of the live journal the backup lacks."""
+        """Number of records of the live journal that the backup lacks."""
         return sum(run.records for run in self.runs)
 
     @property
     def requests(self) -> int:
-        """How many posted requests the backup lacks."""
+        """Number of posted requests that the backup lacks."""
         return sum(run.requests for run in self.runs)
 
 
-async def difference(backup: Journal, live: Journal) -> Difference:
-    """Compare every run of two journals, each chain verified. Raises StoreDown.
+async def difference(backup: Journal, live: Journal) -> JournalDifference:
+    """Compare every run of two journals and verify each chain. Raises StoreDown.
 
-    The backup is read first: what runs append meanwhile counts as lost.
+    The backup is read first: records that runs append meanwhile count as lost.
     """
     kept, wrong = await heads(backup)
     present, damage = await heads(live)
@@ -70,7 +70,7 @@ async def difference(backup: Journal, live: Journal) -> Difference:
         for head in kept
         if head.run_id not in known
     ]
-    return Difference((*found, *removed), tuple(filter(None, (wrong, damage))))
+    return JournalDifference((*found, *removed), tuple(filter(None, (wrong, damage))))
 
 
 async def _of_live(
@@ -90,7 +90,7 @@ async def _of_live(
 async def _compared(
     backup: Journal, live: Journal, kept: RunHead | None, head: RunHead
 ) -> RunDifference | None:
-    """Compare one run; None where nothing is lost."""
+    """Compare one run; return None if nothing is lost."""
     theirs = [record.hash for record in await live.load(head.run_id)]
     posted = [request.id for request in await live.inbox(head.run_id)]
     if kept is None:
@@ -105,7 +105,7 @@ async def _compared(
 
 
 def _common(ours: list[str], theirs: list[str]) -> int:
-    """Return how many records two chains have in common from the first on: a hash covers all before it."""
+    """Return the number of leading records that two chains share: a hash covers all records before it."""
     same = [number for number, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one == other]
     return same[-1] + 1 if same else 0
 

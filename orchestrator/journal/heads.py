@@ -1,4 +1,4 @@
-"""The runs of a store that can be trusted, and a sentence about the rest."""
+"""List the valid runs of a store, with a sentence about the others."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from orchestrator.kernel.journal import Journal, RunHead
 async def heads(
     journal: Journal, *, graph: str | None = None, status: str | None = None
 ) -> tuple[list[RunHead], str]:
-    """Return the runs of a graph, of a status, oldest first, and what is wrong with the others, or "".
+    """Return the runs of a graph or a status, oldest first, and a text about damaged ones, or "".
 
-    A store tells of damage last, after all that it could read: one run whose records do not agree hides no other.
-    Raises StoreDown.
+    A store reports damage after all readable runs, so a run with inconsistent records hides no other. Raises
+    StoreDown.
     """
     found: list[RunHead] = []
     try:
         async for head in journal.runs(graph=graph, status=status):
-            found.append(head)  # noqa: PERF401 - what came before an error counts
+            found.append(head)  # noqa: PERF401 - runs before an error count
     except Corrupt as error:
         return found, str(error)
     return found, ""

@@ -1,7 +1,7 @@
-"""The ledger of effects: what became of each call, as the records of a run tell it.
+"""The ledger of effects: the result of each call, from the records of a run.
 
-A call is known by its key, `TURN:POSITION`. Finished effects never run twice: a key with `done` is not run again; one
-with an `intent` and nothing after it may or may not have happened.
+The key of a call is `TURN:POSITION`. Finished effects never run twice: a key with `done` is not run again. A key with
+an `intent` and nothing after it is in doubt.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from orchestrator.journal.redacted import tool_word
 
 _OF_EFFECTS = frozenset(("intent", "done", "rolled_back"))
 LEDGER_KINDS = _OF_EFFECTS | {"asked", "approval"}
-"""Kinds of records that say something of calls."""
+"""Kinds of records about calls."""
 TOOL = "tool"
-"""The effect of intents and results that belong to this ledger; others (`file`) have one of their own."""
+"""The effect of intents and results in this ledger; others (`file`) have their own effect."""
 
 
 @dataclass(slots=True)
@@ -25,19 +25,19 @@ class EffectEntry:
 
     key: str
     tool: str = ""
-    """Its name; `_unregistered` for one that the model made up."""
+    """Name of the tool; `_unregistered` for a name that the model invented."""
     effect: str = ""
     arguments: str | None = None
-    """Canonical text, where that is not the model's own."""
+    """Canonical text, if it differs from the model's own."""
     digest: str = ""
-    """Of the call as it was announced after a person approved it."""
+    """Digest of the announced call, after a person approved it."""
     open: bool = False
-    """It was announced and has neither a result nor been taken back."""
+    """The call was announced and has neither a result nor an undo."""
     done: Mapping[str, Any] | None = None
     asked: Mapping[str, Any] | None = None
-    """The question about it that waits for an answer."""
+    """The open question about the call."""
     answer: Mapping[str, Any] | None = None
-    """The answer that counted last."""
+    """The last answer that counted."""
 
     @property
     def turn(self) -> int:
@@ -50,12 +50,12 @@ class EffectEntry:
 
 @dataclass(slots=True)
 class EffectLedger:
-    """The calls of a run, in the order they were first heard of."""
+    """The calls of a run, in the order of their first record."""
 
     entries: dict[str, EffectEntry] = field(default_factory=dict)
 
     def fold(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Take a record; kinds that say nothing of calls are ignored."""
+        """Add a record; kinds that are not about calls are ignored."""
         if kind in _OF_EFFECTS and body.get("effect") != TOOL:
             return
         match kind:
@@ -85,7 +85,7 @@ class EffectLedger:
 
     @property
     def waiting(self) -> list[EffectEntry]:
-        """The calls that a person is asked about."""
+        """The calls with an open question."""
         return [entry for entry in self.entries.values() if entry.asked is not None]
 
     def _entry(self, key: str) -> EffectEntry:

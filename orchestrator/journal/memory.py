@@ -1,8 +1,8 @@
-"""Records in memory: for tests, and when no journal is given. Lost with the process, and says so by its name.
+"""Keep records in memory, for tests and for runs without a journal. They are lost with the process.
 
-It keeps every promise of `kernel.journal.Journal` but durability. An append is done when it returns: no
-thread, no await, and no hashing: the chain is computed when somebody loads, so `Lease.head` stays as it was. What one
-append brings is one piece of JSON, taken apart when somebody loads: that is quicker, and takes half the room.
+The store keeps every promise of `kernel.journal.Journal` except durability. An append is complete when it returns:
+without a thread, an await or a hash. The chain is computed on load, so `Lease.head` does not change. The records of
+one append are one JSON array, which is split on load: that is faster and takes half the memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Run:
     conversation_id: str | None
     blocks: list[tuple[int, tuple[str, ...], bytes]] = field(default_factory=list)
     count: int = 1
-    """Records in all of them."""
+    """Number of records in all blocks."""
     epoch: int = 1
     progress: int = 1
     """Epoch of the last append that was more than a claim."""
@@ -81,7 +81,17 @@ class _Run:
 
 
 class MemoryJournal:
-    """Keeps every record of a run while it is open or parked, and of the last `ended` runs that ended or retired."""
+    """A journal in memory: it keeps every open or parked run, and the last `ended` runs that have ended or retired.
+
+    Args:
+        ended: Number of ended runs to keep.
+        now: Clock of the timestamps.
+
+    Example:
+        >>> journal = MemoryJournal()
+        >>> journal.at_once
+        True
+    """
 
     backend = "memory"
     shared = False
@@ -98,12 +108,12 @@ class MemoryJournal:
 
     @property
     def at_once(self) -> bool:
-        """Whether creating and releasing never wait: not where a subclass does these in its own way."""
+        """Whether create and release never wait; False if a subclass overrides them."""
         kind = type(self)
         return (kind.create, kind.release) == (MemoryJournal.create, MemoryJournal.release)
 
     async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
-        """Begin a run and claim it. Raises RunExists."""
+        """Create a run and claim it. Raises RunExists."""
         if run_id in self._runs:
             raise RunExists(run_id)
         kinds, bodies = block((Draft("created", body),))
@@ -124,7 +134,7 @@ class MemoryJournal:
         return Lease(run_id, owner, 1, 0, NO_HASH)
 
     async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
-        """Take a run over. Raises RunUnknown or Held."""
+        """Claim an existing run. Raises RunUnknown or Held."""
         run = self._known(run_id)
         if run.owner not in (None, owner) and not steal:
             raise Held(run_id, str(run.owner))
@@ -134,7 +144,7 @@ class MemoryJournal:
         return Lease(run_id, owner, run.epoch, run.count - 1, NO_HASH)
 
     def append(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None) -> None:
-        """Add records. Raises Fenced when the lease is out of date."""
+        """Add records. Raises Fenced if the lease is out of date."""
         run = self._runs.get(lease.run_id)
         if run is None or run.epoch != lease.epoch or run.count != lease.seq + 1:
             raise Fenced(lease.run_id, lease.epoch)
@@ -157,17 +167,17 @@ class MemoryJournal:
             self._over.pop(run.run_id, None)
 
     async def release(self, lease: Lease) -> None:
-        """Give the run back."""
+        """Release the run."""
         run = self._runs.get(lease.run_id)
         if run is not None and run.epoch == lease.epoch:
             run.owner = None
-            if run.status == ENDED:  # a claim may have taken it off the list
+            if run.status == ENDED:  # a claim may have removed it from the list
                 self._let_go(run)
 
     def retire(self, run_id: str) -> None:
-        """Give back a run that nobody drives any more, whoever holds it: it goes the way of those that ended.
+        """Release a run that has no driver any more, with any holder: it is kept like an ended run.
 
-        It can be loaded and claimed until `ended` further runs came after it. An unknown one is no matter.
+        It can be loaded and claimed until `ended` further runs have ended. An unknown run is ignored.
         """
         run = self._runs.get(run_id)
         if run is not None:
@@ -175,7 +185,7 @@ class MemoryJournal:
             self._let_go(run)
 
     def bury(self, owner: str) -> None:
-        """Tell the store that an owner died: what it held may be claimed. For tests and simulations."""
+        """Mark an owner as dead, so that its runs may be claimed. For tests and simulations."""
         for run in self._runs.values():
             if run.owner == owner:
                 run.owner = None
@@ -191,7 +201,7 @@ class MemoryJournal:
         return verified_blob(digest, self._blobs.get(digest))
 
     async def head(self, run_id: str) -> RunHead:
-        """Return what is known of a run. Raises RunUnknown."""
+        """Return the head of a run. Raises RunUnknown."""
         return self._known(run_id).head()
 
     async def runs(
@@ -202,7 +212,7 @@ class MemoryJournal:
         conversation_id: str | None = None,
         parent_run_id: str | None = None,
     ) -> AsyncIterator[RunHead]:
-        """Yield the runs that meet every condition given, oldest first."""
+        """Yield the runs that meet every given condition, oldest first."""
         for run in self._among(conversation_id):
             if (
                 status in (None, run.status)
@@ -212,12 +222,12 @@ class MemoryJournal:
                 yield run.head()
 
     async def newest(self, conversation_id: str) -> RunHead | None:
-        """Return the run of a conversation that was created last."""
+        """Return the newest run of a conversation."""
         talk = self._talks.get(conversation_id)
         return self._runs[next(reversed(talk))].head() if talk else None
 
     async def post(self, run_id: str, request: Posted) -> bool:
-        """Leave a request for a run; False when its id was posted before. Raises RunUnknown."""
+        """Post a request to a run; return False if its id was posted before. Raises RunUnknown."""
         run = self._known(run_id)
         if request.id in run.posted:
             return False
@@ -225,7 +235,7 @@ class MemoryJournal:
         run.posted.add(request.id)
         run.inbox.append(replace(request, at=request.at or self._now(), number=len(run.inbox) + 1))
         self._posts += 1
-        self._news.pop(run_id, None)  # it goes to the end
+        self._news.pop(run_id, None)  # moves it to the end
         self._news[run_id] = self._posts
         return True
 
@@ -234,7 +244,7 @@ class MemoryJournal:
         return self._known(run_id).inbox[since:]
 
     async def news(self, since: int) -> tuple[int, list[str]]:
-        """Return the runs that got requests after position `since`, and the position now."""
+        """Return the runs with requests after position `since`, and the current position."""
         found: list[str] = []
         for run_id, position in reversed(self._news.items()):
             if not 0 <= since < position:
@@ -243,7 +253,7 @@ class MemoryJournal:
         return self._posts, found[::-1]
 
     async def prune(self, *, older_than: float | None = None, keep_last: int | None = None) -> int:
-        """Remove ended runs that nobody holds and that meet every condition given; without one, none."""
+        """Remove ended, released runs that meet every given condition; without a condition, none."""
         if older_than is None and keep_last is None:
             return 0
         ended = sorted(
@@ -261,14 +271,14 @@ class MemoryJournal:
         return len(doomed)
 
     async def erase(self, run_id: str) -> None:
-        """Remove a run and the blobs only it names. Raises RunUnknown or Held."""
+        """Remove a run and the blobs that only it names. Raises RunUnknown or Held."""
         run = self._known(run_id)
         if run.owner is not None:
             raise Held(run_id, run.owner)
         self._drop(run)
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is no resource to release."""
 
     def _known(self, run_id: str) -> _Run:
         run = self._runs.get(run_id)
@@ -288,7 +298,7 @@ class MemoryJournal:
         run.blobs.update(blobs)
 
     def _let_go(self, run: _Run) -> None:
-        """Note that a run is over, as far as one can see; drop the one that is so for longest."""
+        """Record that a run is probably finished; drop the oldest finished run."""
         self._over.setdefault(run.run_id)
         if len(self._over) > self._most_over:
             self._drop(self._runs[next(iter(self._over))])

@@ -1,4 +1,4 @@
-"""The store at an address: a file is SQLite's, `postgresql://…` a server's."""
+"""Return the store for an address: SQLite for a file, PostgreSQL for `postgresql://…`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from orchestrator.journal.postgres import PostgresJournal
 
 StoredJournal: TypeAlias = "SqliteJournal | PostgresJournal"
-"""Both have, beside the contract, `open`, `size`, `check`, `address`, and are left by `async with`."""
+"""Beside the contract, both have `open`, `size`, `check` and `address`, and are async context managers."""
 
 OPENING = 3.0
-"""Seconds that somebody who looks at a screen waits for a server that does not answer."""
+"""Seconds that an interactive command waits for a server that does not answer."""
 
 
 def journal_at(
     address: Address, *, only_reads: bool = False, create: bool = True, opening: float = OPENING
 ) -> StoredJournal:
-    """Return a journal that is not opened yet. MissingExtra where it needs a driver that is not installed.
+    """Return a journal that is not opened yet. Raises MissingExtra if its driver is not installed.
 
-    Of a server, its tables are made unless `create` is False, and it is waited for `opening` seconds.
+    On a server the tables are created unless `create` is False; `opening` is the seconds to wait for it.
     """
     if isinstance(address, JournalAddress):
         from orchestrator.journal.postgres import PostgresJournal

@@ -1,10 +1,10 @@
-"""What of a record is content: the one place that says what people and models said to each other.
+"""Separate the content of a record from the data that may be shown: the only place that defines content.
 
-Told apart by what may be shown, not by what may not: a member that nobody listed here is content, so one that
-is added to a record later is never handed around by mistake. Kept are names, numbers, times, digests, and who
-decided what and why (`by`, `why`: that is what an audit is about). Content are messages, arguments, results,
-texts of errors, memory, outputs, and how the run was launched. The name of a tool that the model made up, and a reason
-for stopping that no vendor is known to give, are content in the place of a name: a fixed word is shown for them. Pure.
+The rules list the members that may be shown. An unlisted member is content, so a member that is added to a record
+later is never published by mistake. Shown are names, numbers, times, digests, and the decisions with their author and
+reason (`by`, `why`), because an audit needs them. Content are messages, arguments, results, texts of errors, memory,
+outputs, and the launch options of the run. A tool name that the model invented and an unknown finish reason of a
+vendor are content in the place of a name; a fixed word replaces them. Pure.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeAlias
 from orchestrator.llm.message import finish_word
 
 UNREGISTERED = "_unregistered"
-"""Stands for the name of a tool that nobody registered, as in metrics and logs."""
+"""Replaces the name of an unregistered tool, as in metrics and logs."""
 
 Spec: TypeAlias = "Mapping[str, Spec | None]"
-"""Member -> None: shown whole; a Spec: what of it is shown (of each element, where it is a list)."""
+"""Member -> None: shown completely; a Spec: its visible part (of each element, for a list)."""
 
 
 def _whole(*names: str) -> dict[str, Spec | None]:
@@ -42,7 +42,7 @@ _CONTEXT: Spec = {
         "confirmed",
     ),
     "consent": _whole("plan_id", "version", "digest", "by", "at"),
-    # not `by_tool`: its keys are names, those that a model made up among them
+    # not `by_tool`: its keys are names, and the model may have invented some
     "spent": _whole("usage", "below", "seconds", "tool_calls", "retries", "restarts", "compactions"),
 }
 _CALL: Spec = _whole("key", "position", "tool", "effect", "digest", "registered")
@@ -88,23 +88,23 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "ended": _whole("outcome", "reason", "at", "t"),
     }
 )
-"""Kind -> what of its body may be shown to anybody. A kind that is not here is content as a whole."""
+"""Kind -> visible part of its body. A kind that is not here is content as a whole."""
 
 
 class RecordParts(NamedTuple):
-    """A body cut in two."""
+    """A body, split in two."""
 
     shown: dict[str, Any]
     content: dict[str, Any]
 
     @property
     def left_out(self) -> list[str]:
-        """Names of the members that are content, `error.message` for one inside another."""
+        """Names of the members that are content, `error.message` for a nested one."""
         return sorted(_names(self.content, ""))
 
 
 def parted(kind: str, body: Mapping[str, Any]) -> RecordParts:
-    """Cut a record's body into what may be shown to anybody and what is content."""
+    """Split a record's body into the part that may be published and its content."""
     return _parted(body, SHOWN.get(kind, {}))
 
 
@@ -133,7 +133,7 @@ def _parted(body: Mapping[str, Any], spec: Spec) -> RecordParts:
 
 
 def tool_word(body: Mapping[str, Any]) -> str:
-    """Return the tool that a record is about: its name, or UNREGISTERED for one that the model made up."""
+    """Return the tool of a record: its name, or UNREGISTERED for a name that the model invented."""
     return UNREGISTERED if body.get("registered") is False else str(body.get("tool", ""))
 
 
@@ -144,7 +144,7 @@ def _word(name: str, value: object, body: Mapping[str, Any]) -> object:
 
 
 def _names(content: Mapping[str, Any], prefix: str) -> list[str]:
-    """Name each member that is content; one that is only partly so by its parts."""
+    """Return the name of each content member; for a partial one, the names of its parts."""
     found: list[str] = []
     for name, value in content.items():
         full = f"{prefix}{name}"
@@ -167,4 +167,4 @@ _PARTLY = frozenset(
         "verdict",
     )
 )
-"""Members whose parts are told apart above."""
+"""Members whose parts are separated above."""

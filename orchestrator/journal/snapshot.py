@@ -1,7 +1,7 @@
-"""Values as they were: cheap to compare with what they are now, and plain enough to be written.
+"""Snapshots of values: cheap to compare with the present value, and plain enough to be written.
 
-Nothing is copied while nothing has changed: the fields of a dataclass are read at once and compared with those of the
-copy, which is one pass in C.
+Nothing is copied while nothing has changed. The fields of a dataclass are read at once and compared with those of the
+copy, in one pass in C.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ import orjson
 from orchestrator.journal.codec import plain
 
 _IMMUTABLE = (int, str, float, bool, type(None), Enum, tuple, frozenset)
-"""Classes whose values stay what they are; what is in a tuple is taken to be of such, too."""
+"""Classes whose values never change; the items of a tuple are assumed to be immutable too."""
 
 
 class DequeSnapshot(tuple[Any, ...]):
-    """The items of a deque as they were."""
+    """The items of a deque at the time of the snapshot."""
 
     __slots__ = ()
 
 
 def taken(value: Any) -> tuple[Any, Any]:
-    """Return a copy of a value in JSON's types (immutable ones are in it as they are), and its snapshot."""
+    """Return a copy of a value in JSON's types (immutable values are shared), and its snapshot."""
     snapshot, written = WAYS[type(value)]
     seen = snapshot(value)
     return written(seen), seen
 
 
 def lasting_fields(kind: Any) -> frozenset[str]:
-    """Return the fields of a dataclass whose values nobody can change in place, by their types."""
+    """Return the fields of a dataclass whose values cannot be changed in place, by their types."""
     return frozenset(name for name, hint in _hints(kind).items() if _lasts(hint))
 
 
 def getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what reads so many attributes at once."""
+    """Return a function that reads these attributes at once."""
     if not names:
         return lambda _: ()
     read = attrgetter(*names)
@@ -49,7 +49,7 @@ def getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def views(kind: Any, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what reads fields of a dataclass so that each compares equal to its snapshot, or unequal at a small cost.
+    """Return a function that reads fields of a dataclass, each comparable with its snapshot at a small cost.
 
     Of a field that is itself a dataclass whose instances have a dict, it reads that dict.
     """
@@ -69,13 +69,13 @@ Step: TypeAlias = Callable[[Any], Any]
 Way: TypeAlias = tuple[Step, Step]
 """How values of one class are copied, in two steps.
 
-- The snapshot: value -> what to compare the value with later. It shares nothing that can be changed in place.
+- The snapshot: value -> a form to compare the value with later. It shares no mutable part with the value.
 - The written form: snapshot -> JSON's types.
 """
 
 
 class _Ways(dict[Any, Way]):
-    """Class -> the way of its values. A cached function costs more than the comparison of a value with its snapshot."""
+    """Class -> the steps for its values. A cached function would cost more than the comparison with a snapshot."""
 
     def __missing__(self, kind: Any) -> Way:
         self[kind] = way = _way(kind)
@@ -139,7 +139,7 @@ def _way_of_fields(kind: Any) -> Way:
 
 
 def _detach(parts: Any, deep: Iterable[tuple[Any, bool]]) -> None:
-    """Copy those parts that can be changed in place: a dict of what cannot be, or anything else."""
+    """Copy the parts that can be changed in place: a dict of immutable values, or any other value."""
     for at, is_flat in deep:
         one = parts[at]
         if one is not None:
@@ -147,7 +147,7 @@ def _detach(parts: Any, deep: Iterable[tuple[Any, bool]]) -> None:
 
 
 def _flat_fields(kind: Any) -> frozenset[str]:
-    """Return the fields of a dataclass that hold a dict of values which nobody can change in place."""
+    """Return the fields of a dataclass that hold a dict of immutable values."""
     return frozenset(
         name
         for name, hint in _hints(kind).items()
@@ -158,7 +158,7 @@ def _flat_fields(kind: Any) -> frozenset[str]:
 def _hints(kind: Any) -> dict[str, Any]:
     try:
         return get_type_hints(kind)
-    except NameError:  # it names what only type checkers import
+    except NameError:  # it names a type that only type checkers import
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Where a stored run stands: one pass over its records, without its graph, model or tools."""
+"""Read the state of a stored run in one pass over its records, without its graph, model or tools."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from orchestrator.machines.llm_loop.model import Question
 
 _GROWING = "messages"
 _NO_FIELDS = frozenset(("next", "error"))
-"""What a `context` record has beside fields of the context."""
+"""Members of a `context` record beside fields of the context."""
 
 
 @dataclass(slots=True)
 class StoredRun:
-    """A run as its records tell it."""
+    """A run as described by its records."""
 
     run_id: str
     created: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
-    """Of the graph that the run is in now: a migration changes it."""
+    """Fingerprint of the present graph; a migration changes it."""
     state: str = ""
     """Empty before the first transition: the graph's initial state."""
     step: Mapping[str, Any] = field(default_factory=dict)
@@ -40,24 +40,24 @@ class StoredRun:
     answer: Mapping[str, Any] = field(default_factory=dict)
     """The last answer of the model: iteration, model, finish_reason, usage."""
     failure: Mapping[str, Any] | None = None
-    """The error it failed with, where it did."""
+    """The error that failed the run, or None."""
     parked: Mapping[str, Any] | None = None
-    """The last record, where that says that the run waits."""
+    """The last record, if it parks the run."""
     ended: Mapping[str, Any] | None = None
     handled: set[str] = field(default_factory=set)
     """Ids of the requests that were read."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Id of a request that was read -> why it was not carried out, where it was not."""
+    """Id of a read request -> reason why it was not carried out."""
     inbox: int = 0
     """Number of the last of them."""
     held: Mapping[str, Any] | None = None
-    """The pause that nobody has lifted."""
+    """The pause that is still in force."""
     remembered: bool = False
-    """Memory has the exchange."""
+    """Whether memory has stored the exchange."""
     programs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Programs that its owner started and whose end no record has: mark -> call, name, host."""
+    """Programs that its owner started, without a record of their end: mark -> call, name, host."""
     begun: bool = False
-    """Somebody carried it: it was not only put into the journal for others."""
+    """Whether a process has driven it, so that it was more than queued for others."""
 
     @classmethod
     def of(cls, run_id: str, records: Iterable[Record]) -> Self:
@@ -68,7 +68,7 @@ class StoredRun:
         return run
 
     def fold(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Take one more record."""
+        """Add one more record."""
         self.parked = self.ended = None
         if kind in LEDGER_KINDS:
             self.ledger.fold(kind, body)
@@ -78,36 +78,36 @@ class StoredRun:
 
     @property
     def tenant(self) -> str:
-        """Whose run it is, where it was left to workers for somebody."""
+        """The tenant of a run that was queued for workers."""
         return str((self.created.get("deposited") or {}).get("tenant", ""))
 
     @property
     def asks_the_model(self) -> bool:
-        """The model may have been asked already for the answer that is missing."""
+        """Whether the model may already have been asked for the missing answer."""
         return self.next is None and (self.parked is None or self.parked.get("reason") == "interrupted")
 
     @property
     def unbegun(self) -> bool:
-        """The work of the present state is not begun: the run was paused when it came to it."""
+        """Whether the work of the present state has not started, because the run was paused there."""
         paused = self.parked is not None and self.parked.get("reason") in {"paused", "shutdown"}
         return paused and self.next is None
 
     @property
     def questions(self) -> dict[str, Question]:
-        """Key of a call -> what a person is asked about it and has not answered, in the order of the calls."""
+        """Key of a call -> the open question to a person, in the order of the calls."""
         waiting = () if self.ended is not None else self.ledger.waiting
         return {entry.key: self._question(entry, entry.asked or {}) for entry in waiting}
 
     @property
     def decided(self) -> dict[str, Mapping[str, Any]]:
-        """Key of a call -> the answer about it that counted."""
+        """Key of a call -> the answer that counted."""
         entries = self.ledger.entries.values()
         return {entry.key: entry.answer for entry in entries if entry.answer is not None}
 
     async def unread(self, journal: Journal) -> list[Posted]:
-        """Return the requests to the run that it has not read, in order. Raises RunUnknown, Corrupt, StoreDown.
+        """Return the unread requests to the run, in order. Raises RunUnknown, Corrupt, StoreDown.
 
-        A pause that was read may have overtaken an answer, so that the number of the last one read says nothing.
+        A pause may be read before an earlier answer, so the number of the last read request is not sufficient.
         """
         return [posted for posted in await journal.inbox(self.run_id) if posted.id not in self.handled]
 
@@ -136,7 +136,7 @@ class StoredRun:
 
     def _resumed(self, body: Mapping[str, Any]) -> None:
         self.held, self.begun = None, True
-        self.programs.clear()  # they were ended before, or a person says that they have
+        self.programs.clear()  # they were ended before, or a person states that they were
         self._merge(body.get("context") or {})
 
     def _migrated(self, body: Mapping[str, Any]) -> None:
@@ -146,7 +146,7 @@ class StoredRun:
         self._merge(body["context"])
 
     def _recovered(self, body: Mapping[str, Any]) -> None:
-        """Go where a recovery put the run: past the table, and only with this record."""
+        """Apply a recovery: only this record moves the run without an edge of the graph."""
         self.state, self.next = str(body["state"]), None
         self._merge(body.get("context") or {})
 
@@ -193,7 +193,7 @@ class StoredRun:
                 self._say(0, value)
 
     def _say(self, keep: int, added: Sequence[Any]) -> None:
-        """Let these messages follow the first `keep`."""
+        """Keep the first `keep` messages, then add these."""
         self.messages[keep:] = added
 
     _TAKES: ClassVar[Mapping[str, Callable[[StoredRun, Mapping[str, Any]], None]]] = {
@@ -215,5 +215,5 @@ class StoredRun:
 
 
 def _window(before: Sequence[Any], moved: Mapping[str, Any]) -> list[Any]:
-    """Return a window after it moved on."""
+    """Return a window after a change."""
     return [*before[len(before) - moved["last"] :], *moved["add"]]

@@ -1,8 +1,8 @@
-"""The one thread that a store writes with: it takes whatever waits, writes it together, then tells each who asked.
+"""The one thread of a store that writes: it takes all queued jobs, writes them together, then reports each outcome.
 
-An event loop rings for it once a turn, and not once a job: woken by the first job of a turn, the thread would race
-the loop for the interpreter's lock, and commit a hundred runs four at a time. What a job is and how a batch is
-written is each store's own (`_commit`); here are the queue, the room in it, and the telling.
+An event loop wakes it once per turn of the loop, not once per job. Woken by the first job of a turn, the thread would
+compete with the loop for the interpreter's lock, and commit a hundred runs four at a time. Each store defines its
+jobs and how it writes a batch (`_commit`). This module has the queue, its limit, and the delivery of outcomes.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from orchestrator.errors import Corrupt, JournalError, StoreDown
 
 T = TypeVar("T")
 S = TypeVar("S")
-"""What the work of a job is given: a store's transaction or session."""
+"""The argument of a job's work: a store's transaction or session."""
 
 ENOUGH = 64
-"""Jobs that are worth a sync of their own while the loop goes on finding more."""
+"""Jobs that justify their own sync while the loop still adds more."""
 _GO, _END = True, False
-"""What the bell says: there are jobs; write them and end."""
+"""Messages of the bell: there are jobs; write them and end."""
 
 
 class Pending(asyncio.Future[T]):
-    """The outcome of a write that is under way. It cannot be cancelled.
+    """The outcome of a write in flight. It cannot be cancelled.
 
-    A task cancelled while it awaits one gets its CancelledError when the outcome is known, so it never has to
-    guess whether its records are there.
+    A task that is cancelled while it awaits one gets its CancelledError when the outcome is known, so it never has to
+    guess whether its records are stored.
     """
 
     def cancel(self, msg: object = None) -> bool:  # noqa: ARG002  asyncio's signature
-        """Nothing takes a write back."""
+        """Return False: a write cannot be cancelled."""
         return False
 
 
-class Job(Generic[S, T]):
-    """A unit of writing, what it has to do before the transaction, and who waits for it."""
+class WriterJob(Generic[S, T]):
+    """A unit of writing, its preparation before the transaction, and the future of its caller."""
 
     __slots__ = ("first", "loop", "pending", "work")
 
@@ -54,45 +54,46 @@ class Job(Generic[S, T]):
 
 
 class DeferredWork(ABC):
-    """The work of a job that is done later where the store cannot be reached now: to give a run back."""
+    """The work of a job that runs later if the store cannot be reached now: the release of a run."""
 
     __slots__ = ()
 
     @abstractmethod
     def __call__(self, written_through: Any, /) -> None:
-        """Do it."""
+        """Do the work."""
 
 
-Outcome: TypeAlias = tuple[Job[Any, Any], Any, BaseException | None]
-"""A job, and what it returned or why it failed."""
+Outcome: TypeAlias = tuple[WriterJob[Any, Any], Any, BaseException | None]
+"""A job, and its result or its error."""
 
 
 class WriterThread(ABC, Generic[S]):
-    """A thread that owns what is written through, from `start` on.
+    """A thread that owns the writing connection, from `start` on.
 
-    `limit` bounds a batch, and the queue for all but appends. `submit` and `call` belong to event loops, each job to
-    that of its caller; `stop` and `refuse_if_down` to any thread; what is written through to the thread alone.
+    `limit` bounds a batch, and the queue for all jobs but appends. `submit` and `call` belong to event loops, each
+    job to its caller's loop. `stop` and `refuse_if_down` may be called from any thread. Only the thread uses the
+    connection.
     """
 
     def __init__(self, *, limit: int, name: str, noun: str = "journal") -> None:
         self.down: JournalError | None = None
-        """Why nothing is written any more; None while it is."""
+        """The reason why nothing is written any more; None while the thread writes."""
         self.commits = 0
         """Transactions committed, each with one sync."""
         self._limit = limit
         self._noun = noun
-        self._jobs: deque[Job[S, Any]] = deque()
+        self._jobs: deque[WriterJob[S, Any]] = deque()
         self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._ringing: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-        """Loops that will ring at the end of their present turn."""
+        """Loops that will wake the thread at the end of their present turn."""
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        """Who waits for room in the queue."""
-        self._owed: list[Job[S, Any]] = []
-        """Runs to give back whose owners were told that they are, though the store could not be reached then."""
+        """Callers that wait for room in the queue."""
+        self._owed: list[WriterJob[S, Any]] = []
+        """Runs to release whose owners were told so, although the store could not be reached then."""
         self._thread = threading.Thread(target=self._serve, name=f"{noun} {name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start to write."""
         self._thread.start()
 
     # ---- from event loops ----
@@ -100,9 +101,9 @@ class WriterThread(ABC, Generic[S]):
     def submit(self, work: Callable[[S], T], first: Callable[[], None] | None = None) -> Pending[T]:
         """Queue a job and return its outcome to await. Raises StoreDown."""
         self.refuse_if_down()
-        job = Job(work, first)
+        job = WriterJob(work, first)
         self._jobs.append(job)
-        if self.down is not None:  # it went down since we looked: nobody else would answer
+        if self.down is not None:  # it went down since the check, and would never deliver the outcome
             self._fail_queued(self.down)
         if len(self._jobs) == ENOUGH:
             self._bell.put(_GO)
@@ -112,12 +113,12 @@ class WriterThread(ABC, Generic[S]):
         return job.pending
 
     def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wake the thread when every task that was ready has had its say, so that one sync serves them all."""
+        """Wake the thread after every ready task has run, so that one sync serves them all."""
         self._ringing.discard(loop)
         self._bell.put(_GO)
 
     async def call(self, work: Callable[[S], T], first: Callable[[], None] | None = None) -> T:
-        """Wait for room in the queue, then for the job. Raises StoreDown, and what the job raises."""
+        """Wait for room in the queue, then for the job. Raises StoreDown, and the errors of the job."""
         while len(self._jobs) >= self._limit and self.down is None:
             loop = asyncio.get_running_loop()
             room = loop.create_future()
@@ -127,7 +128,7 @@ class WriterThread(ABC, Generic[S]):
         return await self.submit(work, first)
 
     def refuse_if_down(self) -> None:
-        """Raise what took the writer down."""
+        """Raise the error that took the writer down."""
         if self.down is not None:
             raise down(self.down) from self.down
 
@@ -137,21 +138,21 @@ class WriterThread(ABC, Generic[S]):
         self._thread.join(timeout)
 
     def _end(self) -> None:
-        """Tell the thread to end, which may be waiting."""
+        """Ask the thread, which may be waiting, to end."""
         self._bell.put(_END)
 
     # ---- in the thread ----
 
     @abstractmethod
-    def _commit(self, jobs: Sequence[Job[S, Any]]) -> None:
-        """Write some jobs and tell their outcomes."""
+    def _commit(self, jobs: Sequence[WriterJob[S, Any]]) -> None:
+        """Write some jobs and report their outcomes."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Let go of what was written through."""
+        """Release the writing connection."""
 
     def _idle(self) -> float | None:
-        """Do what is due, and return after how many seconds more will be; None for never."""
+        """Do the due work, and return the seconds until the next; None for never."""
         return None
 
     def _serve(self) -> None:
@@ -164,7 +165,7 @@ class WriterThread(ABC, Generic[S]):
             self._close()
 
     def _serve_batch(self) -> bool:
-        jobs: list[Job[S, Any]] = []
+        jobs: list[WriterJob[S, Any]] = []
         more = True
         try:
             jobs, more = self._take(self._idle())
@@ -173,18 +174,18 @@ class WriterThread(ABC, Generic[S]):
                 self._fail(jobs, down(self.down))
             elif jobs:
                 self._commit(jobs)
-        except BaseException as death:  # noqa: BLE001  whatever ends this thread, nobody may wait for ever
+        except BaseException as death:  # noqa: BLE001  no caller may wait for ever when this thread ends
             self.down = StoreDown(f"the {self._noun}'s writer thread died: {type(death).__name__}: {death}")
             self._fail(jobs, self.down)
         return more and self.down is None
 
-    def _take(self, patience: float | None) -> tuple[list[Job[S, Any]], bool]:
-        """Wait for the bell; return what waits, as much as goes into one batch, and whether to go on after it."""
+    def _take(self, patience: float | None) -> tuple[list[WriterJob[S, Any]], bool]:
+        """Wait for the bell; return the jobs of one batch, and whether to continue after it."""
         try:
             more = self._bell.get(timeout=patience)
         except queue.Empty:
             return [], True
-        jobs: list[Job[S, Any]] = []
+        jobs: list[WriterJob[S, Any]] = []
         with contextlib.suppress(IndexError):
             while len(jobs) < self._limit:
                 jobs.append(self._jobs.popleft())
@@ -193,16 +194,16 @@ class WriterThread(ABC, Generic[S]):
             return jobs, True
         return jobs, more
 
-    def _owe(self, job: Job[S, Any]) -> None:
-        """Say that a run is given back, and do it when the store can be reached.
+    def _owe(self, job: WriterJob[S, Any]) -> None:
+        """Report a run as released, and release it when the store can be reached.
 
-        Else it would be held by a process that lives and does not carry it, for as long as that lives.
+        Otherwise it would be held by a living process that does not drive it, for the life of that process.
         """
         self._owed.append(job)
         self._deliver([(job, None, None)])
 
-    def _one_by_one(self, jobs: Sequence[Job[S, Any]], error: Exception) -> None:
-        """Nothing of the batch took effect: find out whose fault it was."""
+    def _one_by_one(self, jobs: Sequence[WriterJob[S, Any]], error: Exception) -> None:
+        """Run the jobs singly after a failed batch, of which nothing took effect, to find the one at fault."""
         if len(jobs) == 1:
             self._fail(jobs, error)
             return
@@ -212,9 +213,9 @@ class WriterThread(ABC, Generic[S]):
             else:
                 self._fail((job,), down(self.down))
 
-    # ---- telling ----
+    # ---- delivery ----
 
-    def _fail(self, jobs: Sequence[Job[S, Any]], error: BaseException) -> None:
+    def _fail(self, jobs: Sequence[WriterJob[S, Any]], error: BaseException) -> None:
         self._deliver([(job, None, _copy(error)) for job in jobs])
 
     def _fail_queued(self, reason: JournalError) -> None:
@@ -229,7 +230,7 @@ class WriterThread(ABC, Generic[S]):
             _tell(loop, _give_room, room)
 
     def _deliver(self, outcomes: Sequence[Outcome]) -> None:
-        """Hand each loop its outcomes in one call: waking a loop costs more than a future."""
+        """Give each loop its outcomes in one call: waking a loop costs more than a future."""
         loops: dict[asyncio.AbstractEventLoop, list[Outcome]] = {}
         for outcome in outcomes:
             loops.setdefault(outcome[0].loop, []).append(outcome)
@@ -238,12 +239,12 @@ class WriterThread(ABC, Generic[S]):
 
 
 def down(reason: JournalError) -> StoreDown:
-    """Return an error that says why the writer is down, and of what kind that is."""
+    """Return an error with the reason and the kind of the failure that took the writer down."""
     return StoreDown(str(reason), reason.kind)
 
 
 def _copy(error: BaseException) -> BaseException:
-    """Return an error of its own for each who waits: a traceback belongs to one."""
+    """Return a separate error for each caller: a traceback belongs to one."""
     if not isinstance(error, StoreDown | Corrupt):
         return error
     copied = down(error) if isinstance(error, StoreDown) else Corrupt(str(error))
@@ -252,7 +253,7 @@ def _copy(error: BaseException) -> BaseException:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[Any], None], argument: object) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so it has no callers any more
         loop.call_soon_threadsafe(callback, argument)
 
 
@@ -263,7 +264,7 @@ def _give_room(room: asyncio.Future[None]) -> None:
 
 def _resolve(outcomes: Sequence[Outcome]) -> None:
     for job, result, error in outcomes:
-        if job.pending.done():  # the thread died halfway through telling
+        if job.pending.done():  # the thread died while it delivered outcomes
             continue
         if error is None:
             job.pending.set_result(result)

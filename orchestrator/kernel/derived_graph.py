@@ -8,13 +8,13 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.kernel.graph import Edge, Graph, enum_of
-from orchestrator.kernel.table import Condition, State, Transition, conditions_name
+from orchestrator.kernel.table import MachineCondition, MachineState, MachineTransition, conditions_name
 
 
 def derive(
     declared: Graph,
-    states: Mapping[str, State],
-    transitions: Iterable[Transition],
+    states: Mapping[str, MachineState],
+    transitions: Iterable[MachineTransition],
     callbacks: Mapping[str, tuple[str, ...]],
 ) -> Graph:
     """Return a declared graph with the states and transitions of a table. Raises GraphError for what lint refuses.
@@ -43,7 +43,7 @@ def _same_or_new(enum: type[StrEnum], names: Iterable[str]) -> type[StrEnum]:
     return enum_of(enum.__name__, kept | {name.upper(): name for name in found if name not in members})
 
 
-def _edge(row: Transition) -> Edge:
+def _edge(row: MachineTransition) -> Edge:
     source = row.source
     dest = source if row.dest is None else row.dest
     return Edge(row.event.name, (source,), dest, _guard(row.conditions), reenter=row.dest == source)
@@ -52,7 +52,7 @@ def _edge(row: Transition) -> Edge:
 class _AllOf:
     """Several conditions of one transition, as one guard."""
 
-    def __init__(self, conditions: tuple[Condition, ...]) -> None:
+    def __init__(self, conditions: tuple[MachineCondition, ...]) -> None:
         self.conditions = conditions
         self.__name__ = conditions_name(conditions) or ""
         self.bounding = any(c.target and getattr(c.func, "bounding", False) for c in conditions)
@@ -70,7 +70,7 @@ class _AllOf:
         return hash(self.__name__)
 
 
-def _guard(conditions: Iterable[Condition]) -> Any:
+def _guard(conditions: Iterable[MachineCondition]) -> Any:
     """Return what the table says of the conditions of a transition: None, the guard, or all of them."""
     listed = tuple(conditions)
     if not listed:

@@ -27,7 +27,7 @@ from orchestrator.errors import (
     RunExists,
     StateTimeout,
 )
-from orchestrator.kernel.cancel_scope import CancelScope
+from orchestrator.kernel.cancel_scope import CallerScope, CancelScope
 from orchestrator.kernel.clock import Alarm, Clock, SystemClock
 from orchestrator.kernel.codec import Codec
 from orchestrator.kernel.finalizer import RunFinalizer
@@ -83,7 +83,9 @@ class Driver:
         self._finalizer = RunFinalizer(
             self._report, self._writer, self._clock, ending=ending, summary=summary, codec=codec
         )
-        self._services = HookServices(self._report, self._executor, self._finalizer, self._clock)
+        self._services = HookServices(
+            self._report, self._writer, self._executor, self._finalizer, self._clock
+        )
         self._strict = strict
 
     async def start(self, run: Run[Any, Any]) -> StrEnum | None:
@@ -148,7 +150,7 @@ class Driver:
 
     async def announce(self, run: Run[Any, Any], kind: str, body: Mapping[str, Any]) -> None:
         """Append a record about a run that is not being driven. Raises what the journal raises."""
-        run.writes.publish = self._report.tell
+        run.writes.publish = self._report.publisher(run)
         run.note(kind, body)
         await self._finalizer.settle(run)
 
@@ -171,7 +173,7 @@ class Driver:
         if run.cursor.ended and event is not None:
             raise InvalidEvent(graph=name, state=run.cursor.state, event=str(event), allowed=())
         run.control.driving = True
-        run.writes.publish = self._report.tell
+        run.writes.publish = self._report.publisher(run)
         run.control.executor, run.control.services = self._executor, self._services
 
     async def _create(self, run: Run[Any, Any]) -> None:
@@ -240,7 +242,7 @@ class Driver:
                 return
             self._stopped(run)
 
-    async def _advance(self, run: Run[Any, Any], scope: CancelScope, *, park: bool) -> None:
+    async def _advance(self, run: Run[Any, Any], scope: CancelScope | CallerScope, *, park: bool) -> None:
         """Fire event after event until the run ends, parks or is stopped; errors become the failure event."""
         turns = 0
         while not (run.cursor.ended or run.control.halted):
@@ -259,7 +261,7 @@ class Driver:
                 raise asyncio.CancelledError  # a hook swallowed it
             turns += 1
             if not turns % _TURNS:
-                await asyncio.sleep(0)
+                await scope.let_others_run()
 
     async def _next(self, run: Run[Any, Any], event: StrEnum | None, *, park: bool) -> bool:
         """Carry out what comes next. Returns False when the run parked for lack of anything."""
@@ -313,7 +315,7 @@ class Driver:
         return not busy and not run.graph.is_working(run.state) and run.state not in run.graph.terminal
 
     def _raised(
-        self, run: Run[Any, Any], scope: CancelScope, event: StrEnum | None, error: Exception
+        self, run: Run[Any, Any], scope: CancelScope | CallerScope, event: StrEnum | None, error: Exception
     ) -> None:
         if scope.cancelled():
             raise asyncio.CancelledError from error  # it came out of the hook under another name

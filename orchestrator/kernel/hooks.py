@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.errors import GraphError
 from orchestrator.kernel.abandonment import host_function
-from orchestrator.kernel.lint import LintRule, Problem
+from orchestrator.kernel.lint import LintProblem, LintRule
 
 if TYPE_CHECKING:
     from orchestrator.kernel.graph import Graph
@@ -62,7 +62,7 @@ def collect(
     """
     points, extra = points or {}, tuple(extra)
     allowed = _arguments(graph, points)
-    problems: list[Problem] = []
+    problems: list[LintProblem] = []
     found: dict[str, list[Hook]] = {}
     hosted: set[str] = set()
     for module, own in [*((module, True) for module in modules), *((module, False) for module in extra)]:
@@ -72,7 +72,7 @@ def collect(
         for name, hook in candidates:
             problem = _misfit(name, hook, module, allowed)
             if problem is None and own and name in found:
-                problem = Problem(LintRule.DUPLICATE_HOOK, f"{_where(module, name)} is defined twice")
+                problem = LintProblem(LintRule.DUPLICATE_HOOK, f"{_where(module, name)} is defined twice")
             if problem is not None:
                 problems.append(problem)
                 continue
@@ -94,11 +94,11 @@ def _arguments(graph: Graph, points: Mapping[str, str]) -> dict[str, list[tuple[
     return allowed
 
 
-def _no_hook(module: object, points: Iterable[str]) -> Problem:
+def _no_hook(module: object, points: Iterable[str]) -> LintProblem:
     name = str(getattr(module, "__name__", None) or repr(module)[:80])
     wanted = ", ".join(("enter_<state>", "leave_<state>", "before_<event>", "after_<event>", *points))
     give = f"give the module or an object with methods named {wanted}"
-    return Problem(LintRule.NO_HOOK, f"{name} ({type(module).__name__}) holds no hook; {give}")
+    return LintProblem(LintRule.NO_HOOK, f"{name} ({type(module).__name__}) holds no hook; {give}")
 
 
 def where(hook: object, name: str) -> str:
@@ -111,16 +111,16 @@ def where(hook: object, name: str) -> str:
 
 def _misfit(
     name: str, hook: object, module: object, allowed: Mapping[str, Sequence[tuple[str, ...]]]
-) -> Problem | None:
+) -> LintProblem | None:
     if inspect.isclass(module):
-        return Problem(LintRule.STRAY_HOOK, f"{_where(module, name)}: give an instance of the class")
+        return LintProblem(LintRule.STRAY_HOOK, f"{_where(module, name)}: give an instance of the class")
     if name not in allowed:
         return _stray(name, module, allowed)
     if not is_async(hook):
-        return Problem(LintRule.SYNC_HOOK, f"{_where(module, name)} is not an async function")
+        return LintProblem(LintRule.SYNC_HOOK, f"{_where(module, name)} is not an async function")
     if not any(takes(hook, len(arguments)) for arguments in allowed[name]):
         wanted = " or ".join(f"({', '.join(arguments)})" for arguments in allowed[name])
-        return Problem(LintRule.HOOK_ARGUMENTS, f"{_where(module, name)} must take {wanted}")
+        return LintProblem(LintRule.HOOK_ARGUMENTS, f"{_where(module, name)} must take {wanted}")
     return None
 
 
@@ -178,7 +178,7 @@ def _where(module: object, name: str) -> str:
     return f"{getattr(module, '__name__', type(module).__name__)}.{name}"
 
 
-def _stray(name: str, module: object, allowed: Iterable[str]) -> Problem:
+def _stray(name: str, module: object, allowed: Iterable[str]) -> LintProblem:
     prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
     alike = [one for one in allowed if one.startswith(prefix)]
     close = difflib.get_close_matches(name, alike, n=2, cutoff=0.7) or difflib.get_close_matches(
@@ -187,20 +187,20 @@ def _stray(name: str, module: object, allowed: Iterable[str]) -> Problem:
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
     if not prefix:  # a public async method of an object that has other things to do as well
         hint += " Prefix it with _ if it is no hook" if close else "; prefix it with _ if it is no hook"
-    return Problem(LintRule.STRAY_HOOK, f"{_where(module, name)} fits no state or event{hint}")
+    return LintProblem(LintRule.STRAY_HOOK, f"{_where(module, name)} fits no state or event{hint}")
 
 
-def _missing(graph: Graph, found: Mapping[str, object]) -> Iterator[Problem]:
+def _missing(graph: Graph, found: Mapping[str, object]) -> Iterator[LintProblem]:
     for state in graph.states:
         name = f"enter_{state.name.lower()}"
         if graph.is_working(state) and name not in found:
-            yield Problem(
+            yield LintProblem(
                 LintRule.MISSING_ENTER, f"no {name} hook, so nothing would leave {state.value!r}", state
             )
         ends = state in graph.terminal and name in found
         if ends and graph.failure is not None and graph.failure_event(state) is None:
             message = f"terminal state {state.value!r} has an enter hook but no failure edge for its errors"
-            yield Problem(LintRule.TERMINAL_WITHOUT_FAILURE, message, state)
+            yield LintProblem(LintRule.TERMINAL_WITHOUT_FAILURE, message, state)
 
 
 # ---- callbacks of a table, as the executor runs them ----

@@ -6,10 +6,13 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from orchestrator.kernel.graph import Edge, Graph
+
+
+T = TypeVar("T")
 
 
 class LintRule(StrEnum):
@@ -44,7 +47,7 @@ class LintRule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class LintProblem:
     """One finding: which rule, where, and in words."""
 
     rule: LintRule
@@ -56,21 +59,21 @@ class Problem:
         return f"{self.rule}: {self.message}"
 
 
-Check: TypeAlias = Callable[["Graph"], Iterator[Problem]]
+Check: TypeAlias = Callable[["Graph"], Iterator[LintProblem]]
 
 
-def structure(graph: Graph) -> list[Problem]:
+def structure(graph: Graph) -> list[LintProblem]:
     """Return the faults that make a table unreadable; with these the other rules cannot be asked."""
     unreadable = list(_unknown_names(graph))
     return unreadable or [problem for check in _STRUCTURE for problem in check(graph)]
 
 
-def behaviour(graph: Graph) -> list[Problem]:
+def behaviour(graph: Graph) -> list[LintProblem]:
     """Return what would go wrong in a run of a readable table."""
     return [problem for check in _BEHAVIOUR for problem in check(graph)]
 
 
-def _unknown_names(graph: Graph) -> Iterator[Problem]:
+def _unknown_names(graph: Graph) -> Iterator[LintProblem]:
     states, events = set(graph.states), set(graph.events)
     used: list[tuple[str, object, Collection[object]]] = [("initial", graph.initial, states)]
     for edge in graph.edges:
@@ -86,7 +89,7 @@ def _unknown_names(graph: Graph) -> Iterator[Problem]:
     for role, unknown, known in used:
         if unknown not in known:
             listed = ", ".join(sorted(repr(str(member)) for member in known))
-            yield Problem(
+            yield LintProblem(
                 LintRule.UNKNOWN_NAME, f"{role} {str(unknown)!r} is not declared; declared: {listed}"
             )
 
@@ -102,38 +105,39 @@ def _failure_names(
         yield "failure event", graph.failure, events
 
 
-def _reserved(graph: Graph) -> Iterator[Problem]:
+def _reserved(graph: Graph) -> Iterator[LintProblem]:
     for member, general in [
         *((state, "STATE") for state in graph.states),
         *((e, "EVENT") for e in graph.events),
     ]:
         if member.name.upper() == general:
             message = f"the name {member.name!r} is taken: hooks of that name are the general ones"
-            yield Problem(LintRule.RESERVED_NAME, message)
+            yield LintProblem(LintRule.RESERVED_NAME, message)
 
 
-def _roles(graph: Graph) -> Iterator[Problem]:
+def _roles(graph: Graph) -> Iterator[LintProblem]:
     for state in graph.states:
         if state in graph.terminal and state in graph.waiting | graph.rest:
             message = f"{state.value!r} is terminal and also a state to wait in"
-            yield Problem(LintRule.ROLE_CONFLICT, message, state)
+            yield LintProblem(LintRule.ROLE_CONFLICT, message, state)
 
 
-def _no_end(graph: Graph) -> Iterator[Problem]:
+def _no_end(graph: Graph) -> Iterator[LintProblem]:
     if not graph.terminal and not graph.rest:
-        yield Problem(LintRule.NO_END, "the graph names neither a terminal nor a rest state")
+        yield LintProblem(LintRule.NO_END, "the graph names neither a terminal nor a rest state")
 
 
-def _unreachable(graph: Graph) -> Iterator[Problem]:
-    reached = _closure({graph.initial}, ((source, dest) for source, _, dest, _ in graph.rows))
+def _unreachable(graph: Graph) -> Iterator[LintProblem]:
+    reached = closure({graph.initial}, ((source, dest) for source, _, dest, _ in graph.rows))
     for state in graph.states:
         if state not in reached:
-            yield Problem(
+            yield LintProblem(
                 LintRule.UNREACHABLE, f"no path leads from {graph.initial.value!r} to {state.value!r}", state
             )
 
 
-def _closure(start: set[StrEnum], arrows: Iterable[tuple[StrEnum, StrEnum]]) -> set[StrEnum]:
+def closure(start: set[T], arrows: Iterable[tuple[T, T]]) -> set[T]:
+    """Return `start` and all that the arrows (source, dest) lead to from there."""
     listed, reached, grew = list(arrows), set(start), True
     while grew:
         fresh = {dest for source, dest in listed if source in reached and dest not in reached}
@@ -146,57 +150,62 @@ def _is_failure(graph: Graph, edge: Edge, source: StrEnum) -> bool:
     return edge.event == graph.failure_event(source)
 
 
-def _trap(graph: Graph) -> Iterator[Problem]:
+def _trap(graph: Graph) -> Iterator[LintProblem]:
     ends = graph.terminal | graph.rest
     onward = [
         (source, dest)
         for source, _, dest, edge in graph.rows
         if dest != source and not _is_failure(graph, edge, source)
     ]
-    alive = _closure(set(ends), ((dest, source) for source, dest in onward))
+    alive = closure(set(ends), ((dest, source) for source, dest in onward))
     for state in graph.states:
         if state in graph.terminal:
             continue
         if not any(source == state for source, _ in onward):
-            yield Problem(LintRule.TRAP, f"no edge but failure leaves {state.value!r}", state)
+            yield LintProblem(LintRule.TRAP, f"no edge but failure leaves {state.value!r}", state)
         elif state not in alive:
-            yield Problem(
+            yield LintProblem(
                 LintRule.NO_WAY_OUT, f"no path but failure leads from {state.value!r} to an end", state
             )
 
 
-def _terminal_exit(graph: Graph) -> Iterator[Problem]:
+def _terminal_exit(graph: Graph) -> Iterator[LintProblem]:
     for source, event, _, edge in graph.rows:
         if source in graph.terminal and not _is_failure(graph, edge, source):
             message = f"{event.value!r} leaves the terminal state {source.value!r}; only a failure edge may"
-            yield Problem(LintRule.TERMINAL_EXIT, message, source, event)
+            yield LintProblem(LintRule.TERMINAL_EXIT, message, source, event)
 
 
-def _guards(graph: Graph) -> Iterator[Problem]:
+def edges_by_event(graph: Graph) -> dict[tuple[StrEnum, StrEnum], list[Edge]]:
+    """Return (source, event) -> its edges, in the order of the table."""
     groups: dict[tuple[StrEnum, StrEnum], list[Edge]] = {}
     for source, event, _, edge in graph.rows:
         groups.setdefault((source, event), []).append(edge)
-    for (source, event), edges in groups.items():
+    return groups
+
+
+def _guards(graph: Graph) -> Iterator[LintProblem]:
+    for (source, event), edges in edges_by_event(graph).items():
         where = f"{event.value!r} in {source.value!r}"
         seen: list[object] = []
         for edge in edges:
             if None in seen or edge.when in seen:
                 message = f"{where}: an earlier edge with the same guard, or none, hides a later one"
-                yield Problem(LintRule.GUARD_OVERLAP, message, source, event)
+                yield LintProblem(LintRule.GUARD_OVERLAP, message, source, event)
             seen.append(edge.when)
         if len(edges) > 1 and None not in seen:
             message = f"{where}: every edge is guarded; add a last one without a guard"
-            yield Problem(LintRule.GUARD_GAP, message, source, event)
+            yield LintProblem(LintRule.GUARD_GAP, message, source, event)
 
 
-def _async_guard(graph: Graph) -> Iterator[Problem]:
+def _async_guard(graph: Graph) -> Iterator[LintProblem]:
     for source, event, _, edge in graph.rows:
         if inspect.iscoroutinefunction(edge.when):
             message = f"the guard of {event.value!r} in {source.value!r} is async; a coroutine is always true"
-            yield Problem(LintRule.ASYNC_GUARD, message, source, event)
+            yield LintProblem(LintRule.ASYNC_GUARD, message, source, event)
 
 
-def _unbounded_cycle(graph: Graph) -> Iterator[Problem]:
+def _unbounded_cycle(graph: Graph) -> Iterator[LintProblem]:
     paced = graph.waiting | graph.rest | graph.terminal  # somebody outside sets the pace there
     free = {
         (source, dest)
@@ -207,58 +216,58 @@ def _unbounded_cycle(graph: Graph) -> Iterator[Problem]:
         and dest not in paced
     }
     for state in graph.states:
-        around = _closure({dest for source, dest in free if source == state}, free)
+        around = closure({dest for source, dest in free if source == state}, free)
         if state in around:
             message = (
                 f"a cycle through {state.value!r} has no budget or progress guard (mark one with @bounding)"
             )
-            yield Problem(LintRule.UNBOUNDED_CYCLE, message, state)
+            yield LintProblem(LintRule.UNBOUNDED_CYCLE, message, state)
 
 
-def _waiting(graph: Graph) -> Iterator[Problem]:
+def _waiting(graph: Graph) -> Iterator[LintProblem]:
     dwell = graph.dwell or {}
     for state in sorted(graph.waiting - set(dwell)):
         message = (
             f"waiting state {state.value!r} declares no time limit; give dwell a pair, or None for no limit"
         )
-        yield Problem(LintRule.WAITING_WITHOUT_LIMIT, message, state)
+        yield LintProblem(LintRule.WAITING_WITHOUT_LIMIT, message, state)
     for state, limit in dwell.items():
         if limit is None:
             continue
         seconds, event = limit
         if not seconds > 0:
             message = f"the time limit of {state.value!r} is {seconds:g} s, not above 0"
-            yield Problem(LintRule.BAD_DWELL, message, state)
+            yield LintProblem(LintRule.BAD_DWELL, message, state)
         edges = [edge for edge in graph.edges_from(state) if edge.event == event]
         if not any(edge.when is None for edge in edges) or any(edge.internal_in(state) for edge in edges):
             message = f"the time limit of {state.value!r} fires {event.value!r}, which may not leave it"
-            yield Problem(LintRule.BAD_DWELL, message, state, event)
+            yield LintProblem(LintRule.BAD_DWELL, message, state, event)
 
 
-def _missing_failure(graph: Graph) -> Iterator[Problem]:
+def _missing_failure(graph: Graph) -> Iterator[LintProblem]:
     if graph.failure is None:
         return
     for state in graph.states:
         if graph.is_working(state) and graph.failure_event(state) is None:
             message = f"{state.value!r} has no edge for its failure event that leaves it whatever guards say"
-            yield Problem(LintRule.MISSING_FAILURE, message, state)
+            yield LintProblem(LintRule.MISSING_FAILURE, message, state)
 
 
-def _internal(graph: Graph) -> Iterator[Problem]:
+def _internal(graph: Graph) -> Iterator[LintProblem]:
     for source, event, _, edge in graph.rows:
         if edge.internal_in(source) and graph.is_working(source):
             message = (
                 f"{event.value!r} stays in the working state {source.value!r}: no enter hook runs after it, "
                 "so nothing would leave the state; use reenter=True"
             )
-            yield Problem(LintRule.INTERNAL_IN_WORKING_STATE, message, source, event)
+            yield LintProblem(LintRule.INTERNAL_IN_WORKING_STATE, message, source, event)
 
 
-def _unused_event(graph: Graph) -> Iterator[Problem]:
+def _unused_event(graph: Graph) -> Iterator[LintProblem]:
     used = {edge.event for edge in graph.edges}
     for event in graph.events:
         if event not in used:
-            yield Problem(LintRule.UNUSED_EVENT, f"event {event.value!r} stands in no edge", None, event)
+            yield LintProblem(LintRule.UNUSED_EVENT, f"event {event.value!r} stands in no edge", None, event)
 
 
 _STRUCTURE: tuple[Check, ...] = (_reserved, _roles, _no_end, _unreachable)

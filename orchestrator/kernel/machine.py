@@ -25,16 +25,16 @@ from orchestrator.errors import EventError, GraphError, InvalidEvent, UnknownEve
 from orchestrator.kernel.derived_graph import derive
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hook, Hooks, awaitable, callback_name, collect, resolve
-from orchestrator.kernel.lint import LintRule, Problem
+from orchestrator.kernel.lint import LintProblem, LintRule
 from orchestrator.kernel.purity import checks_purity
 from orchestrator.kernel.table import (
     CallbackList,
     CompiledTable,
-    Condition,
-    Event,
-    State,
-    Step,
-    Transition,
+    CompiledTransition,
+    MachineCondition,
+    MachineEvent,
+    MachineState,
+    MachineTransition,
     conditions_name,
 )
 
@@ -67,10 +67,10 @@ def value_of(name: Any) -> Any:
 class Machine(transitions.Machine):
     """A compiled graph: a `transitions.Machine` whose states, transitions, conditions and events are ours."""
 
-    state_cls = State
-    transition_cls = Transition
-    event_cls = Event
-    states: OrderedDict[str, State]  # type: ignore[assignment]  # the library's stub names its own class
+    state_cls = MachineState
+    transition_cls = MachineTransition
+    event_cls = MachineEvent
+    states: OrderedDict[str, MachineState]  # type: ignore[assignment]  # the library's stub names its own class
     leave_state: Any
     """Callbacks that run after the on_exit callbacks of any state."""
     enter_state: Any
@@ -107,7 +107,7 @@ class Machine(transitions.Machine):
     # ---- the table, as the library's interface shows and changes it ----
 
     def add_states(self, states: Any, *args: Any, **options: Any) -> None:
-        """Add states: names, dicts with the arguments of `State`, or State objects."""
+        """Add states: names, dicts with the arguments of `MachineState`, or State objects."""
         known = set(self.states)
         super().add_states([value_of(state) for state in listify(states)], *args, **options)
         for name in self.states.keys() - known:
@@ -162,14 +162,14 @@ class Machine(transitions.Machine):
         """The table as a value. Raises GraphError where a change has left a table that cannot work."""
         return self.compiled.graph or self._derived()
 
-    def event(self, state: str, name: str) -> Event:
+    def event(self, state: str, name: str) -> MachineEvent:
         """Return an event of the table by name. Raises UnknownEvent."""
         found = self.events.get(name)
         if found is None:
             raise self._unknown(state, value_of(name))
         return found  # type: ignore[return-value]  # our event_cls
 
-    def steps(self, state: str, event: str) -> tuple[Step, ...]:
+    def steps(self, state: str, event: str) -> tuple[CompiledTransition, ...]:
         """Return what an event may do in a state, in table order. Raises UnknownEvent or InvalidEvent for nothing."""
         return self.compiled.steps.get((state, event)) or self._compiled(value_of(state), value_of(event))
 
@@ -219,7 +219,7 @@ class Machine(transitions.Machine):
 
     # ---- compiling ----
 
-    def _compiled(self, state: str, event: str) -> tuple[Step, ...]:
+    def _compiled(self, state: str, event: str) -> tuple[CompiledTransition, ...]:
         graph = self.graph
         known = self.events.get(event)
         if known is None:
@@ -237,14 +237,14 @@ class Machine(transitions.Machine):
             graph=self._declared.name, state=str(state), event=str(event), known=sorted(self.events)
         )
 
-    def _compile(self, transition: Any) -> Step:
+    def _compile(self, transition: Any) -> CompiledTransition:
         """Flatten what a transition does. Raises GraphError for a callback that cannot be found or called."""
         graph, internal = self.graph, transition.dest is None
         event, source = graph.events(transition.event.name), graph.states(transition.source)
         dest = source if internal else graph.states(transition.dest)
         ahead, enter, after = self._lists(transition, event, source, dest)
         conditions = tuple(self._resolved(condition) for condition in transition.conditions)
-        return Step(
+        return CompiledTransition(
             transition=transition,
             event=event,
             source=source,
@@ -262,6 +262,7 @@ class Machine(transitions.Machine):
             folded=dest in graph.pure
             and graph.is_working(dest)
             and not _hosted(self.hooks, *ahead, *enter, *after),
+            seconds=graph.time_limits.get(dest.value),
             settle_first=_hosted(self.hooks, *ahead),
         )
 
@@ -283,11 +284,13 @@ class Machine(transitions.Machine):
         first = transition is transition.event.transitions[transition.source][0]
         return [*([("prepare_event", self.prepare_event)] if first else []), ("prepare", transition.prepare)]
 
-    def _resolved(self, condition: Condition) -> Condition:
+    def _resolved(self, condition: MachineCondition) -> MachineCondition:
         try:
             condition.resolve(self.hooks.modules, self._declared.name if self._checks_purity else None)
         except LookupError as error:
-            raise GraphError(self._declared.name, [Problem(LintRule.UNKNOWN_CALLBACK, str(error))]) from None
+            raise GraphError(
+                self._declared.name, [LintProblem(LintRule.UNKNOWN_CALLBACK, str(error))]
+            ) from None
         return condition
 
     def _callbacks(self, lists: Iterable[tuple[str, Iterable[Any]]]) -> tuple[tuple[str, Hook], ...]:
@@ -300,7 +303,7 @@ class Machine(transitions.Machine):
                     function = resolve(callback, self.hooks.modules)
                     found.append((slot if callback in own else callback_name(callback), awaitable(function)))
                 except (LookupError, TypeError) as error:
-                    problem = Problem(LintRule.UNKNOWN_CALLBACK, f"{slot}: {error}")
+                    problem = LintProblem(LintRule.UNKNOWN_CALLBACK, f"{slot}: {error}")
                     raise GraphError(self._declared.name, [problem]) from None
         return tuple(found)
 
@@ -342,12 +345,12 @@ class Machine(transitions.Machine):
             at = f"{row.event.name} from {row.source} to {row.dest} if {conditions_name(row.conditions)}"
             yield from ((f"{name} of {at}", getattr(row, name)) for name in ("prepare", "before", "after"))
 
-    def _missing(self, graph: Graph) -> Iterator[Problem]:
+    def _missing(self, graph: Graph) -> Iterator[LintProblem]:
         """Yield a problem for each working state whose enter callbacks are gone: nothing would leave it."""
         for state in graph.states:
             if graph.is_working(state) and not (self.get_state(state.value).on_enter or self.enter_state):
                 text = f"working state {state.value!r} has no enter callback, so nothing would leave it"
-                yield Problem(LintRule.MISSING_ENTER, text, state)
+                yield LintProblem(LintRule.MISSING_ENTER, text, state)
 
 
 def _hosted(hooks: Hooks, *lists: tuple[str, Any]) -> bool:

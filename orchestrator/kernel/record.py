@@ -123,7 +123,7 @@ class BudgetChecked:
 
 
 @fact(frozen=True, slots=True)
-class Attempt:
+class OperationAttempt:
     """One try of an operation that may be tried again.
 
     `operation` is one of OPERATIONS; `outcome` is `ok`, `retry` (another try follows after `delay` seconds)
@@ -172,7 +172,7 @@ class LLMCall:
 
 
 @fact(frozen=True, slots=True)
-class ToolCall:
+class ToolExecution:
     """One tool call, by (iteration, position). `seconds` includes waiting for a slot only in `queued`."""
 
     graph: str
@@ -248,7 +248,7 @@ class RunAdmitted:
 
 
 @fact(frozen=True, slots=True)
-class RunRejected:
+class AdmissionRejected:
     """An engine took a run not in. `reason` is one of REJECTIONS."""
 
     graph: str
@@ -313,19 +313,31 @@ Fact: TypeAlias = (
     | Transition
     | EventFailed
     | GuardEvaluated
-    | Attempt
+    | OperationAttempt
     | LLMCall
-    | ToolCall
+    | ToolExecution
     | BudgetChecked
     | JournalWrite
     | RunParked
     | RunCompleted
     | RunAdmitted
-    | RunRejected
+    | AdmissionRejected
     | RunRecovered
     | RolledBack
     | WorkAbandoned
 )
+
+_KINDS: dict[type, str] = {
+    OperationAttempt: "OperationAttempt",
+    ToolExecution: "ToolExecution",
+    AdmissionRejected: "AdmissionRejected",
+}
+"""Facts whose kind in logs and in the output of commands is not the name of their class."""
+
+
+def kind_of(fact: object) -> str:
+    """Return the kind of a fact as logs and commands print it."""
+    return _KINDS.get(type(fact), type(fact).__name__)
 
 
 # ---- for those who follow one run ----

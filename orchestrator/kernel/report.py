@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from orchestrator.errors import (
@@ -24,6 +25,7 @@ from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import (
     EventFailed,
     Fact,
+    Follower,
     GuardEvaluated,
     Observer,
     RunCompleted,
@@ -33,7 +35,7 @@ from orchestrator.kernel.record import (
     TransitionNote,
 )
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.table import Condition, Step
+from orchestrator.kernel.table import CompiledTransition, MachineCondition
 
 
 class Reporter:
@@ -54,21 +56,35 @@ class Reporter:
             try:
                 receive(fact)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is the observer's own
-                self._observer_failed(receive, error)
+                self._observer_failed(self._routes.observer(type(fact), receive), error)
+
+    def publisher(self, run: Run[Any, Any]) -> Callable[[Fact], None]:
+        """Return what publishes the facts of a run: to the observers, and first to who follows the run."""
+        follower = run.control.follower
+        return self.tell if follower is None else partial(self._tell_followed, follower)
+
+    def _tell_followed(self, follower: Follower, fact: Fact) -> None:
+        try:
+            follower(fact)
+        except Exception as error:  # noqa: BLE001 - as in `tell`
+            self._observer_failed(getattr(follower, "__self__", follower), error)
+        self.tell(fact)
 
     def send(self, run: Run[Any, Any]) -> None:
         """Hand over what was held back."""
-        if run.writes.unpublished:
-            facts, run.writes.unpublished = run.writes.unpublished, []
+        writes = run.writes
+        if writes.unpublished:
+            facts, writes.unpublished = writes.unpublished, []
+            publish = self.publisher(run)
             for fact in facts:
-                self.tell(fact)
+                publish(fact)
 
     def started(self, run: Run[Any, Any], at: float) -> None:
         """Tell that a driver took up the run."""
         run.cursor.parked = False
         origin, run.cursor.is_new = "new" if run.cursor.is_new else "resumed", False
         now = self._clock.monotonic()
-        self.tell(
+        self.publisher(run)(
             RunStarted(
                 run.graph.name,
                 run.run_id,
@@ -84,12 +100,14 @@ class Reporter:
     def parked(self, run: Run[Any, Any], reason: str) -> None:
         """Tell that no driver has the run any more, though it has not ended."""
         run.cursor.parked = True
-        self.tell(RunParked(run.graph.name, run.run_id, run.cursor.state, reason, self._clock.time()))
+        self.publisher(run)(
+            RunParked(run.graph.name, run.run_id, run.cursor.state, reason, self._clock.time())
+        )
 
     def completed(self, run: Run[Any, Any], ending: Ending, summary: object, at: float) -> None:
         """Tell that the run ended."""
         now = self._clock.monotonic()
-        self.tell(
+        self.publisher(run)(
             RunCompleted(
                 run.graph.name,
                 run.run_id,
@@ -106,7 +124,7 @@ class Reporter:
             )
         )
 
-    def transition(self, run: Run[Any, Any], step: Step, now: float) -> Transition:
+    def transition(self, run: Run[Any, Any], step: CompiledTransition, now: float) -> Transition:
         """Return the fact about a step that is being committed at monotonic time `now`."""
         cursor, ctx, note = run.cursor, run.ctx, run.writes.note
         event, source, dest = step.names
@@ -127,7 +145,12 @@ class Reporter:
         return fact if note is None else _annotated(fact, note)
 
     def guard(
-        self, run: Run[Any, Any], step: Step, condition: Condition, result: str, verdict: object = None
+        self,
+        run: Run[Any, Any],
+        step: CompiledTransition,
+        condition: MachineCondition,
+        result: str,
+        verdict: object = None,
     ) -> None:
         """Tell what a guard said: `allow`, `deny` or `error`.
 
@@ -164,8 +187,7 @@ class Reporter:
         run.emit(fact)
         return fact
 
-    def _observer_failed(self, receive: Callable[[Fact], None], error: Exception) -> None:
-        observer = getattr(receive, "__self__", receive)
+    def _observer_failed(self, observer: object, error: Exception) -> None:
         name = type(observer).__name__
         self.errors[name] += 1
         for hear in self._counting:
@@ -191,6 +213,10 @@ class _Routes(dict[type[Fact], tuple[Callable[[Any], None], ...]]):
         asked = (_receiver(observer, kind) for observer in self._observers)
         self[kind] = found = tuple(receive for receive in asked if receive is not None)
         return found
+
+    def observer(self, kind: type[Fact], receive: Callable[[Any], None]) -> object:
+        """Return the observer that gave `receive` for a kind of facts."""
+        return next(one for one in self._observers if _receiver(one, kind) == receive)
 
 
 def _receiver(observer: Observer, kind: type[Fact]) -> Callable[[Any], None] | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.kernel.outcome import Ending
     from orchestrator.kernel.record import EventFailed, Fact, Follower, TransitionNote
     from orchestrator.kernel.suspension import HookServices
-    from orchestrator.kernel.table import Step
+    from orchestrator.kernel.table import CompiledTransition
     from orchestrator.kernel.transition_executor import TransitionExecutor
 
 
@@ -41,7 +41,9 @@ class Cursor:
     """The event to fire next."""
     event_object: Any = None
     """The object that the event stands for, in a machine whose events are objects: guards and actions take it."""
-    step: Step | None = None
+    guard_answer: tuple[object, Any] | None = None
+    """An async guard and its answer, which its condition reads."""
+    step: CompiledTransition | None = None
     """The edge in flight, or taken last: event, source, dest, guard_name."""
     committed: bool = False
     """That edge has been committed."""

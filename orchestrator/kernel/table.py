@@ -5,7 +5,8 @@
 library's attributes (`on_enter`, `on_exit`, `conditions`, `prepare`, `before`, `after`, `source`, `dest`) and its
 methods (`add_callback`, `trigger`, `execute`). What differs from AsyncMachine is listed in this folder's README.
 
-A `Step` is a cache: the lists of one transition, resolved and flattened. The machine drops it when a list changes.
+A `CompiledTransition` is a cache: the lists of one transition, resolved and flattened. The machine drops it when a list
+changes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from orchestrator.kernel.run import add_may_method
 if TYPE_CHECKING:
     from orchestrator.kernel.graph import Graph
     from orchestrator.kernel.machine import Machine
+    from orchestrator.kernel.record import Transition as Fact
     from orchestrator.kernel.run import Run
+    from orchestrator.kernel.transition_executor import TransitionExecutor
+    from orchestrator.kernel.writer import Late
 
 
 class CallbackList(list[Any]):
@@ -87,7 +91,7 @@ class Watched:
         vars(self).update(others, machine=machine)
 
 
-class State(Watched, core.State):
+class MachineState(Watched, core.State):
     """A state. `name` is its value in the graph's enum, as in logs, labels and the journal."""
 
     lists = frozenset({"on_enter", "on_exit"})
@@ -96,7 +100,7 @@ class State(Watched, core.State):
     on_exit: CallbackList
 
 
-class Condition(core.Condition):
+class MachineCondition(core.Condition):
     """A guard of a transition. Its answer is a `Verdict`, or anything else that is true or false.
 
     The library compares an answer with True; a Verdict is an object, so its truth is compared here.
@@ -142,22 +146,22 @@ class Condition(core.Condition):
         return self.allows(self.evaluate(run))
 
 
-def conditions_name(conditions: Iterable[Condition]) -> str | None:
+def conditions_name(conditions: Iterable[MachineCondition]) -> str | None:
     """Return the name of the conditions of a transition in tables, logs and metrics; None without any."""
     return ", ".join(condition.name for condition in conditions) or None
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CompiledTransition:
     """What one transition does, flattened from the lists of its machine, state and itself."""
 
-    transition: Transition
+    transition: MachineTransition
     event: StrEnum
     source: StrEnum
     dest: StrEnum
     names: tuple[str, str, str]
     """The values of these three; reading `value` of a member is a call."""
-    conditions: tuple[Condition, ...]
+    conditions: tuple[MachineCondition, ...]
     guard_name: str | None
     prepare: tuple[tuple[str, Hook], ...]
     """prepare_event, prepare: before the conditions are evaluated."""
@@ -173,6 +177,8 @@ class Step:
     """It is the failure edge of its source. No hook may prevent it."""
     folded: bool
     """The record may be written together with the next one: nothing outside `run.ctx` depends on it."""
+    seconds: float | None
+    """How long the run may stay in the state that it leads to; None without a limit."""
     settle_first: bool
     """A host's hook runs before the state changes, so everything folded so far must be durable by then."""
 
@@ -184,11 +190,11 @@ class CompiledTable:
     The library's Machine has `__getattr__`, which makes each read of its attributes slow; the runs keep this instead.
     """
 
-    events: Mapping[str, Event] = field(default_factory=dict)
+    events: Mapping[str, MachineEvent] = field(default_factory=dict)
     """The machine's own mapping: name -> event."""
     graph: Graph | None = None
     """The table as a value."""
-    steps: dict[tuple[str, str], tuple[Step, ...]] = field(default_factory=dict)
+    steps: dict[tuple[str, str], tuple[CompiledTransition, ...]] = field(default_factory=dict)
     """(state, event) -> what the event may do there, in table order."""
     enter: dict[str, tuple[tuple[str, Hook], ...]] = field(default_factory=dict)
     """State -> the callbacks that run when it is entered."""
@@ -200,50 +206,79 @@ class CompiledTable:
         self.enter.clear()
 
 
-class Transition(Watched, core.Transition):
+class MachineTransition(Watched, core.Transition):
     """A transition: source, destination (None is internal), conditions and callbacks."""
 
-    condition_cls = Condition
+    condition_cls = MachineCondition
     lists = frozenset({"conditions", "prepare", "before", "after"})
     machine: Machine
     prepare: CallbackList
     before: CallbackList
     after: CallbackList
     conditions: Any
-    event: Event
+    event: MachineEvent
     number: int
     """Position in the table."""
 
-    async def execute(  # type: ignore[override]  # the run is our event data
-        self, run: Run[Any, Any], step: Step, began: float
-    ) -> bool:
+    def execute(  # type: ignore[override]  # the run is our event data, and the caller awaits it
+        self, run: Run[Any, Any], step: CompiledTransition, began: float
+    ) -> Coroutine[Any, Any, bool]:
         """Carry out the transition: veto hooks, journal, state, observers, enter and after hooks, in this order.
 
-        The conditions have been evaluated. Returns False where the run was stopped before the state changed. Raises
-        what a hook or the journal raises. `began` is when the event was triggered, in monotonic seconds.
+        The conditions have been evaluated. What needs no waiting is done when this returns; the caller awaits the rest
+        at once. That returns False where the run was stopped before the state changed. Raises what a hook or the
+        journal raises. `began` is when the event was triggered, in monotonic seconds.
         """
         executor = run.control.executor
         assert executor is not None  # noqa: S101 - Event.trigger looked
-        now = executor.now() if step.prepare else began
         if step.ahead:
-            asked = executor.now()
-            if not await executor.veto_hooks(run, step):
-                return False
-            now = executor.now()
-            began += now - asked
+            return self._ask_first(executor, run, step, began)
+        return self._commit(executor, run, step, executor.now() if step.prepare else began, began)
+
+    async def _ask_first(
+        self, executor: TransitionExecutor, run: Run[Any, Any], step: CompiledTransition, began: float
+    ) -> bool:
+        """Run the hooks that may veto, then commit; their time is not the kernel's."""
+        asked = executor.now()
+        if not await executor.veto_hooks(run, step):
+            return False
+        now = executor.now()
+        return await self._commit(executor, run, step, now, began + now - asked)
+
+    def _commit(
+        self,
+        executor: TransitionExecutor,
+        run: Run[Any, Any],
+        step: CompiledTransition,
+        now: float,
+        began: float,
+    ) -> Coroutine[Any, Any, bool]:
+        """Write the record, set the state, tell observers; return the hooks behind that, which the caller awaits."""
         fact = executor.draft(run, step, now)
         writing = None if fact is None else executor.journal(run, step)
-        late = None if writing is None else await writing
+        if writing is not None:
+            return self._commit_later(executor, run, step, fact, now, began, writing)
         self._change_state(run)
-        executor.state_set(run, step, now)
-        executor.complete(run, fact, began)
+        return executor.complete(run, step, fact, now, began)
+
+    async def _commit_later(  # noqa: PLR0917 - the parts of one transition
+        self,
+        executor: TransitionExecutor,
+        run: Run[Any, Any],
+        step: CompiledTransition,
+        fact: Fact | None,
+        now: float,
+        began: float,
+        writing: Late,
+    ) -> bool:
+        """Commit once the record is durable. A cancellation that came meanwhile is raised before any further hook."""
+        late = await writing
+        self._change_state(run)
+        hooks = executor.complete(run, step, fact, now, began)
         if late is not None:
+            hooks.close()
             raise late
-        if run.control.halted or not (step.internal or await executor.enter(run, step.enter)):
-            return True
-        if step.after:
-            await executor.after_hooks(run, step)
-        return True
+        return await hooks
 
     def _change_state(self, run: Run[Any, Any]) -> None:  # type: ignore[override]  # the run is our event data
         """Set the run's cursor to the destination. Raises MachineError where a hook has set it to something else."""
@@ -254,7 +289,7 @@ class Transition(Watched, core.Transition):
             cursor.state = self.dest
 
 
-class Event(core.Event):
+class MachineEvent(core.Event):
     """An event: for each source its transitions, in the order of the table."""
 
     machine: Machine
@@ -266,7 +301,7 @@ class Event(core.Event):
     def add_transition(self, transition: core.Transition) -> None:
         """Add a transition to the table."""
         super().add_transition(transition)
-        if not isinstance(transition, Transition):
+        if not isinstance(transition, MachineTransition):
             raise GraphError(
                 self.machine.name, [f"{transition!r} is no transition of ours; use add_transition"]
             )

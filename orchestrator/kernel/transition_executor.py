@@ -11,12 +11,12 @@ from orchestrator.errors import Fenced, JournalError, Refused, RunError
 from orchestrator.kernel.clock import Clock, micros
 from orchestrator.kernel.failure import error_body
 from orchestrator.kernel.hooks import Hook, where
-from orchestrator.kernel.journal import Draft
+from orchestrator.kernel.journal import draft
 from orchestrator.kernel.record import EventFailed, Transition, TransitionNote
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.run_parts import Control
-from orchestrator.kernel.table import Step
+from orchestrator.kernel.table import CompiledTransition
 from orchestrator.kernel.writer import Late, Writer
 
 
@@ -47,29 +47,32 @@ class TransitionExecutor:
 
     async def go_on(self, run: Run[Any, Any]) -> None:
         """Go on with a run in a state whose work was cut short: the enter hooks, then the after hooks of the edge."""
-        if (
-            await self.enter(run)
-            and run.cursor.step is not None
-            and run.cursor.step.dest.value == run.cursor.state
-        ):
-            await self.after_hooks(run, run.cursor.step)
+        step, state = run.cursor.step, run.cursor.state
+        came = step is not None and step.dest.value == state
+        await self.enter(run, after=step.after if step is not None and came else ())
 
-    async def enter(self, run: Run[Any, Any], hooks: tuple[tuple[str, Hook], ...] | None = None) -> bool:
-        """Run the enter hooks of the present state; the last event that one returns is the pending one then.
+    async def enter(
+        self,
+        run: Run[Any, Any],
+        hooks: tuple[tuple[str, Hook], ...] | None = None,
+        after: tuple[tuple[str, Hook], ...] = (),
+    ) -> bool:
+        """Run the enter hooks of the present state and then `after` hooks; the last event returned is pending then.
 
-        An event that was pending before, because the caller gave one, stays. Returns False when halted, and where a
-        paused run was only let out of its last state because it would have lost that state's work.
+        An event that was pending before, because the caller gave one, stays. Nothing more is run where the run is
+        halted, and where a paused run was only let out of its last state because it would have lost that state's work.
+        Returns True: the transition was carried out.
         """
         cursor, control = run.cursor, run.control
         if control.pause_request is not None and cursor.event_object is not None:
-            return False
+            return True
         chosen: StrEnum | None = None
         by: tuple[str, Hook] | None = None
         for named in run.machine.enter_hooks(cursor.state) if hooks is None else hooks:
             cursor.hook, hook = named
             answer = await hook(run)
             if control.halted:
-                return False
+                return True
             if answer is not None:
                 chosen, by = answer, named
         cursor.entry_pending = False
@@ -77,6 +80,8 @@ class TransitionExecutor:
             cursor.pending_event = chosen
             if by is not None and chosen == run.graph.failure_events[cursor.state] and cursor.error is None:
                 self._gave_up(run, *by)
+        if after:
+            await self._callbacks(run, after)
         return True
 
     def due(self, run: Run[Any, Any]) -> float | None:
@@ -96,7 +101,7 @@ class TransitionExecutor:
 
     # ---- the parts of a transition, in their order ----
 
-    def choose(self, run: Run[Any, Any], steps: Sequence[Step]) -> Step:
+    def choose(self, run: Run[Any, Any], steps: Sequence[CompiledTransition]) -> CompiledTransition:
         """Return the first transition whose conditions hold; each guard is evaluated once and counted.
 
         Raises Refused where none does, and what a guard raises.
@@ -115,12 +120,15 @@ class TransitionExecutor:
             reason, graph=run.graph.name, state=run.cursor.state, event=steps[0].event, verdict=denial
         )
 
-    async def prepare_and_execute(self, run: Run[Any, Any], steps: Sequence[Step], began: float) -> bool:
+    async def prepare_and_execute(
+        self, run: Run[Any, Any], steps: Sequence[CompiledTransition], began: float
+    ) -> bool:
         """Choose as `choose` does, and run the prepare callbacks of a transition before its conditions."""
         refusal: Refused | None = None
         for step in steps:
             run.cursor.step = step
-            if not await self._callbacks(run, step.prepare):
+            await self._callbacks(run, step.prepare)
+            if run.control.halted:
                 return False
             try:
                 self.choose(run, (step,))
@@ -131,7 +139,7 @@ class TransitionExecutor:
         assert refusal is not None  # noqa: S101 - there is at least one step
         raise refusal
 
-    async def veto_hooks(self, run: Run[Any, Any], step: Step) -> bool:
+    async def veto_hooks(self, run: Run[Any, Any], step: CompiledTransition) -> bool:
         """Run the hooks that may veto; on a failure edge their errors are only published. False when halted."""
         if step.settle_first and self._writer is not None:
             await self._settle(self._writer, run, step)
@@ -147,7 +155,7 @@ class TransitionExecutor:
                 return False
         return True
 
-    def _allowed(self, run: Run[Any, Any], step: Step) -> Any:
+    def _allowed(self, run: Run[Any, Any], step: CompiledTransition) -> Any:
         """Return True where every condition of a transition holds, else the answer of the first that does not."""
         for condition in step.conditions:
             run.cursor.hook = condition.label
@@ -165,7 +173,7 @@ class TransitionExecutor:
                 return answer if answer is not True else None
         return True
 
-    async def _settle(self, writer: Writer, run: Run[Any, Any], step: Step) -> None:
+    async def _settle(self, writer: Writer, run: Run[Any, Any], step: CompiledTransition) -> None:
         """Before a host's hook: make durable all it may depend on, the work of the present state included."""
         writer.context(run, step.event)
         writing = self._write(writer, run, step)
@@ -174,14 +182,14 @@ class TransitionExecutor:
         if late is not None:
             raise late
 
-    def _veto(self, run: Run[Any, Any], step: Step, error: Exception) -> NoReturn:
+    def _veto(self, run: Run[Any, Any], step: CompiledTransition, error: Exception) -> NoReturn:
         """Raise what a hook raised; a refusal gets the place it was said in."""
         if not isinstance(error, Refused) or error.event:
             raise error
         place = {"graph": run.graph.name, "state": run.cursor.state, "event": step.event.value}
         raise Refused(error.reason, verdict=error.verdict, **place) from error
 
-    def draft(self, run: Run[Any, Any], step: Step, now: float) -> Transition | None:
+    def draft(self, run: Run[Any, Any], step: CompiledTransition, now: float) -> Transition | None:
         """Hold back the fact about a step until its record is written, and draft that.
 
         None where no journal is left, or there is nobody to tell.
@@ -200,12 +208,12 @@ class TransitionExecutor:
         if self.journals:
             body = _body(fact, run.elapsed(now), cursor.failure if step.failing else None)
             writes.drafts.append(
-                Draft("transition", body if writes.note is None else _annotated(body, writes.note))
+                draft("transition", body if writes.note is None else _annotated(body, writes.note))
             )
             writes.seconds = 0.0
         return fact
 
-    def journal(self, run: Run[Any, Any], step: Step) -> Late | None:
+    def journal(self, run: Run[Any, Any], step: CompiledTransition) -> Late | None:
         """Make a step durable, with what changed of the context; where the step is folded, with the next one.
 
         Returns as `Writer.write`.
@@ -221,7 +229,7 @@ class TransitionExecutor:
         run.writes.seconds += self.now() - asked
         return writing
 
-    def _write(self, writer: Writer, run: Run[Any, Any], step: Step) -> Late | None:
+    def _write(self, writer: Writer, run: Run[Any, Any], step: CompiledTransition) -> Late | None:
         """Write what is folded. A journal that breaks cannot keep a failed run from failing either."""
         try:
             writing = writer.write(run)
@@ -230,7 +238,9 @@ class TransitionExecutor:
             return None
         return None if writing is None else self._written(writing, run, step)
 
-    async def _written(self, writing: Late, run: Run[Any, Any], step: Step) -> asyncio.CancelledError | None:
+    async def _written(
+        self, writing: Late, run: Run[Any, Any], step: CompiledTransition
+    ) -> asyncio.CancelledError | None:
         asked = self.now()
         try:
             return await writing
@@ -240,30 +250,39 @@ class TransitionExecutor:
         finally:
             run.writes.seconds += self.now() - asked
 
-    def _unwritten(self, run: Run[Any, Any], step: Step, error: Exception) -> None:
+    def _unwritten(self, run: Run[Any, Any], step: CompiledTransition, error: Exception) -> None:
         if not step.failing or isinstance(error, Fenced):
             raise error
         self._report.failed(run, step.event, error)
 
-    def state_set(self, run: Run[Any, Any], step: Step, now: float) -> None:
-        """Update the times of a run whose state was set: the record is durable, or folded."""
-        cursor, control = run.cursor, run.control
+    def complete(
+        self, run: Run[Any, Any], step: CompiledTransition, fact: Transition | None, now: float, began: float
+    ) -> Coroutine[Any, Any, bool]:
+        """Complete a transition whose state is set: the record is durable, or folded. The caller awaits the hooks.
+
+        Updates the run's times, puts the kernel's own time since `began` into the fact, which no observer has yet, and
+        publishes what waited.
+        """
+        cursor, control, writes = run.cursor, run.control, run.writes
         cursor.committed = True
-        cursor.pending_event = run.writes.note = None
+        cursor.pending_event = writes.note = None
         if not step.internal:
             cursor.entered_at = now
             cursor.entry_pending = True
             if control.overdue is not None:
                 self._left(control)
             if control.alarm is not None:
-                control.alarm.set(self.due(run))
-
-    def complete(self, run: Run[Any, Any], fact: Transition | None, began: float) -> None:
-        """Put the kernel's own time since `began` into the fact, which no observer has yet; publish what waited."""
+                due = control.expires_at
+                if step.seconds is not None and (due is None or now + step.seconds <= due):
+                    due = now + step.seconds
+                control.alarm.set(due)
         if fact is not None:
-            fact.overhead = self.now() - began - run.writes.seconds  # type: ignore[misc]
-        if not run.writes.has_transition:
+            fact.overhead = self.now() - began - writes.seconds  # type: ignore[misc]
+        if not writes.has_transition:
             self._report.send(run)
+        if control.halted:
+            return self._callbacks(run, ())
+        return self._callbacks(run, step.after) if step.internal else self.enter(run, step.enter, step.after)
 
     def _left(self, control: Control) -> None:
         """Forget the time limit of a state that is left, and the interruption for it if it came too late."""
@@ -278,17 +297,13 @@ class TransitionExecutor:
         run.cursor.error = RunError(f"{asked} and no error; raise one that says why")
         run.cursor.failure = self._report.failed(run, None, run.cursor.error)
 
-    async def after_hooks(self, run: Run[Any, Any], step: Step) -> None:
-        """Run the after hooks of a transition."""
-        await self._callbacks(run, step.after)
-
     async def _callbacks(self, run: Run[Any, Any], hooks: Sequence[tuple[str, Hook]]) -> bool:
-        """Run hooks that return nothing. Returns False when halted."""
+        """Run hooks that return nothing, until the run is halted. Returns True."""
         for named in hooks:
             run.cursor.hook = named[0]
             _check_none(named, await named[1](run))
             if run.control.halted:
-                return False
+                break
         return True
 
 

@@ -1,1 +1,1 @@
-"""Messages, requests, answers and usage of models, retry, and structured output."""
+"""Messages, requests, answers and usage of models; retries; structured output."""

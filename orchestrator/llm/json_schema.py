@@ -1,11 +1,11 @@
-"""Values checked against JSON schemas from outside, in time that grows with the value whatever the schema says.
+"""Check values against JSON schemas from outside, in time that is linear in the value for every schema.
 
-A `pattern` is a program of whoever wrote the schema. With a regular expression engine that backtracks, `^(a+)+$` takes
-longer than the universe lasts for forty characters, and no deadline interrupts it. `jsonschema-rs` has an engine that
-is linear; it knows neither look-around nor back-references, so a schema that uses them is refused. Nothing is fetched:
-a reference to another document, by the network or by a file, is refused as well.
+The author of a schema controls each `pattern` in it. A regular expression engine that backtracks needs longer than
+the universe lasts for `^(a+)+$` and forty characters, and no deadline interrupts it. `jsonschema-rs` has a linear
+engine. It supports neither look-around nor back-references, so a schema that uses them is refused. Nothing is
+fetched: a reference to another document, in the network or in a file, is refused too.
 
-The package is imported with the first schema: `import orchestrator` must not pay for it.
+The package is imported for the first schema, so that `import orchestrator` stays cheap.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
     from jsonschema_rs import ValidationError, Validator
 
 _DEEPEST = 250
-"""Levels of a value; the checker calls itself for each."""
+"""Maximum nesting of a value in levels; the checker recurses for each level."""
 _LONGEST = 300
 _DEFINITIONS = frozenset(("$defs", "definitions"))
 _HEAVIEST = 100_000
-"""Subschemas, each counted as often as references lead to it: a value may be checked against all of them."""
+"""Maximum number of subschemas, each counted once per reference to it: a value may be checked against all of them."""
 
 
 class SchemaFault(NamedTuple):
-    """What is wrong at one place of a value; the path is empty for the value itself."""
+    """A fault at one place of a value; the path is empty for the value itself."""
 
     path: tuple[str | int, ...]
     message: str
 
 
 class UnusableSchema(ValueError):
-    """A schema that values cannot be checked against; the message is a clause that says why."""
+    """No value can be checked against the schema; the message is a clause that gives the reason."""
 
 
 class UnusablePattern(UnusableSchema):
-    """A regular expression that is none, or that cannot be checked in linear time."""
+    """A text is not a regular expression, or it cannot be matched in linear time."""
 
 
 Check: TypeAlias = Callable[[Any], list[SchemaFault]]
 
 
 def checker(schema: Mapping[str, Any]) -> Check:
-    """Return the function that lists what is wrong with a value. Raises UnusableSchema."""
+    """Return a function that lists the faults of a value. Raises UnusableSchema."""
     try:
         _check_weight(schema)
         validator = _validator(dict(schema))
     except UnusableSchema:
         raise
-    except (ValueError, RecursionError) as error:  # deep nesting, a number that is too long, half a character
+    except (ValueError, RecursionError) as error:  # too deep, a number that is too long, or a lone surrogate
         raise UnusableSchema(f"it cannot be read ({_shortened(str(error))})") from error
 
     def check(value: Any) -> list[SchemaFault]:
@@ -61,7 +61,7 @@ def checker(schema: Mapping[str, Any]) -> Check:
         try:
             errors = validator.iter_errors(encodable(value))
             return [SchemaFault(tuple(error.instance_path), _shortened(error.message)) for error in errors]
-        except ValueError as error:  # a number that is too long, a key that is no text
+        except ValueError as error:  # a number that is too long, or a key that is not text
             return [SchemaFault((), f"the value cannot be checked ({_shortened(str(error))})")]
 
     return check
@@ -78,21 +78,21 @@ def _validator(schema: dict[str, Any]) -> Validator:
         if not isinstance(error.kind, ValidationErrorKind.Referencing):
             raise _unusable(error, is_pattern=isinstance(error.kind, ValidationErrorKind.Format)) from error
         if "$schema" in schema and "meta-schema" in error.message:
-            # An unknown dialect is read as the newest one, as most servers mean it.
+            # An unknown dialect is read as the newest one, because most servers mean that one.
             return _validator({name: part for name, part in schema.items() if name != "$schema"})
         problem = error.message.partition(" and retrieving")[0]
         raise UnusableSchema(f"a reference leads out of it, and nothing is fetched ({problem})") from error
 
 
 def _check_weight(schema: Mapping[str, Any]) -> None:
-    """Raise UnusableSchema for references that multiply: a check would take exponential time."""
+    """Raise UnusableSchema for references that multiply, because a check would take exponential time."""
     if _weight(schema) > _HEAVIEST:
         text = f"it has more than {_HEAVIEST:,} subschemas, each counted as often as $ref leads to it"
         raise UnusableSchema(text)
 
 
 def _weight(schema: Mapping[str, Any]) -> int:
-    """Return how many subschemas there are with every local reference replaced; a recursive one counts once."""
+    """Return the number of subschemas after every local reference is replaced; a recursive one counts once."""
     weights: dict[int, int] = {}
 
     def weigh(part: Any) -> int:
@@ -100,7 +100,7 @@ def _weight(schema: Mapping[str, Any]) -> int:
             return 0
         if id(part) in weights:
             return weights[id(part)]
-        weights[id(part)] = 1  # what leads back to itself
+        weights[id(part)] = 1  # a reference back to itself
         inner = (
             [part[name] for name in part if name not in _DEFINITIONS] if isinstance(part, Mapping) else part
         )
@@ -114,7 +114,7 @@ def _weight(schema: Mapping[str, Any]) -> int:
 
 
 def _at(schema: Mapping[str, Any], reference: str) -> Any:
-    """Return what a JSON pointer of the same document leads to, None where it leads nowhere."""
+    """Return the target of a JSON pointer in the same document, or None if it has no target."""
     found: Any = schema
     for escaped in unquote(reference).removeprefix("#").split("/")[1:]:
         name = escaped.replace("~1", "/").replace("~0", "~")
@@ -155,7 +155,7 @@ def _is_deep(value: Any) -> bool:
 
 
 def _shortened(message: str) -> str:
-    """Cut the middle out of a message that quotes a long value; what is wrong stands at its end."""
+    """Cut the middle out of a message that quotes a long value; the fault is named at its end."""
     return (
         message if len(message) <= _LONGEST else f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
     )

@@ -1,4 +1,4 @@
-"""Wire values: what goes to a model and comes back. Frozen; no behaviour but translation to OpenAI's chat form."""
+"""Values that are sent to a model and returned by it. They are frozen and only translate to OpenAI's chat form."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from orchestrator.llm.usage import Usage as Usage  # noqa: PLC0414
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 Content: TypeAlias = str | list[dict[str, Any]] | None
-"""Text, OpenAI content parts passed through untouched, or nothing."""
+"""Text, OpenAI content parts that are passed through unchanged, or nothing."""
 
 
 @value(frozen=True, slots=True)
 class ToolCall:
-    """One call a model asked for. Ids repeat and can be empty in real data: a call is known by (turn, position)."""
+    """One call that a model requested. Ids repeat and can be empty: a call is identified by (turn, position)."""
 
     id: str
     name: str
     arguments: str = "{}"
-    """The JSON text exactly as received; it may be empty, `null`, cut off or no object."""
+    """The JSON text exactly as received; it may be empty, `null`, cut off or not an object."""
 
     def to_openai(self) -> dict[str, Any]:
         """Return the call in OpenAI chat form."""
@@ -56,14 +56,14 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The content as plain text: text parts joined by line breaks, other parts left out."""
+        """The content as plain text: text parts joined by line breaks, without the other parts."""
         if isinstance(self.content, str):
             return self.content
         parts = self.content or ()
         return "\n".join(str(part["text"]) for part in parts if part.get("type") == "text")
 
     def to_openai(self, *, strict: bool = False) -> dict[str, Any]:
-        """Return OpenAI chat form. `strict` leaves out the members that OpenAI itself does not know."""
+        """Return OpenAI chat form. `strict` omits the members that OpenAI itself does not know."""
         raw: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.tool_calls:
             raw["tool_calls"] = [call.to_openai() for call in self.tool_calls]
@@ -103,11 +103,11 @@ _ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
 
 
 class Transcript(Sequence[Message]):
-    """A fixed-length read-only view of an append-only message list.
+    """A read-only view of fixed length over an append-only message list.
 
-    A request shows the model everything said so far. Copying that list for each turn would make turn 1,000 dearer
-    than turn 50, so a request holds this view instead: later appends are invisible to it, `tail` is seen by this
-    request only and never becomes history.
+    A request shows the model every earlier message. A copy of that list in each turn would make turn 1,000 slower
+    than turn 50, so a request has this view instead. Later appends are invisible to it. Only this request sees
+    `tail`, which never becomes history.
     """
 
     __slots__ = ("_items", "_length", "_tail")
@@ -141,7 +141,7 @@ class Transcript(Sequence[Message]):
     __hash__ = None  # type: ignore[assignment]
 
     def views(self, items: list[Message]) -> bool:
-        """Return whether this shows the first messages of that very list."""
+        """Return whether this view shows the first messages of exactly that list."""
         return self._items is items
 
     def __repr__(self) -> str:
@@ -162,18 +162,18 @@ _ANTHROPIC = ("end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn
 FINISH_REASONS = frozenset(
     (*_OPENAI, *_ANTHROPIC, "model_context_window_exceeded", "max_output_tokens", "error")
 )
-"""Why models say that they stopped, in the words of the vendors that are known."""
+"""The reasons that known vendors give for the end of an answer."""
 
 
 def finish_word(reason: object) -> str | None:
-    """Return one of FINISH_REASONS as it is, None for None, and `_other` for anything else: it is text from outside."""
+    """Return one of FINISH_REASONS unchanged, None for None, and `_other` for any other text from outside."""
     if reason is None:
         return None
     return reason if isinstance(reason, str) and reason in FINISH_REASONS else "_other"
 
 
 def encodable(value: Any) -> Any:
-    """Return text or JSON data in a form that UTF-8 has: a lone surrogate would stop the journal, and a request."""
+    """Return text or JSON data without lone surrogates: UTF-8 cannot encode them for the journal or a request."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode(errors="replace").decode()
     if isinstance(value, list | tuple):
@@ -183,13 +183,9 @@ def encodable(value: Any) -> Any:
     return value
 
 
-def _is_ascii(text: object) -> bool:
-    return type(text) is str and text.isascii()
-
-
 @value(frozen=True, slots=True)
 class Response:
-    """What a model answered."""
+    """One answer of a model."""
 
     content: Content = None
     tool_calls: tuple[ToolCall, ...] = ()
@@ -204,11 +200,14 @@ class Response:
         return Message("assistant", self.content, self.tool_calls, None, None, self.refusal, self.reasoning)
 
     def encodable(self) -> Response:
-        """Return the answer with every text of it in a form that can be stored and sent; itself where all is ASCII."""
+        """Return the answer with text that can be stored and sent; returns `self` if all of it is ASCII."""
         texts = [self.content, self.refusal, self.reasoning, self.model, self.finish_reason]
         for call in self.tool_calls:
             texts += (call.id, call.name, call.arguments)
-        if all(map(_is_ascii, filter(None, texts))):
+        for text in texts:
+            if text and not (type(text) is str and text.isascii()):
+                break
+        else:
             return self
         calls = tuple(
             ToolCall(encodable(call.id), encodable(call.name), encodable(call.arguments))
@@ -226,7 +225,7 @@ class Response:
 
 
 class ToolOffer(Protocol):
-    """What a model is told of a tool; `ToolSpec` is one."""
+    """The description of a tool that a model receives; `ToolSpec` is one."""
 
     @property
     def name(self) -> str: ...
@@ -238,49 +237,49 @@ class ToolOffer(Protocol):
 
 @value(frozen=True, slots=True)
 class Request:
-    """One question to a model."""
+    """One request to a model."""
 
     messages: Sequence[Message]
     tools: tuple[ToolOffer, ...] = ()
     tool_choice: str = "auto"
     """`auto`, `none`, `required`, or a tool's name."""
     output_schema: Mapping[str, Any] | None = None
-    """JSON schema the final answer must fit, or None for free text."""
+    """JSON schema that the final answer must match, or None for free text."""
     params: Mapping[str, Any] = field(default_factory=dict)
-    """Sampling parameters, passed to the provider as they are."""
+    """Sampling parameters, passed to the provider unchanged."""
     on_delta: Callable[[str], None] | None = None
-    """Called with each piece of text, on the event loop, while somebody follows the run; None: nobody does."""
+    """Receives each piece of text on the event loop while the run has a reader; None without a reader."""
     route: Route | None = field(default=None, compare=False, repr=False)
-    """Where policies around the model write down what they did, for who asked."""
+    """Receives the actions of policies around the model, for the caller."""
 
 
 @dataclass(slots=True)
 class Route:
-    """What policies around a model (rate limiter, fallback) did with one try of a request."""
+    """The actions of policies around a model (rate limiter, fallback) in one try of a request."""
 
     model: str | None = None
-    """Configured name of the model that was asked, where there are several."""
+    """Configured name of the requested model, if there are several."""
     queued: float | None = None
-    """Seconds that it waited for rate limiters; None where there are none."""
+    """Seconds that the request waited for rate limiters; None without one."""
 
     def take(self) -> tuple[str | None, float | None]:
-        """Return model and wait of the try that is over, and begin anew for the next."""
+        """Return model and wait of the finished try, and reset both for the next one."""
         taken = self.model, self.queued
         self.model = self.queued = None
         return taken
 
 
 def input_bound(messages: Iterable[Message], tools: Iterable[ToolOffer] = ()) -> int:
-    """Return an upper estimate of the tokens of what a model is to read: one for every two bytes of text."""
+    """Return an upper estimate of the tokens in messages and tools: one for every two bytes of text."""
     said = sum(len(offer.description) + len(str(offer.parameters)) for offer in tools)
     said += sum(len(message.text.encode(errors="replace")) for message in messages)
     return (said + 1) // 2
 
 
 def input_most(request: Request, known: int = 0, start: int = 0) -> int | None:
-    """Return how many tokens a request has at most: one for each byte of its text. None where it is not all text.
+    """Return the maximum number of tokens in a request: one per byte of its text. None if a part is not text.
 
-    `known` is a bound of the first `start` messages, the tools and the output schema, if one is known.
+    `known` is the bound of the first `start` messages, the tools and the output schema, if the caller has one.
     """
     most = known
     for message in request.messages[start:]:
@@ -297,16 +296,16 @@ def input_most(request: Request, known: int = 0, start: int = 0) -> int | None:
 
 
 def output_limit(params: Mapping[str, Any]) -> int:
-    """Return `max_tokens` or a synonym among the parameters of a request; 0 where they do not limit the answer."""
+    """Return `max_tokens` or a synonym from the parameters of a request; 0 if they do not limit the answer."""
     return next((int(params[name]) for name in _MOST if params.get(name)), 0)
 
 
 def output_bound(params: Mapping[str, Any]) -> int:
-    """Return the most tokens that a model may answer: `max_tokens` or a synonym among the parameters, else 4,096."""
+    """Return the maximum tokens of an answer: `max_tokens` or a synonym from the parameters, else 4,096."""
     return output_limit(params) or _ANSWER
 
 
 _MOST = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _ANSWER = 4096
 _PREAMBLE = 1024
-"""Tokens that a provider may add to a request by itself: how tools are to be called, the form of the answer."""
+"""Tokens that a provider may add to a request: instructions for tool calls, the form of the answer."""

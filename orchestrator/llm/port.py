@@ -1,4 +1,4 @@
-"""The roles a host may fill: what we call, never what we are."""
+"""Protocols that a host may implement. They describe only the parts that the library calls."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ __all__ = ["LLM", "Cancellable", "Clock", "Deps", "FailureEpisode", "Memory", "P
 
 
 class LLM(Protocol):
-    """A model. Raises `errors.LLMError` (or a type that `RetryPolicy` classifies) when it has no answer.
+    """A model. Raises `errors.LLMError`, or a type that `RetryPolicy` classifies, if it has no answer.
 
-    It may have further attributes: `model` and `provider` (names), `context_window` (tokens it reads at once),
-    `max_output_tokens` (the most that an answer has where the request does not limit it), and `reports_cost` (True:
-    the usage of every answer has its cost, so that no price is needed).
+    Optional attributes:
+
+    - `model` and `provider`: names.
+    - `context_window`: tokens that the model reads at once.
+    - `max_output_tokens`: the maximum of an answer if the request does not limit it.
+    - `reports_cost`: True if the usage of every answer has its cost, so that no price is needed.
     """
 
     async def complete(self, request: Request) -> Response:
@@ -30,7 +33,7 @@ class LLM(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FailureEpisode:
-    """What went wrong in a run, short enough to remember: text is cut at 2,048 characters, calls at four."""
+    """The failure of a run in short form: text is cut at 2,048 characters, calls at four."""
 
     run_id: str
     reason: str
@@ -41,29 +44,34 @@ class FailureEpisode:
 
 
 class Memory(Protocol):
-    """What outlives a run. Each method may raise; only `prepare` can fail a run, the rest degrade its outcome."""
+    """Memory that outlives a run.
+
+    Each method may raise. Only an error of `prepare` fails the run; the others degrade its outcome.
+    """
 
     async def prepare(self, key: str, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return what to put before the conversation, in order."""
+        """Return the messages to put before the conversation, in order."""
         ...
 
     async def store(self, key: str, messages: Sequence[Message]) -> None:
-        """Keep the last exchange (user and assistant)."""
+        """Store the last exchange (user and assistant)."""
         ...
 
     async def store_failure(self, key: str, episode: FailureEpisode) -> None:
-        """Keep what went wrong."""
+        """Store the failure of a run."""
         ...
 
     async def compact(self, key: str, summary: Message) -> None:
-        """Keep the summary that replaced older messages."""
+        """Store the summary that replaced older messages."""
         ...
 
 
 Price = Callable[[str | None, Mapping[str, int]], float | None]
-"""(model, {"input_tokens": …, "output_tokens": …, "cached_input_tokens": …}) -> cost, or None where unknown.
+"""(model, {"input_tokens": …, "output_tokens": …, "cached_input_tokens": …}) -> cost, or None if the price is unknown.
 
-Asked by the name of the model in the answer and, where that is unknown, by the configured one. Must not raise."""
+It is called with the model name of the answer and, if that name is unknown, with the configured one. It must not
+raise.
+"""
 
 Deps = Any
-"""The host's own handles, passed through to tools and hooks untouched."""
+"""The host's own handles, passed to tools and hooks unchanged."""

@@ -1,12 +1,12 @@
-"""Trying a call again: one policy object, a fresh tenacity controller for each call that fails.
+"""Retry calls: one policy object, and a fresh tenacity controller for each call that fails.
 
-The only module that imports tenacity. Every retry of the package goes through it: calls of models and agents, and
+This is the only module that imports tenacity. Every retry of the package uses it: calls of models and agents, and
 workers, dispatchers, journals and web hooks that wait for a server. The type, `kind` and integer status of an error
-decide whether it is retried, never its text; a caller with another rule passes `may_retry`. The deadline bounds when a
-try may start. A try in flight is bounded by the dwell limit of the state that makes it: a timer for each call costs
-more (3 µs) than all the rest here.
+decide whether it is retried, never its text; a caller with another rule passes `may_retry`. The deadline limits the
+start of a try. A try in flight is limited by the dwell limit of its state: a timer for each call costs more (3 µs)
+than the rest of this module.
 
-A loop that polls is no retry: it repeats after a success too.
+A polling loop is not a retry: it repeats after a success too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import ssl
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple
@@ -35,16 +35,16 @@ Ts = TypeVarTuple("Ts")
 _SYSTEM_CLOCK = SystemClock()
 
 UNLIMITED: Final = sys.maxsize
-"""`attempts` of a policy whose caller decides in `may_retry` when to give up."""
+"""`attempts` of a policy whose caller ends the tries in `may_retry`."""
 _LAST_DOUBLING = 64
-"""The delay grows until this failure: the power of two of a later one is a number that no float holds."""
+"""The delay doubles up to this failure: a float cannot hold a later power of two."""
 
 TriedOutcome: TypeAlias = Literal["ok", "retry", "exhausted", "fatal"]
 MayRetry: TypeAlias = Callable[[Exception], bool]
 
 
 class FailureKind(NamedTuple):
-    """What an error means for trying again. `retry_after` is seconds that the server asked for, or None."""
+    """The meaning of an error for a retry. `retry_after` is seconds that the server asked to wait, or None."""
 
     kind: str
     """One of errors.ERROR_KINDS."""
@@ -53,9 +53,9 @@ class FailureKind(NamedTuple):
 
 
 class RetryAttempt(NamedTuple):
-    """One try. Times are seconds: `seconds` it took, `delay` until the next one (with outcome `retry`).
+    """One try. `seconds` is its duration, `delay` the seconds until the next one (with outcome `retry`).
 
-    A tuple, because one is made for each call of a model and a frozen dataclass costs four times as much.
+    It is a tuple because one is made for each model call; a frozen dataclass costs four times as much.
     """
 
     number: int
@@ -68,19 +68,23 @@ class RetryAttempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how long to try. Times are seconds; 0 disables a limit. Raises ConfigError.
+    """How often and how long a call is tried. All times are seconds; 0 disables a limit. Raises ConfigError.
 
-    The n-th delay is `base * 2**(n-1) ± jitter`, at most `max_delay`. A Retry-After replaces it and is not
-    capped, but ends the tries when it reaches past the deadline.
+    The n-th delay is `base * 2**(n-1) ± jitter`, at most `max_delay`. A Retry-After replaces it and is not capped, but
+    ends the tries if it exceeds the deadline.
+
+    Example:
+        >>> RetryPolicy(attempts=6, deadline=60).attempts
+        6
     """
 
     attempts: int = 4
-    """Tries in total."""
+    """Maximum number of tries."""
     base: float = 0.1
     max_delay: float = 10.0
-    """Cap of each single delay."""
+    """Maximum of each single delay."""
     deadline: float = 300.0
-    """No try starts later than this after the first one started."""
+    """No try starts later than this after the start of the first one."""
     jitter: float = 0.05
 
     def __post_init__(self) -> None:
@@ -91,7 +95,7 @@ class RetryPolicy:
             if not (math.isfinite(seconds) and seconds >= 0):
                 raise ConfigError(f"{name} is {seconds}; possible: seconds, 0 or more")
 
-    async def call(
+    def call(
         self,
         fn: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
@@ -99,13 +103,13 @@ class RetryPolicy:
         on_attempt: Callable[[RetryAttempt], None] | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         rng: random.Random | None = None,
-    ) -> T:
-        """Return the first answer of `fn(*args)`. Raises the last error itself, noting the tries.
+    ) -> Coroutine[Any, Any, T]:
+        """Return the first answer of `fn(*args)`. If all tries fail, raise the last error with a note about the tries.
 
-        `may_retry` is asked once after each failed try, before `on_attempt`; by default `classify` decides.
-        `on_attempt` is called after each try, but not after one that was cancelled: a cancellation is never retried.
+        `may_retry` is called once after each failed try, before `on_attempt`; by default `classify` decides.
+        `on_attempt` is called after each try except a cancelled one: a cancellation is never retried.
         """
-        return await _called(self, lambda: fn(*args), on_attempt, clock, rng, may_retry)
+        return _called(self, lambda: fn(*args), on_attempt, clock, rng, may_retry)
 
     def call_sync(
         self,
@@ -119,7 +123,7 @@ class RetryPolicy:
     ) -> T:
         """Return the first answer of `fn(*args)`, as `call` does, for code that runs in a thread.
 
-        `sleep` waits between two tries, in seconds; an error that it raises ends them. `clock` measures the deadline.
+        `sleep` waits seconds between two tries; an error that it raises ends them. `clock` measures the deadline.
         """
         started = clock.monotonic()
         try:
@@ -131,34 +135,34 @@ class RetryPolicy:
                 on_attempt(RetryAttempt(1, "ok", seconds=clock.monotonic() - started))
             return answer
         tries = _Tries[T](self, on_attempt, clock, rng, started, failed, may_retry)
-        del failed  # else frame and traceback would hold each other
+        del failed  # else frame and traceback would form a reference cycle
         return tries.run_sync(lambda: fn(*args), sleep)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryTable:
-    """Policies by the `code` that an error has: each code has tries and delays of its own, all others have none.
+    """Policies by the `code` of an error: each code has its own tries and delays; other errors are not retried.
 
-    An error of a code that is in the table is tried again as often as its policy says, whatever else failed between;
-    `retryable=False` on the error itself stands above that.
+    An error with a code of the table is retried as often as its policy allows, independent of other failures between.
+    `retryable=False` on the error itself overrides the table.
     """
 
     policies: Mapping[str, RetryPolicy]
 
-    async def call(
+    def call(
         self,
         fn: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
         on_attempt: Callable[[RetryAttempt], None] | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         rng: random.Random | None = None,
-    ) -> T:
-        """Return the first answer of `fn(*args)`, as RetryPolicy.call does."""
+    ) -> Coroutine[Any, Any, T]:
+        """Return the first answer of `fn(*args)`, as `RetryPolicy.call` does."""
         once = RetryPolicy(attempts=1)
-        return await _called(once, lambda: fn(*args), on_attempt, clock, rng, None, self.policies)
+        return _called(once, lambda: fn(*args), on_attempt, clock, rng, None, self.policies)
 
 
-async def _called(  # noqa: PLR0917 - what both kinds of policy are asked with
+async def _called(  # noqa: PLR0917 - the arguments of both kinds of policy
     policy: RetryPolicy,
     fn: Callable[[], Awaitable[T]],
     on_attempt: Callable[[RetryAttempt], None] | None,
@@ -177,16 +181,16 @@ async def _called(  # noqa: PLR0917 - what both kinds of policy are asked with
             on_attempt(RetryAttempt(1, "ok", seconds=clock.monotonic() - started))
         return answer
     tries = _Tries[T](policy, on_attempt, clock, rng, started, failed, may_retry, table)
-    del failed  # else frame and traceback would hold each other
+    del failed  # else frame and traceback would form a reference cycle
     return await tries.run(fn)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Tries(Generic[T]):
-    """The tries of one call from its first failure on.
+    """The tries of one call after its first failure.
 
-    tenacity asks after each failed one, in this order: `_judge`, `_delay`, `_is_over`, `_before_sleep`. The
-    one of them that ends the tries, or goes on, tells of the failed try.
+    tenacity calls `_judge`, `_delay`, `_is_over`, `_before_sleep` in this order after each failed try. The method
+    that ends or continues the tries also reports the failed one.
     """
 
     policy: RetryPolicy
@@ -194,28 +198,28 @@ class _Tries(Generic[T]):
     clock: Clock
     rng: random.Random | None
     started: float
-    """Monotonic seconds at which the first try began."""
+    """Monotonic seconds at the start of the first try."""
     first: Exception | None
-    """What that raised, until tenacity has heard of it."""
+    """The error of the first try, until tenacity has received it."""
     may_retry: MayRetry | None = None
-    """The caller's own rule, in place of `classify`'s."""
+    """The caller's own rule, which replaces `classify`."""
     table: Mapping[str, RetryPolicy] | None = None
-    """Where policies go by the code of the error: `policy` is then that of the last one."""
+    """Policies by the code of the error, or None; with a table, `policy` is that of the last error."""
     failed: Counter[str] = field(default_factory=Counter, init=False)
-    """Code -> tries that failed with it; all under one where there is no table."""
+    """Code -> tries that failed with it; a single entry without a table."""
     code: str = field(default="", init=False)
     number: int = field(default=1, init=False)
-    """Of the try that is under way, or was made last."""
+    """Number of the running try, or of the last one."""
     took: float = field(init=False)
     """Seconds of that try."""
     failure: FailureKind = field(default=FailureKind("other", retryable=False), init=False)
-    """What its error means."""
+    """The classified error of that try."""
 
     def __post_init__(self) -> None:
         self.took = self.clock.monotonic() - self.started
 
     async def run(self, fn: Callable[[], Awaitable[T]]) -> T:
-        """Let tenacity continue after the failed first try."""
+        """Continue with tenacity after the failed first try."""
 
         async def attempt() -> T:
             began = self._begin()
@@ -225,11 +229,12 @@ class _Tries(Generic[T]):
                 self.took = self.clock.monotonic() - began
 
         answer: T = await AsyncRetrying(sleep=self.clock.sleep, **self._rules())(attempt)
-        self._report("ok")  # out here: inside, tenacity would take an error of the listener for a failed try
+        # Outside the loop: inside, tenacity would take an error of the listener for a failed try.
+        self._report("ok")
         return answer
 
     def run_sync(self, fn: Callable[[], T], sleep: Callable[[float], object]) -> T:
-        """Do what `run` does without an event loop."""
+        """Do the same as `run` without an event loop."""
 
         def attempt() -> T:
             began = self._begin()
@@ -252,7 +257,7 @@ class _Tries(Generic[T]):
         }
 
     def _begin(self) -> float:
-        """Return when a try begins. Raises the error of the first one, which tenacity has not seen."""
+        """Return the start time of a try. Raises the error of the first try, which tenacity has not seen."""
         if self.first is not None:
             first, self.first = self.first, None
             raise first
@@ -261,7 +266,7 @@ class _Tries(Generic[T]):
 
     def _judge(self, error: BaseException) -> bool:
         if not isinstance(error, Exception):
-            return False  # a cancellation is no failed try
+            return False  # a cancellation is not a failed try
         self.failure = classify(error)
         if self.table is not None:
             self.code = str(getattr(error, "code", ""))
@@ -285,7 +290,7 @@ class _Tries(Generic[T]):
         return min(max(0.0, delay), most)
 
     def _is_over(self, state: RetryCallState) -> bool:
-        # What tenacity's stop_before_delay does, by our clock.
+        # The same rule as tenacity's stop_before_delay, with this clock.
         late = self.clock.monotonic() - self.started + state.upcoming_sleep >= (
             self.policy.deadline or math.inf
         )
@@ -315,28 +320,28 @@ def _error(state: RetryCallState) -> Exception | None:
     return error if isinstance(error, Exception) else None
 
 
-# ---- what an error means ----
+# ---- classification of errors ----
 
 _RETRYABLE = frozenset(("rate_limited", "timeout", "server_error", "connection", "malformed"))
-"""Kinds that are worth another try, where the error itself does not say."""
+"""Kinds that are retried if the error itself does not decide."""
 _KIND_OF_STATUS = {
     401: "auth",
     403: "auth",
     408: "timeout",
-    409: "timeout",  # vendors answer so when a lock was not free in time
+    409: "timeout",  # vendors return this if a lock was not free in time
     425: "rate_limited",
     429: "rate_limited",
 }
 _FIRST_ERROR, _FIRST_SERVER_ERROR, _LAST_ERROR = 400, 500, 599
 _DEEPEST_CAUSE = 10
 _NEVER_AGAIN = frozenset((501, 505))
-"""Server errors that say what the server cannot do, however often it is asked."""
+"""Server errors that every repetition of the request would get again."""
 _NETWORK = frozenset((None, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EPIPE))
-"""Numbers of a plain OSError that mean the network; None is what connection pools raise."""
+"""Numbers of a plain OSError that mean the network; connection pools raise None."""
 
 
 def classify(error: BaseException) -> FailureKind:
-    """Say what an error means, by its types, `kind` and status; if it says nothing itself, by its causes'."""
+    """Classify an error by its types, `kind` and status; if it has none, by those of its causes."""
     for known in _causes(error):
         if (failure := _by_kind(known) or _by_type(known)) is not None:
             return failure
@@ -344,7 +349,7 @@ def classify(error: BaseException) -> FailureKind:
 
 
 def _causes(error: BaseException | None) -> Iterator[Exception]:
-    """Yield the error and its explicit causes; a cancellation ends them, for it explains nothing."""
+    """Yield the error and its explicit causes; stop at a cancellation, which explains nothing."""
     for _ in range(_DEEPEST_CAUSE):
         if not isinstance(error, Exception):
             return
@@ -360,7 +365,7 @@ def _by_kind(error: Exception) -> FailureKind | None:
         kind = _KIND_OF_STATUS.get(
             status, "server_error" if status >= _FIRST_SERVER_ERROR else "client_error"
         )
-    told = getattr(error, "retryable", None)  # by the provider, who knows better than kind and status
+    told = getattr(error, "retryable", None)  # set by the provider, which overrides kind and status
     retryable = told if isinstance(told, bool) else kind in _RETRYABLE and status not in _NEVER_AGAIN
     return FailureKind(kind, retryable, _retry_after(error))
 
@@ -380,7 +385,7 @@ def _by_type(error: Exception) -> FailureKind | None:
 
 
 def _status(error: Exception) -> int | None:
-    """Return the HTTP status that an error, or the response it carries, has as an integer."""
+    """Return the HTTP status of an error, or of the response that it carries, if it is an integer."""
     for source in (error, getattr(error, "response", None)):
         for name in ("status_code", "status"):
             status = getattr(source, name, None)

@@ -1,4 +1,4 @@
-"""The final answer: is it usable, and as what value? Pure functions over text; nothing is asked again here."""
+"""Parse and check the final answer of a model. Pure functions over text; this module asks no model again."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from orchestrator.llm.json_schema import SchemaFault, UnusableSchema, checker
 
 
 class UnusableAnswer(ValueError):
-    """The answer cannot be used; the text tells the model why."""
+    """The answer cannot be used; the text gives the model the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """What a final answer must be: a JSON schema for the model, and a reader that turns JSON into the value."""
+    """The required form of a final answer: a JSON schema for the model, and a reader from JSON to the value."""
 
     schema: Mapping[str, Any]
     read: Callable[[Any], Any]
@@ -28,14 +28,14 @@ class OutputSpec:
 
     @classmethod
     def of(cls, kind: object) -> OutputSpec:
-        """Make a spec from a pydantic model, any type pydantic understands, or a JSON schema mapping.
+        """Build a spec from a pydantic model, any type that pydantic understands, or a JSON schema mapping.
 
-        Raises ConfigError when it is none of these.
+        Raises ConfigError for any other kind.
         """
         return _by_schema(kind) if isinstance(kind, Mapping) else _by_type(kind)
 
     def parse(self, text: str) -> Any:
-        """Return the value of an answer: the first JSON in it that fits. Raises UnusableAnswer."""
+        """Return the value of an answer: the first JSON in it that matches. Raises UnusableAnswer."""
         issue = "the answer is empty" if not text.strip() else "the answer contains no JSON"
         for index, candidate in enumerate(json_values(text)):
             try:
@@ -52,7 +52,7 @@ def _by_type(kind: Any) -> OutputSpec:
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         schema = adapter.json_schema()
-    except Exception as error:  # pydantic raises several kinds for what is not a type
+    except Exception as error:  # pydantic raises several kinds of error for a value that is not a type
         raise ConfigError(refused) from error
 
     def read(value: Any) -> Any:
@@ -84,14 +84,14 @@ def _by_schema(schema: Mapping[str, Any]) -> OutputSpec:
 
 
 def _place(fault: SchemaFault) -> str:
-    """Return where a fault is, as a JSON path."""
+    """Return the place of a fault as a JSON path."""
     return "$" + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in fault.path)
 
 
 def json_values(text: str) -> Iterator[Any]:
     """Yield the JSON values of a text: the whole text, else each balanced object or array in it, in order.
 
-    Fences, prefixes and doubled answers are skipped over that way; an answer that was cut off yields nothing whole.
+    This skips fences, prefixes and doubled answers. An answer that was cut off yields no complete value.
     """
     whole = _loaded(text)
     if whole:
@@ -116,7 +116,7 @@ _STEP = {"{": 1, "[": 1, "}": -1, "]": -1}
 
 
 def _balanced(text: str) -> Iterator[str]:
-    """Yield the outermost brackets that are closed. What is inside is theirs: no fragment counts as an answer."""
+    """Yield the outermost brackets that are closed. Nothing inside them counts as an answer."""
     position = 0
     while opening := _OPENING.search(text, position):
         depth = 0
@@ -131,16 +131,16 @@ def _balanced(text: str) -> Iterator[str]:
 
 
 def _marks(text: str, position: int) -> Iterator[re.Match[str]]:
-    """Yield brackets outside of strings, and strings; a quote that is never closed begins none."""
+    """Yield brackets outside of strings, and strings; a quote that is never closed starts no string."""
     for mark in _MARK.finditer(text, position):
-        if mark["end"] == "":  # searched to the end of the text, and not again for each quote behind it
+        if mark["end"] == "":  # searched to the end of the text once, not for each quote behind it
             yield from _BRACKET.finditer(text, mark.start())
             return
         yield mark
 
 
 def error_payload(text: str) -> str | None:
-    """Return what an answer complains about when it is an object with a non-empty `error`, else None (seed 003)."""
+    """Return the complaint of an answer that is an object with a non-empty `error`, else None."""
     if not text.lstrip().startswith("{"):
         return None
     try:

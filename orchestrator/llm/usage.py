@@ -1,11 +1,10 @@
-"""Tokens and money of answers: as an adapter reports them, as a run adds them up, and as its records have them."""
+"""Tokens and cost of answers: as an adapter reports them, summed over a run, and as stored in records."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, field, fields, replace
-from operator import add
 from typing import Any
 
 from orchestrator.kernel.value import value
@@ -14,22 +13,26 @@ from orchestrator_guards.money import in_currency
 
 
 def _in_fingerprints(known: tuple[str, str] | None) -> dict[str, Any]:
-    """Return metadata of a stored field: its name and type in fingerprints of graphs, None for no part in them.
+    """Return metadata of a stored field: its name and type in graph fingerprints, None to leave it out of them.
 
-    Records that were written before the field are read all the same (`Usage.of`), so their runs can be resumed.
+    `Usage.of` also reads records from before the field existed, so their runs can be resumed.
     """
     return {"fingerprint": known}
 
 
 @value(frozen=True, slots=False, init=False)
 class Usage:  # noqa: PLW1641 - the decorator makes the hash
-    """Tokens and money of one reply, or their sum. Cached and reasoning tokens are subsets of input and output.
+    """Tokens and cost of one answer, or of several. Cached and reasoning tokens are subsets of input and output.
 
-    Money is counted in integers (`cost_micros`, millionths of the currency), so that sums are exact; `cost` is the same
-    in the currency of the price table, for adapters that give it and for readers. The `estimated_` numbers are the part
-    of the others that is an estimate: of answers that were lost in a crash or cut off.
+    Cost is counted in integers (`cost_micros`, millionths of the currency), so that sums are exact. `cost` is the
+    same amount in the currency of the price table, for adapters and readers. The `estimated_` numbers are the
+    estimated part of the others: for answers that were lost in a crash or cut off.
 
     Instances have a dict: a journal encodes it three times a turn, at a third of the cost of slots.
+
+    Example:
+        >>> (Usage(120, 30, cost=0.25) + Usage(80, 20)).input_tokens
+        200
     """
 
     input_tokens: int = 0
@@ -37,7 +40,7 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
     cached_input_tokens: int = 0
     reasoning_tokens: int = 0
     cost_micros: int | None = field(default=None, metadata=_in_fingerprints(("cost", "float | None")))
-    """In millionths of the currency of the price table; None where no price is known."""
+    """In millionths of the currency of the price table; None if no price is known."""
     estimated_input_tokens: int = field(default=0, metadata=_in_fingerprints(None))
     estimated_output_tokens: int = field(default=0, metadata=_in_fingerprints(None))
     estimated_cost_micros: int = field(default=0, metadata=_in_fingerprints(None))
@@ -55,9 +58,9 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
         estimated_output_tokens: int = 0,
         estimated_cost_micros: int = 0,
     ) -> None:
-        """Take the numbers of an answer. Give `cost` (in the currency, rounded up to a millionth) or `cost_micros`.
+        """Set the numbers of an answer. Pass `cost` (in the currency, rounded up to a millionth) or `cost_micros`.
 
-        A cost that is no amount is kept as it is: the answer that it came with is then refused as malformed.
+        A cost that is not an amount is kept unchanged: the answer that has it is then refused as malformed.
         """
         if cost is not None:
             cost_micros = micros_of(cost) if is_amount(cost) else cost  # type: ignore[assignment]
@@ -72,22 +75,33 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
 
     @property
     def cost(self) -> float | None:
-        """In the currency of the price table; None where no price is known."""
+        """In the currency of the price table; None if no price is known."""
         return None if self.cost_micros is None else in_currency(self.cost_micros)
 
     @property
     def estimated_cost(self) -> float:
-        """The part of `cost` that is an estimate, in the currency of the price table."""
+        """The estimated part of `cost`, in the currency of the price table."""
         return in_currency(self.estimated_cost_micros)
 
     def __eq__(self, other: object) -> bool:
         return self.__dict__ == other.__dict__ if other.__class__ is self.__class__ else NotImplemented
 
     def __add__(self, other: Usage) -> Usage:
-        return self.combined(other, add)
+        # Once a turn: `combined` takes three times as long.
+        own, others = self.cost_micros, other.cost_micros
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_input_tokens + other.cached_input_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            cost_micros=None if own is None and others is None else (own or 0) + (others or 0),
+            estimated_input_tokens=self.estimated_input_tokens + other.estimated_input_tokens,
+            estimated_output_tokens=self.estimated_output_tokens + other.estimated_output_tokens,
+            estimated_cost_micros=self.estimated_cost_micros + other.estimated_cost_micros,
+        )
 
     def combined(self, other: Usage, by: Callable[[int, int], int]) -> Usage:
-        """Return the usage whose numbers are `by` of both; an unknown cost counts as 0 where the other is known."""
+        """Return the usage whose numbers are `by` of both; an unknown cost counts as 0 if the other is known."""
         known = (self.cost_micros, other.cost_micros)
         return Usage(
             by(self.input_tokens, other.input_tokens),
@@ -107,7 +121,7 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
         return {**plain, "cost": self.cost, "estimated_cost": self.estimated_cost}
 
     def as_estimate(self) -> Usage:
-        """Return the same usage, all of it marked as an estimate."""
+        """Return the same usage with all numbers marked as an estimate."""
         return replace(
             self,
             estimated_input_tokens=self.input_tokens,
@@ -117,11 +131,11 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
 
     @classmethod
     def of(cls, stored: object) -> Usage:
-        """Read a usage out of a record; earlier versions wrote a `cost` in the currency. Raises ValueError."""
+        """Read a usage from a record; earlier versions wrote a `cost` in the currency. Raises ValueError."""
         if isinstance(stored, Usage):
             return stored
         if not isinstance(stored, Mapping):
-            raise ValueError(f"a usage is an object, not {type(stored).__name__}")  # noqa: TRY004 - a record's fault
+            raise ValueError(f"a usage is an object, not {type(stored).__name__}")  # noqa: TRY004 - the record is invalid
         known = {item.name: stored[item.name] for item in fields(cls) if stored.get(item.name) is not None}
         for name, count in known.items():
             if not isinstance(count, int) or isinstance(count, bool):
@@ -133,14 +147,14 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> Any:
-        """Let a stored context be read with `of`."""
+        """Return the schema with which a stored context is read through `of`."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_plain_validator_function(cls.of)
 
 
 def is_amount(cost: object) -> bool:
-    """Return whether this is an amount of money: a finite number, 0 or more."""
+    """Return whether the value is an amount of money: a finite number, 0 or more."""
     return isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < math.inf
 
 

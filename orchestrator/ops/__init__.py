@@ -1,6 +1,6 @@
-"""What an SRE gets on day one: dashboards, rules, alerts with tests and runbooks, all made from tables in here.
+"""Operations pack: dashboards, rules, alerts with tests and runbooks, all generated from tables in this package.
 
-`pack.files` puts everything together for any graphs; `dashboards/` at the top of the repository is its output for
-the shipped ones. Nothing in here is imported when agents run, and nothing counts: names of metrics stand here as
-text, and tests/dashboards holds them against `telemetry.catalogue` and against a live scrape.
+`pack.files` generates everything for any graphs; `dashboards/` at the top of the repository is its output for the
+shipped ones. Running agents never import this package, and nothing in it counts. It has the names of metrics as text;
+tests/dashboards compares them with `telemetry.catalogue` and with a live scrape.
 """

@@ -1,7 +1,7 @@
-"""Plain data as YAML that people read: rule files, tests, manifests. Needs no library.
+"""Write plain data as readable YAML: rule files, tests, manifests. It needs no library.
 
-Block style, keys in the order given, text over several lines as a literal block. Every other text that YAML could
-take for something else is quoted as in JSON, which YAML contains.
+The form is block style, keys in the given order, text over several lines as a literal block. Any other text that YAML
+could misread is quoted as in JSON, which is a subset of YAML.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a table says about the way of a run: which edges go forward, which go back, where people are waited for."""
+"""Derive the flow of runs from a graph: the edges forward, the edges back, and the waiting states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.kernel.graph import Graph
 
 
 class FlowRow(NamedTuple):
-    """One row of a table that changes the state."""
+    """One edge that changes the state."""
 
     source: str
     event: str
@@ -16,7 +16,7 @@ class FlowRow(NamedTuple):
 
 
 def depth(graph: Graph) -> dict[str, int]:
-    """Return for each state how few steps from the initial one lead to it, failures left out."""
+    """Return for each state its distance from the initial one in steps, without failures."""
     found = {graph.initial.value: 0}
     ahead = [graph.initial.value]
     while ahead:
@@ -29,7 +29,7 @@ def depth(graph: Graph) -> dict[str, int]:
 
 
 def steps(graph: Graph) -> list[FlowRow]:
-    """Return the edges that change the state and are no failure, in the order of the table."""
+    """Return the edges that change the state and are not failures, in the order of the graph."""
     return [
         FlowRow(source.value, event.value, dest.value)
         for source, event, dest, edge in graph.rows
@@ -38,7 +38,7 @@ def steps(graph: Graph) -> list[FlowRow]:
 
 
 def returns(graph: Graph) -> list[FlowRow]:
-    """Return the edges that go back to a state a run must have been in, or stay at that distance: laps and rework."""
+    """Return the edges back to an earlier state, or to one at the same distance from the start: laps and rework."""
     far = depth(graph)
     return [
         step
@@ -48,12 +48,12 @@ def returns(graph: Graph) -> list[FlowRow]:
 
 
 def waits(graph: Graph) -> list[str]:
-    """Return the states that park a run until somebody answers."""
+    """Return the states that park a run until a person answers."""
     return [state.value for state in graph.states if state in graph.waiting]
 
 
 def in_order(graph: Graph) -> list[str]:
-    """Return the states as a run comes to them, terminal ones last."""
+    """Return the states in the order in which a run reaches them, terminal ones last."""
     far = depth(graph)
     last = len(graph.states)
     return sorted(

@@ -1,4 +1,4 @@
-"""Dashboards as the JSON that Grafana imports. Plain data, no SDK: what is written here is all that we use."""
+"""Write dashboards as the JSON that Grafana imports: plain data without an SDK, limited to the features that we use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.ops.panel import Dashboard, Panel, PanelKind, PanelRow, Query
 
 SCHEMA_VERSION = 41
-"""That of Grafana 11.6; newer ones read it and migrate it themselves."""
+"""Schema version of Grafana 11.6; newer versions migrate it themselves."""
 
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _HEIGHT = 8
@@ -32,7 +32,7 @@ def grafana_json(dashboard: Dashboard) -> str:
 
 
 def dashboard_data(dashboard: Dashboard) -> dict[str, Any]:
-    """Return a dashboard as Grafana's model has it."""
+    """Return a dashboard in the form of Grafana's model."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -136,7 +136,7 @@ def _row(row: PanelRow, number: int, top: int) -> dict[str, Any]:
 
 
 def panel_data(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
-    """Return one panel as Grafana's model has it."""
+    """Return one panel in the form of Grafana's model."""
     found: dict[str, Any] = {
         "id": number,
         "type": panel.kind.value,

@@ -44,7 +44,7 @@ def _manifest(
 
 
 def _monitor() -> dict[str, Any]:
-    """Return the scrape of pods. The pod is the instance: rules add up over instances and over nothing else."""
+    """Return the scrape of pods. The pod is the instance: rules aggregate over instances only."""
     return {
         "selector": {"matchLabels": {"app.kubernetes.io/name": "orchestrator"}},
         "jobLabel": "app.kubernetes.io/name",

@@ -1,4 +1,4 @@
-"""A Prometheus that answers, asked over its HTTP interface with the standard library."""
+"""Query a live Prometheus over its HTTP interface with the standard library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.ops.panel import Panel, PanelKind
 
 @dataclass(frozen=True, slots=True)
 class TimeSeries:
-    """One line: labels, and (Unix time, value) without gaps that Prometheus left."""
+    """One series: labels, and (Unix time, value) without the gaps in Prometheus' data."""
 
     labels: Mapping[str, str]
     points: tuple[tuple[float, float], ...]
@@ -25,7 +25,7 @@ class TimeSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindow:
-    """What part of time is looked at, in seconds, and how finely."""
+    """A period of time in seconds, and its resolution."""
 
     end: float
     seconds: float
@@ -33,10 +33,10 @@ class TimeWindow:
     variables: Mapping[str, str]
     """job, instance, machine: regular expressions."""
     rate: str = "5m"
-    """What $__rate_interval stands for."""
+    """The value of $__rate_interval."""
 
     def expression(self, text: str) -> str:
-        """Return an expression with its variables filled in."""
+        """Return an expression with the values of its variables."""
         found = text.replace("$__rate_interval", self.rate)
         for name in ("job", "instance", "machine"):
             found = found.replace(f"${name}", self.variables.get(name, ".*"))
@@ -44,7 +44,7 @@ class TimeWindow:
 
 
 class Prometheus:
-    """The server at `address`, such as http://127.0.0.1:9090. Raises ConfigError where it cannot be asked."""
+    """The server at `address`, such as http://127.0.0.1:9090. Raises ConfigError if it cannot be queried."""
 
     def __init__(self, address: str, timeout: float = 10) -> None:
         if not address.startswith(("http://", "https://")):
@@ -70,13 +70,13 @@ class Prometheus:
         return [_series(each["metric"], [each["value"]]) for each in data["result"]]
 
     def range(self, expression: str, window: TimeWindow) -> list[TimeSeries]:
-        """Return lines over a window."""
+        """Return series over a window."""
         start, end = f"{window.end - window.seconds:.3f}", f"{window.end:.3f}"
         data = self.get("query_range", query=expression, start=start, end=end, step=f"{window.step:g}")
         return [_series(each["metric"], each["values"]) for each in data["result"]]
 
     def lines(self, panel: Panel, window: TimeWindow) -> list[tuple[str, TimeSeries]]:
-        """Return what a panel shows: legend and line, without those that hold no number."""
+        """Return the content of a panel: legend and series, without series that have no number."""
         found: list[tuple[str, TimeSeries]] = []
         for query in panel.queries:
             expression = window.expression(query.whole)
@@ -89,7 +89,7 @@ class Prometheus:
 
 
 def legend(template: str, labels: Mapping[str, str]) -> str:
-    """Return a legend with its labels filled in."""
+    """Return a legend with the values of its labels."""
     found = template
     for name, value in labels.items():
         found = found.replace("{{" + name + "}}", value)

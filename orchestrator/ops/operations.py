@@ -1,4 +1,4 @@
-"""The dashboard of whoever is on call: seven questions, the first one first."""
+"""The dashboard for the engineer on call: seven questions, the most important first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything at once: the files of a whole folder `dashboards/`, for any graphs."""
+"""Generate all files of a folder `dashboards/`, for any graphs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITTEN_BY_HAND = (
     "prometheus/scrape-example.yml",
     *(f"runbooks/{name}.md" for name in NAMES),
 )
-"""Files of the pack that lie in the package as they are."""
+"""Files of the pack that are not generated."""
 
 
 def dashboards(graphs: Sequence[Graph]) -> tuple[Dashboard, ...]:
@@ -35,7 +35,7 @@ def dashboards(graphs: Sequence[Graph]) -> tuple[Dashboard, ...]:
 def pack(
     graphs: Sequence[Graph], *, profile: Profile | None = None, kubernetes: bool = False
 ) -> dict[str, str]:
-    """Return path -> text of every file. `kubernetes` adds manifests that hold the same."""
+    """Return path -> text of every file. `kubernetes` adds manifests with the same content."""
     profile = profile or Profile()
     drawn = {f"{page.uid.removeprefix('orchestrator-')}.json": page for page in dashboards(graphs)}
     json = {name.replace("-", "_"): grafana_json(page) for name, page in drawn.items()}
@@ -51,13 +51,13 @@ def pack(
 
 
 def shipped(path: str) -> str:
-    """Return a file that lies in the package."""
+    """Return a file of the package."""
     place: Traversable = package_files("orchestrator.ops") / "files"
     return place.joinpath(*path.split("/")).read_text(encoding="utf-8")
 
 
 def write(folder: Path, texts: dict[str, str]) -> list[Path]:
-    """Write the files under a folder and return those that changed. What else lies there stays."""
+    """Write the files to a folder and return the changed ones. Other files there stay."""
     changed = []
     for path, text in texts.items():
         file = folder / path

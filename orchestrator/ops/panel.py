@@ -1,7 +1,7 @@
-"""Dashboards as values: Grafana's JSON, the rendered page and the lint all read these.
+"""Dashboards as values, for Grafana's JSON, the rendered page and the lint.
 
-In an expression `%m` stands for the matchers of job, instance and machine, `%i` for job and instance, `%r` for job and
-machine (recorded expressions have lost the instance). `$__rate_interval` is Grafana's, and what render.py puts there.
+In an expression `%m` means the matchers of job, instance and machine, `%i` of job and instance, `%r` of job and
+machine (recorded expressions have no instance). `$__rate_interval` is Grafana's; render.py replaces it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PanelKind(StrEnum):
 
 
 class PanelUnit(StrEnum):
-    """What a figure counts; the values are Grafana's."""
+    """Unit of a value; the names are Grafana's."""
 
     NUMBER = "short"
     SECONDS = "s"
@@ -41,14 +41,14 @@ class PanelUnit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One expression and how its lines are called, with `{{label}}` for a label."""
+    """One expression and the names of its series, with `{{label}}` for a label."""
 
     expr: str
     legend: str = ""
 
     @property
     def whole(self) -> str:
-        """The expression with its matchers, variables left in."""
+        """The expression with its matchers, with unresolved variables."""
         found = self.expr
         for short, matchers in MATCHERS.items():
             found = found.replace(short, matchers)
@@ -57,7 +57,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One picture. `steps` are (from this value on, colour), `line` is a value worth drawing."""
+    """One panel. `steps` are (from this value, colour), `line` is a value to draw."""
 
     title: str
     description: str
@@ -68,10 +68,10 @@ class Panel:
     line: float | None = None
     stacked: bool = False
     width: int = 8
-    """Of 24."""
+    """Of 24 columns."""
     text: str = ""
     empty_ok: str = ""
-    """Why this panel has nothing to show while all is well; empty: it always has."""
+    """Reason why this panel may be empty in normal operation; empty text: it never is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,5 +101,5 @@ class Dashboard:
 
 
 def text(title: str, markdown: str, width: int = 24) -> Panel:
-    """Return a panel of words."""
+    """Return a panel with text."""
     return Panel(title=title, description="", kind=PanelKind.TEXT, text=markdown, width=width)

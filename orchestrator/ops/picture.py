@@ -1,4 +1,4 @@
-"""Lines, bars, tables and single figures as SVG and HTML, small enough to be read as text."""
+"""Draw lines, bars, tables and single figures as SVG and HTML, small enough to be read as text."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _LEFT, _BOTTOM, _TOP = 46, 18, 6
 _MANY = 10
 _LENGTHS = ((3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"))
 MOST_LINES = 12
-"""Of a panel; the rest is counted."""
+"""Maximum drawn lines of a panel; the rest is counted."""
 
 
 def shown(value: float, unit: PanelUnit) -> str:
-    """Return a figure as people read it."""
+    """Return a figure in a readable form."""
     match unit:
         case PanelUnit.SHARE:
             return f"{100 * value:,.0f} %" if abs(value) >= _MANY else f"{100 * value:.3g} %"
@@ -63,7 +63,7 @@ def _scaled(value: float, base: int, names: tuple[str, ...]) -> str:
 
 
 def chart(panel: Panel, lines: Lines, start: float, end: float) -> str:
-    """Return lines, stacked where the panel says so, with two axes."""
+    """Return lines with two axes, stacked if the panel asks for that."""
     drawn = _stacked(lines) if panel.stacked else [(name, line.points) for name, line in lines]
     top = max((value for _, points in drawn for _, value in points), default=0)
     if panel.line is not None and top >= panel.line / 2:
@@ -189,7 +189,7 @@ def heatmap(lines: Lines) -> str:
 
 
 def _differences(ordered: Lines) -> dict[tuple[float, int], float]:
-    """Return (time, row) -> how many fell into that bucket and not into a lower one."""
+    """Return (time, row) -> number of values in that bucket and not in a lower one."""
     below: dict[float, float] = {}
     cells: dict[tuple[float, int], float] = {}
     for row, (_, line) in enumerate(ordered):

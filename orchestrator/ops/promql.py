@@ -1,4 +1,4 @@
-"""The shapes of expression that panels are made of. `where` are matchers, in the short forms of `panel.MATCHERS`."""
+"""The forms of expressions in panels. `where` are matchers, in the short forms of `panel.MATCHERS`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ def _metric(name: str, where: str) -> str:
 
 
 def rate(name: str, by: str, where: str = "%m") -> str:
-    """Return how often a counter goes up per second, summed."""
+    """Return the increments of a counter per second, summed."""
     return f"sum by ({by}) (rate({_metric(name, where)}[{_RATE}]))"
 
 
 def increase(name: str, by: str, where: str = "%m", window: str = "1h") -> str:
-    """Return by how much a counter went up within the window, summed."""
+    """Return the increase of a counter within the window, summed."""
     return f"sum by ({by}) (increase({_metric(name, where)}[{window}]))"
 
 
 def lately(name: str, by: str, where: str = "%m") -> str:
-    """Return by how much a counter went up from one point of the picture to the next, summed."""
+    """Return the increase of a counter between two points of the graph, summed."""
     return increase(name, by, where, _RATE)
 
 
@@ -30,7 +30,7 @@ def total(name: str, by: str, where: str = "%m") -> str:
 
 
 def age(name: str, by: str, where: str = "%m") -> str:
-    """Return how many seconds ago the oldest of some times was."""
+    """Return the age in seconds of the oldest of some timestamps."""
     return f"max by ({by}) (time() - {_metric(name, where)})"
 
 
@@ -45,5 +45,5 @@ def ratio(part: str, whole: str) -> str:
 
 
 def some(expression: str) -> str:
-    """Return an expression without what is 0."""
+    """Return an expression without the values that are 0."""
     return f"{expression} > 0"

@@ -1,18 +1,18 @@
-"""What seed 002 asks to be tracked of a ralph loop, read off its transitions: each outcome of a task is an event there.
+"""Panels and recorded expressions for a ralph loop, from its transitions: each outcome of a task is an event there.
 
-Time in each state and the duration of a session end to end are the same for every graph: see `recording.SHARED`.
+Time in each state and the duration of a session are the same for every graph: see `recording.SHARED`.
 """
 
 from __future__ import annotations
 
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.machines.ralph.model import Event
+from orchestrator.machines.ralph.model import RalphEvent
 from orchestrator.ops.panel import Panel, PanelUnit, Query
 from orchestrator.ops.rule import RecordingRule
 
 
-def _rate(*events: Event) -> str:
-    """Return how often one of these events is taken, over all states."""
+def _rate(*events: RalphEvent) -> str:
+    """Return the rate of these events, over all states."""
     named = "|".join(event.value for event in events)
     return (
         "sum without (instance, from_state, event, to_state) "
@@ -24,7 +24,7 @@ _RUNS = (
     "sum without (instance, outcome, reason) "
     f'(rate(orchestrator_runs_completed_total{{machine="{RALPH.name}"}}[1h]))'
 )
-_ENDED = _rate(Event.QUALIFIED, Event.ATTEMPTS_EXHAUSTED)
+_ENDED = _rate(RalphEvent.QUALIFIED, RalphEvent.ATTEMPTS_EXHAUSTED)
 
 TASKS_QUALIFIED = "machine:orchestrator_ralph_tasks_qualified_per_tasks:ratio_rate1h"
 TASKS_FAILED = "machine:orchestrator_ralph_tasks_failed_per_tasks:ratio_rate1h"
@@ -32,13 +32,13 @@ REWORKS = "machine:orchestrator_ralph_reworks_per_tasks:ratio_rate1h"
 QA_CYCLES = "machine:orchestrator_ralph_qa_cycles_per_runs:ratio_rate1h"
 
 RALPH_RECORDINGS = (
-    RecordingRule(TASKS_QUALIFIED, f"{_rate(Event.QUALIFIED)}\n/\n{_ENDED}"),
-    RecordingRule(TASKS_FAILED, f"{_rate(Event.ATTEMPTS_EXHAUSTED)}\n/\n{_ENDED}"),
-    RecordingRule(REWORKS, f"{_rate(Event.REWORK, Event.EXECUTOR_FAILED)}\n/\n{_ENDED}"),
-    RecordingRule(QA_CYCLES, f"{_rate(Event.QA_NEEDED)}\n/\n{_RUNS}"),
+    RecordingRule(TASKS_QUALIFIED, f"{_rate(RalphEvent.QUALIFIED)}\n/\n{_ENDED}"),
+    RecordingRule(TASKS_FAILED, f"{_rate(RalphEvent.ATTEMPTS_EXHAUSTED)}\n/\n{_ENDED}"),
+    RecordingRule(REWORKS, f"{_rate(RalphEvent.REWORK, RalphEvent.EXECUTOR_FAILED)}\n/\n{_ENDED}"),
+    RecordingRule(QA_CYCLES, f"{_rate(RalphEvent.QA_NEEDED)}\n/\n{_RUNS}"),
 )
-"""Of the tasks that ended, the share that qualified and the share that failed too often; how often a task is done
-again; rounds of questions per finished run."""
+"""The share of ended tasks that qualified and the share that failed too often; the repetitions of a task; rounds of
+questions per finished run."""
 
 
 def ralph_panels() -> tuple[Panel, ...]:

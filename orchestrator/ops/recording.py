@@ -1,4 +1,4 @@
-"""Recorded expressions: what alerts over days and several panels share, and what seed 002 asks about a graph."""
+"""Recorded expressions, for alerts over days, for several panels, and for statistics of one graph."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLO = tuple(
     )
     for window in BURN_WINDOWS
 )
-"""Share of finished runs that failed. What people stopped (cancelled, rejected) says nothing about us."""
+"""Share of finished runs that failed. Runs that people stopped (cancelled, rejected) do not count."""
 
 SHARED = (
     RecordingRule(
@@ -55,9 +55,9 @@ SHARED = (
 
 
 def of_graph(graph: Graph) -> tuple[RecordingRule, ...]:
-    """Return how often runs of one graph go back over a state they were in, and how often they wait for people.
+    """Return the repetitions of states and the waits for people of one graph's runs, per finished run.
 
-    Per finished run. Which edges go back is read off the table, so a graph without such has no such series.
+    The graph defines which edges return, so a graph without such edges has no such series.
     """
     found = []
     finished = (
@@ -90,7 +90,7 @@ def of_graph(graph: Graph) -> tuple[RecordingRule, ...]:
 
 
 _OWN: Mapping[str, tuple[RecordingRule, ...]] = {RALPH.name: RALPH_RECORDINGS}
-"""Graph -> what its seed asks beside."""
+"""Graph -> its additional expressions."""
 
 
 def of_graphs(graphs: Iterable[Graph]) -> tuple[RecordingRule, ...]:

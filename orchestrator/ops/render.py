@@ -1,4 +1,4 @@
-"""The dashboards without Grafana: every panel drawn from a live Prometheus onto one page that needs nothing else."""
+"""Render the dashboards without Grafana: every panel from a live Prometheus, on one self-contained page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ text-align:left}td:last-child{text-align:right}.none{color:#888;font-size:11px}
 
 
 def page(dashboards: Iterable[Dashboard], source: Prometheus, window: TimeWindow) -> str:
-    """Return a whole HTML page. Raises ConfigError where Prometheus does not answer."""
+    """Return a whole HTML page. Raises ConfigError if Prometheus does not answer."""
     now = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(window.end))
     parts = [_alerts(source)]
     for dashboard in dashboards:
@@ -94,7 +94,7 @@ _DRAWN: dict[PanelKind, Callable[[Panel, picture.Lines, TimeWindow], str]] = {
 
 
 def _words(markdown: str) -> str:
-    """Return a text of ours as HTML: paragraphs, bold words, and tables."""
+    """Return one of our texts as HTML: paragraphs, bold words, and tables."""
     rows, said = [], []
     for line in markdown.splitlines():
         if line.startswith("|---"):

@@ -13,17 +13,17 @@ ALERT_PREFIX = "Orchestrator"
 DASHBOARD = "/d/orchestrator-operations"
 
 
-class Severity(StrEnum):
-    """Who hears of it."""
+class AlertSeverity(StrEnum):
+    """The recipient of an alert."""
 
     CRITICAL = "critical"
-    """A page: users lose something now."""
+    """A page: users are affected now."""
     WARNING = "warning"
-    """A ticket: somebody looks within a working day."""
+    """A ticket: handled within a working day."""
     INFO = "info"
     """Seen on the dashboard only."""
     NONE = "none"
-    """The watchdog, whose silence is the alarm."""
+    """The watchdog, which alerts by its absence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,36 +39,36 @@ class Alert:
     """One alert rule. `<name>` in `expr` is a member of Thresholds; several rules may share a name."""
 
     name: str
-    """Without ALERT_PREFIX."""
-    severity: Severity
+    """Name without ALERT_PREFIX."""
+    severity: AlertSeverity
     expr: str
     summary: str
     description: str
     wait: str | None = None
-    """`for`. None: the fact cannot be noise."""
+    """`for`. None: a single event is never noise."""
     keep: str | None = None
     """`keep_firing_for`."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def full_name(self) -> str:
-        """The name that Prometheus knows."""
+        """The name in Prometheus."""
         return ALERT_PREFIX + self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """How rules are written out: their numbers, their time scale, and where runbooks lie."""
+    """Parameters of the written rules: their numbers, their time scale, and the place of runbooks."""
 
     thresholds: Thresholds = field(default_factory=Thresholds)
     time_scale: float = 1
-    """Every duration is divided by it: 1 for use, more to see alerts fire within a test."""
+    """Divisor of every duration: 1 in production, more to see alerts fire within a test."""
     interval: str = "30s"
     runbooks: str = "runbooks"
     """A folder or an address; `/<AlertName>.md` is added."""
 
     def expression(self, expr: str) -> str:
-        """Return an expression as it is written out."""
+        """Return an expression in its final form."""
         numbers = self.thresholds if self.time_scale == 1 else self.thresholds.scaled(self.time_scale)
         return numbers.put_into(shortened_windows(expr, self.time_scale))
 
@@ -96,7 +96,7 @@ def alert_data(alert: Alert, profile: Profile) -> dict[str, Any]:
 
 
 def said_by(alert: Alert, profile: Profile) -> dict[str, str]:
-    """Return what a person reads with an alert."""
+    """Return the texts of an alert for people."""
     return {
         "summary": alert.summary,
         "description": alert.description,

@@ -48,7 +48,7 @@ def alerts_yaml(profile: Profile) -> str:
 
 
 def trial_files(graphs: Iterable[Graph], profile: Profile) -> dict[str, str]:
-    """Return every unit test of `promtool test rules`: by the minute, and in longer steps what takes hours or days."""
+    """Return every unit test of `promtool test rules`: by the minute, and in longer steps for hours or days."""
     groups = {group["name"]: "rules.yml" for group in recording_groups(graphs, profile)}
     groups |= dict.fromkeys(GROUPS, "alerts.yml")
     found = {}

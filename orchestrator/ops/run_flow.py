@@ -1,4 +1,4 @@
-"""The dashboard of whoever changes a graph: how runs move through each of them. Made from the tables."""
+"""The dashboard for developers of a graph: the flow of runs through each graph, generated from the graphs."""
 
 from __future__ import annotations
 

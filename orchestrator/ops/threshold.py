@@ -1,4 +1,4 @@
-"""Every number of an alert that the application does not tell itself, in one place."""
+"""Every number of an alert that the application does not export, in one place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 LEAST_SECONDS = 5
-"""No shorter window, wait or age comes out of scaling: a scrape takes a second."""
+"""Minimum of a scaled window, wait or age: a scrape takes a second."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _WINDOW = re.compile(r"(?<=\[)\d+[smhdw](?=\])|(?<=offset )\d+[smhdw]\b")
@@ -16,17 +16,17 @@ _NAME = re.compile(r"<([a-z_]+)>")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """Defaults that suit most; change them with `dataclasses.replace` and write the pack anew.
+    """Defaults that suit most; change them with `dataclasses.replace` and generate the pack again.
 
-    Names that end in `_s` are ages and waits in seconds and shrink with the time scale of the smoke profile.
+    Names that end in `_s` are ages and waits in seconds; the time scale of the smoke profile shortens them.
     """
 
     error_budget: float = 0.01
-    """1 less the objective: this share of runs may fail."""
+    """1 minus the objective: this share of runs may fail."""
     least_runs: int = 10
-    """Below so many runs in its window no share of runs is worth a page."""
+    """Minimum runs in a window for a page about their share."""
     stuck_factor: float = 1.5
-    """Of a state's declared limit: the engine's own limit must have come first."""
+    """Factor on a state's declared limit: the engine's own limit must act first."""
     overdue_factor: float = 1.2
     stalled_factor: float = 2
     run_age_s: float = 3600
@@ -37,7 +37,7 @@ class Thresholds:
     cut_off: float = 0.1
     near_limit: float = 0.25
     least_tokens: float = 100
-    """Per second; below it no rise in tokens costs enough to ask about."""
+    """Minimum tokens per second for a ticket about a rise."""
     token_rise: float = 3
     tool_errors: float = 0.25
     invented_tools: float = 0.05
@@ -45,15 +45,15 @@ class Thresholds:
     llm_latency_s: float = 60
     queue_wait_s: float = 60
     journal_append: float = 0.1
-    """Seconds; a disk does not get faster at another time scale, so this and the next two keep theirs."""
+    """Seconds; a disk is not faster at another time scale, so this and the next two are not scaled."""
     loop_lag: float = 0.5
     overhead: float = 0.0025
     least_rate: float = 0.02
-    """Operations a second below which no share of them is worth a ticket."""
+    """Minimum operations per second for a ticket about their share."""
     restarts: float = 3
     """Starts of one process within an hour."""
     journal_size: float = 1_000_000_000
-    """Bytes below which no growth is worth a ticket."""
+    """Minimum bytes for a ticket about growth."""
     journal_growth: float = 1.5
     journal_horizon_s: float = 86400
 

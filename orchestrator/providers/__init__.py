@@ -1,8 +1,8 @@
-"""Models and what belongs to them: vendors behind extras, limits, prices, tools of MCP servers.
+"""Models of vendors behind extras, rate limits, prices, and tools of MCP servers.
 
-    from orchestrator.providers import Anthropic, Fallback, Limited, McpServer, OpenAI, RateLimit, genai_prices
+    from orchestrator.providers import Anthropic, Fallback, McpServer, OpenAI, RateLimit, RateLimitedModel
 
-Names are loaded when first used. The doubles (`ScriptedLLM`, `FunctionLLM`, `ReplayLLM`) come from `orchestrator`.
+Names are loaded when first used. The doubles (`ScriptedLLM`, `FunctionLLM`, `ReplayLLM`) are in `orchestrator.testing`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HOME = {
     "genai_prices": "price",
     "price_table": "price",
 }
-"""Public name -> the module it lives in."""
+"""Public name -> its module."""
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 - derived, so that it cannot disagree with the names
 

@@ -2,13 +2,7 @@
 
     pip install "fsm-orchestrator[anthropic]"
 
-    llm = Anthropic("claude-haiku-4-5")                                  # the key from ANTHROPIC_API_KEY
-    llm = Anthropic("claude-sonnet-4-6", max_tokens=16_000, timeout=120)
-    llm = Anthropic("claude-haiku-4-5", client=AsyncAnthropicBedrock())  # the host's own client
-    agent = Orchestrator(llm, tools=[search])
-
-What is sent and how answers are read stands in `anthropic_request` and `anthropic_answer`; what failures mean, in
-`fault`.
+`anthropic_request` builds requests, `anthropic_answer` reads answers, and `fault` classifies failures.
 """
 
 from __future__ import annotations
@@ -34,33 +28,45 @@ from orchestrator.providers.size_limit import DEFAULT_BYTES
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
-"""Sent to a compatible server where no key is known."""
 _PAUSES = 10
 _SAMPLING = frozenset(("temperature", "top_p", "top_k"))
 _WITH_SAMPLING = "2023-06-01"
 
 
 class Anthropic(SdkModel):
-    """A model. Raises ConfigError for what cannot work, MissingExtra (an ImportError) without the extra.
+    """A model behind Anthropic's Messages API.
 
-    `base_url` is the address before `/v1/messages`; a `/v1` at its end is dropped, and None is ANTHROPIC_BASE_URL, else
-    Anthropic's. `api_key=None` is ANTHROPIC_API_KEY. `max_tokens` is what the API wants said with each request: how
-    much an answer may have, unless the parameters of a request say another number. `timeout` is seconds without a byte
-    from the server, the wait for the first included; connecting takes at most 5 of them. `client` is a client of the
-    SDK that the host made (Bedrock, Vertex, another authentication, a proxy): it brings address, key and timeout, is
-    used with retries off, and is not closed here.
+    The SDK decides the version of the API. Its 2026-10-21 refuses `temperature`, `top_p` and `top_k`: a request with
+    one of these parameters uses 2023-06-01, under which models accept them if they do at all. If the API pauses an
+    answer (`pause_turn`, its own tools at work), the model is asked again until the answer ends. Each event loop has
+    its own connection pool, closed with the loop; `aclose()`, or `async with`, closes the pool of the running loop
+    earlier.
 
-    `structured="prompt"` puts an output schema into the prompt, for models without structured output; a schema that
-    the API's mode cannot express always goes there.
+    Args:
+        model: Name of the model.
+        base_url: Address before `/v1/messages`, a final `/v1` is dropped; None means ANTHROPIC_BASE_URL, else
+            Anthropic's.
+        api_key: The key; None means ANTHROPIC_API_KEY.
+        client: The host's own client of the SDK (Bedrock, Vertex, another authentication, a proxy), with its own
+            address, key and timeout. It is used with retries off, and not closed here.
+        max_tokens: Maximum tokens of an answer, unless the parameters of a request set another number. The API
+            requires it.
+        timeout: Seconds without a byte from the server, including the wait for the first one. Connecting takes at
+            most 5.
+        structured: `native`, or `prompt` to put an output schema into the prompt, for models without structured
+            output. A schema that the API's mode cannot express always goes into the prompt.
+        max_response_bytes: Maximum bytes, after decompression, of a body, of each event of a stream, and of the
+            stored part of a stream; 0 is no limit. A larger answer is an LLMError (`malformed`) that is not retried.
 
-    The version of the API is the SDK's. Its 2026-10-21 refuses `temperature`, `top_p` and `top_k`: a request whose
-    parameters have one of them goes under 2023-06-01, where models take them that do at all.
+    Raises:
+        ConfigError: An argument cannot work.
+        MissingExtra: The extra is not installed (an ImportError).
 
-    `max_response_bytes` is how much of an answer is read, after decompression: of a body, of each event of a stream,
-    and of what is kept of a stream; 0 is no limit. A larger answer is an LLMError (`malformed`) that is not retried.
-
-    Each event loop gets a connection pool of its own, closed with the loop; `aclose()`, or `async with`, closes the one
-    of this loop before. An answer that the API pauses (`pause_turn`, its own tools at work) is asked on until it ends.
+    Example:
+        llm = Anthropic("claude-haiku-4-5")                                  # the key from ANTHROPIC_API_KEY
+        llm = Anthropic("claude-sonnet-4-6", max_tokens=16_000, timeout=120)
+        llm = Anthropic("claude-haiku-4-5", client=AsyncAnthropicBedrock())  # the host's own client
+        agent = Orchestrator(llm, tools=[search])
     """
 
     def __init__(
@@ -100,7 +106,7 @@ class Anthropic(SdkModel):
         return f"Anthropic({self.model!r})"
 
     async def complete(self, request: Request) -> Response:
-        """Answer one request; in pieces too, where it has an `on_delta`. Raises LLMError."""
+        """Answer one request; stream the pieces if it has an `on_delta`. Raises LLMError."""
         response = await super().complete(request)
         for _ in range(_PAUSES):
             if response.finish_reason != "pause_turn":
@@ -119,7 +125,7 @@ class Anthropic(SdkModel):
                 base_url=self.base_url,
                 timeout=timeout,
                 max_retries=0,
-                # Nothing goes to an address that nobody named.
+                # Do not follow a redirect to an address that the host did not configure.
                 http_client=anthropic.DefaultAsyncHttpxClient(timeout=timeout, follow_redirects=False),
             )
         except anthropic.AnthropicError as error:
@@ -132,10 +138,10 @@ class Anthropic(SdkModel):
         body = encodable(body)
         names: tuple[str, ...] = ("model", "max_tokens", "stream")
         named: dict[str, Any] = {name: body[name] for name in names if name in body}
-        named["messages"] = []  # those of the body count: here the SDK would look through each, for 0.3 ms
+        named["messages"] = []  # the body's messages count: the SDK would check each of these, for 0.3 ms
         if not body.keys().isdisjoint(_SAMPLING):
             named["extra_headers"] = {"anthropic-version": _WITH_SAMPLING}
-        # Said again with each call: without, the SDK guesses how long an answer takes, and refuses long ones.
+        # Set for each call: without it the SDK estimates the duration of an answer, and refuses long ones.
         return {**named, "extra_body": body, "timeout": client.timeout}
 
 
@@ -147,7 +153,7 @@ class MessagesForm:
     structured: Literal["native", "prompt"] = "native"
 
     def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
-        """Return the body of the request; parameters of the host go in as they are, ours stand above them."""
+        """Return the body of the request; the host's parameters are passed unchanged, ours override them."""
         messages, schema = request.messages, None
         if request.output_schema is not None:
             schema = native_schema(request.output_schema) if self.structured == "native" else None
@@ -170,20 +176,20 @@ class MessagesForm:
         return {**body, "stream": True} if streamed else body
 
     def response(self, raw: Mapping[str, Any]) -> Response:
-        """Read a message. Raises LLMError where it is none."""
+        """Read a message. Raises LLMError if it is not one."""
         return response_of(raw)
 
     def assembly(self) -> MessageAssembly:
-        """Begin a streamed answer."""
+        """Return a new assembly for a streamed answer."""
         return MessageAssembly()
 
 
 def native_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a schema as the API's own mode takes it, or None where that would ask for something else.
+    """Return a schema for the API's own mode, or None if the mode would change its meaning.
 
-    The mode knows closed objects only, no recursion, and few limits. The SDK closes objects and writes limits into
-    descriptions; both leave every answer fit for the schema as it was, or for our check to refuse. What it would change
-    in meaning (an object of any keys, a schema in itself) goes into the prompt.
+    The mode supports only closed objects, no recursion, and few limits. The SDK closes objects and writes limits into
+    descriptions; both leave every answer valid for the original schema, or for our check to refuse. A schema that it
+    would change in meaning (an object with any keys, a recursive schema) goes into the prompt.
     """
     from anthropic import transform_schema
 
@@ -191,7 +197,7 @@ def native_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     try:
         return transform_schema(dict(schema))
-    except Exception:  # noqa: BLE001  the SDK asserts and raises in many ways over what it does not know
+    except Exception:  # noqa: BLE001  the SDK raises many errors for an unknown schema
         return None
 
 
@@ -206,7 +212,7 @@ def _is_open(schema: object) -> bool:
 
 
 def _is_recursive(schema: Mapping[str, Any]) -> bool:
-    """Say whether some reference leads back to where it stands."""
+    """Return whether a reference leads back to a schema that contains it."""
     definitions = {
         f"#/{place}/{name}": inner
         for place in ("$defs", "definitions")
@@ -228,7 +234,7 @@ def _is_recursive(schema: Mapping[str, Any]) -> bool:
 
 
 def _joined(first: Response, then: Response) -> Response:
-    """Return one answer of one that was paused and what followed."""
+    """Return one answer from a paused one and its continuation."""
     content = merged([*_parts(first), *_parts(then)])
     reasoning = "\n\n".join(filter(None, (first.reasoning, then.reasoning)))
     return replace(then, content=content, usage=first.usage + then.usage, reasoning=reasoning or None)
@@ -241,5 +247,5 @@ def _parts(response: Response) -> list[dict[str, Any]]:
 
 
 def _is_client(client: object) -> bool:
-    """Say whether it is one of the SDK's asynchronous clients: Bedrock's and others do not descend from one class."""
+    """Return whether it is one of the SDK's asynchronous clients: Bedrock's and others have no common base class."""
     return hasattr(client, "messages") and inspect.iscoroutinefunction(getattr(client, "close", None))

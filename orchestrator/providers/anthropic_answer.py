@@ -1,11 +1,12 @@
-"""Answers of Anthropic's Messages API, whole or as a stream of events.
+"""Read answers of Anthropic's Messages API, whole or as a stream of events.
 
-- Input tokens are what was read in all: the API counts those from and into the cache beside `input_tokens`.
-- An answer that thinks and calls keeps its content as a list of parts, thinking with its signature first: the API wants
-  it back unchanged with the results. So does one with blocks that are neither text nor call (the provider's own tools).
-  Every other answer is its text; what was thought is in `reasoning` either way.
-- The input of a streamed call is kept as it was written, cut off or not; one that wrote nothing has the arguments `{}`.
-- A refusal (`stop_reason`) is an answer with `refusal` set; an answer without any block is one without content.
+- Input tokens are the total: the API counts tokens from and into the cache separately from `input_tokens`.
+- An answer with thinking and calls keeps its content as a list of parts, thinking with its signature first: the API
+  requires it back unchanged with the results. The same applies to blocks that are neither text nor call (the
+      provider's
+  own tools). Every other answer is its text. In both cases the thinking is in `reasoning`.
+- The input of a streamed call is kept as received, even if cut off; an empty one becomes the arguments `{}`.
+- A refusal (`stop_reason`) is an answer with `refusal` set; an answer without any block has no content.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from orchestrator.llm.message import Content, Response, ToolCall, Usage
 from orchestrator.providers import fault
-from orchestrator.providers.event_stream import Event
+from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.reading import count, malformed, mapping, objects, parsed, text, text_or_none
 from orchestrator.providers.size_limit import kept_size
 
@@ -33,11 +34,11 @@ _COUNTS = (
     "output_tokens_details",
 )
 _CUT_INPUT = "partial_json"
-"""Member of a block in the making: the text of its input so far."""
+"""Member of an unfinished block: the text of its input so far."""
 
 
 def response_of(raw: Mapping[str, Any]) -> Response:
-    """Read a message. Raises LLMError for an error object, and for what is no message."""
+    """Read a message. Raises LLMError for an error object, and for anything but a message."""
     if fault.holds_error(raw):
         raise fault.of_answer(None, None, raw)
     if not isinstance(raw.get("content"), list):
@@ -58,7 +59,7 @@ def response_of(raw: Mapping[str, Any]) -> Response:
 
 
 def usage_of(usage: Mapping[str, Any]) -> Usage:
-    """Return the tokens of an answer, those from and into the cache among its input."""
+    """Return the tokens of an answer, with those from and into the cache in its input."""
     read, written = (count(usage.get(f"cache_{way}_input_tokens")) for way in ("read", "creation"))
     return Usage(
         count(usage.get("input_tokens")) + read + written,
@@ -77,7 +78,7 @@ def _content(blocks: list[Mapping[str, Any]], *, keeps_thinking: bool) -> Conten
 
 
 def merged(parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return parts with texts that follow each other made one: the API parts a sentence where it cites."""
+    """Return parts with adjacent texts joined: the API splits a sentence where it cites."""
     found: list[dict[str, Any]] = []
     for is_text, group in itertools.groupby(parts, lambda part: part.get("type") == "text"):
         together = list(group)
@@ -95,7 +96,7 @@ def _one_text(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _whole(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a block as the API takes it back: with its input, where that came in pieces."""
+    """Return a block in the form that the API accepts back: with its input, if that came in pieces."""
     whole = {name: value for name, value in block.items() if name != _CUT_INPUT}
     if _CUT_INPUT in block:
         with suppress(ValueError):
@@ -119,27 +120,27 @@ _PIECES = {
     "input_json_delta": ("partial_json", _CUT_INPUT),
     "thinking_delta": ("thinking", "thinking"),
 }
-"""Type of a delta -> its member, and the member of the block that it adds to."""
+"""Type of a delta -> its member, and the member of the block that it extends."""
 
 
 @dataclass(slots=True)
 class _Block:
-    """A block in the making."""
+    """An unfinished block."""
 
     raw: dict[str, Any]
     pieces: dict[str, list[str]] = field(default_factory=dict)
-    """Member of the block -> the texts that came for it one by one."""
+    """Member of the block -> the texts received for it."""
     citations: list[Any] = field(default_factory=list)
 
     def whole(self) -> dict[str, Any]:
-        """Return the block as it came, with all that was added to it."""
+        """Return the block as received, with all additions."""
         added = {name: text(self.raw.get(name)) + "".join(pieces) for name, pieces in self.pieces.items()}
         cited = [*(self.raw.get("citations") or ()), *self.citations]
         return {**self.raw, **added, **({"citations": cited} if self.citations else {})}
 
 
 class MessageAssembly:
-    """A message from its events."""
+    """Assembles a message from its events."""
 
     def __init__(self) -> None:
         self.over = False
@@ -151,11 +152,11 @@ class MessageAssembly:
 
     @property
     def text(self) -> str:
-        """What there is of the text by now."""
+        """The text so far."""
         return "".join(self._said)
 
-    def take(self, event: Event) -> str:
-        """Take an event and return the text it adds."""
+    def take(self, event: ServerSentEvent) -> str:
+        """Add an event and return its new text."""
         raw = parsed(event.data)
         if fault.holds_error(raw):
             raise fault.of_answer(None, None, raw, partial=self.text)
@@ -178,7 +179,7 @@ class MessageAssembly:
         return ""
 
     def response(self) -> Response:
-        """Return the message. Raises LLMError where the stream was cut, or held none."""
+        """Return the message. Raises LLMError if the stream was cut or had no message."""
         if not self.over and self._raw.get("stop_reason") is None:
             raise fault.of_cut(self.text)
         if not self._raw:
@@ -191,7 +192,7 @@ class MessageAssembly:
         self._count(mapping(message.get("usage")))
 
     def _count(self, usage: Mapping[str, Any]) -> None:
-        """Take over what is counted by now: the counts of a stream are sums, and those left out stand."""
+        """Update the counts: those of a stream are totals, and omitted ones stay."""
         self._usage.update({name: usage[name] for name in _COUNTS if usage.get(name) is not None})
 
     def _heard(self, piece: str) -> str:
@@ -217,6 +218,6 @@ class MessageAssembly:
 
 
 def _index(raw: Mapping[str, Any]) -> int | str | None:
-    """Return which block an event is about; anything but a number or a text is no place."""
+    """Return the block of an event; anything but a number or a text is invalid."""
     index = raw.get("index")
     return index if isinstance(index, int | str) else None

@@ -1,17 +1,18 @@
-"""Conversations as Anthropic's Messages API takes them.
+"""Convert conversations to the form of Anthropic's Messages API.
 
-It is stricter than what conversations hold that began elsewhere, or were cut: roles alternate and the user begins,
-every call is answered in the very next message, ids are unique, names and ids have a small alphabet, inputs are
-objects, no text is empty, and tools that were called must be declared. What breaks such a rule is mended here, for this
-request only; nothing is left out that says something.
+The API is stricter than conversations from other sources, or after a cut: roles alternate and the user is first, the
+next message answers every call, ids are unique, names and ids have a small alphabet, inputs are objects, no text is
+empty, and called tools must be declared. This module repairs violations of these rules, for this request only, and
+drops no information.
 
-- System and developer messages, wherever they stand, become the `system` member.
+- System and developer messages, at any position, become the `system` member.
 - Results of a turn become one user message, in the order of the calls; a call without a result gets one that says so,
   a result without a call becomes text.
-- Ids that are empty, repeated or oddly spelt are replaced; arguments that are no JSON object go as the text they are,
-  under `unparsed_arguments`.
-- Thinking goes back with its signature and in its place, or not at all: the API refuses it without. It is kept as
-  content parts of the message (`anthropic_answer`); reasoning of other vendors stays here.
+- Empty, repeated or invalid ids are replaced; arguments that are not a JSON object are sent as text, under
+  `unparsed_arguments`.
+- Thinking is sent back with its signature and at its position, or not at all: the API refuses it otherwise. It is
+  stored
+  in the content parts of the message (`anthropic_answer`); reasoning of other vendors is not sent.
 """
 
 from __future__ import annotations
@@ -52,21 +53,21 @@ def conversation(messages: Iterable[Message]) -> tuple[list[Block], list[Block]]
 
 
 def tools(request: Request, messages: Sequence[Block]) -> dict[str, Any]:
-    """Return the members for tools. Tools among the parameters are the provider's own, and stay."""
+    """Return the members for tools. Tools among the parameters belong to the provider, and stay."""
     own = list(request.params.get("tools") or ())
     offers = [_tool(offer.name, offer.description, offer.parameters) for offer in request.tools]
     if not offers and not own:
         called = {block["name"] for message in messages for block in _calls_in(message)}
         if not called:
             return {}
-        # The history shows calls, so they must be declared, and nothing may be called.
+        # The history shows calls, so they must be declared, and no tool may be called.
         declared = [_tool(name, "", {}) for name in sorted(called)]
         return {"tools": declared, "tool_choice": {"type": "none"}}
     return {"tools": [*own, *offers], **_choice(request)}
 
 
 def _choice(request: Request) -> dict[str, Any]:
-    """Return the choice of tools; nothing for auto, the default: what the parameters say stands."""
+    """Return the choice of tools; nothing for auto, the default, so that the parameters decide."""
     if request.tool_choice == "auto":
         return {}
     if request.tool_choice == "none":
@@ -88,13 +89,13 @@ def _calls_in(message: Block) -> Iterator[Block]:
 
 
 class _Turns:
-    """Messages in the making: the user's and the assistant's in turn."""
+    """Builds messages with alternating roles."""
 
     def __init__(self) -> None:
         self._messages: list[Block] = []
         self._ids: set[str] = set()
         self._open: list[tuple[str, Block]] = []
-        """Calls of the last turn that have no result yet: the id in the conversation, and the call as it is sent."""
+        """Calls of the last turn without a result: the id in the conversation, and the call as sent."""
 
     def said(self, blocks: list[Block]) -> None:
         if blocks:
@@ -130,7 +131,7 @@ class _Turns:
         self._add("user", [result])
 
     def finished(self) -> list[Block]:
-        """Return the messages, results before all else that the user says after a turn."""
+        """Return the messages; in a user message, results precede all other content."""
         self._settle()
         if not self._messages:
             self._add("user", [{"type": "text", "text": _BEGINNING}])
@@ -146,14 +147,17 @@ class _Turns:
             self._messages.append({"role": role, "content": [*blocks]})
 
     def _call_of(self, wanted: str) -> Block | None:
-        """Take the open call that a result answers: the first with its id, else the first if either id is empty."""
+        """Remove and return the call that a result answers.
+
+        It is the first with the id of the result, else the first if either id is empty.
+        """
         same = (at for at, (known, _) in enumerate(self._open) if known == wanted)
         unnamed = (at for at, (known, _) in enumerate(self._open) if not (known and wanted))
         at = next(same, next(unnamed, None))
         return None if at is None else self._open.pop(at)[1]
 
     def _settle(self) -> None:
-        """Answer what is still open: the API refuses a call without a result right behind it."""
+        """Answer the open calls: the API refuses a call without a result in the next message."""
         for _, call in self._open:
             missing = {
                 "type": "tool_result",
@@ -165,7 +169,7 @@ class _Turns:
         self._open.clear()
 
     def _id(self, given: str) -> str:
-        """Return the id to send: the given one where it is well spelt and new."""
+        """Return the id to send: the given one if it is valid and new."""
         base = _ODD.sub("_", given) or "call"
         known, number = base, 1
         while known in self._ids:
@@ -176,7 +180,7 @@ class _Turns:
 
 
 def _input(call: ToolCall) -> dict[str, Any]:
-    """Return the arguments of a call as an object, whatever the model wrote."""
+    """Return the arguments of a call as an object, for any text of the model."""
     text = call.arguments.strip()
     if text in ("", "null"):
         return {}
@@ -192,7 +196,7 @@ def _input(call: ToolCall) -> dict[str, Any]:
 
 
 def _blocks(content: Content) -> list[Block]:
-    """Return content as blocks: texts that say something, pictures in this API's form, all else as it is."""
+    """Return content as blocks: texts that are not empty, images in this API's form, all else unchanged."""
     if content is None:
         return []
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -206,7 +210,7 @@ def _block(part: Mapping[str, Any]) -> Block | None:
     if kind == "image_url":
         return _picture(part)
     if kind == "reasoning" or (kind == "thinking" and not part.get("signature")):
-        return None  # another vendor's: only the API that made it takes it back
+        return None  # another vendor's: only the API that made it accepts it back
     return dict(part)
 
 

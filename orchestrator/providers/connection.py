@@ -1,4 +1,4 @@
-"""What every vendor's model is checked for before anything is sent: name, address, key, time."""
+"""Checks that all vendors' models share, before anything is sent: name, address, key, time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pydantic import SecretStr
 from orchestrator.errors import ConfigError
 
 CONNECT_SECONDS = 5.0
-"""How long connecting may take, also where an answer may take longer."""
+"""Maximum seconds to connect, even if an answer may take longer."""
 _NO_KEY = "none"
-"""Sent to a compatible server where no key is known: the SDKs insist on one, local servers do not read it."""
+"""Sent to a compatible server without a known key: the SDKs require one, local servers ignore it."""
 
 
 def check_model(model: str, structured: str, timeout: float, base_url: str | None) -> None:
-    """Raise ConfigError for what no model can be made of."""
+    """Raise ConfigError for arguments that no model can have."""
     if not model:
         raise ConfigError("the model has no name")
     if structured not in ("native", "prompt"):
@@ -29,7 +29,7 @@ def check_model(model: str, structured: str, timeout: float, base_url: str | Non
 
 
 def check_address(base_url: str) -> None:
-    """Raise ConfigError for what is no address of a server."""
+    """Raise ConfigError unless the text is the address of a server."""
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -42,9 +42,9 @@ def check_address(base_url: str) -> None:
 
 
 def key_of(vendor: str, given: str | SecretStr | None, base_url: str | None) -> SecretStr:
-    """Return the API key: the one given, else the one of the vendor's variable. Raises ConfigError.
+    """Return the API key: the given one, else that of the vendor's variable. Raises ConfigError.
 
-    None is needed where the address is not the vendor's own.
+    An address that is not the vendor's own needs no key.
     """
     prefix = vendor.upper()
     found = given if given is not None else os.environ.get(f"{prefix}_API_KEY") or None

@@ -1,6 +1,6 @@
-"""Whether the message of a bad request says that the context is too long, in the words of providers and gateways.
+"""Recognise errors about a too long context by their message, in the words of providers and gateways.
 
-Most of them have no code for it. The sentences are theirs as documented or reported; ours is only the collection.
+Most of them have no code for it. The sentences are documented by the providers or were reported by users.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _TOO_LONG = re.compile(
-    r"ContextWindowExceededError"  # LiteLLM's proxy, before what its provider said
+    r"ContextWindowExceededError"  # LiteLLM's proxy, before the message of its provider
     r"|prompt (?:is )?too long"  # Anthropic, Fireworks; Z.ai
     r"|exceed(?:s|ed)? context limit"  # Anthropic, input and max_tokens together
     r"|maximum (?:context|prompt) (?:length|limit)"  # OpenAI, Azure, vLLM, DeepSeek, Mistral, OpenRouter; xAI
@@ -27,12 +27,12 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _NOT_TOO_LONG = "string_above_max_length"
-"""A code of OpenAI for one argument that is too long, which LiteLLM takes for the whole prompt."""
+"""A code of OpenAI for one argument that is too long, which LiteLLM mistakes for the whole prompt."""
 _READ = 10_000
-"""Characters of a message in which a sentence is looked for."""
+"""Maximum characters of a message that are searched."""
 
 
 def is_context_too_long(message: str) -> bool:
-    """Say whether a message complains about the length of the whole context, and not of one argument."""
+    """Return whether a message complains about the length of the whole context, and not of one argument."""
     beginning = message[:_READ]
     return _NOT_TOO_LONG not in beginning and _TOO_LONG.search(beginning) is not None

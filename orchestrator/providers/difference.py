@@ -1,4 +1,4 @@
-"""Where messages differ from recorded ones."""
+"""Compare messages with recorded ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from orchestrator.llm.message import Message
 from orchestrator.providers.scripted import shorten
 
 _LEAD = 20
-"""Characters shown before the place where two texts part."""
+"""Characters shown before the first difference of two texts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """The first thing in which a message is not the recorded one."""
+class RequestDifference:
+    """The first difference between a message and the recorded one."""
 
     index: int
     member: str
@@ -28,28 +28,28 @@ class Difference:
 
 def differences(
     expected: Sequence[Message], actual: Sequence[Message], *, start: int = 0
-) -> Iterator[Difference]:
+) -> Iterator[RequestDifference]:
     """Yield the differences in role, content, calls, ids and argument text; `start` is the first index."""
     for offset in range(max(len(expected), len(actual))):
         index = start + offset
         if offset >= len(expected):
-            yield Difference(index, "message", "nothing", f"a message of {actual[offset].role}")
+            yield RequestDifference(index, "message", "nothing", f"a message of {actual[offset].role}")
         elif offset >= len(actual):
-            yield Difference(index, "message", f"a message of {expected[offset].role}", "nothing")
+            yield RequestDifference(index, "message", f"a message of {expected[offset].role}", "nothing")
         else:
             yield from _message_differences(expected[offset], actual[offset], index)
 
 
 def compare(expected: Sequence[Message], actual: Sequence[Message]) -> list[str]:
-    """Return the differences as sentences, none if the messages are equal.
+    """Return the differences as sentences; an empty list if the messages are equal.
 
-    Compared are role, content, calls (name, id, argument text) and tool_call_id. Names of tools on results,
-    reasoning and failure marks are not: a recording may lack them.
+    It compares role, content, calls (name, id, argument text) and tool_call_id. It ignores names of tools on results,
+    reasoning and failure marks: a recording may lack them.
     """
     return [str(difference) for difference in differences(expected, actual)]
 
 
-def _message_differences(expected: Message, actual: Message, index: int) -> Iterator[Difference]:
+def _message_differences(expected: Message, actual: Message, index: int) -> Iterator[RequestDifference]:
     """Yield the differences of two messages."""
     if expected is actual:
         return
@@ -66,16 +66,16 @@ def _message_differences(expected: Message, actual: Message, index: int) -> Iter
         pairs.append((f"{where}.arguments", theirs.arguments, ours.arguments))
     for member, recorded, mine in pairs:
         if recorded != mine:
-            yield Difference(index, member, *_cut_to_difference(recorded, mine))
+            yield RequestDifference(index, member, *_cut_to_difference(recorded, mine))
 
 
 def _content(message: Message) -> object:
-    """Return the content to compare. A result is text to us, whatever parts it was recorded in."""
+    """Return the content to compare. A result is compared as text, even if it was recorded in parts."""
     return message.text if message.role == "tool" else message.content
 
 
 def _cut_to_difference(recorded: object, ours: object) -> tuple[str, str]:
-    """Return both values short, beginning a little before the place where they part."""
+    """Return both values in short form, from a little before their first difference."""
     if not (isinstance(recorded, str) and isinstance(ours, str)):
         return shorten(repr(recorded)), shorten(repr(ours))
     limit = min(len(recorded), len(ours))

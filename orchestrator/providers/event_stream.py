@@ -1,8 +1,8 @@
-"""Server-sent events: bytes in, events out, in time that grows with the bytes, however they are cut into chunks.
+"""Decode server-sent events from bytes, in time that is linear in the bytes, for every division into chunks.
 
-The SDK has a decoder as well, but it does not tell the end of a stream (`[DONE]`) from a connection that closed
+The SDK has a decoder too, but it does not distinguish the end of a stream (`[DONE]`) from a connection that closed
 without an error, and it raises error objects itself, without their status. Lines are split on bytes: text has more
-line ends than the format knows, and they may stand inside JSON.
+line ends than the format, and they may occur inside JSON.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class Event(NamedTuple):
-    """One event. `name` is empty where the stream does not name it."""
+class ServerSentEvent(NamedTuple):
+    """One event. `name` is empty if the stream gives none."""
 
     name: str
     data: str
 
 
 class EventTooLarge(ValueError):
-    """One event has more bytes than the decoder keeps; `limit` is that number."""
+    """One event has more bytes than the decoder accepts; `limit` is that number."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"one event of the stream has more than {limit:,} bytes")
@@ -31,22 +31,22 @@ class EventTooLarge(ValueError):
 
 
 class EventDecoder:
-    """Feed it bytes as they come; each call gives the events that are whole by now.
+    """Decodes bytes as they arrive; each call yields the complete events.
 
-    `limit` is the bytes that one event may have; 0 is no limit. Raises EventTooLarge and UnicodeDecodeError.
+    `limit` is the maximum bytes of one event; 0 is no limit. Raises EventTooLarge and UnicodeDecodeError.
     """
 
     def __init__(self, limit: int = 0) -> None:
         self._limit = limit
         self._line = bytearray()
-        """The line that has not ended. Each byte is looked at once, when it comes, and copied into this buffer."""
+        """The unfinished line. Each byte is scanned once, when it arrives, and copied into this buffer."""
         self._size = 0
         self._name = ""
         self._data: list[str] = []
         self._begun = False
         self._after_return = False
 
-    def feed(self, chunk: bytes) -> Iterator[Event]:
+    def feed(self, chunk: bytes) -> Iterator[ServerSentEvent]:
         """Yield the events that end in this chunk."""
         if not self._begun:
             chunk = bytes(self._line) + chunk
@@ -64,8 +64,8 @@ class EventDecoder:
         self._keep(rest)
         self._after_return = self._after_return or chunk.endswith(b"\r")
 
-    def finish(self) -> Iterator[Event]:
-        """Yield what was whole but for the empty line behind it. Half a line is lost: the connection was cut in it."""
+    def finish(self) -> Iterator[ServerSentEvent]:
+        """Yield an event that lacks only its empty line. Half a line is lost: the connection was cut in it."""
         if self._line.removeprefix(b"data:").strip() == b"[DONE]":
             yield from self._ended_line()
         self._line.clear()
@@ -77,12 +77,12 @@ class EventDecoder:
         if 0 < self._limit < self._size:
             raise EventTooLarge(self._limit)
 
-    def _ended_line(self) -> Iterator[Event]:
+    def _ended_line(self) -> Iterator[ServerSentEvent]:
         size, line = len(self._line), self._line.decode()
         self._line.clear()
         if not line:
             if self._data:
-                yield Event(self._name, "\n".join(self._data))
+                yield ServerSentEvent(self._name, "\n".join(self._data))
             self._name, self._data, self._size = "", [], 0
             return
         field, _, value = line.partition(":")
@@ -92,4 +92,4 @@ class EventDecoder:
         elif field == "event":
             self._name = value
         else:
-            self._size -= size  # a comment, an id: nothing of it is kept
+            self._size -= size  # a comment or an id: ignored

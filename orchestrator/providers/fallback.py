@@ -1,20 +1,24 @@
-"""A list of models, of which the first that works is asked.
+"""Use the first working model of a list.
 
     llm = Fallback([Limited(gpt, RateLimit(…)), claude], on=("rate_limited", "server_error"), cooldown=30)
 
-- *One try, one model.* A model that fails in one of the ways of `on` is not asked for a while, and its error is raised
-  as one that is worth another try, at once: the RetryPolicy asks again, and then the next model is. So the policy
-  bounds the tries, each is a fact with the name of its model, and `max_retries` counts them. With a policy of one try
-  nothing falls back. Any other error, and one after which no model is left to go to, is raised as it is.
-- *It stays with what works* for `cooldown` seconds, or as long as the failing model's provider asked for: not every
-  request pays for the failure again. Then the first is asked again. With all of them cooling down, the one is asked
-  that is ready soonest.
-- `context_length` in `on` is another matter, for the request is at fault and not the model. The model, and those whose
-  `context_window` is no larger, are left out for requests of that size and above; nothing cools down.
-- *Names.* `model` and `provider` are those of the first: the name of the agent's model in journal and prices. Metrics
-  and log lines have the configured name of the model that was asked (`models`, all of them declared beforehand, so the
-  label stays a closed set); what its provider calls it is `Response.model`. Two entries of one name share their series.
-- The state is the policy's own: give one Fallback to several agents and they learn of a failure together.
+- *One try, one model.* If a model fails in a way that `on` lists, it is skipped for a while. Its error is raised as
+  one
+  that can be retried at once: the RetryPolicy asks again, and then the next model answers. So the policy bounds the
+  tries, each is a fact with the name of its model, and `max_retries` counts them. A policy with one try never falls
+  back. Any other error, and an error after which no model is left, is raised unchanged.
+- *A working model stays in use* for `cooldown` seconds, or as long as the failing model's provider asked for, so that
+  not
+  every request pays for the failure again. Then the first model is asked again. If all of them are cooling down, the
+      one
+  that is ready first is asked.
+- `context_length` in `on` differs, because the fault is the request's and not the model's. The model, and those whose
+  `context_window` is not larger, are skipped for requests of that size and above; nothing cools down.
+- *Names.* `model` and `provider` are those of the first model: the name of the agent's model in journal and prices.
+  Metrics and log lines have the configured name of the requested model (`models`, all declared in advance, so the
+      label
+  stays a closed set); the provider's name for it is `Response.model`. Two entries with one name share their series.
+- Several agents may share one Fallback: then they share its knowledge of failures.
 """
 
 from __future__ import annotations
@@ -31,9 +35,9 @@ from orchestrator.llm.port import LLM, Clock, SystemClock
 from orchestrator.llm.retry import FailureKind, classify
 
 FALLBACK_KINDS = ("rate_limited", "server_error", "timeout", "connection")
-"""In which ways a model may fail for the next one to be asked, unless told otherwise."""
+"""Kinds of failures after which the next model is asked, by default."""
 _POSSIBLE = ERROR_KINDS - {"other"}
-"""An error that nobody can name is a fault of the program, which another model would only hide."""
+"""An error of an unknown kind is a fault of the program, which another model would only hide."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,9 +48,9 @@ class _Choice:
     name: str
     provider: str
     window: int
-    """Tokens; 0 where it is unknown."""
+    """Tokens; 0 if it is unknown."""
     ready_at: float = -math.inf
-    """Monotonic seconds: until then it cools down."""
+    """Monotonic seconds: the end of its cooldown."""
     too_long: int | None = None
     """Estimated tokens of the smallest request that did not fit into it."""
 
@@ -55,9 +59,16 @@ class _Choice:
 
 
 class Fallback:
-    """A model that is the first of several that works. `on` are kinds of LLMError, `cooldown` is in seconds.
+    """A model that asks the first working one of several models.
 
-    Raises ConfigError for a list without a model, a kind that is none, and a negative cooldown.
+    Args:
+        models: The models, in order of preference.
+        on: Kinds of LLMError after which the next model is asked.
+        cooldown: Seconds for which a failed model is skipped.
+        clock: Clock of the cooldown, for tests.
+
+    Raises:
+        ConfigError: The list is empty, a kind is unknown, or the cooldown is negative.
     """
 
     def __init__(
@@ -79,12 +90,12 @@ class Fallback:
         self.model = choices[0].name
         self.provider = choices[0].provider
         self.models = {choice.name: choice.provider for choice in reversed(choices)}
-        """Configured name -> provider, of every model of the list."""
+        """Configured name -> provider, for every model of the list."""
         self.context_window = _window([choice.window for choice in choices], on)
         self.max_output_tokens = _most_output([choice.llm for choice in choices])
         self.reports_cost = all(getattr(choice.llm, "reports_cost", False) for choice in choices)
         self.double = all(getattr(choice.llm, "double", False) is True for choice in choices)
-        """No real model is among them."""
+        """Whether all of them are doubles, not real models."""
         self._choices = choices
         self._on = frozenset(on)
         self._cooldown = cooldown
@@ -92,7 +103,7 @@ class Fallback:
         self._lock = threading.Lock()
 
     async def complete(self, request: Request) -> Response:
-        """Ask one model. Raises LLMError with `retryable` where the next try goes to another, else what that raises."""
+        """Ask one model. Raises LLMError, `retryable` if another model takes the next try, or the model's own error."""
         choice = self._choose(request)
         if request.route is not None:
             request.route.model = choice.name
@@ -114,7 +125,7 @@ class Fallback:
                 await close()
 
     def _choose(self, request: Request) -> _Choice:
-        """Return the first model that is ready and takes a request of this size, else the one that is ready soonest."""
+        """Return the first ready model that accepts a request of this size, else the one that is ready first."""
         with self._lock:
             size = self._size(request)
             possible = [choice for choice in self._choices if choice.takes(size)] or self._choices
@@ -123,13 +134,16 @@ class Fallback:
             return ready or min(possible, key=lambda choice: choice.ready_at)
 
     def _size(self, request: Request) -> int:
-        """Return an estimate of its tokens; 0 while no request was ever too long, for it reads the whole of it."""
+        """Return the estimated tokens of a request.
+
+        It is 0 until a request was too long, because the estimate reads the whole request.
+        """
         if all(choice.too_long is None for choice in self._choices):
             return 0
         return input_bound(request.messages, request.tools)
 
     def _other(self, failed: _Choice, failure: FailureKind, request: Request) -> _Choice | None:
-        """Note how a model failed; return who is asked next, or None where nobody else should be."""
+        """Record the failure of a model; return the next model to ask, or None if there is none."""
         if failure.kind not in self._on:
             return None
         with self._lock:
@@ -157,9 +171,9 @@ def _choice(llm: Any) -> _Choice:
 
 
 def _window(windows: Sequence[int], on: Sequence[str]) -> int:
-    """Return the tokens that can be read at once, 0 where that is unknown.
+    """Return the tokens that can be read at once, 0 if that is unknown.
 
-    What fits into any of them, as any of them may be asked; with `context_length`, what fits into one.
+    It is the smallest window, because any model may be asked; with `context_length` it is the largest.
     """
     known = [window for window in windows if window]
     if "context_length" in on:
@@ -168,7 +182,7 @@ def _window(windows: Sequence[int], on: Sequence[str]) -> int:
 
 
 def _most_output(llms: Iterable[Any]) -> int:
-    """Return the most tokens that an answer of any of them has, 0 where that is unknown."""
+    """Return the maximum tokens of an answer of any of them, 0 if that is unknown."""
     each = [int(getattr(llm, "max_output_tokens", 0) or 0) for llm in llms]
     return max(each) if all(each) else 0
 

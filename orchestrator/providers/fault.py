@@ -1,21 +1,21 @@
-"""What a provider answered, or its SDK raised, as one `LLMError`. The only place that decides what a failure means.
+"""Convert a provider's answer, or an exception of its SDK, to one `LLMError`. Only this module classifies failures.
 
     of_answer(status, headers, body)      an HTTP answer, or an error object inside a 200 or a stream
-    of_exception(error)                   what the SDK or its HTTP library raised; None where that is no failed call
-    of_cut(partial)                       a stream that stopped before it said that it was over
+    of_exception(error)                   an exception of the SDK or its HTTP library; None if it is not a failed call
+    of_cut(partial)                       a stream that stopped before its end
     hide(error, secret)                   the same error without the API key, which some servers repeat
 
-Read are, in this order: the error codes and types of provider bodies, the HTTP status, the types of exceptions. The
-headers `retry-after-ms` and `Retry-After` (seconds or a date) give the delay, `x-should-retry` whether to try again.
-Types are known by their names along the class hierarchy: both SDKs, and the host's own client, may bring the HTTP
-library in a version or under a name of their own, and none of them is imported here.
+The sources are, in this order: the error codes and types of provider bodies, the HTTP status, the types of
+exceptions. The headers `retry-after-ms` and `Retry-After` (seconds or a date) give the delay, `x-should-retry`
+decides about a retry. Types are recognised by their names along the class hierarchy: both SDKs, and the host's own
+client, may use the HTTP library in another version or under another name, and none of them is imported here.
 
-Two things are not obvious:
+Two special cases:
 
 - A context that is too long has a code at OpenAI (`context_length_exceeded`) and a type at llama.cpp
   (`exceed_context_size_error`). Most others, and the gateways before them, have neither, and answer as to any bad
-  request. Only there, and only for the statuses 400, 413 and 422, the sentences that they write are recognised.
-- A delay of 0 or a date that is past says nothing: one provider sends `retry-after-ms: 0` beside `retry-after: 1`. The
+  request. Only there, and only for the statuses 400, 413 and 422, their sentences are recognised.
+- A delay of 0 or a date in the past is ignored: one provider sends `retry-after-ms: 0` beside `retry-after: 1`. The
   policy's own backoff is used instead.
 """
 
@@ -68,7 +68,7 @@ _KINDS_OF_WORDS: dict[str, tuple[str, ...]] = {
     ),
     "timeout": ("timeout_error", "deadline_exceeded", "vector_store_timeout"),
     "server_error": ("overloaded_error", "unavailable_error", "unavailable"),
-    "malformed": ("tool_use_failed", "json_validate_failed"),  # Groq checks what its model wrote
+    "malformed": ("tool_use_failed", "json_validate_failed"),  # Groq checks the output of its model
 }
 _KIND_OF_WORD = {word: kind for kind, words in _KINDS_OF_WORDS.items() for word in words}
 
@@ -83,7 +83,7 @@ _QUOTA = frozenset(
         "linked_organization_spend_limit_reached",
     )
 )
-"""Limits that only money or another month lifts: rate_limited, and not worth another try."""
+"""Limits that only money or another month lifts: rate_limited, and never retried."""
 
 _REQUESTS_FAULT = frozenset(
     (
@@ -95,7 +95,7 @@ _REQUESTS_FAULT = frozenset(
         "failed_to_download_image",
     )
 )
-"""The request is to blame. Read only where there is no status: beside one, providers use them for anything."""
+"""The request is at fault. Used only without a status: beside one, providers use these words for anything."""
 
 _KIND_OF_TYPE = {
     "TimeoutError": "timeout",
@@ -143,7 +143,7 @@ def of_answer(
     *,
     partial: str = "",
 ) -> LLMError:
-    """Return what an answer means that holds an error. `body` is parsed JSON, or the text of what was none."""
+    """Return the error for an answer with an error. `body` is parsed JSON, or text if it is not JSON."""
     problem = _problem(body)
     words = _words(problem)
     status = status if _is_error(status) else _number(problem)
@@ -160,7 +160,7 @@ def of_answer(
 
 
 def of_exception(error: BaseException, *, partial: str = "") -> LLMError | None:
-    """Return what an exception means, or None for one that is neither the provider's nor the network's."""
+    """Return the error for an exception, or None if neither the provider nor the network caused it."""
     response = getattr(error, "response", None)
     status, body = getattr(response, "status_code", None), getattr(error, "body", None)
     if _is_error(status) or (body is not None and holds_error(body)):
@@ -170,7 +170,7 @@ def of_exception(error: BaseException, *, partial: str = "") -> LLMError | None:
     causes = list(_causes(error))
     kind = next((kind for one in reversed(causes) if (kind := _kind_of_type(one)) is not None), None)
     if kind is None:
-        # What the SDK knows to be an error, without a status: an error object in a stream.
+        # The SDK reports an error without a status: an error object in a stream.
         return None if body is None else of_answer(None, None, body, partial=partial)
     doubted = any(isinstance(one, ssl.SSLCertVerificationError) for one in causes)
     return LLMError(
@@ -193,7 +193,7 @@ def of_cut(partial: str) -> LLMError:
 
 
 def holds_error(body: object) -> bool:
-    """Say whether a body, or an event of a stream, is an error object, whatever its HTTP status was."""
+    """Return whether a body, or an event of a stream, is an error object, for any HTTP status."""
     if isinstance(body, list):
         return len(body) == 1 and isinstance(body[0], Mapping) and holds_error(body[0])
     if not isinstance(body, Mapping):
@@ -201,7 +201,7 @@ def holds_error(body: object) -> bool:
     return bool(body.get("error")) or "error" in (body.get("type"), body.get("object"))
 
 
-# ---- what providers write ----
+# ---- formats of providers ----
 
 
 def _problem(body: object) -> Mapping[str, Any]:
@@ -230,7 +230,7 @@ def _words(problem: Mapping[str, Any]) -> list[str]:
 
 
 def _number(problem: Mapping[str, Any]) -> int | None:
-    """Return the HTTP status that an error names itself: behind a 200, or inside a stream."""
+    """Return the HTTP status in the error object itself: behind a 200, or inside a stream."""
     for value in (problem.get("status"), problem.get("code")):
         number = (
             int(value) if isinstance(value, str) and value.isdecimal() and len(value) == _DIGITS else value
@@ -255,9 +255,9 @@ def _message(problem: Mapping[str, Any], body: object) -> str:
     if found:
         with suppress(
             ValueError, TypeError, RecursionError
-        ):  # too many digits, a key that is no text, too deep
+        ):  # too many digits, a key that is not text, too deep
             return json.dumps(found, ensure_ascii=False, default=str)
-    return body if isinstance(body, str) and "<" not in body else ""  # a page of a proxy helps nobody
+    return body if isinstance(body, str) and "<" not in body else ""  # a proxy's page is of no use
 
 
 def _kind(status: int | None, words: Sequence[str], message: str) -> str:
@@ -270,7 +270,7 @@ def _kind(status: int | None, words: Sequence[str], message: str) -> str:
         return "context_length"
     if status is not None:
         return classify(LLMError("", status=status)).kind
-    # It failed; where it blames nobody else, it was the server.
+    # The call failed; without another cause, the server is at fault.
     return "client_error" if any(word in _REQUESTS_FAULT for word in words) else "server_error"
 
 
@@ -286,14 +286,14 @@ def _sentence(status: int | None, problem: Mapping[str, Any], message: str) -> s
     return f"{what}: {message[:_LONGEST]}" if message else what
 
 
-# ---- whether and when to try again ----
+# ---- whether and when to retry ----
 
 
 def _retryable(said: Mapping[str, str], status: int | None, words: Sequence[str]) -> bool | None:
     told = said.get("x-should-retry", "").strip().lower()
     if told in ("true", "false"):
         return told == "true"
-    # Too large stays so, also where the code says that it is too much for a minute's tokens.
+    # Too large stays too large, even if the code blames the tokens of a minute.
     hopeless = status == _CONTENT_TOO_LARGE or any(word in _QUOTA for word in words)
     return False if hopeless else None
 
@@ -318,7 +318,7 @@ def _seconds(text: str | None, unit: float = 1) -> float | None:
 
 
 def _until(date: str | None, now: str | None) -> float | None:
-    """Return the seconds until an HTTP date, by the clock of the server where it says its time."""
+    """Return the seconds until an HTTP date, by the server's clock if it sends its time."""
     then = _epoch(date)
     return None if then is None else then - (_epoch(now) or time.time())
 
@@ -338,7 +338,7 @@ def _told_in_details(details: object) -> float | None:
     return None
 
 
-# ---- what SDKs raise ----
+# ---- exceptions of SDKs ----
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -366,19 +366,22 @@ def _told(kind: str, error: BaseException | None, root: BaseException | None, pa
 
 
 def _host(error: BaseException | None) -> str:
-    with suppress(RuntimeError):  # raised where the HTTP library did not note the request
+    with suppress(RuntimeError):  # raised if the HTTP library did not store the request
         return str(getattr(getattr(getattr(error, "request", None), "url", None), "host", ""))
     return ""
 
 
 def hide(error: LLMError, secret: str) -> LLMError:
-    """Take the API key out of an error's words, wherever they come from; returns the error."""
+    """Remove the API key from an error's texts and return the error."""
     error.args = tuple(_hidden(one, secret) if isinstance(one, str) else one for one in error.args)
     return error
 
 
 def _hidden(message: str, secret: str) -> str:
-    """Hide a key, also one that was cut off in the middle. One of a few characters is none: they are everywhere."""
+    """Mask a key, also one that was cut in the middle.
+
+    A key of a few characters is not masked: it would occur everywhere.
+    """
     if len(secret) < _SHORTEST_KEY:
         return message
     shown: list[str] = []

@@ -1,23 +1,26 @@
-"""Rate limits of a model: how many requests at once, how many requests and tokens in a minute, how many may wait.
+"""Rate limits of a model: concurrent requests, requests and tokens in a minute, and the length of the queue.
 
     gpt = Limited(gpt, RateLimit(concurrency=8, requests_per_minute=500, tokens_per_minute=200_000))
     one, two = Orchestrator(gpt, …), Orchestrator(gpt, …)          # share it
 
-A policy around any model, asked for each try: a retry waits for its turn again. What shares a limiter shares the
-limits: give the same `RateLimitedModel` to several agents, or one `RateLimiter` to several models of an account. It
-limits one process; processes do not know of each other.
+The limiter wraps any model and applies to each try: a retry waits for its turn again. Models that share a limiter
+share the limits: pass the same `RateLimitedModel` to several agents, or one `RateLimiter` to several models of an
+account. It limits one process; processes do not share limits.
 
-- *A minute* is any 60 seconds, not one of a clock and no bucket that refills: whichever way a provider counts, it
-  never sees more than the limit. The price is that a burst that uses a minute up waits for the whole of the next.
-- *First come, first served.* A request that needs many tokens is not passed by small ones.
-- *Tokens* are reserved by an upper estimate (two bytes a token, and the longest possible answer) and corrected by
-  what the answer reports. A request that is bigger than the limit goes out alone, so that an estimate refuses nothing.
-- A `retry_after` of the provider holds everybody back until then, not only the one who was told.
-- *Waiting* is no task: each who waits has a future and a timer of his own event loop, so agents in other threads may
-  share the limiter, and one that is cancelled frees its place. It counts for the dwell limit of the state and the
-  deadlines of run and retry policy. How long it was stands in `LLMCall.queued`.
-- A queue that is full, and a wait that would last longer than `max_wait`, is an LLMError `rate_limited` with the
-  delay, where one is known: shedding load looks to retry and fallback policies as it does when a provider does it.
+- *A minute* is any 60 seconds, neither a minute of a clock nor a refilling bucket: whatever a provider counts, it
+  never
+  sees more than the limit. The price: after a burst that uses up a minute, the next request waits for a whole minute.
+- *First come, first served.* Small requests do not overtake a request that needs many tokens.
+- *Tokens* are reserved by an upper estimate (two bytes per token, and the longest possible answer) and corrected by
+  the
+  usage in the answer. A request above the limit is sent alone, so that an estimate refuses nothing.
+- A `retry_after` of the provider delays all requests, not only the one that received it.
+- *Waiting* needs no task: each waiting request has a future and a timer of its own event loop, so agents in other
+  threads
+  may share the limiter, and a cancelled request frees its place. The wait counts for the dwell limit of the state and
+  the deadlines of run and retry policy. `LLMCall.queued` has its duration.
+- A full queue, or a wait beyond `max_wait`, is an LLMError `rate_limited`, with the delay if it is known: retry and
+  fallback policies handle it like the same error of a provider.
 """
 
 from __future__ import annotations
@@ -37,11 +40,11 @@ from orchestrator.llm.retry import classify
 
 MINUTE = 60.0
 _ROUNDING = 1e-6
-"""Seconds: a timer set for a difference of two times may ring this much early."""
+"""Seconds: a timer that is set for a difference of two times may fire this much early."""
 _TURNED_AWAY = frozenset(("rate_limited", "auth", "client_error", "context_length"))
-"""Kinds of errors of requests that the provider did not work on: their tokens are free again."""
+"""Kinds of errors of requests that the provider did not process: their tokens are free again."""
 _HOLDING = frozenset(("rate_limited", "server_error"))
-"""Kinds of errors whose `retry_after` is meant for everybody."""
+"""Kinds of errors whose `retry_after` applies to all requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +52,14 @@ class RateLimit:
     """Limits of one account or model; 0 disables each. Raises ConfigError."""
 
     concurrency: int = 0
-    """Requests under way at once."""
+    """Maximum concurrent requests."""
     requests_per_minute: int = 0
     tokens_per_minute: int = 0
     """Input and output together."""
     queue: int = 1000
-    """Requests that may wait."""
+    """Maximum waiting requests."""
     max_wait: float = 300.0
-    """Seconds that one may wait."""
+    """Maximum seconds that a request waits."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -70,17 +73,17 @@ class RateLimit:
 
 @dataclass(slots=True, eq=False)
 class AdmittedRequest:
-    """A request that was let through. `tokens` are reserved until `RateLimiter.leave` knows better."""
+    """An admitted request. `tokens` are reserved until `RateLimiter.leave` corrects them."""
 
     at: float
     tokens: int
     counted: bool = True
-    """It began within the last minute."""
+    """Whether it started within the last minute."""
 
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """One who waits."""
+    """A waiting request."""
 
     loop: asyncio.AbstractEventLoop
     tokens: int
@@ -88,7 +91,7 @@ class _Place:
     bell: asyncio.Future[None] | None = None
 
     def ring(self) -> bool:
-        """Let it look again; False where its event loop is gone and it never will."""
+        """Wake it for another check; return False if its event loop is gone."""
         try:
             if self.loop is _running():
                 _set(self.bell)
@@ -100,7 +103,7 @@ class _Place:
 
 
 class RateLimiter:
-    """Keeps one RateLimit, for whatever models are given to it. From any thread; `clock` is for tests."""
+    """Enforces one RateLimit for all models that use it. Thread-safe; `clock` is for tests."""
 
     def __init__(self, limit: RateLimit, *, clock: Clock | None = None) -> None:
         self.limit = limit
@@ -109,25 +112,25 @@ class RateLimiter:
         self._waiting: deque[_Place] = deque()
         self._active = 0
         self._minute: deque[AdmittedRequest] = deque()
-        """Requests that began within the last minute, the oldest first."""
+        """Requests that started within the last minute, oldest first."""
         self._tokens = 0
-        """Of those."""
+        """Tokens of those requests."""
         self._held_until = -math.inf
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of waiting requests."""
         return len(self._waiting)
 
     @property
     def active(self) -> int:
-        """How many are under way."""
+        """Number of active requests."""
         return self._active
 
     async def enter(self, tokens: int = 0) -> AdmittedRequest:
-        """Return when a request of at most so many tokens may go out; `leave` must follow.
+        """Wait until a request of at most `tokens` tokens may be sent; `leave` must follow.
 
-        Raises LLMError of kind `rate_limited` where the queue is full or the wait would be too long.
+        Raises LLMError of kind `rate_limited` if the queue is full or the wait would be too long.
         """
         with self._lock:
             now = self.clock.monotonic()
@@ -147,7 +150,10 @@ class RateLimiter:
             raise
 
     def leave(self, entry: AdmittedRequest, tokens: int | None = None, *, hold: float = 0.0) -> None:
-        """End a request. `tokens` is what it really used, None where nobody knows; `hold` keeps all back so long."""
+        """End a request.
+
+        `tokens` is its real usage, None if unknown; `hold` delays all requests for that many seconds.
+        """
         with self._lock:
             self._active -= 1
             if tokens is not None and entry.counted:
@@ -157,10 +163,10 @@ class RateLimiter:
                 self._held_until = max(self._held_until, self.clock.monotonic() + hold)
             self._ring_first()
 
-    # ---- inside, with the lock held ----
+    # ---- internals, with the lock held ----
 
     async def _turn_of(self, place: _Place) -> AdmittedRequest:
-        """Wait until this one is the first in the queue and fits."""
+        """Wait until this request is the first in the queue and fits."""
         while True:
             with self._lock:
                 now = self.clock.monotonic()
@@ -198,7 +204,7 @@ class RateLimiter:
         return entry
 
     def _wait(self, now: float, tokens: int) -> float:
-        """Return in how many seconds such a request fits: 0 for now, infinity where nobody knows."""
+        """Return the seconds until such a request fits: 0 for now, infinity if unknown."""
         self._forget(now)
         limit, waits = self.limit, [self._held_until - now]
         if limit.concurrency and self._active >= limit.concurrency:
@@ -212,7 +218,7 @@ class RateLimiter:
         return longest if longest > _ROUNDING else 0.0
 
     def _until_affordable(self, tokens: int) -> float:
-        """Return the time at which so many tokens are free; those of a request that is too big, all."""
+        """Return the time at which that many tokens are free; for a request above the limit, all of them."""
         used, room = self._tokens, max(0, self.limit.tokens_per_minute - tokens)
         until = -math.inf
         for entry in self._minute:
@@ -223,7 +229,7 @@ class RateLimiter:
         return until
 
     def _forget(self, now: float) -> None:
-        """Forget what began more than a minute ago."""
+        """Drop requests that started more than a minute ago."""
         while self._minute and self._minute[0].at + MINUTE - now <= _ROUNDING:
             entry = self._minute.popleft()
             entry.counted = False
@@ -253,15 +259,23 @@ class RateLimiter:
         return wait if 0 < wait < math.inf else None
 
     def _ring_first(self) -> None:
-        """Let the first in the queue look whether it fits; one whose event loop is gone makes room."""
+        """Wake the first request in the queue; drop one whose event loop is gone."""
         while self._waiting and not self._waiting[0].ring():
             self._waiting.popleft()
 
 
 class RateLimitedModel:
-    """A model behind a rate limiter: `limit` is its own RateLimit, or a RateLimiter that others share.
+    """A model behind a rate limiter.
 
-    All else that one may ask of the model (`model`, `provider`, `context_window`, …) is the model's own.
+    All other attributes (`model`, `provider`, `context_window`, …) are the model's own.
+
+    Args:
+        llm: The model.
+        limit: Its own RateLimit, or a RateLimiter that others share.
+        clock: Clock of the waits, for tests.
+
+    Raises:
+        ConfigError: `limit` or `llm` has another type.
     """
 
     def __init__(self, llm: LLM, limit: RateLimit | RateLimiter, *, clock: Clock | None = None) -> None:
@@ -273,12 +287,12 @@ class RateLimitedModel:
         self.limiter = RateLimiter(limit, clock=clock) if isinstance(limit, RateLimit) else limit
 
     def __getattr__(self, name: str) -> Any:
-        if name == "llm":  # of a copy that is not made yet
+        if name == "llm":  # of a copy that is not initialised yet
             raise AttributeError(name)
         return getattr(self.llm, name)
 
     async def complete(self, request: Request) -> Response:
-        """Ask the model when it is this request's turn. Raises what the model raises, and as `RateLimiter.enter`."""
+        """Ask the model at this request's turn. Raises the model's errors, and those of `RateLimiter.enter`."""
         limiter = self.limiter
         entry = await self._enter(request)
         used: int | None = None
@@ -311,7 +325,7 @@ def _estimate(request: Request) -> int:
 
 
 def _total(response: object) -> int | None:
-    """Return the tokens that an answer reports; None where it reports none."""
+    """Return the tokens that an answer reports; None if it reports none."""
     usage = getattr(response, "usage", NO_USAGE)
     if not isinstance(usage, Usage) or not (usage.input_tokens or usage.output_tokens):
         return None

@@ -1,4 +1,4 @@
-"""Members of JSON that somebody else wrote, checked as they are read."""
+"""Read and check members of JSON from outside."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class MalformedConversation(ValueError):
-    """JSON that is no conversation; the message is a sentence without the name of the file."""
+    """JSON that is not a conversation; the message is a sentence without the name of the file."""
 
 
 def objects_in(raw: Mapping[str, Any], member: str) -> list[Mapping[str, Any]]:
-    """Return a member that is a list of objects, or nothing. Raises Malformed if it is something else."""
+    """Return a member that is a list of objects, or an empty list. Raises MalformedConversation for anything else."""
     value = raw.get(member) or []
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
         raise MalformedConversation(f"member {member!r} is not a list of objects")
@@ -19,7 +19,7 @@ def objects_in(raw: Mapping[str, Any], member: str) -> list[Mapping[str, Any]]:
 
 
 def object_in(raw: Mapping[str, Any], member: str) -> Mapping[str, Any]:
-    """Return a member that is an object, or nothing. Raises Malformed if it is something else."""
+    """Return a member that is an object, or an empty one. Raises MalformedConversation for anything else."""
     value = raw.get(member) or {}
     if not isinstance(value, Mapping):
         raise MalformedConversation(f"member {member!r} is {json_type(value)}, not an object")
@@ -27,14 +27,14 @@ def object_in(raw: Mapping[str, Any], member: str) -> Mapping[str, Any]:
 
 
 def check_text(raw: Mapping[str, Any], member: str, *, needed: bool = False) -> None:
-    """Raise Malformed unless a member is text, or null or absent where it is not needed."""
+    """Raise MalformedConversation unless a member is text, or null or absent if it is not `needed`."""
     value = raw.get(member)
     if not isinstance(value, str) and (needed or value is not None):
         raise MalformedConversation(f"member {member!r} is {json_type(value)}, not text")
 
 
 def number_in(raw: Mapping[str, Any], member: str) -> float | None:
-    """Return a member that is a number, or None if absent. Raises Malformed if it is something else."""
+    """Return a member that is a number, or None if absent. Raises MalformedConversation for anything else."""
     value = raw.get(member)
     if not isinstance(value, int | float | None):
         raise MalformedConversation(f"member {member!r} is {json_type(value)}, not a number")
@@ -42,7 +42,7 @@ def number_in(raw: Mapping[str, Any], member: str) -> float | None:
 
 
 def json_type(value: object) -> str:
-    """Name a JSON value's type."""
+    """Return the name of a JSON value's type."""
     if value is None:
         return "null"
     names = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list"}

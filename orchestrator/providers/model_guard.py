@@ -1,9 +1,8 @@
-"""The one switch of the test kit: no real model may answer. Imports no library, only our errors.
+"""The switch of the test kit that forbids real models. It imports only our errors.
 
-Two ways to throw it, because they reach differently far. The environment variable is read at each call and
-reaches threads, xdist workers and subprocesses. The context manager reaches the code inside its block and
-the tasks and `asyncio.to_thread` calls made there; a bare `threading.Thread` starts with an empty context
-and does not see it.
+There are two ways to set it, with different scopes. The environment variable is read at each call and reaches
+threads, xdist workers and subprocesses. The context manager reaches the code inside its block, and the tasks and
+`asyncio.to_thread` calls made there; a bare `threading.Thread` starts with an empty context and does not see it.
 """
 
 from __future__ import annotations
@@ -17,26 +16,26 @@ from typing import Final
 from orchestrator.errors import ConfigError
 
 NO_REAL_MODELS: Final = "ORCHESTRATOR_NO_REAL_MODELS"
-"""Environment variable; anything but `0`, `false`, `no`, `off` and nothing refuses."""
+"""Environment variable; any value except `0`, `false`, `no`, `off` and empty forbids real models."""
 
 _OFF: Final = frozenset(("", "0", "false", "no", "off"))
 _REFUSING: ContextVar[bool] = ContextVar("orchestrator_refuse_real_models", default=False)
 
 
 def real_models_refused() -> bool:
-    """Tell whether only test doubles (models whose class says `double = True`) may answer now."""
+    """Return whether only test doubles (models whose class has `double = True`) may answer now."""
     return _REFUSING.get() or os.environ.get(NO_REAL_MODELS, "").strip().lower() not in _OFF
 
 
 def refuse_real(llm: object) -> None:
-    """Raise ConfigError for a model that is no test double, where only these may answer."""
+    """Raise ConfigError for a model that is not a test double, if real models are refused."""
     if real_models_refused() and getattr(llm, "double", False) is not True:
         raise ConfigError(f"real model calls are switched off, and {type(llm).__name__} is no test double")
 
 
 @contextmanager
 def refuse_real_models() -> Iterator[None]:
-    """Refuse, inside the `with` block, every model that is no test double.
+    """Refuse, inside the `with` block, every model that is not a test double.
 
     Example:
         >>> with refuse_real_models():

@@ -1,15 +1,9 @@
-"""Models behind OpenAI's API, and behind the many servers that speak it.
+"""Models behind OpenAI's API, and behind the many servers that implement it.
 
     pip install "fsm-orchestrator[openai]"
 
-    llm = OpenAI("gpt-4o-mini")                                         # the key from OPENAI_API_KEY
-    llm = OpenAI("qwen3", base_url="http://127.0.0.1:8080/v1")          # a compatible server
-    llm = OpenAI("gpt-5", api="responses", timeout=120)
-    llm = OpenAI("my-deployment", client=AsyncAzureOpenAI(...))         # the host's own client
-    agent = Orchestrator(llm, tools=[search])
-
-The SDK does transport, authentication and addresses, with its retries off: `RetryPolicy` is the only retry layer. What
-is sent and how answers are read stands in `openai_chat` and `openai_responses`; what failures mean, in `fault`.
+The SDK does transport, authentication and addresses, with its retries off: `RetryPolicy` is the only retry layer.
+`openai_chat` and `openai_responses` build requests and read answers; `fault` classifies failures.
 """
 
 from __future__ import annotations
@@ -34,25 +28,40 @@ if TYPE_CHECKING:
 
 
 class OpenAI(SdkModel):
-    """A model. Raises ConfigError for what cannot work, MissingExtra (an ImportError) without the extra.
+    """A model behind OpenAI's API, or a compatible server.
 
-    `base_url` is the address up to and with the version (`http://127.0.0.1:8080/v1`); None is OPENAI_BASE_URL, else
-    OpenAI's. `api_key=None` is OPENAI_API_KEY. `timeout` is seconds without a byte from the server, the wait for the
-    first included; connecting takes at most 5 of them. How long a whole answer may take is the dwell limit's business.
-    `client` is a client of the SDK that the host made (another authentication, Azure, a proxy): it brings address, key
-    and timeout, is used with retries off, and is not closed here.
+    The dwell limit of the state bounds a whole answer. Each event loop has its own connection pool, closed with the
+    loop; `aclose()`, or `async with`, closes the pool of the running loop earlier. `stream_usage` and `reasoning_field`
+    apply to chat completions only.
 
-    `structured="prompt"` puts an output schema into the prompt, for servers without `response_format: json_schema`;
-    a schema whose top is no object always goes there. `stream_usage=False` leaves `stream_options` out, for servers
-    that refuse it: streamed answers then report no tokens. `reasoning_field` is the name under which reasoning goes
-    back to a server that wants it (`reasoning_content` for DeepSeek); None sends none. These three but the first are
-    of chat completions.
+    Args:
+        model: Name of the model.
+        base_url: Address including the version (`http://127.0.0.1:8080/v1`); None means OPENAI_BASE_URL, else
+            OpenAI's.
+        api_key: The key; None means OPENAI_API_KEY.
+        api: `chat` (chat completions) or `responses`.
+        client: The host's own client of the SDK (Azure, another authentication, a proxy), with its own address, key
+            and timeout. It is used with retries off, and not closed here.
+        timeout: Seconds without a byte from the server, including the wait for the first one. Connecting takes at
+            most 5.
+        structured: `native`, or `prompt` to put an output schema into the prompt, for servers without
+            `response_format: json_schema`. A schema that is not an object at the top always goes into the prompt.
+        max_response_bytes: Maximum bytes, after decompression, of a body, of each event of a stream, and of the
+            stored part of a stream; 0 is no limit. A larger answer is an LLMError (`malformed`) that is not retried.
+        stream_usage: False omits `stream_options`, for servers that refuse it: streamed answers then report no
+            tokens.
+        reasoning_field: Name under which reasoning is sent back (`reasoning_content` for DeepSeek); None sends none.
 
-    `max_response_bytes` is how much of an answer is read, after decompression: of a body, of each event of a stream,
-    and of what is kept of a stream; 0 is no limit. A larger answer is an LLMError (`malformed`) that is not retried.
+    Raises:
+        ConfigError: An argument cannot work.
+        MissingExtra: The extra is not installed (an ImportError).
 
-    Each event loop gets a connection pool of its own, closed with the loop; `aclose()`, or `async with`, closes the one
-    of this loop before.
+    Example:
+        llm = OpenAI("gpt-4o-mini")                                         # the key from OPENAI_API_KEY
+        llm = OpenAI("qwen3", base_url="http://127.0.0.1:8080/v1")          # a compatible server
+        llm = OpenAI("gpt-5", api="responses", timeout=120)
+        llm = OpenAI("my-deployment", client=AsyncAzureOpenAI(...))         # the host's own client
+        agent = Orchestrator(llm, tools=[search])
     """
 
     def __init__(
@@ -92,7 +101,7 @@ class OpenAI(SdkModel):
 
     @property
     def reports_cost(self) -> bool:
-        """The server says with each answer what it costs: OpenRouter does."""
+        """Whether the server reports the cost of each answer: OpenRouter does."""
         host = urlsplit(self.address).hostname or ""
         return host == "openrouter.ai" or host.endswith(".openrouter.ai")
 
@@ -108,7 +117,7 @@ class OpenAI(SdkModel):
             base_url=self.base_url,
             timeout=timeout,
             max_retries=0,
-            # Nothing is sent to where the host did not point.
+            # Do not follow a redirect to an address that the host did not configure.
             http_client=openai.DefaultAsyncHttpxClient(timeout=timeout, follow_redirects=False),
         )
         self._resource(client)  # loads its types, which takes a second
@@ -118,10 +127,10 @@ class OpenAI(SdkModel):
         return client.responses if self.api == "responses" else client.chat.completions
 
     def _sendable(self, client: AsyncOpenAI, body: dict[str, Any]) -> dict[str, Any]:
-        """Return what `create` must have by name, and the body, which stands above it, as it is.
+        """Return the arguments that `create` requires by name, and the body, which overrides them unchanged.
 
-        By name, messages would be compared with the SDK's types one by one: 0.3 ms each, for all of a history, at every
-        turn. Text that UTF-8 has no form for would stop the request before it is sent.
+        As arguments, messages would be compared with the SDK's types one by one: 0.3 ms each, for the whole history,
+        in every turn. Text that UTF-8 cannot encode would stop the request before it is sent.
         """
         del client
         said = "input" if self.api == "responses" else "messages"

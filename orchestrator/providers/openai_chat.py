@@ -1,15 +1,16 @@
-"""Chat completions: OpenAI's older API, and the one that every compatible server speaks.
+"""Chat completions: OpenAI's older API, and the one that every compatible server implements.
 
-What real servers do, and what is made of it (the recordings are in tests/data/provider_exchanges):
+Behaviour of real servers, and how it is handled (recordings in tests/data/provider_exchanges):
 
 - Arguments of a call are kept exactly as received: an empty text, `null`, or cut off. `null` in place of text is "".
-- A stream may never set a finish reason: then `[DONE]` ends it. One that has neither was cut.
-- Fragments of calls belong together by `index`. Servers that leave it out, or give every call the index 0, tell calls
-  apart by a new id with a new name.
-- Usage comes in a last chunk without choices, in the chunk before `[DONE]`, or never.
-- Reasoning is called `reasoning_content` or `reasoning`. It goes back only under the name that the host gives: OpenAI
-  refuses names it does not know, some servers refuse a history without it.
-- A finish reason of `error` or `insufficient_system_resource` is no answer but a failed call.
+- A stream may never set a finish reason: then `[DONE]` ends it. A stream with neither was cut.
+- Fragments of calls are joined by `index`. If a server omits it, or gives every call the index 0, a new id with a new
+  name starts another call.
+- Usage arrives in a last chunk without choices, in the chunk before `[DONE]`, or never.
+- Reasoning is called `reasoning_content` or `reasoning`. It is sent back only under the name that the host sets:
+  OpenAI
+  refuses unknown names, some servers refuse a history without it.
+- A finish reason of `error` or `insufficient_system_resource` is a failed call, not an answer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Content, Message, Request, Response, ToolCall
 from orchestrator.providers import fault
-from orchestrator.providers.event_stream import Event
+from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
 from orchestrator.providers.reading import (
@@ -41,9 +42,9 @@ from orchestrator.providers.size_limit import kept_size
 DONE = "[DONE]"
 _BROKEN_OFF = frozenset(("error", "insufficient_system_resource"))
 _CALL_BYTES = 500
-"""What a call in the making takes in memory beside its texts."""
+"""Memory of an unfinished call, in addition to its texts."""
 _OPAQUE = frozenset(("reasoning", "thinking", "redacted_thinking"))
-"""Parts that only the API which made them takes back."""
+"""Parts that only their own API accepts back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class ChatForm:
     options: OpenAIOptions = field(default_factory=OpenAIOptions)
 
     def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
-        """Return the body of the request; parameters of the host go in as they are, ours stand above them."""
+        """Return the body of the request; the host's parameters are passed unchanged, ours override them."""
         native, prompted = self.options.schema(request)
         messages = request.messages if prompted is None else instructed(request.messages, prompted)
         body: dict[str, Any] = {
@@ -70,11 +71,11 @@ class ChatForm:
         return body
 
     def assembly(self) -> ChatAssembly:
-        """Begin a streamed answer."""
+        """Return a new assembly for a streamed answer."""
         return ChatAssembly()
 
     def response(self, raw: Mapping[str, Any]) -> Response:
-        """Read a completion. Raises LLMError for an error object, and for what holds no message."""
+        """Read a completion. Raises LLMError for an error object, and for a completion without a message."""
         if fault.holds_error(raw):
             raise fault.of_answer(None, None, raw)
         choices = objects(raw.get("choices"))
@@ -103,14 +104,14 @@ class ChatForm:
             kept = [part for part in raw["content"] if part.get("type") not in _OPAQUE]
             raw["content"] = kept or None
         if raw["content"] is None and not message.tool_calls and message.refusal is None:
-            raw["content"] = ""  # the API wants one of the three, and an empty answer stays in the history
+            raw["content"] = ""  # the API requires one of the three, and an empty answer stays in the history
         if self.options.reasoning_field is not None and message.reasoning is not None:
             raw[self.options.reasoning_field] = message.reasoning
         return raw
 
 
 def _tools(request: Request) -> dict[str, Any]:
-    """Return the members for tools. Tools among the parameters are the provider's own, and stay."""
+    """Return the members for tools. Tools among the parameters belong to the provider, and stay."""
     if not request.tools:
         return {}
     offers = [
@@ -125,7 +126,7 @@ def _tools(request: Request) -> dict[str, Any]:
         for offer in request.tools
     ]
     tools = {"tools": [*request.params.get("tools", ()), *offers]}
-    if request.tool_choice == "auto":  # the default: what the parameters say stands
+    if request.tool_choice == "auto":  # the default: the parameters decide
         return tools
     if request.tool_choice in ("none", "required"):
         return {**tools, "tool_choice": request.tool_choice}
@@ -136,7 +137,7 @@ def _tools(request: Request) -> dict[str, Any]:
 
 
 def _content(content: object) -> tuple[Content, str | None]:
-    """Return content and reasoning. A list of text and thinking (Mistral) is told apart; other parts stay a list."""
+    """Return content and reasoning. A list of text and thinking (Mistral) is separated; other parts stay a list."""
     if not isinstance(content, list):
         return (content if isinstance(content, str) else None), None
     parts = objects(content)
@@ -177,13 +178,13 @@ def _broken_off(finish: str, partial: str) -> LLMError:
 
 
 def _index(value: object) -> int | str | None:
-    """Return where a fragment belongs; anything but a number or a text is no place."""
+    """Return the place of a fragment; anything but a number or a text is invalid."""
     return value if isinstance(value, int | str) else None
 
 
 @dataclass(slots=True)
 class _Call:
-    """A call in the making."""
+    """An unfinished call."""
 
     id: str = ""
     name: str = ""
@@ -191,7 +192,7 @@ class _Call:
 
 
 class ChatAssembly:
-    """A completion from its chunks."""
+    """Assembles a completion from its chunks."""
 
     def __init__(self) -> None:
         self.over = False
@@ -209,11 +210,11 @@ class ChatAssembly:
 
     @property
     def text(self) -> str:
-        """What there is of the text by now."""
+        """The text so far."""
         return "".join(self._said or ())
 
-    def take(self, event: Event) -> str:
-        """Take a chunk and return the text it adds."""
+    def take(self, event: ServerSentEvent) -> str:
+        """Add a chunk and return its new text."""
         if event.data.startswith(DONE):
             self.over = True
             return ""
@@ -228,7 +229,7 @@ class ChatAssembly:
         return ""
 
     def response(self) -> Response:
-        """Return the completion. Raises LLMError where the stream was cut, broken off, or held nothing."""
+        """Return the completion. Raises LLMError if the stream was cut, aborted, or empty."""
         if not self.over and self._finish is None:
             raise fault.of_cut(self.text)
         calls = [(call.id, call.name, "".join(call.arguments)) for call in self._calls]
@@ -279,7 +280,7 @@ class ChatAssembly:
         self._add(call.arguments, arguments(function.get("arguments")))
 
     def _call(self, index: object, id_: str, name: str) -> _Call:
-        """Return the call that a fragment belongs to: the last one at its index, unless it begins another."""
+        """Return the call of a fragment: the last one at its index, unless the fragment starts another."""
         call = self._at.get(index)
         if call is None or (id_ and name and call.id and call.id != id_):
             call = self._at[index] = _Call()

@@ -1,4 +1,4 @@
-"""What a host may choose of the form in which OpenAI's two APIs are spoken."""
+"""Options of a host for the requests of OpenAI's two APIs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.providers import openai_schema
 
 @dataclass(frozen=True, slots=True)
 class OpenAIOptions:
-    """What a host may choose of the form of requests; `OpenAI` says what each is for."""
+    """Options of a host for the form of requests; `OpenAI` documents them."""
 
     structured: Literal["native", "prompt"] = "native"
     stream_usage: bool = True

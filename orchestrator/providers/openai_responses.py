@@ -1,14 +1,16 @@
 """The Responses API of OpenAI, stateless: every request sends the whole conversation.
 
-`previous_response_id` is not used, and `store` is false unless the parameters say otherwise: the journal is the truth
-about a run, a resume in another process or a fork must not depend on what a provider has kept, and what is nowhere
-stored cannot leak. What a stateless conversation must send back is this:
+`previous_response_id` is not used, and `store` is false unless the parameters set it. The journal is the truth about
+a run, so a resume in another process or a fork must not depend on data that a provider stored, and data that is
+stored nowhere cannot leak. A stateless conversation must send back:
 
-- Calls and their results, as `function_call` and `function_call_output`, tied by `call_id`. The ids of items are not
-  sent: with one, the API insists on the reasoning item that stood before it.
-- Reasoning items with `encrypted_content`, unchanged: the model goes on from them after a tool's result. They come only
-  where the parameters ask (`include=["reasoning.encrypted_content"]`, which models without reasoning refuse), and are
-  kept as a part of the message's content, so that they are journalled with it. Other reasoning is not sent back.
+- Calls and their results, as `function_call` and `function_call_output`, linked by `call_id`. The ids of items are
+  not
+  sent: with one, the API requires the reasoning item that preceded it.
+- Reasoning items with `encrypted_content`, unchanged: the model continues from them after a tool's result. The API
+  returns them only if the parameters ask (`include=["reasoning.encrypted_content"]`, which models without reasoning
+  refuse). They are stored as a part of the message's content, so that they are journalled with it. Other reasoning is
+  not sent back.
 
 Tools are declared with `strict: false`: the default here would change their parameters.
 """
@@ -21,7 +23,7 @@ from typing import Any
 
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.providers import fault
-from orchestrator.providers.event_stream import Event
+from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
 from orchestrator.providers.reading import (
@@ -39,7 +41,7 @@ from orchestrator.providers.size_limit import kept_size
 
 _ENDS = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled"))
 _BETWEEN = "\n"
-"""Between the texts of two messages in one answer."""
+"""Separator of the texts of two messages in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class ResponsesForm:
     options: OpenAIOptions = field(default_factory=OpenAIOptions)
 
     def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
-        """Return the body of the request; parameters of the host go in as they are, ours stand above them."""
+        """Return the body of the request; the host's parameters are passed unchanged, ours override them."""
         native, prompted = self.options.schema(request)
         messages = request.messages if prompted is None else instructed(request.messages, prompted)
         body: dict[str, Any] = {
@@ -66,11 +68,11 @@ class ResponsesForm:
         return body
 
     def assembly(self) -> ResponsesAssembly:
-        """Begin a streamed answer."""
+        """Return a new assembly for a streamed answer."""
         return ResponsesAssembly()
 
     def response(self, raw: Mapping[str, Any]) -> Response:
-        """Read a response. Raises LLMError for one that failed or is not over, and for what is none."""
+        """Read a response. Raises LLMError if it failed, is not finished, or is not a response."""
         status = raw.get("status")
         if fault.holds_error(raw) or status == "failed":
             raise fault.of_answer(None, None, raw)
@@ -101,7 +103,7 @@ class ResponsesForm:
 
 
 def _finish_reason(raw: Mapping[str, Any]) -> str | None:
-    """Return why it stopped: the reason of what is incomplete, else the status."""
+    """Return the finish reason: the reason why the answer is incomplete, else the status."""
     reason = mapping(raw.get("incomplete_details")).get("reason")
     return text_or_none(reason) or text_or_none(raw.get("status"))
 
@@ -115,11 +117,11 @@ def _thought(item: Mapping[str, Any]) -> str:
     return "\n\n".join(text(part.get("text")) for part in parts)
 
 
-# ---- what is sent ----
+# ---- requests ----
 
 
 def _items(message: Message) -> Iterator[dict[str, Any]]:
-    """Yield the items that a message is in this API."""
+    """Yield the items of a message in this API."""
     if message.role == "tool":
         output = _parts(message.content) if isinstance(message.content, list) else message.content or ""
         yield {"type": "function_call_output", "call_id": message.tool_call_id or "", "output": output}
@@ -143,7 +145,7 @@ def _parts(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a content part of chat in the words of this API; what is in its words already stays as it is."""
+    """Return a content part of chat in this API's form; a part that is already in this form stays unchanged."""
     match part:
         case {"type": "text", "text": said}:
             return {"type": "input_text", "text": said}
@@ -159,7 +161,7 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tools(request: Request) -> dict[str, Any]:
-    """Return the members for tools. Tools among the parameters are the provider's own, and stay."""
+    """Return the members for tools. Tools among the parameters belong to the provider, and stay."""
     if not request.tools:
         return {}
     offers = [
@@ -173,7 +175,7 @@ def _tools(request: Request) -> dict[str, Any]:
         for offer in request.tools
     ]
     tools = {"tools": [*request.params.get("tools", ()), *offers]}
-    if request.tool_choice == "auto":  # the default: what the parameters say stands
+    if request.tool_choice == "auto":  # the default: the parameters decide
         return tools
     if request.tool_choice in ("none", "required"):
         return {**tools, "tool_choice": request.tool_choice}
@@ -184,7 +186,10 @@ def _tools(request: Request) -> dict[str, Any]:
 
 
 class ResponsesAssembly:
-    """A response from its events. The last event holds it whole; a server that leaves it empty has sent its items."""
+    """Assembles a response from its events.
+
+    The last event holds the whole response; if a server leaves it empty, the items of the stream count.
+    """
 
     def __init__(self) -> None:
         self.over = False
@@ -196,12 +201,12 @@ class ResponsesAssembly:
 
     @property
     def text(self) -> str:
-        """What there is of the text by now."""
+        """The text so far."""
         return "".join(self._said)
 
-    def take(self, event: Event) -> str:
-        """Take an event and return the text it adds."""
-        if event.data.startswith("[DONE]"):  # of compatible servers; OpenAI ends with the response
+    def take(self, event: ServerSentEvent) -> str:
+        """Add an event and return its new text."""
+        if event.data.startswith("[DONE]"):  # from compatible servers; OpenAI ends with the response
             return ""
         told = mapping(parsed(event.data))
         if fault.holds_error(told):
@@ -217,7 +222,7 @@ class ResponsesAssembly:
         return ""
 
     def response(self) -> Response:
-        """Return the response. Raises LLMError where the stream was cut or the response failed."""
+        """Return the response. Raises LLMError if the stream was cut or the response failed."""
         if self._final is None:
             raise fault.of_cut(self.text)
         raw = dict(self._final)

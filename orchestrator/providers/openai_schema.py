@@ -1,9 +1,9 @@
-"""A JSON schema as OpenAI's native structured output takes it, and whether its strict mode would.
+"""A JSON schema for OpenAI's native structured output, and whether its strict mode accepts it.
 
-The schema goes as it is. Strict mode takes a part of JSON Schema only, and refuses the whole request over the rest: so
-it is asked for where the schema keeps the documented rules, and elsewhere the schema is guidance to the model, which
-our own check of the answer makes up for. Rewriting a schema to fit (every property required, nullable instead) was
-rejected: the model would be asked for something other than what the host's type reads.
+The schema is sent unchanged. Strict mode accepts only a part of JSON Schema, and refuses the whole request over the
+rest. So it is requested only if the schema keeps the documented rules. For another schema, the mode is guidance to
+the model, and our own check of the answer follows. Rewriting a schema to fit (every property required, nullable
+instead) was rejected: the model would produce another form than the host's type reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONGEST_NAME = 64
 
 
 def is_object(schema: Mapping[str, Any]) -> bool:
-    """Say whether the answer is to be an object: native mode takes nothing else at the top."""
+    """Return whether the answer must be an object: native mode accepts nothing else at the top."""
     return schema.get("type") == "object" and "anyOf" not in schema
 
 
@@ -41,7 +41,7 @@ def named(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keeps_strict_rules(schema: Mapping[str, Any]) -> bool:
-    """Say whether strict mode takes the schema: every object closed, everything in it required, known words only."""
+    """Return whether strict mode accepts the schema: closed objects, all members required, known words only."""
     return is_object(schema) and _keeps(schema, 1)
 
 
@@ -67,7 +67,7 @@ def _is_open_object(schema: Mapping[str, Any]) -> bool:
 
 
 def _inner(schema: Mapping[str, Any]) -> Iterator[tuple[object, int]]:
-    """Yield the schemas directly inside, and by how many levels each is deeper."""
+    """Yield the schemas directly inside, and the number of levels that each is deeper."""
     yield from ((inner, 1) for inner in schema.get("properties", {}).values())
     yield from ((inner, 0) for inner in schema.get("anyOf", ()))
     yield from ((inner, 0) for place in ("$defs", "definitions") for inner in schema.get(place, {}).values())

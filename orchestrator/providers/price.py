@@ -1,14 +1,11 @@
-"""What tokens cost: the host's own table, or the one of the package genai-prices. Each is a `ports.Price`.
+"""Prices of tokens: the host's own table, or that of the package genai-prices. Each is a `ports.Price`.
 
-    agent = Orchestrator(llm, price=price_table({"gpt-main": (2.50, 10.00, 1.25)}), limits=Limits(max_cost=0.50))
-    agent = Orchestrator(llm, price=genai_prices())                    # pip install 'fsm-orchestrator[prices]'
+A model without a price costs None and never 0: its tokens are counted, its cost is unknown. The log of the run
+reports that once for each model (`cost.unknown`), with the `max_cost` that cannot be enforced for it. A cost that the
+provider reports in `Usage.cost` overrides every table.
 
-A model without a price costs None and never 0: its tokens are counted, its cost is unknown. The run says so in its log
-once for each model (`cost.unknown`), with the `max_cost` that cannot hold for it. A cost that the provider reports
-itself, in `Usage.cost`, stands above every table.
-
-genai-prices can fetch new prices from the network. That is never begun here: the prices are those of the installed
-package, and a newer package has newer ones. A host that runs its `UpdatePrices` itself gets the prices of that.
+genai-prices can fetch new prices from the network. This library never starts that: the prices are those of the
+installed package, and a newer package has newer ones. If a host runs its `UpdatePrices`, those prices apply.
 """
 
 from __future__ import annotations
@@ -28,11 +25,16 @@ _LEAST_PRICES, _MOST_PRICES = 2, 3
 
 
 def price_table(per_million: Mapping[str, Sequence[float]]) -> Price:
-    """Return the price of each model by the host's own table, in whatever currency it has.
+    """Return the price function of the host's own table, in the currency of the table.
 
-    Model -> price of a million tokens of input, of output and, where it differs, of cached input. A name counts for
-    the versions of it that its provider tells by a date (`gpt-main` for `gpt-main-2026-05-01`), and for nothing else
-    that begins alike. Raises ConfigError for what is no price.
+    A name also matches its versions with a date of the provider (`gpt-main` for `gpt-main-2026-05-01`), and no other
+    name with the same prefix.
+
+    Args:
+        per_million: Model -> price of a million tokens of input, of output and, if it differs, of cached input.
+
+    Raises:
+        ConfigError: A price is invalid.
 
     Example:
         >>> price = price_table({"gpt-main": (2.0, 8.0, 0.5)})
@@ -55,16 +57,24 @@ def price_table(per_million: Mapping[str, Sequence[float]]) -> Price:
 
 
 def genai_prices(provider: str | None = None) -> Price:
-    """Return prices in US dollars of the models that the package genai-prices knows; it is loaded now.
+    """Return the prices, in US dollars, of the models that the package genai-prices knows; it is loaded now.
 
-    `provider` is its id there (`openai`, `azure`, …), for a model that several sell; without it the name alone tells,
-    or what stands before a colon or a slash in it. Raises MissingExtra.
+    Args:
+        provider: Its id in the package (`openai`, `azure`, …), for a model that several providers sell. Without it
+            the name
+            alone decides, or its prefix before a colon or a slash.
+
+    Raises:
+        MissingExtra: The extra `prices` is not installed.
+
+    Example:
+        agent = Orchestrator(llm, price=genai_prices(), limits=Limits(max_cost=0.50))
     """
     try:
         import genai_prices as package
     except ImportError:
         raise MissingExtra("genai-prices", "prices") from None
-    _calculated(package, "", None, {})  # its data take a while to load: not in a run
+    _calculated(package, "", None, {})  # its data take a while to load, so not in a run
 
     def price(model: str | None, tokens: Mapping[str, int]) -> float | None:
         for name, seller in _readings(model or "", provider):
@@ -90,14 +100,14 @@ def _row(name: object, prices: object) -> tuple[float, float, float]:
 
 
 def _counts(tokens: Mapping[str, int]) -> tuple[int, int, int]:
-    """Return input that was not cached, output, and cached input, which is a part of the input and no more than it."""
+    """Return uncached input, output, and cached input, which is a part of the input and limited to it."""
     read, said = tokens.get("input_tokens", 0), tokens.get("output_tokens", 0)
     cached = min(tokens.get("cached_input_tokens", 0), read)
     return read - cached, said, cached
 
 
 def _readings(model: str, provider: str | None) -> list[tuple[str, str | None]]:
-    """Return what a name may mean, the likeliest first: (model, who sells it)."""
+    """Return the possible meanings of a name, the likeliest first: (model, provider)."""
     found = [(model, provider)]
     if provider is None and (mark := _PROVIDER.search(model)):
         found.append((model[mark.end() :], model[: mark.start()]))
@@ -112,6 +122,6 @@ def _calculated(package: Any, model: str, provider: str | None, tokens: Mapping[
     except (LookupError, ValueError):
         return None
     known = found.model_price
-    if known.input_mtok is None and known.output_mtok is None:  # it is listed, but nobody says what it costs
+    if known.input_mtok is None and known.output_mtok is None:  # it is listed without a price
         return None
     return float(found.total_price)

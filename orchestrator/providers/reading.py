@@ -1,7 +1,7 @@
-"""How the JSON of a provider's answer is read: every reader takes what it finds, and gives nothing for another type.
+"""Read the JSON of a provider's answer: a reader returns the found value, and an empty one for another type.
 
-Answers are read as JSON, not as the SDK's types: those describe what one vendor sends, and compatible servers send
-more, less and otherwise. What must be there, or the answer is none, is said with `malformed`.
+Answers are read as JSON, not as the SDK's types: those describe one vendor's answers, and compatible servers send
+more members, fewer and different ones. If a required member is missing, `malformed` gives the error.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from orchestrator.providers.member import MalformedConversation
 from orchestrator.providers.recording import usage_from
 
 _MOST = 2**53
-"""No count of tokens is larger."""
+"""No token count is larger."""
 
 
 class RepeatedNames(dict[str, Any]):
-    """A JSON object that gives a name twice. As a dict it has the last value; written as JSON it is what it was."""
+    """A JSON object with a duplicate name. As a dict it has the last value; written as JSON it is the original."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -44,12 +44,13 @@ _DECODER = json.JSONDecoder(parse_constant=lambda _: None, object_pairs_hook=_me
 
 
 def parsed(content: str | bytes | bytearray) -> Any:
-    """Return the value of a JSON text. NaN and Infinity, which some servers write, are null.
+    """Return the value of a JSON text. NaN and Infinity, which some servers write, become null.
 
-    Some providers send the arguments of a call as an object, not as text. If it gives a name twice, `arguments` writes
-    it so again, and the call is refused like one that came as text.
+    Some providers send the arguments of a call as an object, not as text. If it has a duplicate name, `arguments`
+    writes the duplicate again, and the call is refused like one that arrived as text.
 
-    Raises ValueError for what is no JSON, for a number of more digits than Python reads, and RecursionError.
+    Raises ValueError for invalid JSON, and for a number with more digits than Python reads; RecursionError for deep
+    nesting.
     """
     if not isinstance(content, str):
         content = content.decode(json.detect_encoding(content), "surrogatepass")
@@ -57,7 +58,7 @@ def parsed(content: str | bytes | bytearray) -> Any:
 
 
 def malformed(why: str, partial: str = "") -> LLMError:
-    """Return the error of an answer that is none."""
+    """Return the error of an invalid answer."""
     return LLMError(f"the provider sent no valid answer: {why}", kind="malformed", partial=partial)
 
 
@@ -72,7 +73,7 @@ def objects(value: object) -> list[Mapping[str, Any]]:
 
 
 def text_or_none(value: object) -> str | None:
-    """Return text that says something, else None."""
+    """Return text that is not empty, else None."""
     return value if isinstance(value, str) and value else None
 
 
@@ -82,7 +83,7 @@ def text(value: object) -> str:
 
 
 def usage(value: object) -> Usage:
-    """Return what an answer used, as any provider writes it; nothing where it is written otherwise."""
+    """Return the usage of an answer in any provider's form; empty for an unknown form."""
     try:
         found = usage_from(mapping(value))
     except MalformedConversation:
@@ -104,14 +105,14 @@ def arguments(value: object) -> str:
 
 
 def tool_call(id_: object, name: object, given: object) -> ToolCall:
-    """Return a call from what a provider wrote of it."""
+    """Return a call from its parts in a provider's answer."""
     return ToolCall(text(id_), text(name), arguments(given))
 
 
 def storable(response: Response) -> Response:
-    """Return an answer that a journal takes. Raises LLMError for parts with deep nesting or too large numbers.
+    """Return an answer that a journal can store. Raises LLMError for parts with deep nesting or too large numbers.
 
-    Parts are kept as they came, unlike everything else, which is text and counts.
+    Parts are stored unchanged; everything else is text and counts.
     """
     if isinstance(response.content, list):
         try:

@@ -1,4 +1,4 @@
-"""A recorded conversation cut into runs, one for each turn of the user; and what is odd about it."""
+"""Split a recorded conversation into runs, one for each turn of the user, and report its irregularities."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.llm.message import Message, ToolCall
 from orchestrator.llm.port import Clock, SystemClock
-from orchestrator.providers.difference import Difference
+from orchestrator.providers.difference import RequestDifference
 from orchestrator.providers.recording import ProviderRecord
 from orchestrator.tools.result import ToolResult
 
 RESULTS_OUT_OF_ORDER = "results_out_of_order"
-"""In mid-conversation, results that are not exactly those of the calls before, in order."""
+"""Before the end of the conversation: results that are not exactly those of the calls before, in order."""
 ANSWER_NOT_FOLLOWED_BY_USER = "answer_not_followed_by_user"
 """A text answer (no calls) with anything but a user message after it."""
 MESSAGE_RIGHT_AFTER_RESULT = "message_right_after_result"
-"""A user or system message where the model would have read a result."""
+"""A user or system message in place of a result."""
 STARTS_WITH_ASSISTANT = "starts_with_assistant"
-"""Message 0 is the assistant's. A greeting after a system message is not irregular: it is history."""
+"""Message 0 is the assistant's. A greeting after a system message is regular: it is history."""
 IRREGULARITIES = (
     RESULTS_OUT_OF_ORDER,
     ANSWER_NOT_FOLLOWED_BY_USER,
@@ -35,7 +35,7 @@ UNUSABLE = "unusable"
 
 @dataclass(frozen=True, slots=True)
 class RunScript:
-    """One run of a recorded conversation: what was there before, what the user said, what has to come out.
+    """One run of a recorded conversation: the history, the new prompt, and the expected messages.
 
     `start`, `answer` and `stop` are message indices: prompt = [start:answer], expected = [answer:stop].
     """
@@ -64,17 +64,17 @@ class RunScript:
 
     @property
     def complete(self) -> bool:
-        """The recording goes on to a text answer, which may be empty."""
+        """Whether the recording continues to a text answer, which may be empty."""
         return self.answer < self.stop and is_answer(self.record.messages[self.stop - 1])
 
 
 def is_answer(message: Message) -> bool:
-    """Tell whether this message ends a run: the assistant's, without calls."""
+    """Return whether this message ends a run: the assistant's, without calls."""
     return message.role == "assistant" and not message.tool_calls
 
 
 def is_prompt(message: Message) -> bool:
-    """Tell whether this message is put to the model from outside."""
+    """Return whether this message comes from outside the run."""
     return message.role in ("user", "system", "developer")
 
 
@@ -87,7 +87,7 @@ def results_after(messages: Sequence[Message], index: int) -> tuple[Message, ...
 
 
 def irregularities(messages: Sequence[Message]) -> tuple[str, ...]:
-    """Return what no loop of ours would have produced, as names from IRREGULARITIES, each once.
+    """Return the irregularities that no loop of ours would produce, as names from IRREGULARITIES, each once.
 
     A conversation may stop anywhere: an incomplete set of results at the very end is an open end.
     """
@@ -101,7 +101,7 @@ def irregularities(messages: Sequence[Message]) -> tuple[str, ...]:
 
 
 def _oddity(messages: Sequence[Message], index: int) -> str | None:
-    """Return what is irregular about the step from message `index` to what follows."""
+    """Return the irregularity of the step from message `index` to the next, or None."""
     here = messages[index]
     following = messages[index + 1] if index + 1 < len(messages) else None
     if here.role == "assistant" and here.tool_calls:
@@ -116,7 +116,7 @@ def _oddity(messages: Sequence[Message], index: int) -> str | None:
 
 
 def _answered(calls: Sequence[ToolCall], messages: Sequence[Message], index: int) -> bool:
-    """Tell whether the results after message `index` are those of its calls; fewer only at the end."""
+    """Return whether the results after message `index` are those of its calls; fewer only at the end."""
     results = [message.tool_call_id or "" for message in results_after(messages, index)]
     wanted = [call.id for call in calls]
     at_end = index + 1 + len(results) == len(messages)
@@ -124,17 +124,17 @@ def _answered(calls: Sequence[ToolCall], messages: Sequence[Message], index: int
 
 
 def expectation(record: ProviderRecord) -> str:
-    """Return what a replay should come to: REPRODUCED, OPEN_END or IRREGULAR."""
+    """Return the expected result of a replay: REPRODUCED, OPEN_END or IRREGULAR."""
     if irregularities(record.messages):
         return IRREGULAR
     return REPRODUCED if is_answer(record.messages[-1]) else OPEN_END
 
 
 def split_runs(record: ProviderRecord) -> list[RunScript]:
-    """Cut a conversation into runs, one for each turn of the user, each with all that came before as history.
+    """Split a conversation into runs, one for each turn of the user, each with all earlier messages as history.
 
-    Messages of user and system in a row are one prompt. A greeting of the assistant, with the system messages
-    before it, is history. A conversation without any prompt has no runs.
+    Adjacent messages of user and system are one prompt. A greeting of the assistant, with the system messages before
+    it, is history. A conversation without any prompt has no runs.
     """
     messages = record.messages
     size = len(messages)
@@ -153,7 +153,7 @@ def split_runs(record: ProviderRecord) -> list[RunScript]:
 
 
 def _skip_greeting(messages: Sequence[Message]) -> int:
-    """Return the index of the first prompt: behind what the assistant said before anybody asked."""
+    """Return the index of the first prompt, after a greeting of the assistant."""
     size = len(messages)
     first_user = next((index for index in range(size) if messages[index].role == "user"), size)
     before = messages[:first_user]
@@ -165,7 +165,7 @@ def _skip_greeting(messages: Sequence[Message]) -> int:
 
 
 class RecordingEnds(OrchestratorError):
-    """The recording has no answer or result from here on. `index` is the message that is not there."""
+    """The recording has no further answer or result. `index` is the missing message."""
 
     def __init__(
         self, record: ProviderRecord, index: int, missing: str, results: Sequence[ToolResult] = ()
@@ -174,20 +174,20 @@ class RecordingEnds(OrchestratorError):
         self.record_id = record.id
         self.index = index
         self.results = tuple(results)
-        """Of the calls of the same turn, the results that are recorded."""
+        """The recorded results of the calls of the same turn."""
 
 
 class ReplayDiverged(OrchestratorError):
-    """What we did is not what was recorded. `difference` is the first one: index, member, recorded, ours."""
+    """The run differs from the recording. `difference` is the first one: index, member, recorded, ours."""
 
-    def __init__(self, record: ProviderRecord, difference: Difference) -> None:
+    def __init__(self, record: ProviderRecord, difference: RequestDifference) -> None:
         super().__init__(f"the run left recording {record.id!r}: {difference}")
         self.record_id = record.id
         self.difference = difference
 
 
 class ReplaySource:
-    """The part of a recording to replay, and the pace: `speed` 1 waits as long as it took, 0 not at all."""
+    """The part of a recording to replay, and its pace: `speed` 1 waits as long as recorded, 0 does not wait."""
 
     __slots__ = ("clock", "record", "speed", "start", "stop")
 
@@ -202,6 +202,6 @@ class ReplaySource:
         self.clock: Clock = clock or SystemClock()
 
     async def wait(self, seconds: float) -> None:
-        """Wait that long at this speed."""
+        """Wait for `seconds`, scaled by the speed."""
         if self.speed and seconds:
             await self.clock.sleep(seconds * self.speed)

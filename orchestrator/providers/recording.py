@@ -1,10 +1,9 @@
-"""Recorded conversations: what one is, and reading it.
+"""Recorded conversations and their file formats.
 
-Two kinds of file are read. In JSON lines each line is a conversation: an object with `messages` and, as far
-as recorded, `id`, `model`, `tools`, `turns`, `tool_seconds`, `tools_offered_by_turn` and
-`tools_added_at_message`. Any other file is one JSON value: such an object, or a list of OpenAI chat messages.
-
-`recorded_run` cuts conversations into runs, `replay` plays them and offers the names of all of these modules.
+Two kinds of file are read. In JSON lines each line is a conversation: an object with `messages` and, as far as
+recorded, `id`, `model`, `tools`, `turns`, `tool_seconds`, `tools_offered_by_turn` and `tools_added_at_message`. Any
+other file is one JSON value: such an object, or a list of OpenAI chat messages. `recorded_run` splits conversations
+into runs; `replay` plays them and exports the names of all of these modules.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from orchestrator.providers.member import (
 )
 
 INDEX_FILE = "index.jsonl"
-"""A list of conversations that may lie beside them; it has none itself."""
+"""A list of the conversations in a folder; it contains none itself."""
 _MOST_TOKENS = 2**53
 
 
 class ReplayError(OrchestratorError):
-    """A recording cannot be read. The message is one sentence that begins with the file and the line."""
+    """A recording cannot be read. The message is one sentence that starts with the file and the line."""
 
     def __init__(self, problem: str, *, file: str, line: int | None = None) -> None:
         self.file = file
@@ -42,7 +41,7 @@ class ReplayError(OrchestratorError):
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """What was recorded of one reply besides its message. `latency` is seconds."""
+    """The recorded data of one reply in addition to its message. `latency` is seconds."""
 
     finish_reason: str | None = None
     usage: Usage = NO_USAGE
@@ -59,18 +58,18 @@ class ProviderRecord:
     id: str
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
-    """Function tools in OpenAI form, every tool that was offered at some time."""
+    """Function tools in OpenAI form, every tool that was ever offered."""
     model: str | None = None
     turns: Mapping[int, RecordedTurn] = field(default_factory=dict)
-    """Index of an assistant message → what was recorded of that reply."""
+    """Index of an assistant message → the recorded data of that reply."""
     tool_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Call id → seconds its tool ran. Ids repeat: good for pacing, never for telling results apart."""
+    """Call id → seconds of its tool. Ids repeat: use this only for pacing, never to identify results."""
     offered: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    """Message index → names of the tools offered from there on, where the offer changed."""
+    """Message index → names of the tools offered from that message, where the offer changed."""
     file: str = ""
 
     def turn(self, index: int) -> RecordedTurn:
-        """Return what was recorded of the reply at this message index, perhaps nothing."""
+        """Return the recorded data of the reply at this message index, possibly empty."""
         return self.turns.get(index, NO_TURN)
 
     def tools_at(self, index: int) -> tuple[Mapping[str, Any], ...]:
@@ -91,7 +90,7 @@ def load(path: str | Path) -> Iterator[ProviderRecord]:
 
 
 def scan(path: str | Path) -> Iterator[ProviderRecord | ReplayError]:
-    """Like `load`, but give a bad conversation as its error and go on with the next."""
+    """Do the same as `load`, but yield the error of a bad conversation and continue with the next."""
     path = Path(path)
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     files = [file for file in files if file.name != INDEX_FILE]
@@ -119,7 +118,7 @@ def _scan_whole(file: Path) -> Iterator[ProviderRecord | ReplayError]:
 
 
 def _parsed(text: bytes, file: Path, line: int | None) -> ProviderRecord | ReplayError:
-    """Return the conversation of one JSON text, or what is wrong with it."""
+    """Return the conversation of one JSON text, or its fault."""
     try:
         raw = json.loads(text.decode())
         return record_from(raw, name=file.stem if line is None else f"{file.stem}-{line}", file=file.name)
@@ -134,7 +133,7 @@ def _parsed(text: bytes, file: Path, line: int | None) -> ProviderRecord | Repla
 
 
 def record_from(raw: object, *, name: str = "conversation", file: str = "") -> ProviderRecord:
-    """Return the conversation of parsed JSON; `name` is its id if it has none. Raises Malformed."""
+    """Return the conversation of parsed JSON; `name` is its id if it has none. Raises MalformedConversation."""
     if isinstance(raw, list):
         raw = {"messages": raw}
     if not isinstance(raw, Mapping):
@@ -161,7 +160,7 @@ def record_from(raw: object, *, name: str = "conversation", file: str = "") -> P
 
 
 def _is_function(tool: Mapping[str, Any]) -> bool:
-    """Tell a function tool from one the provider runs itself, which has no name. Raises Malformed."""
+    """Return whether it is a function tool; a tool that the provider runs has no name. Raises MalformedConversation."""
     object_in(object_in(tool, "function") or tool, "parameters")
     return tool_name(tool) != ""
 
@@ -172,7 +171,7 @@ def tool_name(tool: Mapping[str, Any]) -> str:
 
 
 def _message(raw: object, index: int) -> Message:
-    """Read message `index`. Raises Malformed naming the member that is not as it must be."""
+    """Read message `index`. Raises MalformedConversation with the name of the invalid member."""
     try:
         if not isinstance(raw, Mapping):
             raise MalformedConversation(f"it is {json_type(raw)}, not an object")
@@ -191,7 +190,7 @@ def _message(raw: object, index: int) -> Message:
 
 
 def _turn(raw: Mapping[str, Any]) -> tuple[int, RecordedTurn]:
-    """Read one entry of `turns`: the message index, and what was recorded of that reply."""
+    """Read one entry of `turns`: the message index and the recorded data of that reply."""
     check_text(raw, "finish_reason")
     index = raw.get("message")
     if not isinstance(index, int):
@@ -201,9 +200,10 @@ def _turn(raw: Mapping[str, Any]) -> tuple[int, RecordedTurn]:
 
 
 def usage_from(raw: Mapping[str, Any], cost: float | None = None) -> Usage:
-    """Read the usage of a reply as any provider reports it; what is absent counts as 0.
+    """Read the usage of a reply in any provider's form; missing numbers count as 0.
 
-    OpenAI's input tokens include the cached ones, in both its forms. Anthropic reports them beside the input.
+    OpenAI's input tokens include the cached ones, in both its forms. Anthropic reports them separately from the
+    input.
     """
     into = object_in(raw, "prompt_tokens_details") or object_in(raw, "input_tokens_details")
     out = object_in(raw, "completion_tokens_details") or object_in(raw, "output_tokens_details")
@@ -227,7 +227,7 @@ def _first(raw: Mapping[str, Any], *members: str) -> int:
 
 
 def _offers(raw: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> dict[int, list[str]]:
-    """Return what was offered from which message on, whichever of the two ways the recording says it."""
+    """Return the offered tools by the message from which they apply, for both forms of recording."""
     added = _by_message(raw, "tools_added_at_message")
     late = {name for names in added.values() for name in names}
     offered = {0: [tool_name(tool) for tool in tools if tool_name(tool) not in late]} if added else {}

@@ -1,12 +1,12 @@
-"""Replay of recorded conversations: the model that answered then, and the tools that ran then.
+"""Replay recorded conversations: recorded replies of the model, and recorded results of the tools.
 
     for record in load("conversations.jsonl"):
         for script in split_runs(record):
             agent = Orchestrator(llm=ReplayLLM(script), tools=ReplayTools(script))
-            ...  # run [*script.history, *script.prompt]; compare(script.expected, what it added) == []
+            ...  # run [*script.history, *script.prompt]; compare(script.expected, new messages) == []
 
-A replayed model answers by place, not by count: which reply comes next follows from the request's messages
-alone. So one that is asked twice (a retry, a resumed run) answers twice the same.
+A replayed model answers by position, not by count: the request's messages alone decide the next reply. So a repeated
+request (a retry, a resumed run) gets the same reply twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.llm.port import Clock
-from orchestrator.providers.difference import Difference, compare, differences
+from orchestrator.providers.difference import RequestDifference, compare, differences
 from orchestrator.providers.recorded_run import (
     RecordingEnds,
     ReplayDiverged,
@@ -49,15 +49,26 @@ __all__ = [
 
 
 class ReplayLLM:
-    """Answers each request with the recorded reply: content, calls, finish reason, usage, reasoning, refusal.
+    """A model that answers each request with the recorded reply.
 
-    `complete` raises ReplayDiverged unless the messages of the request are the recorded ones up to that
-    reply, and RecordingEnds where the recording stops before it. With `strict=False` nothing is compared, and
-    replies come in the order recorded, one for each request.
+    The reply has the recorded content, calls, finish reason, usage, reasoning and refusal.
+
+    Args:
+        source: The conversation or run to replay.
+        strict: False compares nothing: replies come in the recorded order, one for each request.
+        speed: Factor of the recorded times: 1 waits as long as recorded, 0 does not wait.
+        clock: Clock of the waits.
+
+    Raises:
+        ReplayDiverged: From `complete`: the messages of the request are not the recorded ones up to that reply.
+        RecordingEnds: From `complete`: the recording stops before that reply.
+
+    Example:
+        agent = Orchestrator(llm=ReplayLLM(script), tools=ReplayTools(script))
     """
 
     double: ClassVar[bool] = True
-    """No real model: allowed where model calls are switched off."""
+    """Not a real model: allowed if real models are refused."""
 
     def __init__(
         self,
@@ -104,7 +115,7 @@ class ReplayLLM:
         if index >= source.stop or is_prompt(recorded[index]):
             raise RecordingEnds(source.record, index, "the model's answer")
         if recorded[index].role != "assistant":
-            missing = Difference(index, "message", f"a message of {recorded[index].role}", "nothing")
+            missing = RequestDifference(index, "message", f"a message of {recorded[index].role}", "nothing")
             raise ReplayDiverged(source.record, missing)
         return index
 

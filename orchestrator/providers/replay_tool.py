@@ -1,4 +1,4 @@
-"""The tools of a recorded conversation: nothing runs, each call gets the result it got then."""
+"""The tools of a recorded conversation: nothing runs, each call gets its recorded result."""
 
 from __future__ import annotations
 
@@ -22,18 +22,23 @@ from orchestrator.tools.tool_set import After, Before, ContextFor, ToolSet
 
 
 def no_context(call: ToolCall, position: int) -> ToolContext:
-    """Make a context of nothing: no recorded tool looks at one."""
+    """Make an empty context: no recorded tool reads it."""
     return ToolContext(run_id="", idempotency_key=f"{call.name}-{position}")
 
 
 class ReplayTools(ToolSet):
-    """A tool set that answers from the recording, verbatim: no length limit, no check of names or arguments.
+    """A tool set that returns the recorded results verbatim, without a length limit or a check of names or arguments.
 
-    Only arguments that give one name twice are refused, as those of any call are.
+    Only arguments with a duplicate name are refused, as for every call. Results are found by assistant turn and
+    position, never by id alone: ids repeat and can be empty. The turn is the next recorded one with exactly these
+    calls, so a resumed run finds its position. One run at a time.
 
-    Results are found by assistant turn and position, never by id alone: ids repeat and can be empty. The turn
-    is the next recorded one with exactly these calls, so a resumed run finds its place. One run at a time.
-    `execute_all` raises ReplayDiverged for calls that were not made, RecordingEnds for one without result.
+    Raises:
+        ReplayDiverged: From `execute_all`: the recording does not have these calls.
+        RecordingEnds: From `execute_all`: a call has no recorded result.
+
+    Example:
+        agent = Orchestrator(llm=ReplayLLM(script), tools=ReplayTools(script))
     """
 
     def __init__(
@@ -62,7 +67,7 @@ class ReplayTools(ToolSet):
         waited: float = 0.0,
         exact: bool = False,  # noqa: ARG002
     ) -> ToolResult:
-        """Return the recorded result at this position of the turn that `execute_all` is in."""
+        """Return the recorded result at this position of the present turn of `execute_all`."""
         result = self._results[position] if position < len(self._results) else None
         if result is None:
             raise RecordingEnds(self._source.record, self._source.stop, f"the result of {call.name}")
@@ -81,7 +86,7 @@ class ReplayTools(ToolSet):
         done: list[ToolResult | None] | None = None,
         exact: bool = False,
     ) -> list[ToolResult]:
-        """Answer the calls of one turn. Where a result is missing, those before it still fill `done`."""
+        """Answer the calls of one turn. If a result is missing, those before it still fill `done`."""
         done = [None] * len(calls) if done is None else done
         index = self._turn_of(calls)
         self._results = _by_position(calls, results_after(self._source.record.messages, index))
@@ -120,7 +125,7 @@ class ReplayTools(ToolSet):
         return found
 
     def _offer(self) -> None:
-        """Offer what was offered for the next reply."""
+        """Offer the tools of the next reply."""
         record = self._source.record
         at = self._next
         while at < len(record.messages) and record.messages[at].role != "assistant":
@@ -129,9 +134,9 @@ class ReplayTools(ToolSet):
 
 
 def _by_position(calls: Sequence[ToolCall], results: Sequence[Message]) -> list[Message | None]:
-    """Return the result of each call: the first one not yet taken that has its id.
+    """Return the result of each call: the first unused one with its id.
 
-    For results in call order that is the one at the call's own place, even if all ids are equal.
+    For results in call order that is the one at the call's own position, even if all ids are equal.
     """
     left = list(results)
     found: list[Message | None] = []
@@ -142,7 +147,7 @@ def _by_position(calls: Sequence[ToolCall], results: Sequence[Message]) -> list[
 
 
 def _spec(tool: Mapping[str, Any]) -> ToolSpec:
-    """Return a tool that is offered as recorded and takes any text for arguments."""
+    """Return a tool that is offered as recorded and accepts any text as arguments."""
     about = tool.get("function") or tool
     return ToolSpec(
         tool_name(tool),
@@ -157,9 +162,9 @@ def _spec(tool: Mapping[str, Any]) -> ToolSpec:
 
 
 def _recorded() -> None:
-    """Stand for the tool that ran then."""
+    """Replace the recorded tool."""
 
 
 def _unread(_: str) -> dict[str, Any]:
-    """Take any text for arguments: they were what they were."""
+    """Accept any text as arguments, because the recorded result is independent of it."""
     return {}

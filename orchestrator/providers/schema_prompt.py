@@ -1,4 +1,4 @@
-"""Structured output in words, for models that have no mode of their own for it. Every provider uses these words."""
+"""Ask for structured output in the prompt, for models without a mode for it. Every provider uses this text."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _WORDS = (
 
 
 def instruction(schema: Mapping[str, Any]) -> str:
-    """Return what the model is told of the form of its final answer."""
+    """Return the instruction about the form of the final answer."""
     return _WORDS.format(schema=json.dumps(schema, ensure_ascii=False))
 
 
 def instructed(messages: Sequence[Message], schema: Mapping[str, Any]) -> list[Message]:
-    """Return the messages with the instruction in the first system message, or as one where there is none.
+    """Return the messages with the instruction in the first system message, or in a new one.
 
-    In the first, not in one more: templates of many open models take a single system message, at the beginning. At
-    the beginning, not at the end: what caches of prompts see stays the same from turn to turn.
+    In the first message, because templates of many open models accept a single system message, at the start. At the
+    start and not at the end, because the prefix that prompt caches compare then stays the same from turn to turn.
     """
     words = instruction(schema)
     first = messages[0] if messages else None

@@ -1,17 +1,17 @@
-"""Models for tests: answers written down beforehand, or computed by a function.
+"""Models for tests: answers from a script, or from a function.
 
     llm = ScriptedLLM([call("search", query="fsm"), "Found it."])
     ... run something with it ...
     llm.assert_complete()
 
-A script item is one answer, in whatever form is shortest to write:
+A script item is one answer, in any of these forms:
 
     str                     the final text
     ToolCall, [ToolCall]    calls without text; `call(name, **arguments)` builds one
-    Response, Message       as they are
+    Response, Message       used unchanged
     dict                    an assistant message in OpenAI chat form
     BaseException           is raised; LLMError(…, kind="connection", partial="Half an") is a stream that was cut
-    callable(request)       gives any of these; it may be async
+    callable(request)       returns any of these; it may be async
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ Answer: TypeAlias = (
 Item: TypeAlias = Answer | Callable[[Request], Answer | Awaitable[Answer]]
 
 AUTO_ID = "auto"
-"""Id of a call built by `call()`; the double that serves it writes `call_<turn>_<position>` instead.
+"""Id of a call built by `call()`; the double replaces it with `call_<turn>_<position>`.
 
-A counter of the process would give ids that depend on the order in which tests run.
+A counter of the process would give ids that depend on the order of the tests.
 """
 
 ONE_EACH = Usage(1, 1)
-"""Usage of an answer that names none: one token each way, so that token budgets can be counted on."""
+"""Usage of an answer without one: one token each way, so that token budgets are predictable."""
 
 
 class ScriptExhausted(AssertionError):
-    """The model was asked more often than the script has answers. Never worth another try."""
+    """The model was asked more often than the script has answers. It is never retried."""
 
     def __init__(self, turn: int, length: int) -> None:
         super().__init__(f"turn {turn}: the script has only {length} answers")
@@ -53,15 +53,20 @@ class ScriptExhausted(AssertionError):
 
 
 def call(name: str, /, **arguments: object) -> ToolCall:
-    """Return a call of `name` with these arguments as JSON text. For an id of your own build a ToolCall."""
+    """Return a call of `name` with these arguments as JSON text. For a fixed id build a ToolCall.
+
+    Example:
+        >>> call("search", query="fsm").arguments
+        '{"query": "fsm"}'
+    """
     return ToolCall(AUTO_ID, name, json.dumps(arguments))
 
 
 class _Double:
-    """What both doubles do: list the request, wait `latency` seconds on `clock`, answer by turn."""
+    """Base of both doubles: record the request, wait `latency` seconds on `clock`, answer by turn."""
 
     double: ClassVar[bool] = True
-    """No real model: allowed where model calls are switched off."""
+    """Not a real model: allowed if real models are refused."""
 
     def __init__(
         self,
@@ -77,14 +82,14 @@ class _Double:
         self.model = model
         self.requests: list[Request] = []
         self.reports_cost = usage.cost is not None
-        """Its answers say what they cost: those that name no usage do."""
+        """Whether its answers report their cost: those without a usage of their own do."""
         self._item_of = item_of
         self._usage = usage
         self._latency = latency
         self._clock: Clock = clock or SystemClock()
 
     async def complete(self, request: Request) -> Response:
-        """Answer one request. Raises the answer if it is an exception, ConfigError if it is none at all."""
+        """Answer one request. Raises the answer if it is an exception, ConfigError if it is invalid."""
         self.requests.append(request)
         turn = len(self.requests)
         item = self._item_of(turn)
@@ -101,7 +106,7 @@ class _Double:
         return response
 
     def _response(self, answer: object, turn: int) -> Response:
-        """Return the answer as a response; raise it where it is an exception."""
+        """Return the answer as a response; raise it if it is an exception."""
         if isinstance(answer, BaseException):
             raise answer
         response = answer if isinstance(answer, Response) else self._written(answer, turn)
@@ -125,9 +130,18 @@ class _Double:
 
 
 class FunctionLLM(_Double):
-    """A model that is a function: `fn(request)` gives an answer in any form of a script item; may be async.
+    """A model that is a function: `fn(request)` returns an answer in any form of a script item; it may be async.
 
-    `usage` is that of the answers which name none: all forms but Response.
+    Args:
+        fn: The function.
+        model: Name of the model.
+        usage: Usage of the answers without one: all forms but Response.
+        latency: Seconds that each answer takes on `clock`.
+        clock: Clock of the latency.
+
+    Example:
+        >>> FunctionLLM(lambda request: f"You said {request.messages[-1].content}").model
+        'function'
     """
 
     def __init__(
@@ -145,8 +159,23 @@ class FunctionLLM(_Double):
 class ScriptedLLM(_Double):
     """A model that gives the answers of a script, one for each request, in order.
 
-    Raises ConfigError for an item that is no answer, ScriptExhausted when asked once too often. An answer is
-    consumed when its request arrives: a caller that gives up waiting does not get it back.
+    An answer is consumed when its request arrives: a cancelled caller does not get it back.
+
+    Args:
+        script: The answers, each in a form that the module describes.
+        model: Name of the model.
+        usage: Usage of the answers without one.
+        latency: Seconds that each answer takes on `clock`.
+        clock: Clock of the latency.
+
+    Raises:
+        ConfigError: An item is not an answer.
+        ScriptExhausted: The model was asked more often than it has answers.
+
+    Example:
+        llm = ScriptedLLM([call("search", query="fsm"), "Found it."])
+        result = await Orchestrator(llm, tools=[search]).run("Find it.")
+        llm.assert_complete()
     """
 
     def __init__(
@@ -169,11 +198,11 @@ class ScriptedLLM(_Double):
 
     @property
     def remaining(self) -> tuple[Item, ...]:
-        """The items nobody asked for yet."""
+        """The items that were not requested yet."""
         return self.script[len(self.requests) :]
 
     def assert_complete(self) -> None:
-        """Raise AssertionError naming the items that were not consumed."""
+        """Raise AssertionError with the items that were not consumed."""
         left = self.remaining
         if left:
             first = len(self.script) - len(left) + 1
@@ -187,7 +216,7 @@ class ScriptedLLM(_Double):
 
 
 async def _resolve(item: object, request: Request) -> object:
-    """Return what an item stands for: functions are called, awaitables awaited, until an answer is left."""
+    """Return the answer of an item: functions are called, awaitables awaited, until an answer is left."""
     while True:
         if inspect.isawaitable(item):
             item = await item
@@ -198,7 +227,7 @@ async def _resolve(item: object, request: Request) -> object:
 
 
 def _as_message(answer: object, where: str) -> Message:
-    """Return the assistant message that a short form stands for. Raises ConfigError naming `where`."""
+    """Return the assistant message of a short form. Raises ConfigError with `where`."""
     if isinstance(answer, str):
         return Message("assistant", answer)
     if isinstance(answer, ToolCall):
@@ -214,7 +243,7 @@ def _as_message(answer: object, where: str) -> Message:
 
 
 async def stream(content: Content, request: Request) -> None:
-    """Hand text to `request.on_delta`, word by word, where the caller streams; others get their turn in between."""
+    """Pass text to `request.on_delta`, word by word, if the caller streams; other tasks run in between."""
     if request.on_delta is not None and isinstance(content, str):
         for piece in re.findall(r"\s*\S+\s*$|\s*\S+|\s+", content):
             request.on_delta(piece)
@@ -222,7 +251,7 @@ async def stream(content: Content, request: Request) -> None:
 
 
 def _assistant(answer: Message | Mapping[str, Any], where: str) -> Message:
-    """Return the message; a dict may leave its role out."""
+    """Return the message; a dict may omit its role."""
     if isinstance(answer, Mapping):
         try:
             answer = Message.from_openai({"role": "assistant", **answer})
@@ -234,12 +263,12 @@ def _assistant(answer: Message | Mapping[str, Any], where: str) -> Message:
 
 
 def _short(item: object) -> str:
-    """Name an item in few words."""
+    """Describe an item in a few words."""
     if isinstance(item, ToolCall):
         return f"call of {item.name}"
     return shorten(repr(item))
 
 
 def shorten(text: str, limit: int = 60) -> str:
-    """Return the text in at most `limit` characters, the cut marked."""
+    """Return the text cut to at most `limit` characters, with a mark."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,7 +1,7 @@
-"""A model behind a vendor's SDK: what is alike for all of them.
+"""Common base of the models behind a vendor's SDK.
 
-The SDK does transport, authentication and addresses, with its retries off. What is sent and how answers are read is a
-`ApiForm`; what failures mean is decided in `fault`. Answers are taken raw: as JSON, or as the bytes of a stream.
+The SDK does transport, authentication and addresses, with its retries off. An `ApiForm` builds requests and reads
+answers; `fault` classifies failures. Answers are read raw: as JSON, or as the bytes of a stream.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Request, Response
 from orchestrator.providers import fault
-from orchestrator.providers.event_stream import Event, EventDecoder, EventTooLarge
+from orchestrator.providers.event_stream import EventDecoder, EventTooLarge, ServerSentEvent
 from orchestrator.providers.reading import malformed, parsed, storable
 from orchestrator.providers.size_limit import (
     body_of,
@@ -32,45 +32,45 @@ _SHOWN = 300
 
 
 class AnswerAssembly(Protocol):
-    """A streamed answer in the making."""
+    """Assembles a streamed answer."""
 
     over: bool
-    """The stream said that it is over."""
+    """The stream reported its end."""
     size: int
-    """About how many bytes are kept of the stream by now."""
+    """Approximate bytes stored of the stream so far."""
 
     @property
     def text(self) -> str:
-        """What there is of the text by now."""
+        """The text so far."""
         ...
 
-    def take(self, event: Event) -> str:
-        """Take an event and return the text it adds. Raises LLMError for an error object, ValueError for no JSON."""
+    def take(self, event: ServerSentEvent) -> str:
+        """Add an event and return its new text. Raises LLMError for an error object, ValueError for invalid JSON."""
         ...
 
     def response(self) -> Response:
-        """Return the whole answer. Raises LLMError where the stream was cut or makes no answer."""
+        """Return the whole answer. Raises LLMError if the stream was cut or is not an answer."""
         ...
 
 
 class ApiForm(Protocol):
-    """How an API is spoken."""
+    """The format of an API."""
 
     def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
         """Return the body of the HTTP request."""
         ...
 
     def response(self, raw: Mapping[str, Any]) -> Response:
-        """Read an answer. Raises LLMError where it is none."""
+        """Read an answer. Raises LLMError if it is not one."""
         ...
 
     def assembly(self) -> AnswerAssembly:
-        """Begin a streamed answer."""
+        """Return a new assembly for a streamed answer."""
         ...
 
 
 class SdkModel(ABC):
-    """A model. Each event loop gets a connection pool of its own, closed with the loop; `aclose()` closes it before."""
+    """A model. Each event loop has its own connection pool, closed with the loop; `aclose()` closes it earlier."""
 
     def __init__(
         self, model: str, form: ApiForm, key: SecretStr, host_client: Any | None, max_response_bytes: int
@@ -81,11 +81,11 @@ class SdkModel(ABC):
         self._key = key
         self._host_client = host_client
         self._own: dict[asyncio.AbstractEventLoop, _Own] = {}
-        # Made now: certificates and types take a second to load.
+        # Created now: certificates and types take a second to load.
         self._spare = self._watched(self._new_client()) if host_client is None else None
         self._watched(host_client)
         self.address = str(getattr(self._spare or host_client, "base_url", ""))
-        """Where requests go: also where nobody named it."""
+        """Address of the requests, also if the host set none."""
 
     @abstractmethod
     def _new_client(self) -> Any:
@@ -93,23 +93,23 @@ class SdkModel(ABC):
 
     @abstractmethod
     def _resource(self, client: Any) -> Any:
-        """Return what of the SDK has `create`."""
+        """Return the part of the SDK that has `create`."""
 
     @abstractmethod
     def _sendable(self, client: Any, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of `create` that make this body."""
+        """Return the arguments of `create` that produce this body."""
 
     async def complete(self, request: Request) -> Response:
-        """Answer one request; in pieces too, where it has an `on_delta`. Raises LLMError."""
+        """Answer one request; stream the pieces if it has an `on_delta`. Raises LLMError."""
         body = self._form.body(self.model, request, streamed=request.on_delta is not None)
         try:
             return storable(await self._answered(body, request.on_delta))
-        except LLMError as error:  # whoever made it: servers repeat the key in answers of any status
+        except LLMError as error:  # from every source: servers repeat the key in answers of any status
             fault.hide(error, self._key.get_secret_value())
             raise
 
     async def aclose(self) -> None:
-        """Close the connections of the running loop. The model can still be asked: new ones are opened then."""
+        """Close the connections of the running loop. The model stays usable: a new request opens new ones."""
         if (own := self._own.pop(asyncio.get_running_loop(), None)) is not None:
             await own.keeper.aclose()
 
@@ -129,9 +129,10 @@ class SdkModel(ABC):
             answer = await opening.__aenter__()
         try:
             kind = answer.headers.get("content-type", "")
-            if on_delta is None or "json" in kind:  # also of a server that does not stream, or failed before
+            # also from a server that does not stream, or failed before
+            if on_delta is None or "json" in kind:
                 return await self._whole(answer, on_delta)
-            if "html" in kind:  # of a proxy, or the wrong address: no cut stream
+            if "html" in kind:  # from a proxy, or the wrong address: not a cut stream
                 raise malformed("it is an HTML page")
             return await self._streamed(answer.iter_bytes(), on_delta)
         finally:
@@ -160,7 +161,7 @@ class SdkModel(ABC):
     async def _followed(
         self, chunks: AsyncIterator[bytes], assembly: AnswerAssembly, on_delta: Callable[[str], None]
     ) -> None:
-        """Take the stream to its end. What the listener raises is not the provider's fault, and passes."""
+        """Read the stream to its end. An error of the listener is not the provider's fault, and is passed on."""
         decoder = EventDecoder(self.max_response_bytes)
         chunk: bytes | None = b""
         while chunk is not None and not assembly.over:
@@ -171,7 +172,7 @@ class SdkModel(ABC):
                 if piece := self._taken(assembly, event):
                     on_delta(piece)
 
-    def _taken(self, assembly: AnswerAssembly, event: Event) -> str:
+    def _taken(self, assembly: AnswerAssembly, event: ServerSentEvent) -> str:
         with self._reading(assembly):
             piece = assembly.take(event)
         if 0 < self.max_response_bytes < assembly.size:
@@ -182,7 +183,7 @@ class SdkModel(ABC):
 
     @contextmanager
     def _judged(self, assembly: AnswerAssembly | None = None) -> Iterator[None]:
-        """Turn what is raised inside into an LLMError; what is no failed call passes."""
+        """Convert an exception inside to an LLMError; pass on one that is not a failed call."""
         try:
             yield
         except LLMError:
@@ -198,7 +199,7 @@ class SdkModel(ABC):
 
     @contextmanager
     def _reading(self, assembly: AnswerAssembly | None = None) -> Iterator[None]:
-        """Like `_judged`; JSON of a form that no reader expects is no valid answer, whatever it raises."""
+        """Like `_judged`; JSON in an unexpected form is an invalid answer, whatever error it raises."""
         with self._judged(assembly):
             try:
                 yield
@@ -226,14 +227,14 @@ class SdkModel(ABC):
 
 
 class _Own(NamedTuple):
-    """A client of our own and what closes it: connections cannot be used from another event loop."""
+    """A client of our own and its closer: connections cannot be used from another event loop."""
 
     client: Any
     keeper: AsyncGenerator[None, None]
 
 
 async def _kept(client: Any) -> AsyncGenerator[None, None]:
-    """Hold a client open until the generator is closed: by us, or by the loop, which closes all of its generators."""
+    """Keep a client open until the generator is closed: by us, or by the loop, which closes all of its generators."""
     try:
         yield
     finally:
@@ -241,7 +242,7 @@ async def _kept(client: Any) -> AsyncGenerator[None, None]:
 
 
 def _object(content: bytes | bytearray, headers: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the JSON object of an answer. Raises ValueError, or LLMError for an error and for no object."""
+    """Return the JSON object of an answer. Raises ValueError, or LLMError for an error or another JSON type."""
     raw = parsed(content)
     if fault.holds_error(raw):
         raise fault.of_answer(None, headers, raw)
@@ -255,7 +256,7 @@ def _text_of(assembly: AnswerAssembly | None) -> str:
 
 
 async def _drained(chunks: AsyncIterator[bytes]) -> None:
-    """Read what follows the end, so that the connection can be used again; not for long, for the answer is there."""
+    """Read the rest of a stream, so that the connection can be reused; not for long, because the answer is complete."""
     with suppress(Exception):
         async with asyncio.timeout(_DRAIN_SECONDS):
             async for _ in chunks:

@@ -1,10 +1,10 @@
-"""How much of an answer is read: bytes after decompression, counted while they come.
+"""Limit the size of an answer: bytes after decompression, counted as they arrive.
 
-One number, `max_response_bytes` of a model, limits three things: the body of an answer that is not streamed, each event
-of a stream, and what is kept of a stream. What is kept, and not what is sent, because servers wrap each token into some
-300 bytes: 32 MB of those would end an answer of 100,000 tokens that is 400 kB long.
+One number, `max_response_bytes` of a model, limits three things: the body of an answer that is not streamed, each
+event of a stream, and the stored part of a stream. It limits the stored part and not the transferred one, because
+servers wrap each token into some 300 bytes: 32 MB of those would end an answer of 100,000 tokens that is 400 kB long.
 
-The HTTP library decompresses in steps of 1 MiB, so that the limit works before a small body has become a large one.
+The HTTP library decompresses in steps of 1 MiB, so that the limit applies before a small body has become a large one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from orchestrator.errors import ConfigError, LLMError
 
 DEFAULT_BYTES = 32 * 1024 * 1024
 _ERROR_BYTES = 1024 * 1024
-"""How much is read of the body of an HTTP error; its sentence is in the first kilobyte."""
+"""Maximum bytes that are read of the body of an HTTP error; its message is in the first kilobyte."""
 _PIECE_BYTES = 64
-"""What a short text costs beside its characters, so that a stream of tiny pieces cannot fill the memory."""
+"""Cost of a short text beside its characters, so that a stream of tiny pieces cannot fill the memory."""
 
 _CUTS_ERRORS: ContextVar[bool] = ContextVar("orchestrator_cuts_errors", default=False)
 
@@ -33,22 +33,22 @@ def check_limit(name: str, limit: int) -> int:
 
 
 def too_large(limit: int) -> LLMError:
-    """Return the error of an answer that has more bytes than the limit. It holds nothing of the answer."""
+    """Return the error of an answer that exceeds the limit. It contains nothing of the answer."""
     return LLMError(
         f"the provider's answer has more than {limit:,} bytes and was not read to its end; "
         "raise max_response_bytes of the model where such answers are expected (0 = no limit)",
         kind="malformed",
-        retryable=False,  # the next answer would have to be read as far
+        retryable=False,  # a retry would exceed the limit again
     )
 
 
 def kept_size(*pieces: str) -> int:
-    """Return about how many bytes some texts take in memory, none for empty ones."""
+    """Return the approximate bytes of some texts in memory, 0 for empty ones."""
     return sum(_PIECE_BYTES + len(piece) for piece in pieces if piece)
 
 
 async def body_of(chunks: AsyncIterator[bytes], limit: int) -> bytearray:
-    """Return all chunks as one. Raises LLMError as soon as they have more bytes than the limit."""
+    """Return all chunks as one. Raises LLMError as soon as they exceed the limit."""
     body = bytearray()
     async for chunk in chunks:
         body += chunk
@@ -62,7 +62,7 @@ async def body_of(chunks: AsyncIterator[bytes], limit: int) -> bytearray:
 
 @contextmanager
 def short_errors() -> Iterator[None]:
-    """Cut the bodies of HTTP errors, which the SDK reads whole before it raises, for the requests made inside."""
+    """Cut the bodies of HTTP errors for the requests inside: the SDK reads them whole before it raises."""
     token = _CUTS_ERRORS.set(True)
     try:
         yield
@@ -71,7 +71,7 @@ def short_errors() -> Iterator[None]:
 
 
 def watch_errors(client: Any) -> None:
-    """Make the HTTP client of an SDK's client heed `short_errors`; requests of others through it stay as they are."""
+    """Make the HTTP client of an SDK's client apply `short_errors`; other requests through it are unchanged."""
     http = getattr(client, "_client", None)
     hooks = getattr(http, "event_hooks", None)
     if http is not None and hooks is not None and _cut not in hooks["response"]:
@@ -79,7 +79,7 @@ def watch_errors(client: Any) -> None:
 
 
 async def _cut(response: Any) -> None:
-    """Let the body of an HTTP error end after its first bytes: an event hook of the HTTP library."""
+    """End the body of an HTTP error after its first bytes: an event hook of the HTTP library."""
     if not (_CUTS_ERRORS.get() and response.is_error):
         return
     whole = response.aiter_bytes

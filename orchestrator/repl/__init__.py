@@ -1,6 +1,6 @@
-"""A REPL for code that a model wrote: a worker process with limits, behind the locks the kernel offers.
+"""A REPL for code that a model wrote: a worker process with limits, behind the locks that the kernel offers.
 
-`WorkerRepl` is what code mode uses; README.md says what holds, and what does not.
+Code mode uses `WorkerRepl`. README.md lists the guarantees and their limits.
 """
 
 from orchestrator.repl.error import ReplError

@@ -1,4 +1,4 @@
-"""When there is no REPL to run code in."""
+"""Errors of the REPL worker."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from orchestrator.errors import RunError
 
 
 class ReplError(RunError):
-    """A worker could not be started, or is not locked up as far as was asked for."""
+    """A worker could not be started, or its isolation is below the required level."""
 
 
 class WorkerLost(RunError):
-    """The worker is gone, or had to be killed; `why` is short, the message is for the model."""
+    """The worker ended or was killed; `why` is short, the message is for the model."""
 
     def __init__(self, why: str, message: str) -> None:
         self.why = why

@@ -1,8 +1,8 @@
-"""The folder of a worker: made, held as long as its program lives, taken away; and those whose programs are gone.
+"""Create, lock and remove the folder of a worker, and remove folders of programs that have ended.
 
-A program that is killed takes no folder away. So whoever makes one holds a lock on it, which the kernel opens when that
-program ends, however it ends; and the first worker that a program starts takes away what nobody holds. The number of a
-process in the name would not do: where containers share a folder for temporary files, it says nothing.
+A program that is killed cannot remove its folder. So the program that creates a folder holds a lock on it; the kernel
+releases the lock when the program ends in any way. The first worker of a program removes all unlocked folders. A
+process number in the name would not work: it has no meaning if containers share a folder for temporary files.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from orchestrator.repl.isolation import FIRST_USER, USERS
 
 PREFIX = "orchestrator-repl-"
 YOUNG = 60.0
-"""Seconds in which a folder is left alone that nobody holds: it may have been made just now."""
+"""Seconds in which an unlocked folder is kept, because it may be new."""
 _SWEPT: set[str] = set()
-"""Where this program has looked for folders of the dead."""
+"""Places that this program has already swept."""
 
 
 class ScratchFolder:
-    """A new folder. Raises OSError where none can be made."""
+    """A new folder. Raises OSError if none can be created."""
 
     def __init__(self) -> None:
         self.path = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
         self._held: int | None = None
-        # A file system without locks: then nobody takes away what is left there.
+        # On a file system without locks, no later program removes the folder.
         with contextlib.suppress(OSError):
             self._held = _held(self.path)
 
     def remove(self) -> None:
-        """Take it away, with all that is in it; twice does nothing."""
+        """Remove the folder and its content; a second call has no effect."""
         removed(self.path)
         held, self._held = self._held, None
         if held is not None:
@@ -45,7 +45,7 @@ class ScratchFolder:
 
 
 def sweep() -> None:
-    """Take away folders of programs that are gone; once for each place where such folders are."""
+    """Remove folders of programs that have ended; once for each place with such folders."""
     place = tempfile.gettempdir()
     if place in _SWEPT:
         return
@@ -75,7 +75,7 @@ def _is_old_and_ours(found: os.stat_result) -> bool:
 
 
 def _held(path: str) -> int:
-    """Open a folder and hold it. Raises OSError where somebody else does, or it is none."""
+    """Open and lock a folder. Raises OSError if another process holds the lock, or it is not a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,7 +86,7 @@ def _held(path: str) -> int:
 
 
 def removed(path: str) -> None:
-    """Take a folder away, however deep the code made it: rmtree calls itself for each level, up to Python 3.12."""
+    """Remove a folder of any depth: up to Python 3.12 rmtree recurses for each level."""
     try:
         shutil.rmtree(path, ignore_errors=True)
     except RecursionError:
@@ -97,7 +97,7 @@ def removed(path: str) -> None:
 
 
 def _flatten(path: str) -> None:
-    """Bring every folder of a tree up to its top. Raises OSError."""
+    """Move every folder of a tree to its top. Raises OSError."""
     below = [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
     while below:
         for entry in list(os.scandir(below.pop())):

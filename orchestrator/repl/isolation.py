@@ -1,6 +1,6 @@
-"""How far the worker is locked up: what was asked for, what the kernel gave, and what that stops.
+"""Isolation of the worker: the requested locks, the locks that hold, and the accesses that they stop.
 
-The table in README.md of this folder says what each lock gives and what none of them does.
+The table in this folder's README.md states the effect of each lock, and the attacks that no lock stops.
 """
 
 from __future__ import annotations
@@ -64,27 +64,27 @@ IMPORTS = (
     "zlib",
     "zoneinfo",
 )
-"""What code may import by default."""
+"""Modules that code may import by default."""
 
 FIRST_USER = 61_184
 USERS = 4_336
-"""Numbers that systems keep for users without a name (systemd's dynamic range)."""
+"""Numbers that systems reserve for users without a name (systemd's dynamic range)."""
 
 
 class Level(IntEnum):
-    """How much the kernel holds."""
+    """The level of isolation by the kernel."""
 
     LIMITS = 0
-    """Memory, CPU, wall time and output are bounded. Nothing keeps code that means harm from files or network."""
+    """Memory, CPU, wall time and output are bounded. Malicious code can still reach files and network."""
     PARTIAL = 1
     """Some of files, network, processes and other programs are out of reach."""
     FULL = 2
-    """All of them are."""
+    """All of them are out of reach."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLock:
-    """One lock: whether it holds, and what the worker said of it, which is the error where it does not."""
+    """One lock: whether it holds, and the worker's description, or the error if it does not hold."""
 
     name: str
     holds: bool
@@ -93,17 +93,17 @@ class SandboxLock:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What holds for one worker."""
+    """The locks of one worker."""
 
     locks: tuple[SandboxLock, ...]
 
     def has(self, name: str) -> bool:
-        """Tell whether a lock holds."""
+        """Return whether a lock holds."""
         return any(lock.name == name and lock.holds for lock in self.locks)
 
     @property
     def stops(self) -> Mapping[str, bool]:
-        """Return what the code cannot reach: files, network, processes (new ones), programs (other ones)."""
+        """Return which of files, network, (new) processes and (other) programs the code cannot reach."""
         files = self.has("file_tree") or self.has("landlock")
         return {
             "files": files,
@@ -119,7 +119,7 @@ class Isolation:
         return Level.FULL if all(stopped) else Level.PARTIAL if any(stopped) else Level.LIMITS
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the isolation as plain data."""
         return {
             "level": self.level.name.lower(),
             "stops": dict(self.stops),
@@ -129,14 +129,14 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """What is asked for. Raises ConfigError for a lock that does not exist."""
+    """The required isolation. Raises ConfigError for an unknown lock."""
 
     least: Level = Level.LIMITS
-    """No code is run below that level: starting the worker raises ReplError."""
+    """No code runs below that level: the start of the worker raises ReplError."""
     locks: frozenset[str] = field(default=frozenset(LOCKS))
-    """Which to try; for a host that has reasons, and for tests of what each one stops."""
+    """The locks to try; a host may have reasons to omit some, and tests check the effect of each one."""
     imports: tuple[str, ...] = IMPORTS
-    """What code may import. That is for good messages; what is not here can be reached all the same."""
+    """Modules that code may import. This only serves good messages; code can still reach the others."""
 
     def __post_init__(self) -> None:
         unknown = sorted(self.locks - LOCKS.keys())

@@ -1,4 +1,4 @@
-"""How much one REPL may use."""
+"""Limits of one REPL."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from orchestrator.errors import ConfigError
 
 MB = 1024 * 1024
 LEAST_MEMORY = 64 * MB
-"""Below it Python itself does not come up."""
+"""Python itself does not start with less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplLimits:
-    """All of them hold always; none can be switched off. Raises ConfigError for a number that cannot work."""
+    """Limits of one REPL. All of them always apply. Raises ConfigError for a number that cannot work."""
 
     seconds: float = 300.0
-    """Wall time of a block, without what it waits for answers; an Rlm gives each block its `code_seconds` instead."""
+    """Wall time of a block, without its waits for answers; an Rlm passes its `code_seconds` for each block instead."""
     cpu_seconds: float = 120.0
     """CPU time of a block."""
     session_cpu_seconds: int = 3_600
-    """CPU time of a worker, enforced by the kernel also when the program hangs."""
+    """CPU time of a worker. The kernel enforces it even if the program hangs."""
     memory_bytes: int = 512 * MB
     """Address space of the worker."""
     disk_bytes: int = 64 * MB
-    """What its folder may hold, and each file of it."""
+    """Bytes of its folder, and of each file in it."""
     files: int = 1_000
     """Files of its folder."""
     open_files: int = 64
     output_chars: int = 100_000
-    """Of a block's output that is kept; the rest is counted."""
+    """Characters of a block's output that are kept; the rest is counted."""
     value_chars: int = 4_000_000
-    """Of an answer."""
+    """Characters of an answer."""
     batch: int = 1_000
     """Prompts of one llm_query_batched."""
     query_chars: int = 8_000_000
     """Characters of the prompts of one call."""
     start_seconds: float = 60.0
-    """Time a worker has to come up, and to take the context."""
+    """Time for a worker to start and to receive the context."""
 
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self)):

@@ -1,4 +1,4 @@
-"""One worker process: started, spoken to, watched, killed. A `WorkerRepl` has one after the other."""
+"""Start, address, watch and kill one worker process. A `WorkerRepl` has one after the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.repl.inside.channel import CPU_EXIT, HEADER, MEMORY_EXIT, pack
 from orchestrator.repl.isolation import FIRST_USER, USERS, Isolation, Sandbox, SandboxLock
 from orchestrator.repl.limits import ReplLimits
 
-# The package names are made without their __init__ files: the worker loads nothing of ours but what is inside.
+# The packages are created without their __init__ files: the worker loads only the modules of `inside`.
 _BOOT = """
 import sys, types
 for name, path in (("orchestrator", sys.argv[1]), ("orchestrator.repl", sys.argv[1] + "/repl")):
@@ -28,13 +28,13 @@ main()
 """
 _PACKAGE = Path(__file__).resolve().parent.parent
 _GRACE = 1.0
-"""Seconds in which a worker that closed its end may end by itself."""
+"""Seconds for a worker to exit after it closed its end."""
 _SMALL = 1_000_000
-"""Bytes of a frame that has no text of the code in it."""
+"""Maximum bytes of a frame that holds no text of the code."""
 
 
 class ReplProcess:
-    """A process that is up and locked; `start` makes one."""
+    """A running, locked worker process; `start` creates one."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, folder: ScratchFolder, limits: ReplLimits
@@ -51,7 +51,7 @@ class ReplProcess:
 
     @classmethod
     async def start(cls, context: Any, limits: ReplLimits, sandbox: Sandbox, **names: Any) -> ReplProcess:
-        """Start a worker and give it its context. Raises ReplError when that fails, or too few locks hold."""
+        """Start a worker and send its context. Raises ReplError if that fails, or if too few locks hold."""
         await asyncio.to_thread(sweep)
         folder = ScratchFolder()
         try:
@@ -74,7 +74,7 @@ class ReplProcess:
         except BaseException as error:
             said = "" if isinstance(error, asyncio.CancelledError) else await worker._last_words()
             worker._strike()
-            folder.remove()  # before the next await: that may be cancelled
+            folder.remove()  # before the next await, which may be cancelled
             await worker.end()
             if isinstance(error, TimeoutError | WorkerLost | OSError):
                 raise ReplError(
@@ -108,14 +108,14 @@ class ReplProcess:
                 "`orchestrator doctor` lists the locks and why some do not hold"
             )
         if self.isolation.has("file_tree"):
-            # It was the place to mount on; the worker has its own by now, and a killed program leaves nothing behind.
+            # It was the mount point; the worker has its own now, and a killed program leaves nothing behind.
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(Path(self._folder).rmdir)
         await self.send({"context": context})
         await self.receive(_SMALL)
 
     async def _last_words(self) -> str:
-        """Return the last line a worker wrote before it could not come up."""
+        """Return the last line of a worker that failed to start."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
                 await self._process.wait()
@@ -136,7 +136,7 @@ class ReplProcess:
             raise await self._gone() from error
 
     async def receive(self, most: int) -> dict[str, Any]:
-        """Read a frame of at most `most` bytes. Raises WorkerLost when there is none, or it is no such frame."""
+        """Read a frame of at most `most` bytes. Raises WorkerLost if there is none, or it is not a valid frame."""
         try:
             size = int.from_bytes(await self._out.readexactly(HEADER), "big")
             if size > most:
@@ -151,12 +151,12 @@ class ReplProcess:
         return frame
 
     async def over(self) -> WorkerLost:
-        """Return once the process has ended, with why."""
+        """Wait for the end of the process and return the reason."""
         await self._process.wait()
         return await self._gone()
 
     async def _gone(self) -> WorkerLost:
-        """Return why there is no worker any more."""
+        """Return the reason why the worker has ended."""
         try:
             async with asyncio.timeout(_GRACE):
                 await self._process.wait()
@@ -176,10 +176,10 @@ class ReplProcess:
             )
         return WorkerLost("exit", f"it ended by itself ({_status(code)})")
 
-    # ---- its end ----
+    # ---- end ----
 
     def kill(self, why: str, message: str) -> WorkerLost:
-        """Kill the process and all it may have started, and return the error that says why; the first one counts."""
+        """Kill the process and all its children, and return the error with the reason; the first reason counts."""
         if self._killed_for is None:
             self._killed_for = WorkerLost(why, message)
         self._strike()
@@ -187,21 +187,21 @@ class ReplProcess:
 
     def _strike(self) -> None:
         if self._process.returncode is None:
-            # It leads its group and was not waited for yet: the number is nobody else's.
+            # It leads its group and was not waited for yet, so no other process has the number.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def end(self) -> None:
-        """Kill what is left, and take the folder away."""
+        """Kill the remaining processes and remove the folder."""
         self._strike()
         self._in.close()
         await self._process.wait()
         await asyncio.to_thread(self._held.remove)
 
-    # ---- what it uses ----
+    # ---- resource usage ----
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU time it has used; None where the system does not tell."""
+        """Return the used CPU time; None if the system does not report it."""
         try:
             found = Path(f"/proc/{self._pid}/stat").read_text(encoding="ascii", errors="replace")
         except OSError:
@@ -210,7 +210,7 @@ class ReplProcess:
         return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
     def fills_disk(self) -> bool:
-        """Tell whether its folder has more, or larger, files than it may, or folders that nobody can look into."""
+        """Return whether its folder has too many or too large files, or folders that cannot be read."""
         size = count = 0
         folders = [self._folder]
         while folders:

@@ -1,4 +1,4 @@
-"""Time that does not pass while the code waits for somebody else."""
+"""Measure time, except while the code waits for an answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 class Stopwatch:
-    """Runs from the start, up to a limit in seconds that somebody else enforces."""
+    """Runs from the start. Its caller enforces the limit in seconds."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -18,17 +18,17 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Return how long it has run."""
+        """Return the elapsed seconds."""
         return self._before + (time.monotonic() - self._began if self._running else 0.0)
 
     @property
     def left(self) -> float:
-        """Return how long it may still run."""
+        """Return the remaining seconds."""
         return self.limit - self.seconds
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
-        """Let it stand still."""
+        """Stop the clock for a while."""
         self._before, self._running = self.seconds, False
         try:
             yield

@@ -1,4 +1,4 @@
-"""The REPL of code mode: a worker process that keeps its names, and is built anew when it had to be killed."""
+"""The REPL of code mode: a worker process that keeps its names, and is replaced after it was killed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from orchestrator.repl.process import ReplProcess
 from orchestrator.repl.stopwatch import Stopwatch
 
 _BYTES_A_CHARACTER = 6
-"""At most, in a frame: an escaped control character."""
+"""Maximum in a frame: an escaped control character."""
 _WATCH_EVERY = 0.25
-"""Seconds between looks at the folder, where the kernel does not bound it."""
+"""Seconds between checks of the folder, if the kernel does not limit it."""
 _LOST = (
     "The worker that ran this was stopped: {message}. A new one takes its place: every variable, function and file is "
     "gone, `context` and the llm_ functions are there again. Define again what you need, and do less in one block."
@@ -27,11 +27,17 @@ _LOST = (
 
 
 class WorkerRepl:
-    """A REPL in a process of its own; `context` is a variable in it, text or what JSON can hold.
+    """A REPL in its own process; `context` is a variable in it: text or a JSON value.
 
-    The worker starts with the first block. It is an async context manager; without that, call `close`. One block at a
-    time: a second one waits. A cancelled call kills the worker. Raises ReplError where no worker can be started, or
-    the locks that hold are fewer than `sandbox.least`.
+    The worker starts with the first block. Use it as an async context manager, or call `close`. It runs one block at
+    a time: a second one waits. A cancelled call kills the worker.
+
+    Raises:
+        ReplError: No worker can be started, or its isolation is below `sandbox.least`.
+
+    Example:
+        async with WorkerRepl("some text") as repl:
+            result = await repl.run("print(len(context))")
     """
 
     def __init__(
@@ -58,12 +64,12 @@ class WorkerRepl:
         self._closed = False
 
     async def isolation(self) -> Isolation:
-        """Return which locks hold, starting the worker where there is none."""
+        """Return which locks hold; start a worker if there is none."""
         async with self._turn:
             return (await self._ready()).isolation
 
     async def run(self, code: str, *, seconds: float | None = None) -> CodeResult:
-        """Run a block; see `Repl`. Raises ReplError where no worker can be started."""
+        """Run a block; see `Repl`. Raises ReplError if no worker can be started."""
         limits = self._limits
         if seconds is not None and not seconds > 0:
             raise ConfigError(f"seconds is {seconds!r}; it must be above 0")
@@ -88,7 +94,7 @@ class WorkerRepl:
                 return CodeResult(error=said, seconds=watch.seconds, lost=lost.why, queries=sum(queries))
 
     async def variable(self, name: str) -> str | None:
-        """Return a variable as text; see `Repl`. None too for more than `value_chars`, or when its str() never ends."""
+        """Return a variable as text; see `Repl`. Also None for more than `value_chars`, or if its str() never ends."""
         async with self._turn:
             worker, watch = await self._ready(), Stopwatch(self._limits.seconds)
             try:
@@ -101,7 +107,7 @@ class WorkerRepl:
                 return None
 
     async def close(self) -> None:
-        """End the worker; see `Repl`. A block that runs in it is told so."""
+        """End the worker; see `Repl`. A running block gets an error."""
         self._closed = True
         if self._worker is not None:
             self._worker.kill("exit", "the REPL was closed")
@@ -109,13 +115,13 @@ class WorkerRepl:
             await self._let_go()
 
     async def __aenter__(self) -> Self:
-        """Return itself; nothing is started yet."""
+        """Return `self`; nothing is started yet."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
+        """Close the REPL."""
         await self.close()
 
     # ---- the worker ----
@@ -134,13 +140,13 @@ class WorkerRepl:
 
     @contextlib.asynccontextmanager
     async def _guarded(self, worker: ReplProcess, watch: Stopwatch) -> AsyncIterator[None]:
-        """Watch over a worker while it works. Raises WorkerLost for one that had to be killed."""
+        """Watch a worker while it works. Raises WorkerLost if it had to be killed."""
         watcher = asyncio.ensure_future(self._watched(worker, watch))
         try:
             yield
         except WorkerLost:
             raise
-        except BaseException:  # cancelled, or a bug of ours: nobody knows what it is doing now
+        except BaseException:  # cancelled, or a bug of ours: the state of the worker is unknown
             worker.kill("exit", "the call was given up")
             await asyncio.shield(self._let_go())
             raise
@@ -148,10 +154,10 @@ class WorkerRepl:
             watcher.cancel()
 
     async def _watched(self, worker: ReplProcess, watch: Stopwatch) -> None:
-        """Kill a worker that does too much of something, and one that nobody can watch any more."""
+        """Kill a worker that exceeds a limit, and one that cannot be watched any more."""
         try:
             await self._watch(worker, watch)
-        except Exception as error:  # noqa: BLE001  whatever it is, no limit would hold from now on
+        except Exception as error:  # noqa: BLE001  after any error no limit would be enforced
             worker.kill("exit", f"it could not be watched: {type(error).__name__}")
 
     async def _watch(self, worker: ReplProcess, watch: Stopwatch) -> None:
@@ -169,14 +175,14 @@ class WorkerRepl:
                 worker.kill(
                     "disk", f"its folder had over {limits.disk_bytes >> 20} MB or {limits.files:,} files"
                 )
-            # A single thread computes no faster than time passes: nothing can be due before that.
+            # A single thread computes no faster than time passes: no limit can be reached before that.
             due = max(min(watch.left, limits.cpu_seconds - used), 0.01)
             await asyncio.sleep(min(due, _WATCH_EVERY) if by_hand else due)
 
     async def _exchange(
         self, worker: ReplProcess, frame: dict[str, Any], watch: Stopwatch, most: int, queries: list[int]
     ) -> dict[str, Any]:
-        """Ask something of the worker, answer its questions meanwhile, and return what it says. Raises WorkerLost."""
+        """Send a request to the worker, answer its questions, and return its response. Raises WorkerLost."""
         self._number += 1
         await worker.send(frame | {"n": self._number})
         most = max(most, _BYTES_A_CHARACTER * self._limits.query_chars + 20 * self._limits.batch + 1_000)
@@ -201,7 +207,7 @@ class WorkerRepl:
         )
 
     async def _awaited(self, worker: ReplProcess, prompts: tuple[str, ...]) -> list[tuple[bool, str]]:
-        """Return the answers, as long as there is somebody to read them. Raises WorkerLost."""
+        """Return the answers while the worker lives to read them. Raises WorkerLost."""
         asking, over = asyncio.ensure_future(self._answers(prompts)), asyncio.ensure_future(worker.over())
         try:
             await asyncio.wait((asking, over), return_when=asyncio.FIRST_COMPLETED)
@@ -214,12 +220,12 @@ class WorkerRepl:
             await asyncio.wait((asking, over))
 
     async def _answers(self, prompts: tuple[str, ...]) -> list[tuple[bool, str]]:
-        """Return (it is an answer, the text) for each prompt."""
+        """Return (answered, text) for each prompt."""
         if self._broker is None:
             return [(False, "there is no model to ask here")] * len(prompts)
         try:
             answers: Sequence[Answer] = await self._broker(prompts)
-        except Exception as error:  # noqa: BLE001  it is raised where the question was asked
+        except Exception as error:  # noqa: BLE001  raised again where the question was asked
             answers = [error] * len(prompts)
         if len(answers) != len(prompts):
             answers = [ReplError(f"{len(answers)} answers came to {len(prompts)} questions")] * len(prompts)
@@ -230,7 +236,7 @@ class WorkerRepl:
 
 
 def _clean(text: str) -> str:
-    """Return text that can be sent and stored: halves of surrogate pairs become question marks."""
+    """Return text that can be sent and stored: lone surrogates become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

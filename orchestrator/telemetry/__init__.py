@@ -1,8 +1,8 @@
-"""What an application hangs round its agents to operate them; observers see facts, nothing below imports them.
+"""Observers and servers with which an application operates its agents; no lower layer imports them.
 
     from orchestrator.telemetry import Spans, Watchdog, configure_logging, serve_metrics
 
-Names are loaded when first used. `Metrics`, `TransitionLog` and `ParkNotice` come from `orchestrator`.
+Names are loaded when first used.
 """
 
 from __future__ import annotations
@@ -16,21 +16,31 @@ if TYPE_CHECKING:
     from orchestrator.telemetry.exposition import asgi_app as asgi_app
     from orchestrator.telemetry.exposition import serve_metrics as serve_metrics
     from orchestrator.telemetry.exposition import wsgi_app as wsgi_app
+    from orchestrator.telemetry.log import TransitionLog as TransitionLog
+    from orchestrator.telemetry.metrics import Metrics as Metrics
+    from orchestrator.telemetry.notice import ParkNotice as ParkNotice
     from orchestrator.telemetry.otel import Spans as Spans
+    from orchestrator.telemetry.scope import config_from_context as config_from_context
+    from orchestrator.telemetry.scope import logger_from_context as logger_from_context
     from orchestrator.telemetry.sink import BoundedWriter as BoundedWriter
     from orchestrator.telemetry.watchdog import Watchdog as Watchdog
 
 _HOME = {
     "Batch": "exposition",
     "BoundedWriter": "sink",
+    "Metrics": "metrics",
+    "ParkNotice": "notice",
     "Spans": "otel",
+    "TransitionLog": "log",
     "Watchdog": "watchdog",
     "asgi_app": "exposition",
+    "config_from_context": "scope",
     "configure_logging": "configure",
+    "logger_from_context": "scope",
     "serve_metrics": "exposition",
     "wsgi_app": "exposition",
 }
-"""Public name -> the module it lives in."""
+"""Public name -> its module."""
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 - derived, so that it cannot disagree with the names
 

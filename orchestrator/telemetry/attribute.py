@@ -1,10 +1,10 @@
-"""What the span of a call says about it: counts and closed words, no content."""
+"""Attributes of the span of a call: counts and closed words, no content."""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from orchestrator.kernel.record import LLMCall, ToolCall
+from orchestrator.kernel.record import LLMCall, ToolExecution
 from orchestrator.llm.message import finish_word
 from orchestrator.telemetry import semconv as ours
 from orchestrator.telemetry.semconv import Conventions
@@ -13,7 +13,7 @@ Attributes: TypeAlias = dict[str, Any]
 
 
 def llm_attributes(fact: LLMCall, names: Conventions, provider: str | None) -> Attributes:
-    """Return what is known of a request to a model; numbers that nobody counted are left out."""
+    """Return the attributes of a request to a model, without unknown numbers."""
     optional = {
         names.provider: provider,
         names.input_tokens: fact.input_tokens or None,
@@ -36,8 +36,8 @@ def llm_attributes(fact: LLMCall, names: Conventions, provider: str | None) -> A
     }
 
 
-def tool_attributes(fact: ToolCall, names: Conventions) -> Attributes:
-    """Return what is known of a tool call."""
+def tool_attributes(fact: ToolExecution, names: Conventions) -> Attributes:
+    """Return the attributes of a tool call."""
     return {
         names.operation: names.tool,
         names.tool_name: fact.tool,

@@ -1,4 +1,4 @@
-"""Every metric as a row of one table: instruments, documentation and dashboard checks are made from it.
+"""Define every metric as a row of one table, the source of instruments, documentation and dashboard checks.
 
 Names and labels are a contract with alerts and dashboards: rows are added, never renamed.
 """
@@ -16,20 +16,20 @@ from orchestrator.kernel.record import (
     RECOVERIES,
     REJECTIONS,
     ROLLBACKS,
-    Attempt,
+    AdmissionRejected,
     BudgetChecked,
     EventFailed,
     GuardEvaluated,
     JournalWrite,
     LLMCall,
+    OperationAttempt,
     RolledBack,
     RunAdmitted,
     RunCompleted,
     RunParked,
     RunRecovered,
-    RunRejected,
     RunStarted,
-    ToolCall,
+    ToolExecution,
     Transition,
     WorkAbandoned,
 )
@@ -70,14 +70,14 @@ BUDGET_OF = {
     "affordable": "tokens",
     "host_budget": "tokens",
 }
-"""Guard -> the budget it watches, where the two have different names."""
+"""Guard -> its budget, if the two have different names."""
 NO_BUDGETS = frozenset(("no_progress", "repeated_success", "restarts"))
-"""Guards that may end a run without a budget being used up."""
+"""Guards that may end a run although no budget is used up."""
 RETRY_REASONS = ("rate_limited", "timeout", "server_error", "connection", "schema_invalid", "other")
 BACKENDS = ("memory", "sqlite", "postgres")
 _DIRECTIONS = ("input", "output")
 INVALID = ("invalid_args", "duplicate_keys", "unstable_args")
-"""Outcomes of calls whose arguments were refused: no tool ran."""
+"""Outcomes of calls with refused arguments: no tool ran."""
 
 
 _OBSERVED: tuple[Metric, ...] = (
@@ -109,7 +109,7 @@ _OBSERVED: tuple[Metric, ...] = (
         "runs_rejected_total",
         "machine reason",
         "Runs that an engine did not take in.",
-        RunRejected,
+        AdmissionRejected,
         reason=REJECTIONS,
     ),
     histogram(
@@ -168,7 +168,7 @@ _OBSERVED: tuple[Metric, ...] = (
         "compactions_total",
         "machine outcome",
         "Times older messages were replaced by a summary.",
-        Attempt,
+        OperationAttempt,
         outcome=("ok", "error"),
     ),
     # ---- states and transitions ----
@@ -222,15 +222,15 @@ _OBSERVED: tuple[Metric, ...] = (
         "machine operation",
         "Tries of operations that may be tried again, first tries included.",
         LLMCall,
-        ToolCall,
-        Attempt,
+        ToolExecution,
+        OperationAttempt,
         operation=OPERATIONS,
     ),
     counter(
         "retries_total",
         "machine operation reason",
         "Further tries, by what went wrong before them.",
-        Attempt,
+        OperationAttempt,
         operation=OPERATIONS,
         reason=RETRY_REASONS,
     ),
@@ -238,7 +238,7 @@ _OBSERVED: tuple[Metric, ...] = (
         "retries_exhausted_total",
         "machine operation",
         "Operations given up after their last try.",
-        Attempt,
+        OperationAttempt,
         operation=OPERATIONS,
     ),
     histogram(
@@ -322,10 +322,10 @@ _OBSERVED: tuple[Metric, ...] = (
         "tool_calls_total",
         "tool outcome",
         "Tool calls; `_unregistered` is a name that the model made up.",
-        ToolCall,
+        ToolExecution,
         outcome=("ok", "error", "timeout", "denied", *INVALID, "cancelled"),
     ),
-    histogram("tool_call_duration_seconds", "tool", _TOOL, "Time of one tool call.", ToolCall),
+    histogram("tool_call_duration_seconds", "tool", _TOOL, "Time of one tool call.", ToolExecution),
     # ---- journal ----
     histogram(
         "journal_write_duration_seconds",

@@ -1,9 +1,9 @@
-"""The instruments of prometheus_client, with the shortest way to a number. With metrics.py its only importers.
+"""Fast paths around the instruments of prometheus_client. Only this module and metrics.py import that library.
 
-Every turn touches some forty series. `inc`, `set` and `observe` of the library ask at each call whether the instrument
-has its labels, and a histogram walks through its buckets. `add` and `take` are there where it has them; what is left is
-the library's own value with its lock, in one process or in files for many. What waits to be added up (see `edge`) is
-settled before anything is read.
+Every turn updates some forty series. The library's `inc`, `set` and `observe` check the labels of the instrument at
+each call, and a histogram searches its buckets. `add` and `take` do that work once; what remains is the library's own
+value with its lock, in one process or in files for several. Pending amounts (see `edge`) are added before anything is
+read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Settled:
 
 
 class _Noting(_Settled):
-    """Amounts wait in a list until they are read; in files, which another process may read, they are added at once."""
+    """Amounts wait in a list until a read; in files, which another process may read, they are added at once."""
 
     def _metric_init(self) -> None:
         super()._metric_init()  # type: ignore[misc]
@@ -48,7 +48,7 @@ class _Noting(_Settled):
     def settle(self) -> None:
         with self._adding:
             amounts = self.noted[:]
-            del self.noted[: len(amounts)]  # what came meanwhile stays
+            del self.noted[: len(amounts)]  # amounts that arrived meanwhile stay
             if amounts:
                 self.take_all(amounts)
 
@@ -94,7 +94,7 @@ class _Histogram(_Noting, prometheus_client.Histogram):
 def _spread(
     amounts: Sequence[float], bounds: Sequence[float], *, is_ordered: bool
 ) -> Iterable[tuple[int, int]]:
-    """Yield (which bucket, how many amounts fall into it). Many are sorted first, which costs a third."""
+    """Yield (bucket, number of amounts in it). Many amounts are sorted first, which takes a third of the time."""
     if len(amounts) < len(bounds) or not is_ordered:
         yield from Counter([bisect_left(bounds, amount) for amount in amounts]).items()
         return
@@ -107,28 +107,28 @@ def _spread(
 
 
 LOCK = threading.Lock()
-"""For making instruments and declaring names."""
+"""Lock for the creation of instruments and the declaration of names."""
 _instruments: WeakKeyDictionary[CollectorRegistry, Instruments] = WeakKeyDictionary()
 
 
 def instruments_of(registry: CollectorRegistry) -> Instruments:
-    """Return the instruments of a registry, made when first asked for."""
+    """Return the instruments of a registry; create them at the first call."""
     with LOCK:
         found = _instruments.get(registry)
         if found is None:
-            made: Instruments = Instruments(maker(registry, lambda: made.settle()), at_once=_in_files())  # noqa: PLW0108 - there is none yet
+            made: Instruments = Instruments(maker(registry, lambda: made.settle()), at_once=_in_files())  # noqa: PLW0108 - not defined yet
             found = _instruments[registry] = made
             registry.register(LiveCollector(found))
         return found
 
 
 def _in_files() -> bool:
-    """Tell whether values are in files, where another process may read them at any time."""
+    """Return whether values are in files, which another process may read at any time."""
     return bool(getattr(values.ValueClass, "_multiprocess", True))
 
 
 def maker(registry: CollectorRegistry, settle: Callable[[], None]) -> Maker:
-    """Return what makes the instrument of a row on a registry; `settle` is called before it is read."""
+    """Return a function that creates the instrument of a row on a registry; `settle` is called before reads."""
 
     def make(metric: Metric) -> Any:
         made = _made(metric, registry)

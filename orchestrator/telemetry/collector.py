@@ -1,4 +1,4 @@
-"""The gauges that are made at a scrape, from what stands then: no pair of increments that an exception can part.
+"""The gauges that are computed at a scrape from the present state, so that no exception can separate two increments.
 
 Like metrics.py and child.py it imports prometheus_client.
 """
@@ -26,19 +26,22 @@ Values: TypeAlias = dict[tuple[str, ...], float]
 
 
 class LiveCollector:
-    """Reads the live runs, engines, stores and logs of one registry's Metrics, in the thread that scrapes."""
+    """Reads the live runs, engines, stores and logs of one registry's Metrics, in the thread of the scrape."""
 
     def __init__(self, use: Instruments) -> None:
         self._use = use
         self._version = _version()
 
     def describe(self) -> Iterator[core.Metric]:
-        """Yield every metric without its values, for the registry to know the names."""
+        """Yield every metric without values, so that the registry knows the names."""
         for row in SCRAPED:
             yield _family(row.name, {})
 
     def collect(self) -> Iterator[core.Metric]:
-        """Yield every metric as it is now. What one section raises is counted, and the others are there."""
+        """Yield every metric with its present values.
+
+        An exception of one section is counted, and the other sections are yielded.
+        """
         began = time.perf_counter()
         for section in (self._runs, self._engines, self._declared, self._stores, self._logs):
             yield from self._guarded(section)
@@ -47,7 +50,7 @@ class LiveCollector:
     def _guarded(self, section: Callable[[], dict[str, Values]]) -> Iterable[core.Metric]:
         try:
             return [_family(name, values) for name, values in section().items()]
-        except Exception:  # noqa: BLE001 - one store that cannot be asked must not cost the whole scrape
+        except Exception:  # noqa: BLE001 - the error of one store must not fail the whole scrape
             self._use.counters["telemetry_errors_total", "collector"].inc()
             return ()
 
@@ -127,7 +130,7 @@ class LiveCollector:
 
 
 class _Least:
-    """The least value of each place."""
+    """The smallest value of each (machine, state) pair."""
 
     def __init__(self) -> None:
         self.values: Values = {}

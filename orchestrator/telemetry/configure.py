@@ -1,8 +1,4 @@
-"""Logging set up for a whole process. For applications: a library never calls this.
-
-log = configure_logging()
-agent = Orchestrator(llm, observers=[log, Metrics()])
-"""
+"""Configure logging for a whole process. For applications: a library never calls this."""
 
 from __future__ import annotations
 
@@ -25,10 +21,24 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 def configure_logging(
     stream: Stream | None = None, *, level: str = "info", trace: Trace | None = None
 ) -> TransitionLog:
-    """Send everything that the standard library's logging gets to `stream`, as lines of the same schema as ours.
+    """Send all records of the standard library's logging to `stream`, as lines of the schema of the transition log.
 
-    Return the observer that writes there too. Other handlers of the root logger stay; calling it again replaces what
-    it had set up. Options as for TransitionLog. Raises ConfigError for an unknown level.
+    Other handlers of the root logger stay; a second call replaces the first configuration.
+
+    Args:
+        stream: A text or binary file, or a BoundedWriter; None is the sys.stdout of each line.
+        level: Lowest level of a line.
+        trace: Returns trace_id and span_id of the present span, or None.
+
+    Returns:
+        The observer that writes to the same stream.
+
+    Raises:
+        ConfigError: The level is unknown.
+
+    Example:
+        log = configure_logging(level="warning")
+        agent = Orchestrator(llm, observers=[log, Metrics()])
     """
     log = TransitionLog(stream, level=level, trace=trace)
     root = logging.getLogger()
@@ -40,9 +50,9 @@ def configure_logging(
 
 
 class LineHandler(logging.Handler):
-    """Writes records as JSON lines. The text is scrubbed; of an error come type, code, fingerprint and frames.
+    """Writes records as JSON lines. The text is scrubbed; an error gives type, code, fingerprint and frames.
 
-    Fields given as `extra` are kept where the schema has them and come out as "[redacted]" where it has not.
+    Fields of `extra` are kept if the schema has them, and become "[redacted]" otherwise.
     """
 
     def __init__(self, log: TransitionLog) -> None:
@@ -51,22 +61,22 @@ class LineHandler(logging.Handler):
         self._tallies = log.tallies
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record. One that cannot be written is counted as dropped."""
+        """Write one record. A record that cannot be written is counted as dropped."""
         try:
             getattr(self._logger, level_of(record.levelno))(
                 _text(record), ts=stamp(record.created), logger=record.name, **_fields(record)
             )
-        except Exception:  # noqa: BLE001 - logging must not fail whoever logs
+        except Exception:  # noqa: BLE001 - logging must not fail its caller
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 - logging's name
-        """Count it. What logging would print here has the arguments in it."""
+        """Count the error. The standard message would contain the arguments."""
         for tally in self._tallies[-1:]:
             tally.dropped += 1
 
 
 def level_of(number: int) -> str:
-    """Return the name of our level for one of logging's numbers."""
+    """Return the name of the level for one of logging's numbers."""
     for least, name in ((50, "critical"), (40, "error"), (30, "warning"), (20, "info")):
         if number >= least:
             return name
@@ -86,7 +96,7 @@ def frames_of(trace: TracebackType | None) -> list[str]:
 def _text(record: logging.LogRecord) -> str:
     try:
         return scrub(record.getMessage())[:_LONGEST]
-    except Exception:  # noqa: BLE001 - arguments that do not fit, or cannot be printed
+    except Exception:  # noqa: BLE001 - wrong arguments, or unprintable ones
         return f"[a line of {record.name} that cannot be put together]"
 
 

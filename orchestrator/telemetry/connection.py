@@ -1,4 +1,4 @@
-"""What observers of one agent show of each other, and of its journal: said once, where the agent is put together."""
+"""Connect the observers of one agent with each other and with its journal, when the agent is constructed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
 
 def is_metrics(observer: object) -> TypeGuard[Metrics]:
-    """Tell whether an observer is a Metrics, without loading what nobody may have asked for."""
+    """Return whether an observer is a Metrics, without importing the metrics module."""
     loaded = sys.modules.get("orchestrator.telemetry.metrics")
     return loaded is not None and isinstance(observer, loaded.Metrics)
 
 
 def connect(observers: Iterable[object], journal: object = None) -> None:
-    """Let each Metrics among `observers` count the lines of the logs among them, and measure the agent's journal.
+    """Make each Metrics among `observers` count the lines of the logs among them, and measure the agent's journal.
 
-    A journal has a size here when it has a `path`: a file, with what lies beside it. Doing it again changes nothing.
+    Only a journal with a `path` has a size: that of the file and the files beside it. A repeated call changes
+    nothing.
     """
     known = list(observers)
     path = getattr(journal, "path", None)

@@ -1,8 +1,8 @@
-"""What transitions count: noted as they happen, added up when somebody looks.
+"""Count transitions: they are noted when they happen, and added when the series are read.
 
-Every transition touches six series, each addition costs a call and a lock, and scrapes are seconds apart. So it leaves
-its numbers in a list, which is one append that no thread can come between, and the series are added up before they are
-read. Where other processes read them (prometheus_client's files) that is at once.
+Every transition touches six series, each addition costs a call and a lock, and scrapes are seconds apart. So a
+transition appends its numbers to a list, which is atomic, and the series are added up before a read. In
+prometheus_client's files, which other processes read, they are added at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Noted: TypeAlias = tuple[float | None, float | None, float]
 """(seconds in the source, None: counted already; seconds of overhead, None: not measured; Unix time)."""
 
 MOST_NOTED = 500
-"""Transitions of one edge that wait to be added up."""
+"""Maximum pending transitions of one edge."""
 
 
 class DurationHistogram(Protocol):
@@ -31,7 +31,7 @@ class DurationHistogram(Protocol):
 
 
 class LatestGauge:
-    """The gauge of the last transition of a machine: edges are added up in any order, and it never goes back."""
+    """The gauge of the last transition of a machine. Edges are added up in any order, but it never decreases."""
 
     __slots__ = ("_at", "_set")
 
@@ -40,16 +40,16 @@ class LatestGauge:
         self._at = float("-inf")
 
     def note(self, at: float) -> None:
-        """Show Unix time `at`, if it is the latest."""
+        """Set Unix time `at`, if it is the latest."""
         if at >= self._at:
             self._at = at
             self._set(at)
 
 
 class EdgeMeters:
-    """The series of one edge. `noted` are the transitions that are not added up yet.
+    """The series of one edge. `noted` has the pending transitions.
 
-    `begins`: it leaves the state in which loops begin; `ends`: it comes back to that state, or ends the run well.
+    `begins`: the edge leaves the first state of a loop. `ends`: it returns to that state, or completes the run.
     """
 
     __slots__ = (
@@ -86,14 +86,14 @@ class EdgeMeters:
         self.begins = self.ends = False
         self.noted: list[Noted] = []
         self.most = 1 if at_once else MOST_NOTED
-        """`settle` where so many are noted."""
+        """Number of pending transitions that triggers `settle`."""
         self._lock = threading.Lock()
 
     def settle(self) -> None:
-        """Add up what is noted. From any thread; has counted it when it returns."""
+        """Add up the pending transitions. Thread-safe; they are counted when it returns."""
         with self._lock:
             noted = self.noted[:]
-            del self.noted[: len(noted)]  # what came meanwhile stays
+            del self.noted[: len(noted)]  # transitions that arrived meanwhile stay
             if noted:
                 self._enter(len(noted))
                 self._count(noted)

@@ -1,4 +1,4 @@
-"""What an engine says of itself at a scrape. Knows no engine: whoever queues runs can be watched."""
+"""The load of an engine at a scrape, as a protocol: any object that queues runs can be watched."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from orchestrator.telemetry.scraped import PHASES
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy an engine is."""
+    """The load of an engine."""
 
     machines: tuple[str, ...]
-    """Graphs of the runs that it takes."""
+    """Machines whose runs it takes."""
     slots: int
-    """How many of them may go on at once, all machines together."""
+    """Maximum active runs, over all machines."""
     queued: Mapping[str, int] = field(default_factory=dict)
-    """Machine -> runs that wait to begin, or to go on."""
+    """Machine -> runs that wait for their start or their continuation."""
     phase: str = "running"
     """One of scraped.PHASES."""
 
 
 class Engine(Protocol):
-    """What `Metrics.watch` takes."""
+    """The argument of `Metrics.watch`."""
 
     def load(self) -> Load:
-        """Return how busy the engine is, at once. Called from the thread that scrapes: copy before counting."""
+        """Return the present load without waiting. Called from the thread of the scrape: copy before counting."""
         ...
 
 
 def phase(loads: Iterable[Load]) -> str:
-    """Return the state of a process by those of its engines: one that drains counts most. Without any it runs."""
+    """Return the phase of a process from those of its engines.
+
+    A draining engine has precedence. A process without engines is running.
+    """
     found = {load.phase for load in loads}
     return next((each for each in ("draining", "starting", "running", "stopped") if each in found), PHASES[1])

@@ -1,4 +1,4 @@
-"""Which characters of a text may reach a terminal. Everything that is printed for a person passes `escape`."""
+"""Escape characters that may not reach a terminal. All text that is printed for a person passes `escape`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BLANKS = (
     (0x205F, 0x205F),
     (0x3000, 0x3000),
 )
-"""Blanks other than the space; French and Japanese text is full of them."""
+"""Blanks other than the space, frequent in French and Japanese text."""
 _CONTROLS = ((0x00, 0x1F), (0x7F, 0x9F), (0x2028, 0x2029), (0xD800, 0xDFFF))
-"""C0, DEL and C1; the separators of lines and paragraphs; halves of characters."""
+"""C0, DEL and C1; line and paragraph separators; lone surrogates."""
 _FORMATS = (
     *(
         (0xAD, 0xAD),
@@ -49,8 +49,8 @@ _IGNORABLE = (
         (0xFFA0, 0xFFA0),
     ),
 )
-"""Unicode's Default_Ignorable_Code_Point outside Cf: letters and marks without a glyph. Left out are the variation
-selectors U+FE00 to U+FE0F, which stand in ordinary emoji."""
+"""Unicode's Default_Ignorable_Code_Point outside Cf: letters and marks without a glyph. The variation selectors
+U+FE00 to U+FE0F are not included, because ordinary emoji contain them."""
 
 
 def _characters(ranges: Iterable[tuple[int, int]]) -> str:
@@ -58,7 +58,7 @@ def _characters(ranges: Iterable[tuple[int, int]]) -> str:
 
 
 KEPT = "\n\t" + "".join(chr(code) for first, last in _BLANKS for code in range(first, last + 1))
-"""What lays out text and does nothing else."""
+"""Characters that only lay out text."""
 
 
 @cache
@@ -70,7 +70,7 @@ def _unsafe(keep: str) -> re.Pattern[str]:
 def escape(text: str, keep: str = KEPT) -> str:
     r"""Return a text in which every character is visible and none controls a terminal.
 
-    Control characters, halves of characters, bidirectional controls and characters without a width become `\x1b`,
+    Control characters, lone surrogates, bidirectional controls and characters without a width become `\x1b`,
     `\u202e`, `\U000e0041`. Characters of `keep` stay. A second call changes nothing, because a backslash stays.
 
     Example:
@@ -81,7 +81,7 @@ def escape(text: str, keep: str = KEPT) -> str:
 
 
 def escapes(text: str, keep: str = KEPT) -> int:
-    """Return how many characters of a text `escape` replaces."""
+    """Return the number of characters that `escape` replaces."""
     return len(_unsafe(keep).findall(text))
 
 

@@ -1,6 +1,6 @@
-"""The instruments of one registry, the label values they may have, and what its live gauges are made from.
+"""The instruments of one registry, their allowed label values, and the sources of its live gauges.
 
-Knows no metrics library.
+It imports no metrics library.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from orchestrator.telemetry.tally import LineCounts
 
 
 class Counter(Protocol):
-    """What is called on a counter."""
+    """The used interface of a counter."""
 
     @property
     def add(self) -> Callable[[float], None]:
-        """`inc` at its cheapest."""
+        """The fastest form of `inc`."""
         ...
 
     @property
     def noted(self) -> Sequence[float]:
-        """What was added and is not summed up yet."""
+        """Amounts that were added and not summed up yet."""
         ...
 
     def settle(self) -> None: ...
@@ -50,22 +50,22 @@ class Counter(Protocol):
 
 
 class Gauge(Protocol):
-    """What is called on a gauge."""
+    """The used interface of a gauge."""
 
     def set(self, value: float) -> None: ...
 
 
 class Histogram(Protocol):
-    """What is called on a histogram."""
+    """The used interface of a histogram."""
 
     @property
     def take(self) -> Callable[[float], None]:
-        """`observe` at its cheapest."""
+        """The fastest form of `observe`."""
         ...
 
     @property
     def noted(self) -> Sequence[float]:
-        """What was taken and is not added up yet."""
+        """Amounts that were observed and not added up yet."""
         ...
 
     def settle(self) -> None: ...
@@ -77,13 +77,13 @@ class Histogram(Protocol):
 
 M = TypeVar("M")
 Maker = Callable[[Metric], Any]
-"""Make the instrument of a row: something with labels(*values), or one that is its own child."""
+"""Creates the instrument of a row: an object with labels(*values), or one that is its own child."""
 
 
 class Children(dict[tuple[str, ...], M], Generic[M]):
-    """(metric, *label values) -> the child, made when first asked for.
+    """(metric, *label values) -> the child, created at its first use.
 
-    A dict lookup costs a quarter of the `labels()` call it saves.
+    A dict lookup costs a quarter of the `labels()` call that it saves.
     """
 
     def __init__(self, kind: MetricKind, make: Maker) -> None:
@@ -106,7 +106,7 @@ Add: TypeAlias = Callable[[float], None]
 
 
 class ModelMeters(NamedTuple):
-    """What one answered request to a model does, looked up once for each (machine, state, model)."""
+    """The meters of one answered request to a model, looked up once for each (machine, state, model)."""
 
     machine: str
     model: tuple[str, str]
@@ -120,7 +120,7 @@ class ModelMeters(NamedTuple):
 
 
 class ToolMeters(NamedTuple):
-    """What one call of a tool that ran does, looked up once for each (machine, tool, outcome)."""
+    """The meters of one call of a tool that ran, looked up once for each (machine, tool, outcome)."""
 
     attempt: Add
     call: Add
@@ -128,14 +128,14 @@ class ToolMeters(NamedTuple):
 
 
 class StoreMeters(NamedTuple):
-    """What one append to a journal does, looked up once for each backend."""
+    """The meters of one append to a journal, looked up once for each backend."""
 
     seconds: Add
     set_time: Add
 
 
 class Instruments:
-    """Everything that observers on one registry share. Declaring twice adds, and never counts anything."""
+    """The shared state of all observers on one registry. A second declaration adds names, and never counts anything."""
 
     def __init__(self, make: Maker, *, at_once: bool = False) -> None:
         self._at_once = at_once
@@ -146,13 +146,13 @@ class Instruments:
         self._latest: dict[str, LatestGauge] = {}
         self._singles = 0
         self.answers: dict[tuple[str, str, str], ModelMeters] = {}
-        """(machine, state, model) -> what an answer of it does, where all three were declared."""
+        """(machine, state, model) -> meters of an answer, if all three were declared."""
         self.calls: dict[tuple[str, str, str], ToolMeters] = {}
-        """(machine, tool, outcome) -> what such a call does, where the first two were declared."""
+        """(machine, tool, outcome) -> meters of a call, if the first two were declared."""
         self.asked: dict[tuple[str, str, bool], Add] = {}
-        """(machine, guard, allowed) -> what counts that it was asked, where the first two were declared."""
+        """(machine, guard, allowed) -> counter of evaluations, if the first two were declared."""
         self.appends: dict[str, StoreMeters] = {}
-        """Backend -> what an append to it does, where it was declared."""
+        """Backend -> meters of an append, if it was declared."""
         self._tools = LabelValues(CAPS["tool"], lambda: self.fold("tool"), rest=UNREGISTERED)
         self._models = LabelValues(CAPS["model"], lambda: self.fold("model"))
         self._backends = LabelValues(CAPS["backend"], lambda: self.fold("backend"))
@@ -163,9 +163,9 @@ class Instruments:
         self._engines: WeakSet[Engine] = WeakSet()
         self._lock = threading.Lock()
         self.tallies: list[LineCounts] = []
-        """Counts of the logs and writers that are watched. Kept when these are gone: a counter never goes back."""
+        """Counts of the watched logs and writers. Kept after their end: a counter never decreases."""
         self.stores: dict[tuple[str, str], Callable[[], int]] = {}
-        """(backend, which store) -> its size in bytes."""
+        """(backend, name of the store) -> its size in bytes."""
         for backend in BACKENDS:
             self._backends.declare(backend)
         for label, metric in FOLDED.items():
@@ -177,7 +177,7 @@ class Instruments:
         self.counters["label_overflow_total", FOLDED[label], label].inc()
 
     def machine(self, name: str) -> MachineNames:
-        """Return what a machine declared; one that declared nothing is `_other`, its states unknown."""
+        """Return the declared names of a machine; an undeclared one is `_other` with unknown states."""
         found = self._machines.get(name)
         if found is None:
             self.fold("machine")
@@ -185,26 +185,26 @@ class Instruments:
         return found
 
     def known(self, name: str) -> MachineNames:
-        """Return the same without counting a fold: for scrapes, which say nothing new."""
+        """Return the same without counting a fold: for scrapes, which add no information."""
         return self._machines.get(name, self._stranger)
 
     def watch(self, engine: Engine) -> None:
-        """Ask an engine at each scrape from now on."""
+        """Read the load of an engine at each scrape from now on."""
         with self._lock:
             self._engines.add(engine)
 
     def unwatch(self, engine: Engine) -> None:
-        """Ask it no more."""
+        """Stop reading the load of an engine."""
         with self._lock:
             self._engines.discard(engine)
 
     def watched(self) -> list[Engine]:
-        """Return the engines that are asked."""
+        """Return the watched engines."""
         with self._lock:
             return list(self._engines)
 
     def machines(self) -> list[MachineNames]:
-        """Return what was declared, in the order of declaration."""
+        """Return the declared machines, in the order of declaration."""
         return list(self._machines.values())
 
     def tool(self, name: str) -> str:
@@ -221,7 +221,7 @@ class Instruments:
         return self._backends.of(name)
 
     def edge(self, machine: str, source: str, event: str, dest: str) -> EdgeMeters:
-        """Return the meters of an edge. Edges that nobody declared share theirs."""
+        """Return the meters of an edge. All undeclared edges share theirs."""
         names = self.machine(machine)
         known = (source, event, dest) in names.edges
         if not known:
@@ -242,13 +242,16 @@ class Instruments:
         return self.edges.setdefault((machine, source, event, dest), meters) if known else meters
 
     def settle(self) -> None:
-        """Add up what edges have noted."""
+        """Add up the pending transitions of all edges."""
         for meters in tuple(self.edges.values()):
             if meters.noted:
                 meters.settle()
 
     def make_room(self, meters: EdgeMeters) -> None:
-        """Add up an edge that has noted enough, and everything else; less often where that is after each transition."""
+        """Add up this edge, which has enough pending transitions, and all others.
+
+        If an edge is added up at each transition, the others follow only every MOST_NOTED times.
+        """
         meters.settle()
         if meters.most == 1:
             self._singles += 1
@@ -312,7 +315,7 @@ class Instruments:
         return meters
 
     def ask(self, machine: str, guard: str, *, allowed: bool) -> Add:
-        """Return what counts that a guard allowed or denied."""
+        """Return the counter of evaluations that a guard allowed or denied."""
         names = self.machine(machine)
         label = names.guards.of(guard)
         result = "allow" if allowed else "deny"
@@ -331,7 +334,7 @@ class Instruments:
         *,
         run_seconds: float | None = None,
     ) -> None:
-        """Make every series of these names exist at 0. `models` are (provider, model)."""
+        """Create every series of these names at 0. `models` are (provider, model)."""
         names = self._machines.get(graph.name)
         if names is None:
             if len(self._machines) >= CAPS["machine"]:
@@ -342,7 +345,7 @@ class Instruments:
         for (
             machine,
             *edge,
-        ), meters in self.edges.items():  # they may be in use: they go on with what is known now
+        ), meters in self.edges.items():  # they may be in use, so they get the names that are known now
             if machine == names.name:
                 _place(meters, names, *edge)
         for cached in (self.answers, self.calls, self.asked, self.appends):

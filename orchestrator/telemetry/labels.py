@@ -1,4 +1,4 @@
-"""Label values are closed sets: what is not declared folds, so no text from outside ever becomes a series."""
+"""Keep label values closed: an undeclared name folds, so no text from outside ever becomes a series."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ FOLDED = {
     "outcome": "runs_completed_total",
     "reason": "runs_suspended_total",
 }
-"""Label -> the metric under which its folding is counted: one count a fact, not one a series."""
+"""Label -> the metric that counts its folds: one count per fact, not one per series."""
 
 MOST_DEFINITIONS = 4
-"""Graphs of one name that are told apart in machine_info."""
+"""Maximum graphs of one name that machine_info distinguishes."""
 
 _LONGEST = 120
 
 
 class LabelValues:
-    """The values one label may take, at most `cap`. `fold` is called for each that becomes `_other`.
+    """The values that one label may take, at most `cap`. `fold` is called for each value that becomes `_other`.
 
-    Undeclared names become `rest`. With `admits` being used declares them: for names that only code can make.
+    Undeclared names become `rest`. With `admits` the first use declares a name: for names that only code can define.
     """
 
     __slots__ = ("_admits", "_cap", "_fold", "_full", "_known", "_rest")
@@ -50,7 +50,7 @@ class LabelValues:
         self._full = False
 
     def declare(self, name: str) -> str:
-        """Add a name and return the label value it will have."""
+        """Add a name and return its label value."""
         name = str(name)
         if name not in self._known:
             if len(self._known) >= self._cap or not is_label(name):
@@ -74,13 +74,13 @@ class LabelValues:
 
 
 def is_label(name: str) -> bool:
-    """Tell whether a name is fit to be a label value: short, printable, no URL."""
+    """Return whether a name may be a label value: short, printable, no URL."""
     return 0 < len(name) <= _LONGEST and name.isprintable() and "://" not in name
 
 
 @dataclass(slots=True)
 class MachineNames:
-    """What facts of one machine may name. Graphs of one name (one extended from the other) share it."""
+    """The names that facts of one machine may have. Graphs with the same name (one extends the other) share it."""
 
     name: str
     guards: LabelValues
@@ -93,16 +93,16 @@ class MachineNames:
     """(state, its failure event)"""
     initial: str | None = None
     head: str | None = None
-    """The state in which loops begin."""
+    """The first state of a loop."""
     dwell: dict[str, float] = field(default_factory=dict)
-    """State -> seconds that it may last."""
+    """State -> its dwell limit in seconds."""
     run_seconds: float | None = None
-    """Seconds that a run may last, where there is a limit."""
+    """Maximum seconds of a run, if there is a limit."""
     definitions: list[str] = field(default_factory=list)
-    """Short fingerprints of the graphs of this name, at most MOST_DEFINITIONS, the newest last."""
+    """Short fingerprints of the graphs of this name, at most MOST_DEFINITIONS, newest last."""
 
     def learn(self, graph: Graph, run_seconds: float | None = None) -> None:
-        """Take over what a graph declares; of limits, what was said last counts."""
+        """Add the names of a graph; its limits replace earlier ones."""
         self.run_seconds = run_seconds or self.run_seconds
         self.dwell |= {state.value: limit[0] for state in graph.states if (limit := graph.dwell_of(state))}
         definition = graph.fingerprint[:12]
@@ -120,7 +120,7 @@ class MachineNames:
 
     @property
     def working(self) -> list[str]:
-        """The states a run can be under way in, sorted: all but the terminal ones."""
+        """The states of an active run, sorted: all but the terminal ones."""
         return sorted(self.states - self.terminal)
 
     def state(self, name: str) -> str:
@@ -141,9 +141,9 @@ def guard_names(graph: Graph) -> Iterator[str]:
 
 
 def likely_failures(graph: Graph) -> Iterator[tuple[str, str, str]]:
-    """Yield (state, event, reason) of the failures that a graph can have, so that their series exist early.
+    """Yield the possible failures of a graph as (state, event, reason), so that their series exist early.
 
-    A hook fails in the state it leaves or, for enter_ and after_, in the one it has come to.
+    A hook fails in the state that it leaves or, for enter_ and after_, in the state that was entered.
     """
     for source, event, dest, edge in graph.rows:
         yield source.value, event.value, "callback_error"
@@ -162,7 +162,7 @@ def likely_failures(graph: Graph) -> Iterator[tuple[str, str, str]]:
 
 
 def loop_head(graph: Graph) -> str | None:
-    """Return the first state, from the initial one on, that a run can come back to; None without a cycle."""
+    """Return the first state, from the initial one on, that a run can return to; None without a cycle."""
     following: dict[str, list[str]] = {}
     for source, _, dest, edge in graph.rows:
         if not edge.internal_in(source):
@@ -175,7 +175,7 @@ def loop_head(graph: Graph) -> str | None:
 
 
 def _reachable(following: dict[str, list[str]], start: Iterable[str]) -> list[str]:
-    """Return every state that can be reached from `start`, itself included, nearest first."""
+    """Return every state that can be reached from `start`, including `start`, nearest first."""
     found: list[str] = []
     ahead = list(start)
     while ahead:

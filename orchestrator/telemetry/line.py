@@ -1,8 +1,8 @@
-"""One JSON line: which keys it may have, how it is put together and how it is written.
+"""Build and write one JSON line with allowed keys only.
 
-structlog, never configured globally. Each step of the chain is the cheapest that is correct: structlog's own
-add_log_level, EventRenamer, JSONRenderer and BytesLogger cost about 2 µs more a line, and the lock table of
-BytesLogger keeps every stream alive for good. A line is one write and a flush: a killed process loses none.
+It uses structlog without its global configuration. Each step of the chain is the cheapest correct one: structlog's
+own add_log_level, EventRenamer, JSONRenderer and BytesLogger cost about 2 µs more per line, and the lock table of
+BytesLogger keeps every stream alive for ever. A line is one write and a flush, so a killed process loses none.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ KEYS = frozenset(
     agent task_id trace_id span_id overhead_s provider tool_call_id replayed logger stack
     """.split()  # noqa: SIM905 - sixty quoted words are no easier to read
 )
-"""Every key a line may have, as in log_schema.json. Any other comes out as "[redacted]"."""
+"""Every allowed key of a line, as in log_schema.json. A value under any other key becomes "[redacted]"."""
 
-_CHAIN_KEYS = KEYS | {"event"}  # structlog's name for what leaves the chain as `msg`
+_CHAIN_KEYS = KEYS | {"event"}  # structlog's name for the key that the chain writes as `msg`
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
@@ -46,7 +46,7 @@ _TOTALS = ("tokens_in", "tokens_out", "cost", "tool_calls", "retries", "restarts
 Line: TypeAlias = MutableMapping[str, Any]
 
 _FRAME = {"ts": None, "level": None, "msg": None, "schema": SCHEMA}
-"""Bound first, so that these come first in each line at no cost."""
+"""Bound first, so that these keys come first in each line at no cost."""
 
 
 def level_number(level: str) -> int:
@@ -59,7 +59,7 @@ def level_number(level: str) -> int:
 
 def build(writer: LineWriter | SafeLogger, level: int) -> FilteringBoundLogger:
     """Return a logger of JSON lines from `level` up."""
-    # Late: it loads tracebacks and colours with it, a sixth of the start of a command that keeps no log.
+    # Imported late: it loads traceback and colour modules, a sixth of the start of a command without a log.
     import structlog
 
     wrapped: FilteringBoundLogger = structlog.wrap_logger(
@@ -75,7 +75,7 @@ _second = (0, b"1970-01-01T00:00:00")
 
 
 def second(at: float) -> tuple[bytes, int]:
-    """Return the whole second of epoch seconds as text in UTC, and the microseconds that remain."""
+    """Return the whole second of epoch seconds as text in UTC, and the remaining microseconds."""
     global _second  # noqa: PLW0603 - the present second: formatting it costs 2 µs a line
     now = round(at * 1e6)
     begun, text = _second
@@ -98,7 +98,7 @@ def stamp(at: float) -> str:
 
 
 def verdict_fields(verdict: Any) -> dict[str, Any]:
-    """Return the fields of a refusal: guard and numbers, never its words. Nothing for what is no refusal."""
+    """Return the fields of a refusal: guard and numbers, never its words. Empty if it is not a refusal."""
     if getattr(verdict, "ok", None) is not False:
         return {}
     return {
@@ -110,7 +110,7 @@ def verdict_fields(verdict: Any) -> dict[str, Any]:
 
 
 def totals(summary: object) -> dict[str, Any]:
-    """Return the numbers of a run's summary that a line may have. A summary that is no mapping has none."""
+    """Return the numbers of a run's summary that a line may have; empty if the summary is not a mapping."""
     if not isinstance(summary, Mapping):
         return {}
     found: dict[str, Any] = {key: value for key in _TOTALS if (value := number(summary.get(key))) is not None}
@@ -121,7 +121,7 @@ def totals(summary: object) -> dict[str, Any]:
 
 
 def number(value: object) -> float | None:
-    """Return a number as it is and None for anything else."""
+    """Return a number unchanged and None for anything else."""
     return value if isinstance(value, (int, float)) else None
 
 
@@ -133,7 +133,7 @@ def _complete(_logger: object, method: str, line: Line) -> Line:
 
 
 def _allow(_logger: object, _method: str, line: Line) -> Line:
-    """Keep the keys of the schema. An allowlist, so that what nobody thought of is not printed."""
+    """Keep the keys of the schema. An allowlist never prints an unexpected key."""
     if not line.keys() <= _CHAIN_KEYS:
         for key in line.keys() - _CHAIN_KEYS:
             line[key] = REDACTED
@@ -151,13 +151,13 @@ def rendered(line: Line) -> bytes:
 
 
 def _opaque(value: object) -> str:
-    """Stand in for a value that JSON has no form for; its text might say anything."""
+    """Replace a value without a JSON form; its text might contain anything."""
     return f"[{type(value).__name__}]"
 
 
 def _at(level: str) -> Callable[[LineWriter, bytes], None]:
     def write(self: LineWriter, line: bytes) -> None:
-        """Write one line, whole, and hand it to the operating system."""
+        """Write one whole line and pass it to the operating system."""
         if self.follows and self.stream is not sys.stdout:
             self.stream = sys.stdout
             self.write = writer_to(self.stream)
@@ -200,9 +200,9 @@ def _kept(level: str) -> Callable[[SafeLogger, bytes], None]:
 
 
 class SafeLogger:
-    """Writes the lines of code inside a run: what a log cannot take must not fail a tool or a hook that said it.
+    """Writes the lines of code inside a run: an error of the log must not fail a tool or a hook.
 
-    Facts are not written through it: there the driver counts what an observer raises.
+    Facts do not use it: there the driver counts the exceptions of an observer.
     """
 
     __slots__ = ("writer",)

@@ -1,8 +1,8 @@
-"""Where the runs of this process stand, kept from facts: for live gauges, /debug/runs and stack dumps.
+"""Track the runs of this process from facts, for live gauges, /debug/runs and stack dumps.
 
-One dict from run to an immutable stay. Facts replace stays on the event loop; readers in other threads copy the
-dict in one step, which the interpreter does not interrupt, so the hot path takes no lock. Runs are added and removed
-under one.
+One dict maps each run to an immutable stay. Facts replace stays on the event loop. Readers in other threads copy the
+dict in one step, which the interpreter does not interrupt, so the hot path takes no lock. Additions and removals of
+runs take one.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ Key: TypeAlias = tuple[str, str]
 """(machine, run id)"""
 
 Stay: TypeAlias = tuple[str, float, float, float | None]
-"""(state, Unix time it was entered, Unix time the run began, seconds of its present loop); plain, for speed."""
+"""(state, Unix time of its entry, Unix time of the run's start, seconds of its present loop); plain, for speed."""
 
 
 class LiveRun(NamedTuple):
-    """Where one run stands. Times are Unix seconds; time in which a run waited for somebody is left out."""
+    """The state of one run. Times are Unix seconds, without the time that the run was parked."""
 
     machine: str
     run_id: str
     state: str
     entered_at: float
-    """For a parked run: when it was parked."""
+    """For a parked run: the time of its parking."""
     started_at: float
     parked: str | None = None
-    """Why it is parked; None for a run under way."""
+    """Reason of its parking; None for an active run."""
 
 
 class LiveRuns:
-    """The runs under way in this process, and those that it parked and that did not go on in it.
+    """The active runs of this process, and its parked runs that were not resumed in it.
 
-    An observer of its own, and what Metrics keeps. Beyond `most` runs the oldest are forgotten: events fired by hand
-    never tell that their run is over. What another process made of a parked run is not known here.
+    Hosts may use it as an observer; Metrics contains one. Beyond `most` runs the oldest are dropped, because a run
+    with events fired by hand may never report its end. It does not know whether another process resumed a parked run.
     """
 
     def __init__(self, most: int = 100_000) -> None:
@@ -46,7 +46,7 @@ class LiveRuns:
         self._lock = threading.Lock()
 
     def observe(self, fact: Fact, /) -> None:
-        """Take note of where a run stands."""
+        """Update the state of a run."""
         match fact:
             case Transition():
                 stay = self.runs.get((fact.graph, fact.run_id))
@@ -60,7 +60,7 @@ class LiveRuns:
                 self.ended(fact)
 
     def started(self, fact: RunStarted) -> None:
-        """A run begins, or goes on."""
+        """Add a run that starts or resumes."""
         key = (fact.graph, fact.run_id)
         with self._lock:
             self.parkings.pop(key, None)
@@ -68,7 +68,7 @@ class LiveRuns:
             self.runs[key] = (fact.state, fact.at - fact.dwell, fact.at - fact.elapsed, None)
 
     def parked(self, fact: RunParked) -> None:
-        """A run goes no further for now."""
+        """Mark a run as parked."""
         key = (fact.graph, fact.run_id)
         with self._lock:
             stay = self.runs.pop(key, None)
@@ -77,14 +77,14 @@ class LiveRuns:
             self.parkings[key] = LiveRun(*key, fact.state, fact.at, started, fact.reason)
 
     def ended(self, fact: RunCompleted) -> None:
-        """A run is over."""
+        """Remove a run that ended."""
         key = (fact.graph, fact.run_id)
         with self._lock:
             self.runs.pop(key, None)
             self.parkings.pop(key, None)
 
     def standing(self) -> list[LiveRun]:
-        """Return the runs, those under way first, oldest first. From any thread."""
+        """Return the runs: active ones first, oldest first. Thread-safe."""
         under_way = [
             LiveRun(*key, state, entered, started)
             for key, (state, entered, started, _) in self.runs.copy().items()

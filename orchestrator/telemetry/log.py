@@ -1,12 +1,11 @@
-"""The log: one JSON line for every transition and for what else an operator asks about.
+"""Write the log: one JSON line for every transition and other fact that an operator needs.
 
-Levels are a contract: transitions and the beginning and end of runs are INFO, what failed is WARNING, a
-failed run is ERROR. Nothing that an alert or a runbook relies on is DEBUG. No line has prompts, arguments or
-results.
+Levels are a contract: transitions, starts and ends of runs are INFO, failures are WARNING, a failed run is ERROR. No
+alert or runbook depends on a DEBUG line. No line has prompts, arguments or results.
 
-A line is written when its transition is durable, before the run does anything else. A process that is killed may owe
-each run that it held the lines of one commit, its last append (three transitions of the loop at most), and never has
-a line of what is not in the journal. What is owed is not told later: the journal has it (`orchestrator runs events`).
+A line is written when its transition is durable, before the run's next action. A killed process may lack, for each of
+its runs, the lines of one commit, its last append (three transitions of the loop at most). It never has a line that
+is not in the journal. Missing lines are not written later: the journal has them (`orchestrator runs events`).
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.kernel.clock import WHOLE, micros
 from orchestrator.kernel.record import (
-    Attempt,
     BudgetChecked,
     EventFailed,
     Fact,
     GuardEvaluated,
     JournalWrite,
     LLMCall,
+    OperationAttempt,
     RunCompleted,
     RunParked,
     RunStarted,
-    ToolCall,
+    ToolExecution,
     Transition,
     WorkAbandoned,
 )
@@ -53,18 +52,22 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
 _BOUND = {"level", "schema", "run_id", "machine"}
-"""What a host's logger has bound, or adds itself."""
+"""Keys that a host's logger has bound, or adds."""
 _MOST_RUNS = 20_000
-"""Bound loggers kept. Events fired by hand never tell that their run is over, so the oldest make room."""
+"""Maximum bound loggers. The oldest are dropped, because a run with events fired by hand may never report its end."""
 
 
 class TransitionLog:
-    """Writes facts as JSON lines in the schema of log_schema.json.
+    """An observer that writes facts as JSON lines in the schema of log_schema.json.
 
-    `stream` is a text or binary file, or a BoundedWriter; None is what sys.stdout is at each line. `logger` is a
-    structlog logger of the host's, used instead, with its own chain. Lines below `level` are not even put together.
-    `trace` returns trace_id and span_id of the present span, or None. Raises ConfigError for an unknown level, and for
-    a stream that is none.
+    Args:
+        stream: A text or binary file, or a BoundedWriter; None is the sys.stdout of each line.
+        logger: A structlog logger of the host, used instead of the stream, with its own chain.
+        level: Lowest level of a line. Lower ones are not even rendered.
+        trace: Returns trace_id and span_id of the present span, or None.
+
+    Raises:
+        ConfigError: The level is unknown, or the stream cannot be written.
 
     Example:
         >>> TransitionLog(level="warning").level
@@ -72,7 +75,7 @@ class TransitionLog:
     """
 
     component = "logs"
-    """Under which Metrics count what it raises."""
+    """Name under which Metrics counts its exceptions."""
 
     def __init__(
         self,
@@ -92,8 +95,8 @@ class TransitionLog:
             self._root, self._lent = build(writer, threshold), build(SafeLogger(writer), threshold)
             bounded = (stream.tally,) if isinstance(stream, BoundedWriter) else ()
             self.tallies: tuple[LineCounts, ...] = (writer.tally, *bounded)
-            """How many lines were written, and dropped; none where the host's logger writes."""
-            # Past structlog's chain, which would cost as much again and change nothing.
+            """Numbers of written and dropped lines; empty if the host's logger writes."""
+            # Without structlog's chain, which would double the cost and change nothing.
             self._lines = TransitionLines(writer.info, self._fields, _MOST_RUNS, alike=trace is None)
         else:
             self._root = self._lent = logger.bind(schema=SCHEMA)
@@ -104,34 +107,35 @@ class TransitionLog:
             RunParked: self._parked,
             EventFailed: self._failed,
             BudgetChecked: self._budgets,
-            Attempt: self._attempt,
+            OperationAttempt: self._attempt,
             GuardEvaluated: self._guard,
             LLMCall: self._llm,
-            ToolCall: self._tool,
+            ToolExecution: self._tool,
             JournalWrite: self._journal,
             WorkAbandoned: self._abandoned,
         }
         if threshold <= LEVELS["info"]:
-            self._by_type |= {Transition: self._transition, RunStarted: self._started}
+            transition = self._transition if self._lines is None else self._lines.write
+            self._by_type |= {Transition: transition, RunStarted: self._started}
 
     def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
-        """Return what writes the lines of facts of a kind; None where none has one at this level."""
-        is_plain = type(self).observe is TransitionLog.observe  # else a class of a host adds to it
+        """Return the writer for facts of a kind; None if the kind has no line at this level."""
+        is_plain = type(self).observe is TransitionLog.observe  # else a subclass of a host adds to it
         return self._by_type.get(kind) if is_plain else self.observe
 
     def observe(self, fact: Fact, /) -> None:
-        """Write the line of a fact, if it has one at this level. Raises OSError when the stream does."""
+        """Write the line of a fact, if it has one at this level. Raises the OSError of the stream."""
         write = self._by_type.get(type(fact))
         if write is not None:
             write(fact)
 
     @property
     def logger(self) -> FilteringBoundLogger:
-        """The logger of lines that belong to no run."""
+        """The logger of lines without a run."""
         return self._root
 
     def bound(self, run_id: str, machine: str) -> FilteringBoundLogger:
-        """Return the logger of a run, run_id and machine bound. It raises what the stream does."""
+        """Return the logger of a run, with run_id and machine bound. It raises the errors of the stream."""
         key = (machine, run_id)
         found = self._runs.get(key)
         if found is None:
@@ -141,7 +145,7 @@ class TransitionLog:
         return found
 
     def lent(self, run_id: str, machine: str) -> FilteringBoundLogger:
-        """Return what `logger_from_context()` gives code inside a run: a line that cannot be written is counted."""
+        """Return the logger for `logger_from_context()` inside a run: a line that cannot be written is counted."""
         return self._lent.bind(run_id=run_id, machine=machine)
 
     def _drop(self, fact: RunCompleted | RunParked) -> FilteringBoundLogger:
@@ -152,9 +156,6 @@ class TransitionLog:
         return logger
 
     def _transition(self, fact: Transition) -> None:
-        if self._lines is not None:
-            self._lines.write(fact)
-            return
         fields = self._fields(fact)
         run = self.bound(fact.run_id, fact.graph)
         run.info(fields.pop("msg"), **{key: fields[key] for key in fields if key not in _BOUND})
@@ -255,7 +256,7 @@ class TransitionLog:
             limit=number(fact.limit),
         )
 
-    def _attempt(self, fact: Attempt) -> None:
+    def _attempt(self, fact: OperationAttempt) -> None:
         if fact.outcome == "ok":
             return
         again = fact.outcome == "retry"
@@ -290,7 +291,7 @@ class TransitionLog:
             **self._span(),
         )
 
-    def _tool(self, fact: ToolCall) -> None:
+    def _tool(self, fact: ToolExecution) -> None:
         if fact.outcome == "ok" and not self._debug:
             return
         logger = self._now(fact)
@@ -326,13 +327,13 @@ class TransitionLog:
         return {} if self._trace is None else span_of(self._trace) or {}
 
     def _now(self, fact: Fact) -> FilteringBoundLogger:
-        """Return the run's logger, without keeping one for a run that is over."""
+        """Return the run's logger, without storing one for a run that has ended."""
         found = self._runs.get((fact.graph, fact.run_id))
         return found or self._root.bind(run_id=fact.run_id, machine=fact.graph)
 
 
 def _seldom(fact: Transition) -> dict[str, Any]:
-    """Return what few transitions say."""
+    """Return the fields that few transitions have."""
     fields = {} if fact.verdict is None else verdict_fields(fact.verdict)
     if fact.internal:
         fields["internal"] = True

@@ -1,4 +1,4 @@
-"""One row of the catalogue of metrics: what it is called, which labels it has, where its figures come from."""
+"""One row of the catalogue of metrics: its name, its labels, and the source of its values."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class MetricKind(StrEnum):
 
 
 class MetricSource(StrEnum):
-    """Who makes the figures of a metric."""
+    """The source of a metric's values."""
 
     OBSERVED = "observed"
-    """An instrument, as facts come in."""
+    """An instrument, updated by facts."""
     SCRAPED = "scraped"
-    """The collector, from what stands at the moment of a scrape."""
+    """The collector, from the state at a scrape."""
     STORED = "stored"
-    """`orchestrator metrics serve`, from a journal; no process that runs agents has it."""
+    """`orchestrator metrics serve`, from a journal; no process with agents has it."""
     PUSHED = "pushed"
     """A batch job, which pushes it at its end; no scrape has it."""
 
@@ -40,13 +40,13 @@ class Metric:
     labels: tuple[str, ...]
     help: str
     fed_by: tuple[type, ...] = ()
-    """The facts it is made from; none where code counts directly."""
+    """The facts that update it; empty if code counts directly."""
     buckets: tuple[float, ...] = ()
     """Upper bounds of a histogram, without +Inf."""
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Label -> its closed values, for labels that no graph, tool list or model name defines."""
     zero: bool = True
-    """The series of every combination of declared values exist, at 0, from the declaration on."""
+    """Whether the series of every combination of declared values exist, at 0, from the declaration on."""
     made: MetricSource = MetricSource.OBSERVED
 
 
@@ -83,7 +83,7 @@ def gauge(
 ) -> Metric:
     """Return the row of a gauge. It is absent until it has a value.
 
-    A timestamp that started at 0 would read as "half a century ago" and page somebody.
+    A timestamp that started at 0 would read as "half a century ago" and fire an alert.
     """
     return Metric(
         name=name,

@@ -1,7 +1,7 @@
-"""Facts become Prometheus counters and histograms.
+"""Convert facts to Prometheus counters and histograms.
 
-Nothing is created at import. Instruments exist once for each registry, however many Metrics are on it, and
-series exist at 0 from `declare` on: a counter born with its first increment hides it from increase().
+An import creates nothing. Instruments exist once for each registry, shared by all Metrics on it. Series exist at 0
+after `declare`: if a counter appears with its first increment, increase() does not see that increment.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import (
     FAILURES,
     OPERATIONS,
-    Attempt,
+    AdmissionRejected,
     BudgetChecked,
     EventFailed,
     Fact,
     GuardEvaluated,
     JournalWrite,
     LLMCall,
+    OperationAttempt,
     RolledBack,
     RunAdmitted,
     RunCompleted,
     RunParked,
     RunRecovered,
-    RunRejected,
     RunStarted,
-    ToolCall,
+    ToolExecution,
     Transition,
     WorkAbandoned,
 )
@@ -49,11 +49,11 @@ from orchestrator.telemetry.tally import LineCounts
 
 
 class Metrics:
-    """Counts facts on a registry; None is the default one. Any number of these may share a registry.
+    """An observer that counts facts on a registry; None is the default one. Several may share a registry.
 
-    What was not declared is counted under `_other`, `_unknown` or `_unregistered`. `exemplar` returns trace_id and
-    span_id of the present span where it is sampled, else None; the durations of states, runs, requests and tools
-    carry it.
+    Undeclared names are counted under `_other`, `_unknown` or `_unregistered`. `exemplar` returns trace_id and
+    span_id of the present span if it is sampled, else None; the durations of states, runs, requests and tools have it
+    as exemplar.
 
     Example:
         >>> registry = CollectorRegistry()
@@ -67,9 +67,9 @@ class Metrics:
         self.registry = registry if registry is not None else prometheus_client.REGISTRY
         self._use = instruments_of(self.registry)
         self.live = self._use.live
-        """Where the runs of this process stand, those of other Metrics on this registry among them."""
+        """The runs of this process, including those of other Metrics on this registry."""
         self._exemplar = exemplar
-        self._is_plain = type(self).observe is Metrics.observe  # else a class of a host adds to it
+        self._is_plain = type(self).observe is Metrics.observe  # else a subclass of a host adds to it
         self._count = self._use.counters
         self._edges = self._use.edges
         self._runs = self.live.runs
@@ -77,22 +77,22 @@ class Metrics:
             Transition: self._transition,
             GuardEvaluated: self._guard,
             LLMCall: self._llm,
-            ToolCall: self._tool,
+            ToolExecution: self._tool,
             JournalWrite: self._journal,
             BudgetChecked: self._budgets,
-            Attempt: self._attempt,
+            OperationAttempt: self._attempt,
             EventFailed: self._failed,
             RunStarted: self._started,
             RunParked: self._parked,
             RunCompleted: self._completed,
             RunAdmitted: self._admitted,
-            RunRejected: self._rejected,
+            AdmissionRejected: self._rejected,
             RunRecovered: self._found,
             RolledBack: self._found,
             WorkAbandoned: self._abandoned,
         }
 
-    # ---- what a host shows ----
+    # ---- declarations and sources ----
 
     def declare(
         self,
@@ -106,11 +106,10 @@ class Metrics:
         backends: Iterable[str] = (),
         run_seconds: float | None = None,
     ) -> None:
-        """Name what facts will name, so that every series exists at 0.
+        """Declare the names of later facts, so that every series exists at 0. A further call adds names.
 
-        `models` is model -> provider, for more than one; `guards` are names that verdicts carry, beside those
-        of the graph's edges; `run_seconds` is how long a run may last. May be called again to add. Names beyond
-        `labels.CAPS` become `_other`.
+        `models` is model -> provider, for several models. `guards` are guard names of verdicts in addition to those
+        of the graph's edges. `run_seconds` is the maximum of a run. Names beyond `labels.CAPS` become `_other`.
         """
         pairs = [(other, name) for name, other in (models or {}).items()]
         if model:
@@ -119,25 +118,25 @@ class Metrics:
             self._use.declare(graph, tools, pairs, guards, backends, run_seconds=run_seconds)
 
     def watch(self, engine: Engine) -> None:
-        """Show the load of an engine at each scrape, until `unwatch` or until it is gone."""
+        """Report the load of an engine at each scrape, until `unwatch` or until the engine is gone."""
         self._use.watch(engine)
 
     def unwatch(self, engine: Engine) -> None:
-        """Show it no more."""
+        """Stop reporting the load of an engine."""
         self._use.unwatch(engine)
 
     def count_lines(self, *tallies: LineCounts) -> None:
-        """Show the counts of a log (`TransitionLog.tallies`) at each scrape, each once however often it is given."""
+        """Report the counts of a log (`TransitionLog.tallies`) at each scrape, each once even if it is added twice."""
         for tally in tallies:
             if not any(tally is known for known in self._use.tallies):
                 self._use.tallies.append(tally)
 
     def measure_store(self, backend: str, name: str, size: Callable[[], int]) -> None:
-        """Show the bytes that `size` returns at each scrape; a store that is named again is not counted twice."""
+        """Report the bytes that `size` returns at each scrape; a repeated name is not counted twice."""
         self._use.stores[self._use.backend(backend), name] = size
 
     def loop_lag(self, seconds: float) -> None:
-        """Note how late the event loop was. For the watchdog."""
+        """Observe the lag of the event loop. For the watchdog."""
         self._use.histograms["event_loop_lag_seconds",].observe(seconds)
 
     def loop_blocked(self) -> None:
@@ -147,11 +146,11 @@ class Metrics:
     # ---- facts ----
 
     def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
-        """Return what counts facts of a kind. Whoever calls that says by `observer_failed` when it raises."""
+        """Return the counter for facts of a kind. Its caller reports an exception by `observer_failed`."""
         return self._by_type.get(kind) if self._is_plain else self.observe
 
     def observe(self, fact: Fact, /) -> None:
-        """Count a fact. What goes wrong here is counted too, then raised for the driver to name."""
+        """Count a fact. An exception here is counted too, then raised for the driver to report."""
         count = self._by_type.get(type(fact))
         if count is None:
             return
@@ -162,7 +161,7 @@ class Metrics:
             raise
 
     def observer_failed(self, observer: object) -> None:
-        """Count that an observer raised: this one where it was called past `observe`, or one that counts nothing."""
+        """Count an exception of an observer: this one, called without `observe`, or one that counts nothing."""
         if observer is self:
             if self._is_plain:
                 self.telemetry_error("metrics")
@@ -189,7 +188,7 @@ class Metrics:
             self._use.make_room(meters)
         key = (graph, fact.run_id)
         run = self._runs.get(key)
-        if run is None:  # it is over
+        if run is None:  # the run has ended
             return
         _, _, started_at, seconds = run
         if meters.begins:
@@ -233,7 +232,7 @@ class Metrics:
         machine = self._use.machine(fact.graph).name
         self._use.histograms["run_queue_wait_seconds", machine].observe(fact.waited)
 
-    def _rejected(self, fact: RunRejected) -> None:
+    def _rejected(self, fact: AdmissionRejected) -> None:
         self._by_reason("runs_rejected_total", fact.graph, fact.reason)
 
     def _found(self, fact: RunRecovered | RolledBack) -> None:
@@ -244,19 +243,19 @@ class Metrics:
         self._by_reason("work_abandoned_total", fact.graph, fact.kind)
 
     def _by_reason(self, metric: str, graph: str, word: str) -> None:
-        """Count in a metric of a machine and one closed label."""
+        """Count in a metric with a machine and one closed label."""
         (allowed,) = ROWS[metric].values.values()
         self._count[metric, self._use.machine(graph).name, closed(word, allowed, OTHER)].inc()
 
     def _timed(self, histogram: Histogram, seconds: float) -> None:
-        """Observe a duration, with the present span where there is one."""
+        """Observe a duration, with the present span if there is one."""
         if self._exemplar is None:
             histogram.take(seconds)
         else:
             self._with_span(histogram, seconds)
 
     def _with_span(self, histogram: DurationHistogram, seconds: float) -> float | None:
-        """Observe a duration with the present span; nothing of it is left to be noted."""
+        """Observe a duration with the present span; return None: nothing is left to note."""
         histogram.observe(seconds, None if self._exemplar is None else span_of(self._exemplar))
         return None
 
@@ -305,7 +304,7 @@ class Metrics:
             self._count["budget_exceeded_total", machine, budget].inc()
 
     def _budget(self, name: str) -> str | None:
-        """Return the budget that a guard watches; None for a guard that ends runs for another reason."""
+        """Return the budget of a guard; None for a guard that ends runs for another reason."""
         budget = BUDGET_OF.get(name, name)
         if budget in BUDGETS:
             return budget
@@ -314,9 +313,9 @@ class Metrics:
         self._use.fold("budget")
         return OTHER
 
-    # ---- what a run asks of others ----
+    # ---- operations of a run ----
 
-    def _attempt(self, fact: Attempt) -> None:
+    def _attempt(self, fact: OperationAttempt) -> None:
         machine = self._use.machine(fact.graph).name
         operation = closed(fact.operation, OPERATIONS, OTHER)
         if operation not in ("llm", "tool"):  # each try of those has a fact of its own
@@ -347,7 +346,7 @@ class Metrics:
         self._seldom(fact, meters.machine, meters.model)
 
     def _seldom(self, fact: LLMCall, machine: str, model: tuple[str, str]) -> None:
-        """Count what few answers say."""
+        """Count the values that few answers have."""
         count, observe = self._count, self._use.histograms
         if fact.first_token is not None:
             observe["llm_time_to_first_token_seconds", *model].observe(fact.first_token)
@@ -368,7 +367,7 @@ class Metrics:
         self._timed(self._use.histograms["llm_request_duration_seconds", *model], fact.seconds)
         self._seldom(fact, machine, model)
 
-    def _tool(self, fact: ToolCall) -> None:
+    def _tool(self, fact: ToolExecution) -> None:
         meters = self._use.calls.get((fact.graph, fact.tool, fact.outcome))
         if meters is None:
             outcome = closed(fact.outcome, ROWS["tool_calls_total"].values["outcome"], "error")
@@ -389,12 +388,12 @@ class Metrics:
             reason = closed(fact.outcome, ROWS["journal_write_failures_total"].values["reason"], "other")
             self._count["journal_write_failures_total", backend, reason].inc()
             return
-        # Creating a run appends its first record.
+        # The creation of a run appends its first record.
         operation = closed(fact.operation, ("append", "snapshot"), "append")
         self._use.histograms["journal_write_duration_seconds", backend, operation].take(fact.seconds)
         self._use.gauges["journal_last_success_timestamp_seconds", backend].set(time.time())
 
 
 def closed(value: str | None, allowed: Container[str], rest: str) -> str:
-    """Return the value if it is one of those allowed, else `rest`."""
+    """Return the value if it is allowed, else `rest`."""
     return value if value is not None and value in allowed else rest

@@ -1,10 +1,7 @@
-"""Tells the host when a run parks: a callback, and a web address that is posted to.
+"""Notify the host when a run parks: by a callback, and by a POST to a web address.
 
-    agent = Orchestrator(llm, tools=[pay], observers=[TransitionLog(), Metrics(), ParkNotice(page_somebody)])
-    agent = Orchestrator(llm, tools=[pay], observers=[ParkNotice(url="https://ops.example/parked", token=secret)])
-
-A notice is a hint and may be lost with the process; what is asked stands in the journal (`agent.pending`, `orchestrator
-runs list --status parked`). It carries no prompts, arguments or results.
+A notice is a hint and may be lost with the process; the journal has the question (`agent.pending`, `orchestrator runs
+list --status parked`). A notice has no prompts, arguments or results.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ _DELIVERY = RetryPolicy(attempts=3, base=0.0, deadline=0.0, jitter=0.0)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect is an error: it could lead the token to another server."""
+    """Treats a redirect as an error: it could send the token to another server."""
 
     def redirect_request(self, *_args: Any, **_options: Any) -> None:
         return None
@@ -38,11 +35,22 @@ _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 class ParkNotice:
-    """An observer. `callback(fact)` is called on the event loop and must not block; `url` is posted to from a thread.
+    """An observer that reports parked runs.
 
-    The request is JSON: graph, run_id, state, reason, at (epoch seconds); with `token`, as a bearer token. Three tries,
-    `timeout` seconds each; what cannot be delivered is counted in `lost`. The thread starts with the first notice and
-    ends with `close()` or the process. Raises ConfigError for an address that is not http or https.
+    The request is JSON: graph, run_id, state, reason, at (epoch seconds). It has three tries. The thread starts with
+    the first notice and ends with `close()` or the process.
+
+    Args:
+        callback: Called with the fact on the event loop; must not block.
+        url: Address to POST to, from a thread.
+        token: Bearer token of the request.
+        timeout: Seconds of each try.
+
+    Raises:
+        ConfigError: Neither callback nor url is given, or the address is not http or https.
+
+    Example:
+        agent = Orchestrator(llm, tools=[pay], observers=[ParkNotice(url="https://ops.example/parked", token=secret)])
     """
 
     def __init__(
@@ -59,7 +67,7 @@ class ParkNotice:
         if url is not None and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).netloc):
             raise ConfigError(f"{url!r} is no address to post to; it must begin with http:// or https://")
         self.lost = 0
-        """Notices that could not be delivered to the url."""
+        """Number of notices that could not be delivered to the url."""
         self._callback = callback
         self._url = url
         self._headers = {"Content-Type": "application/json"}
@@ -70,7 +78,7 @@ class ParkNotice:
         self._thread: threading.Thread | None = None
 
     def observe(self, fact: Fact) -> None:
-        """Pass on that a run parked."""
+        """Report a parked run; ignore other facts."""
         if type(fact) is not RunParked:
             return
         if self._url is not None:
@@ -79,7 +87,7 @@ class ParkNotice:
             self._callback(fact)
 
     def close(self) -> None:
-        """Deliver what is queued and end the thread."""
+        """Deliver the queued notices and end the thread."""
         if self._thread is not None:
             self._notices.put(None)
             self._thread.join()
@@ -98,7 +106,7 @@ class ParkNotice:
         while (notice := self._notices.get()) is not None:
             try:
                 _DELIVERY.call_sync(self._post, notice, may_retry=lambda _: True)
-            except Exception as error:  # noqa: BLE001 - whatever the other side does, runs go on
+            except Exception as error:  # noqa: BLE001 - no server may stop the runs
                 self._failed(type(error).__name__)
 
     def _post(self, notice: dict[str, Any]) -> None:

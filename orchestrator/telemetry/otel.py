@@ -1,25 +1,29 @@
-"""Facts become OpenTelemetry spans: one for a run, below it one for each request to a model and each tool call.
+"""Convert facts to OpenTelemetry spans: one for a run, with a child for each request to a model and each tool call.
 
     pip install 'fsm-orchestrator[otel]'
 
-    spans = Spans()                                   # a tracer of the provider that the host has set up
+    spans = Spans()                                   # a tracer of the host's provider
     observers = [spans, TransitionLog(trace=spans.trace), Metrics(exemplar=spans.trace)]     # spans first
     agent = Orchestrator(llm, tools=[search], observers=observers)
 
-Only the API is used: where spans go is the host's business, and without an SDK nothing is recorded. Transitions are
-events of the run's span, since they take microseconds. Names stand in `telemetry.semconv`. No span has prompts,
+It uses only the API: the host decides where spans are sent, and without an SDK nothing is recorded. Transitions are
+events of the run's span, because they take microseconds. `telemetry.semconv` has the names. No span has prompts,
 arguments, results or the text of an error.
 
-- A run's span begins below the span that is current where it is started; a run that another run started is below that
-  one's span. The spans are not made current: facts tell of what is over.
-- A run that parks ends its span. When it goes on it gets a new trace, with a link to the span before: answering may
-  take days, and a parent that ended long ago would be a lie. `links` is where the span before is looked up: a mapping
-  from run id to W3C `traceparent`, by default in memory, so that a run resumed by another process has no link. A host
-  that wants one hands in a mapping that outlives the process; it must be quick, and what it raises costs the link.
-- A span of a call begins when the call began and lasts as long as it did, as its fact says. Calls that never ran
-  (refused, invented, answered by a person) have no such time: their spans begin with their turn.
+- The parent of a run's span is the span that is current at its start; for a child run, it is the parent run's span.
+  The
+  spans are not made current: facts report completed actions.
+- A run that parks ends its span. A resumed run gets a new trace, with a link to the span before: an answer may take
+  days,
+  and a parent that ended long ago would be wrong. `links` stores the spans: a mapping from run id to W3C
+      `traceparent`,
+  by default in memory, so that a run that another process resumes has no link. A host that needs one passes a mapping
+  that outlives the process; it must be fast, and an exception of it loses only the link.
+- The span of a call has the start and the duration of the call, from its fact. Calls that never ran (refused,
+  invented,
+  answered by a person) have no such time: their spans start with their turn.
 - Several tries of one request are several spans.
-- At most `most` spans of runs are open. The oldest is then ended as `orchestrator.abandoned`.
+- At most `most` spans of runs are open. The oldest one is then ended as `orchestrator.abandoned`.
 """
 
 from __future__ import annotations
@@ -34,14 +38,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.record import (
-    Attempt,
     EventFailed,
     Fact,
     LLMCall,
+    OperationAttempt,
     RunCompleted,
     RunParked,
     RunStarted,
-    ToolCall,
+    ToolExecution,
     Transition,
 )
 from orchestrator.telemetry import semconv as ours
@@ -60,26 +64,40 @@ Key: TypeAlias = tuple[str, str]
 """(machine, run id)"""
 
 _PRESENT: ContextVar[SpanContext | None] = ContextVar("orchestrator_span", default=None)
-"""The span of the fact that was told last in this context: facts of a run are told in its own task."""
+"""The span of the last fact in this context: facts of a run are published in its own task."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """The span of a run under way. `since` is when its present stay, or its present session, began (epoch seconds)."""
+    """The span of an active run.
+
+    `since` is the start of its present state, or of its present session (epoch seconds).
+    """
 
     span: Span
     since: float
 
 
 class Spans:
-    """An observer. `tracer=None` takes one from the global provider, which may be set up later.
+    """An observer that creates OpenTelemetry spans.
 
-    `conventions` is a version of `semconv.VERSIONS`. Raises ImportError that names the install line where the extra is
-    missing, ConfigError for an unknown version.
+    Args:
+        tracer: The tracer; None takes one from the global provider, which may be configured later.
+        conventions: A version of `semconv.VERSIONS`.
+        links: Run id -> W3C `traceparent` of its last span; None keeps them in memory.
+        most: Maximum open spans of runs.
+
+    Raises:
+        ImportError: The extra `otel` is not installed.
+        ConfigError: The version is unknown.
+
+    Example:
+        spans = Spans()
+        agent = Orchestrator(llm, observers=[spans, TransitionLog(trace=spans.trace)])
     """
 
     component = "tracing"
-    """Under which Metrics count what it raises."""
+    """Name under which Metrics counts its exceptions."""
 
     def __init__(
         self,
@@ -105,9 +123,9 @@ class Spans:
         self._by_type: dict[type[Any], Callable[[Any], None]] = {
             Transition: self._transition,
             LLMCall: self._llm,
-            ToolCall: self._tool,
+            ToolExecution: self._tool,
             EventFailed: self._failed,
-            Attempt: self._attempt,
+            OperationAttempt: self._attempt,
             RunStarted: self._started,
             RunParked: self._parked,
             RunCompleted: self._completed,
@@ -122,13 +140,13 @@ class Spans:
         provider: str = _UNKNOWN,
         **_: Any,
     ) -> None:
-        """Learn which provider a model is of."""
+        """Store the provider of each model."""
         del graph, tools
         if model is not None and provider != _UNKNOWN:
             self._providers[model] = provider
 
     def observe(self, fact: Fact, /) -> None:
-        """Make the span, or the event, of a fact."""
+        """Create the span, or the event, of a fact."""
         run = self._open.get((fact.graph, fact.run_id))
         _PRESENT.set(None if run is None else run.span.get_span_context())
         make = self._by_type.get(type(fact))
@@ -137,9 +155,9 @@ class Spans:
 
     @staticmethod
     def trace() -> Mapping[str, str] | None:
-        """Return trace_id and span_id of the span that the present code is in, None where it is not sampled.
+        """Return trace_id and span_id of the present span, None if it is not sampled.
 
-        For an observer that stands behind this one it is the span of the very fact; for code of a run, the run's.
+        For an observer after this one it is the span of the same fact; for code of a run, the run's.
         """
         context = _PRESENT.get()
         if context is None or not context.trace_flags.sampled:
@@ -147,7 +165,7 @@ class Spans:
         return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
     def close(self) -> None:
-        """End the spans of runs that have not told their end."""
+        """End the spans of runs without a reported end."""
         with self._lock:
             left = list(self._open.values())
             self._open.clear()
@@ -159,7 +177,7 @@ class Spans:
     def _started(self, fact: RunStarted) -> None:
         resumed = fact.origin == "resumed"
         before = self._pop(fact)
-        if before is not None:  # it went on elsewhere, and its end was never told here
+        if before is not None:  # the run was continued elsewhere, and its end was never reported here
             self._abandon(before)
         attributes = {
             self._names.operation: self._names.run,
@@ -182,7 +200,7 @@ class Spans:
         self._keep((fact.graph, fact.run_id), _Open(span, fact.at))
 
     def _context_of(self, fact: RunStarted, *, resumed: bool) -> Any:
-        """Return what the run's span is below: nothing when resumed, its parent run, or what is current (None)."""
+        """Return the parent of the run's span: none for a resumed run, its parent run, or the current one (None)."""
         from opentelemetry.context import Context
 
         if resumed:
@@ -231,7 +249,7 @@ class Spans:
 
     def _completed(self, fact: RunCompleted) -> None:
         run = self._pop(fact)
-        if fact.outcome == "completed":  # any other end may be taken up again, with other limits
+        if fact.outcome == "completed":  # any other end may be resumed with other limits
             with suppress(Exception):
                 self._links.pop(fact.run_id, None)
         if run is None:
@@ -281,7 +299,7 @@ class Spans:
             attributes[self._names.error] = type(fact.error).__name__
         run.span.add_event(ours.FAILED_EVENT, attributes, _nano(fact.at))
 
-    def _attempt(self, fact: Attempt) -> None:
+    def _attempt(self, fact: OperationAttempt) -> None:
         run = self._recording(fact) if fact.outcome == "retry" else None
         if run is not None:
             attributes: Attributes = {
@@ -303,7 +321,7 @@ class Spans:
         bad = fact.outcome not in {"ok", "cancelled"}
         self._call(fact, f"{self._names.llm} {fact.model}", attributes, start, client=True, bad=bad)
 
-    def _tool(self, fact: ToolCall) -> None:
+    def _tool(self, fact: ToolExecution) -> None:
         attributes = tool_attributes(fact, self._names)
         run = self._open.get((fact.graph, fact.run_id))
         start = fact.at or (self._now() if run is None else run.since)
@@ -312,7 +330,7 @@ class Spans:
 
     def _call(
         self,
-        fact: LLMCall | ToolCall,
+        fact: LLMCall | ToolExecution,
         name: str,
         attributes: Attributes,
         start: float,

@@ -1,4 +1,4 @@
-"""What may be said about an error without quoting it: type, code, and a fingerprint of its scrubbed text."""
+"""Describe an error without quoting it: type, code, and a fingerprint of its scrubbed text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 REDACTED = "[redacted]"
 
 _LONGEST = 2_000
-"""Characters of an error's text that are looked at."""
+"""Characters of an error's text that are read."""
 
 _SECRETS = re.compile(
     r"""(?xi)
@@ -25,7 +25,7 @@ _CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def scrub(text: str) -> str:
-    """Return the text with what looks like a secret replaced, cut at 2,000 characters.
+    """Return the text with probable secrets replaced, cut at 2,000 characters.
 
     Example:
         >>> scrub("401 for https://bob:hunter2@host/ with Bearer abc")
@@ -35,7 +35,7 @@ def scrub(text: str) -> str:
 
 
 def fingerprint(error: BaseException) -> str:
-    """Return 12 hex digits, equal for errors of one type whose texts differ in numbers and secrets only."""
+    """Return 12 hex digits, equal for errors of one type whose texts differ only in numbers and secrets."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - a broken __str__ must not cost the log line
@@ -45,7 +45,7 @@ def fingerprint(error: BaseException) -> str:
 
 
 def error_code(error: BaseException) -> str | None:
-    """Return the error's own code (`kind`, `code` or `status`) where it has one that is short and plain."""
+    """Return the error's own code (`kind`, `code` or `status`) if it has a short and plain one."""
     for name in ("kind", "code", "status"):
         value = getattr(error, name, None)
         if isinstance(value, (str, int)) and not isinstance(value, bool):
@@ -56,12 +56,12 @@ def error_code(error: BaseException) -> str | None:
 
 
 def plain(text: str | None) -> str | None:
-    """Return a short word as it is, and None for anything longer, stranger or like a secret."""
+    """Return a short word unchanged, and None for a longer, unusual or secret-like text."""
     return text if text is not None and _CODE.fullmatch(text) and scrub(text) == text else None
 
 
 def raised_at(error: BaseException | None) -> str | None:
-    """Return file and line of the innermost frame that an error passed through, or None for one never raised."""
+    """Return file and line of the innermost frame of an error, or None if it was never raised."""
     trace = None if error is None else error.__traceback__
     if trace is None:
         return None
@@ -71,7 +71,7 @@ def raised_at(error: BaseException | None) -> str | None:
 
 
 def error_fields(error: BaseException | None) -> dict[str, str]:
-    """Return the log fields of an error: error_type, error_fingerprint and, where it has one, error_code."""
+    """Return the log fields of an error: error_type, error_fingerprint and, if it has one, error_code."""
     if error is None:
         return {}
     fields = {"error_type": type(error).__name__, "error_fingerprint": fingerprint(error)}

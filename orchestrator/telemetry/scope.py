@@ -1,7 +1,7 @@
-"""What code deep inside a run may ask for without being handed it: the run's config and logger.
+"""Give code deep inside a run access to the run's config and logger without arguments.
 
-Set by the facades of runtime/ and by nobody else, through a context variable: tasks and threads of a run
-inherit it, another run in the same process never sees it.
+Only the facades of runtime/ set them, through a context variable: tasks and threads of a run inherit it, another run
+in the same process never sees it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 
 
 class Logger(Protocol):
-    """What is called on a run's logger; structlog's bound loggers have it."""
+    """The used interface of a run's logger; structlog's bound loggers have it."""
 
     def debug(self, event: str, /, *args: object, **fields: object) -> object: ...
 
@@ -25,7 +25,7 @@ class Logger(Protocol):
 
 
 class SilentLogger:
-    """The logger of a run that nobody logs."""
+    """The logger of a run without a log."""
 
     __slots__ = ()
 
@@ -40,7 +40,7 @@ _SILENT = SilentLogger()
 
 
 class scope:  # noqa: N801 - used as a function: `with scope(config, logger):`
-    """Make `config` and `logger` those of the code inside the `with` block. A logger of None is silent."""
+    """Set `config` and `logger` for the code inside the `with` block. A logger of None is silent."""
 
     __slots__ = ("_token", "_values")
 
@@ -57,14 +57,14 @@ class scope:  # noqa: N801 - used as a function: `with scope(config, logger):`
     ) -> None:
         if self._token is None:
             return
-        # An abandoned async generator is closed in another context, where nothing was set.
+        # An abandoned async generator is closed in another context, without these values.
         with suppress(ValueError):
             _CURRENT.reset(self._token)
         self._token = None
 
 
 def config_from_context() -> Any:
-    """Return the config of the run this code is part of. Raises LookupError outside a run.
+    """Return the config of the current run. Raises LookupError outside a run.
 
     Example:
         >>> with scope({"retries": 2}):
@@ -75,9 +75,9 @@ def config_from_context() -> Any:
 
 
 def logger_from_context() -> Logger:
-    """Return the logger of the run this code is part of, with run_id and machine bound.
+    """Return the logger of the current run, with run_id and machine bound. Raises LookupError outside a run.
 
-    Keys that are not in the log schema come out as "[redacted]". Raises LookupError outside a run.
+    Values under keys that are not in the log schema become "[redacted]".
     """
     return _current("logger_from_context")[1]
 

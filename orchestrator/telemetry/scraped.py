@@ -1,4 +1,4 @@
-"""The rows of the catalogue that no fact feeds: what stands at a scrape or in a journal, and what batch jobs push."""
+"""Rows of the catalogue without facts: read at a scrape or from a journal, or pushed by batch jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARKINGS = (
     "shutdown",
     "poison",
 )
-"""Why runs are parked: the closed label set of `runs_parked{reason}`; anything else is `_other`."""
+"""Reasons of parked runs: the closed label set of `runs_parked{reason}`; anything else is `_other`."""
 
 PHASES = ("starting", "running", "draining", "stopped")
 """States of a process, or of one engine in it."""
@@ -26,8 +26,8 @@ PHASES = ("starting", "running", "draining", "stopped")
 RUNNING = "running"
 ORPHANED = "orphaned"
 PARKED = "parked"
-"""Of a run of a journal that has not ended: somebody alive holds it; nobody does, so it waits for `runs resume`; it
-waits for a person or an event."""
+"""States of a journal's run that has not ended: running (a living owner holds it), orphaned (it has no living owner
+and waits for `runs resume`), or parked (it waits for a person or an event)."""
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -126,7 +126,7 @@ STORED: tuple[Metric, ...] = (
         made=MetricSource.STORED,
     ),
 )
-"""What `orchestrator metrics serve` tells beside the names of live processes."""
+"""Metrics of `orchestrator metrics serve` in addition to those of live processes."""
 
 PUSHED: tuple[Metric, ...] = (
     gauge(
@@ -142,4 +142,4 @@ PUSHED: tuple[Metric, ...] = (
         made=MetricSource.PUSHED,
     ),
 )
-"""What a batch job leaves behind; `batch` is the name that the host gave it."""
+"""Metrics of a batch job; `batch` is its name."""

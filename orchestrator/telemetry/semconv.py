@@ -1,8 +1,8 @@
-"""What spans and their attributes are called: one table, by the version of OpenTelemetry's GenAI conventions.
+"""Names of spans and attributes in one table, by the version of OpenTelemetry's GenAI conventions.
 
-The conventions are in development and move; their names are copied here, so that a new version is a new row and no
-dependency. Names of ours begin with `orchestrator.` and stay. Attributes that carry content (prompts, arguments,
-results) are not in the table, so nothing can set them.
+The conventions are in development and change; their names are copied here, so that a new version is a new row and no
+dependency. Our own names start with `orchestrator.` and do not change. Attributes with content (prompts, arguments,
+results) are not in the table, so that no code can set them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Conventions:
 
     schema_url: str
     run: str = "invoke_workflow"
-    """Operation of a run's span; a span is called after its operation and what it is about."""
+    """Operation of a run's span; the name of a span is its operation and its object."""
     llm: str = "chat"
     tool: str = "execute_tool"
     operation: str = "gen_ai.operation.name"
@@ -38,8 +38,8 @@ class Conventions:
 VERSIONS: Mapping[str, Conventions] = {
     "1.41": Conventions(schema_url="https://opentelemetry.io/schemas/1.41.0"),
 }
-"""Version -> names. 1.41 is the last in OpenTelemetry's main repository; its successor, a repository of its own, calls
-everything that is used here the same."""
+"""Version -> names. 1.41 is the last in OpenTelemetry's main repository; its successor, a repository of its own, has
+the same names for everything that is used here."""
 
 LATEST = "1.41"
 
@@ -54,16 +54,16 @@ STATE = "orchestrator.state"
 OUTCOME = "orchestrator.outcome"
 REASON = "orchestrator.reason"
 PARKED = "orchestrator.parked"
-"""Why the run was parked where its span ends."""
+"""Reason of the parking that ended the span."""
 ABANDONED = "orchestrator.abandoned"
-"""The span was ended without the run: it never told its end, or was resumed elsewhere meanwhile."""
+"""The span ended before the run: the run's end was not reported, or the run was resumed elsewhere meanwhile."""
 TRANSITIONS = "orchestrator.transitions"
 ITERATIONS = "orchestrator.iterations"
 ITERATION = "orchestrator.iteration"
 POSITION = "orchestrator.position"
-"""Of a tool call among those of its answer, from 0."""
+"""Position of a tool call in its answer, from 0."""
 TOOL_CALLS = "orchestrator.tool_calls"
-"""How many a model's answer asks for."""
+"""Number of calls in a model's answer."""
 COST = "orchestrator.cost"
 QUEUED = "orchestrator.queued_seconds"
 RESULT_CHARS = "orchestrator.result_chars"
@@ -77,7 +77,7 @@ HOOK = "orchestrator.hook"
 OPERATION = "orchestrator.operation"
 DELAY = "orchestrator.delay_seconds"
 LINKED = "orchestrator.link"
-"""Of a span link: `resumed`, from a run's span to its span before."""
+"""Kind of a span link: `resumed`, from a run's span to its span before."""
 
 TRANSITION_EVENT = "orchestrator.transition"
 FAILED_EVENT = "orchestrator.event_failed"

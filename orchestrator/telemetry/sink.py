@@ -1,4 +1,4 @@
-"""Where finished lines go: straight to a stream, or through a thread with a bounded queue."""
+"""Write finished lines: directly to a stream, or through a thread with a bounded queue."""
 
 from __future__ import annotations
 
@@ -16,18 +16,26 @@ from orchestrator.errors import ConfigError
 from orchestrator.telemetry.tally import LineCounts
 
 _BATCH = 1_000
-"""Lines written at once."""
+"""Maximum lines of one write."""
 _LOOK = 0.005
 
 
 class BoundedWriter:
-    """Takes lines at once and writes them from a thread, so that nobody waits for whoever reads the log.
+    """Accepts lines at once and writes them from a thread, so that a slow reader of the log delays no run.
 
+    If `most` lines wait, further ones are dropped and counted in `tally`, and so are lines that the stream refuses.
+    Queued lines are written at `close` and at the end of the process; a killed process loses them, in contrast to
+    direct writes. The thread starts with the first line.
+
+    Args:
+        stream: A text or binary file; None is the sys.stdout of each line.
+        most: Maximum queued lines.
+
+    Raises:
+        ConfigError: `most` is below 1.
+
+    Example:
         log = TransitionLog(BoundedWriter())
-
-    `stream` as for TransitionLog. Where `most` lines wait, further ones are dropped and counted in `tally`, and so
-    are those that the stream refuses. What waits is written at `close` and when the process ends; a killed process
-    loses it, which writing directly does not. The thread starts with the first line.
     """
 
     def __init__(self, stream: IO[str] | IO[bytes] | None = None, *, most: int = 10_000) -> None:
@@ -58,7 +66,7 @@ class BoundedWriter:
         return len(line)
 
     def flush(self, timeout: float = 5.0) -> bool:
-        """Wait until everything queued so far is written; False when that takes longer than `timeout` seconds."""
+        """Wait until all queued lines are written; return False if that takes longer than `timeout` seconds."""
         until = time.monotonic() + timeout
         while (self._lines or not self._idle) and self._thread is not None and self._thread.is_alive():
             if time.monotonic() >= until:
@@ -67,20 +75,20 @@ class BoundedWriter:
         return not self._lines
 
     def close(self, timeout: float = 5.0) -> None:
-        """Write what is queued and end the thread; what takes longer than `timeout` seconds is dropped."""
+        """Write the queued lines and end the thread; after `timeout` seconds drop the rest."""
         thread, self._thread = self._thread, None
         if thread is None or self._pid != os.getpid():
             return
         self._closing = True
         self._news.set()
         thread.join(timeout)
-        if thread.is_alive():  # whoever reads has stopped reading
+        if thread.is_alive():  # the reader has stopped reading
             self.tally.dropped += len(self._lines)
             self._lines.clear()
         atexit.unregister(self.close)
 
     def _start(self) -> None:
-        if self._pid != os.getpid():  # a child after a fork: what waits is the parent's
+        if self._pid != os.getpid():  # a child after a fork: the queued lines belong to the parent
             self._lines.clear()
             self._pid = os.getpid()
         self._closing, self._news = False, threading.Event()
@@ -112,17 +120,17 @@ class BoundedWriter:
 
 
 Stream: TypeAlias = IO[str] | IO[bytes] | BoundedWriter
-"""Where a log can go."""
+"""Destinations of a log."""
 
 
 Write: TypeAlias = Callable[[bytes], int | None]
-"""Writes bytes to a stream at once; returns how many it took, None: the stream takes no more."""
+"""Writes bytes to a stream at once; returns the number written, or None if the stream accepts no more."""
 
 
 def writer_to(stream: Any) -> Write:
-    """Return what writes bytes to a stream. None, no standard output, swallows them. Raises ConfigError.
+    """Return a function that writes bytes to a stream. None, no standard output, discards them. Raises ConfigError.
 
-    An unbuffered file may take less than it is given: then `write_rest` writes the rest.
+    An unbuffered file may accept only a part: then `write_rest` writes the rest.
     """
     if stream is None:
         return len
@@ -134,7 +142,7 @@ def writer_to(stream: Any) -> Write:
     flush = stream.flush
 
     def to_binary(line: bytes) -> int:
-        flush()  # what the host printed before comes before
+        flush()  # earlier output of the host comes first
         binary.write(line)
         flush()
         return len(line)
@@ -148,7 +156,7 @@ def writer_to(stream: Any) -> Write:
 
 
 def write_rest(write: Write, line: bytes, taken: int | None) -> None:
-    """Write what is left of a line after the bytes that were taken. Raises BlockingIOError when none are any more."""
+    """Write the rest of a line after the accepted bytes. Raises BlockingIOError if the stream accepts no more."""
     while taken is not None and taken < len(line):
         line = line[taken:]
         taken = write(line)

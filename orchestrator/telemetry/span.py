@@ -1,4 +1,4 @@
-"""Which span is open, for exemplars and log lines. Knows no tracing library: a callable tells."""
+"""Find the open span, for exemplars and log lines, by a callable and without a tracing library."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 Trace: TypeAlias = Callable[[], Mapping[str, str] | None]
-"""Returns trace_id (32 hex digits) and span_id (16) of the present span, None where none is sampled."""
+"""Returns trace_id (32 hex digits) and span_id (16) of the present span, None if none is sampled."""
 
 _WIDTH = {"trace_id": 32, "span_id": 16}
 _HEX = re.compile(r"[0-9a-f]+")
 
 
 def span_of(trace: Trace) -> dict[str, str] | None:
-    """Return trace_id and span_id, or None where they are not what they should be.
+    """Return trace_id and span_id, or None if they are invalid.
 
-    Everything else that is told is left out: an exemplar over 128 characters raises after it was counted.
+    Other members are dropped: an exemplar over 128 characters would raise after it was counted.
     """
     told = trace()
     if not told:

@@ -1,4 +1,4 @@
-"""Where the code of a live process stands: threads, and the tasks of an event loop. No values, no source."""
+"""Dump the stacks of a live process: threads, and the tasks of an event loop. No values, no source."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from typing import Any
 from orchestrator.kernel.abandonment import driven_by
 
 _DEEPEST = 60
-"""Frames shown of one stack."""
+"""Maximum frames of one stack."""
 _NAMED = 5
-"""Tasks named that stand at one place."""
+"""Maximum names of tasks with the same stack."""
 
 
 def stacks(loop: asyncio.AbstractEventLoop | None) -> str:
-    """Return where each thread stands, and each task of an event loop, outermost call first.
+    """Return the stack of each thread, and of each task of an event loop, outermost call first.
 
-    Tasks at one place are listed together. File, line and function: no values of variables, no source.
+    Tasks with the same stack are listed together. Frames have file, line and function: no values of variables, no
+    source.
     """
     blocks = [f"stacks at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}", *_threads()]
     blocks += ["tasks: no event loop is known here"] if loop is None else _tasks(loop)
@@ -56,7 +57,7 @@ def _most(group: tuple[tuple[str, ...], list[str]]) -> int:
 
 
 def _all_tasks(loop: asyncio.AbstractEventLoop) -> set[asyncio.Task[Any]]:
-    with contextlib.suppress(RuntimeError):  # the loop's thread made a task whenever asyncio counted them
+    with contextlib.suppress(RuntimeError):  # the loop's thread created a task each time asyncio counted them
         return asyncio.all_tasks(loop)
     return set()
 
@@ -68,7 +69,7 @@ def _heading(names: list[str]) -> str:
 
 
 def _awaited(waiting: object) -> list[str]:
-    """Follow a suspended coroutine to what it waits for."""
+    """Follow a suspended coroutine to the object that it awaits."""
     lines: list[str] = []
     while waiting is not None and len(lines) < _DEEPEST:
         frame, waiting = _suspended(waiting)
@@ -79,7 +80,7 @@ def _awaited(waiting: object) -> list[str]:
 
 
 def _suspended(waiting: object) -> tuple[FrameType | None, object]:
-    """Return the frame of a coroutine, generator or async generator, and what it waits for."""
+    """Return the frame of a coroutine, generator or async generator, and the object that it awaits."""
     for kind, inner in (("cr", "cr_await"), ("gi", "gi_yieldfrom"), ("ag", "ag_await")):
         frame = getattr(waiting, f"{kind}_frame", None)
         if frame is not None:

@@ -1,4 +1,4 @@
-"""How big the files of a journal are, for `Metrics.measure_store`."""
+"""Measure the files of a journal, for `Metrics.measure_store`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _BLOBS = "-blobs"
 
 
 def file_bytes(path: Path) -> int:
-    """Return the bytes of an SQLite journal with what lies beside it; 0 for what is not there (yet).
+    """Return the bytes of an SQLite journal with the files beside it; 0 for missing files.
 
-    Never opens it, so a store that hangs does not hang a scrape.
+    It never opens the journal, so a store that hangs does not block a scrape.
     """
     total = sum(_size(f"{path}{end}") for end in _BESIDE)
     try:

@@ -1,4 +1,4 @@
-"""The catalogue as the table of the documentation, and how many series a definition can have at most."""
+"""The catalogue as the table of the documentation, and the maximum number of series of a definition."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def _row(row: Metric) -> tuple[str, ...]:
 def most_series(
     graph: Graph, *, tools: int = 0, models: int = 0, guards: int = CAPS["guard"], backends: int = 3
 ) -> int:
-    """Return a number that the series of one machine never exceed, whatever facts name, `_created` left out.
+    """Return an upper bound of the series of one machine, for any facts, without `_created`.
 
-    `tools`, `models` and `backends` are how many are declared; `guards` how many there can be. Every label has one
-    value more than is known, for what folds; facts of machines that were not declared are counted as a second one.
+    `tools`, `models` and `backends` are declared numbers; `guards` is the maximum number. Every label has one value
+    more than is known, for folded names; facts of undeclared machines count as a second machine.
     """
     sizes = {
         "machine": 2,

@@ -1,4 +1,4 @@
-"""How many lines a log wrote, and how many it had to drop: counted where they are written, read at a scrape."""
+"""Count the lines that a log wrote and dropped: updated at each write, read at a scrape."""
 
 from __future__ import annotations
 

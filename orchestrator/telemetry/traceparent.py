@@ -1,4 +1,4 @@
-"""Where the span before is, for a run that goes on in a new trace: W3C `traceparent` by run id."""
+"""Store the previous span of a run that is resumed in a new trace: W3C `traceparent` by run id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RecentRuns(dict[str, str]):
         self._most = most
 
     def __setitem__(self, run_id: str, traceparent: str) -> None:
-        """Remember a run, and forget the oldest one beyond the most."""
+        """Store a run, and drop the oldest one beyond the limit."""
         self.pop(run_id, None)
         super().__setitem__(run_id, traceparent)
         while len(self) > self._most:
@@ -30,7 +30,7 @@ def written(context: SpanContext) -> str:
 
 
 def parsed(traceparent: str | None, api: Any) -> SpanContext | None:
-    """Return the span context that a W3C traceparent names, or None. Raises ValueError for what is none."""
+    """Return the span context of a W3C traceparent, or None. Raises ValueError for an invalid one."""
     if traceparent is None:
         return None
     version, trace_id, span_id, flags = traceparent.split("-")

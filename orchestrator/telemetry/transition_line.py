@@ -1,6 +1,6 @@
-"""The line of a transition from a template: what the lines of a run, or of an edge, have in common is rendered once.
+"""Write the line of a transition from a template: the common parts of a run's or an edge's lines are rendered once.
 
-A turn has four of these lines, and the template takes two thirds of what a rendering of all fields does.
+A turn has four of these lines, and the template saves a third of the time of a full rendering.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _TIME = b'{"ts":"%b.%06dZ",%b,"seq":%d,"iteration":%d,'
 _SECONDS = b',"state_duration_s":%b'
 _OVERHEAD = b',"overhead_s":%b}\n'
 _MOST_EDGES = 1_000
-"""Edges of which a template is kept; the graphs of a process have some hundred."""
+"""Maximum edges with a stored template; the graphs of a process have some hundred."""
 
 Edge: TypeAlias = tuple[str, str, str, str | None]
 """(source, event, dest, guard)"""
 
 
 class TransitionLines:
-    """Writes plain transitions from templates, of at most `most` runs; those that say more from all their `fields`.
+    """Writes plain transitions from templates, of at most `most` runs; other transitions from all their `fields`.
 
-    Where lines are not `alike`, as `fields` adds to each what no fact has, no line is plain.
+    If lines are not `alike`, because `fields` adds values to each that no fact has, no line is plain.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TransitionLines:
         self._edges: dict[Edge, bytes] = {}
 
     def write(self, fact: Transition) -> None:
-        """Write the line of a transition: byte for byte what its fields are as JSON."""
+        """Write the line of a transition: the same bytes as its fields rendered as JSON."""
         overhead, seq, iteration = fact.overhead, fact.seq, fact.iteration
         if (
             fact.verdict is not None
@@ -72,7 +72,7 @@ class TransitionLines:
         self._write(template % (text, micros, run, seq, iteration, dwell, cost))
 
     def forget(self, key: tuple[str, str]) -> None:
-        """Keep nothing of a run, (machine, run id)."""
+        """Drop the template of a run, (machine, run id)."""
         self._runs.pop(key, None)
 
     def _run(self, key: tuple[str, str]) -> bytes:

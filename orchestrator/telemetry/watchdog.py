@@ -1,4 +1,4 @@
-"""Is the event loop alive? A task that beats, a thread that notices when it stops, and stacks for whoever looks.
+"""Watch the event loop: a task sends heartbeats, a thread notices their absence and dumps the stacks.
 
     async with Watchdog(metrics):
         await engine.run_until_signal()
@@ -25,13 +25,13 @@ from orchestrator.telemetry.live import LiveRun, LiveRuns
 from orchestrator.telemetry.stack import stacks
 
 _LOOKS = 10
-"""Looks of the thread within `blocked_after` seconds."""
+"""Checks of the thread within `blocked_after` seconds."""
 _DEEPEST = 10
 """Frames in a log line; the dump has more."""
 
 
 class WatchdogMeters(Protocol):
-    """What a watchdog counts with; Metrics is one."""
+    """The meters of a watchdog; Metrics is one."""
 
     def loop_lag(self, seconds: float) -> None: ...
 
@@ -39,17 +39,31 @@ class WatchdogMeters(Protocol):
 
 
 class Critical(Protocol):
-    """The logger a watchdog writes a line to: `TransitionLog.logger` is one."""
+    """The logger of a watchdog: `TransitionLog.logger` is one."""
 
     def critical(self, event: str, *args: Any, **kw: Any) -> Any: ...
 
 
 class Watchdog:
-    """Watches the event loop that it is started on.
+    """Watches the event loop in which it was started.
 
-    Every `interval` seconds its task wakes up and notes how late it was. When it has not for `blocked_after` seconds,
-    its thread prints all stacks, once for each incident, to `stream` (None: what sys.stderr is then), writes one line
-    to `logger`, and counts. Raises ConfigError for times that are none.
+    Every `interval` seconds its task wakes up and measures its lag. If it has not for `blocked_after` seconds, its
+    thread dumps all stacks, once for each incident, to `stream`, writes one line to `logger`, and counts the
+    incident.
+
+    Args:
+        meters: Receives lag and incidents; Metrics is one.
+        interval: Seconds between two heartbeats.
+        blocked_after: Seconds without a heartbeat after which the loop counts as blocked.
+        stream: Destination of the dump; None is the sys.stderr of that moment.
+        logger: Receives one line for each incident.
+
+    Raises:
+        ConfigError: The times are not 0 < interval < blocked_after.
+
+    Example:
+        async with Watchdog(metrics):
+            await engine.run_until_signal()
     """
 
     def __init__(
@@ -67,7 +81,7 @@ class Watchdog:
                 "and below the second"
             )
         self.incidents = 0
-        """How often the loop was found blocked."""
+        """Number of incidents."""
         self._meters = meters
         self._interval = interval
         self._blocked_after = blocked_after
@@ -81,12 +95,12 @@ class Watchdog:
         self._stopping = threading.Event()
 
     def age(self) -> float | None:
-        """Return the seconds since the event loop last moved; None while nobody watches. From any thread."""
+        """Return the seconds since the event loop last moved; None if it is not watched. Thread-safe."""
         last = self._last
         return None if last is None else time.monotonic() - last
 
     def start(self) -> None:
-        """Begin to watch the running loop. Raises ConfigError when it watches already."""
+        """Start to watch the running loop. Raises ConfigError if it watches already."""
         if self._task is not None:
             raise ConfigError("this watchdog is at work already; make another one for another event loop")
         self._loop = asyncio.get_running_loop()
@@ -99,7 +113,7 @@ class Watchdog:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Watch no more. Returns when task and thread have ended."""
+        """Stop the task and the thread, and wait for their end."""
         task, self._task = self._task, None
         thread, self._thread = self._thread, None
         self._stopping.set()
@@ -123,12 +137,12 @@ class Watchdog:
             self._last = began = time.monotonic()
             await asyncio.sleep(self._interval)
             lag = max(0.0, time.monotonic() - began - self._interval)
-            with contextlib.suppress(Exception):  # whoever counts must not stop the heart
+            with contextlib.suppress(Exception):  # an error of the meters must not stop the heartbeat
                 if self._meters is not None:
                     self._meters.loop_lag(lag)
 
     def _dead(self, _task: asyncio.Task[None]) -> None:
-        self._last = None  # nobody beats any more: that is no blocked loop
+        self._last = None  # no heartbeats any more: that is not a blocked loop
 
     def _watch(self) -> None:
         told, looked = False, time.monotonic()
@@ -138,7 +152,7 @@ class Watchdog:
             looked, age = time.monotonic(), self.age()
             blocked = age is not None and age > self._blocked_after
             if blocked and not told and not asleep:
-                with contextlib.suppress(Exception):  # a thread that dies here would watch no longer
+                with contextlib.suppress(Exception):  # an exception here would end the watch
                     self._tell(age or 0.0)
             told = blocked and (told or not asleep)
 
@@ -152,7 +166,7 @@ class Watchdog:
 
 
 def dump(live: Iterable[LiveRun] = (), loop: asyncio.AbstractEventLoop | None = None) -> str:
-    """Return as text where runs, threads and tasks stand."""
+    """Return the stacks of threads and tasks, and the states of runs, as text."""
     now = time.time()
     runs = [_told(run, now) for run in live]
     return "\n".join([f"{len(runs)} live runs", *runs, "", stacks(loop)])
@@ -160,10 +174,10 @@ def dump(live: Iterable[LiveRun] = (), loop: asyncio.AbstractEventLoop | None = 
 
 @contextlib.contextmanager
 def on_signal(live: LiveRuns | Callable[[], Iterable[LiveRun]] | None = None) -> Iterator[None]:
-    """Within the block, SIGUSR1 prints where runs, threads and tasks stand to stderr; without `live`, no runs.
+    """Within the block, SIGUSR1 prints runs, threads and tasks to stderr; without `live`, no runs.
 
-    For the main thread of a process of one's own. Does nothing on other threads, and where there is no such signal.
-    A handler that somebody set within the block stays.
+    For the main thread of an application. It does nothing in other threads, and on systems without the signal. A
+    handler that other code sets within the block stays.
     """
     number = getattr(signal, "SIGUSR1", None)
     if number is None or threading.current_thread() is not threading.main_thread():
@@ -172,7 +186,7 @@ def on_signal(live: LiveRuns | Callable[[], Iterable[LiveRun]] | None = None) ->
     standing = live.standing if isinstance(live, LiveRuns) else live
 
     def handle(_number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(Exception):  # whoever asks must not harm the run
+        with contextlib.suppress(Exception):  # a dump must not harm the run
             loop = _running_loop()
             put(dump(standing(), loop) if standing else stacks(loop), None)
 
@@ -214,7 +228,7 @@ def _told(run: LiveRun, now: float) -> str:
 
 
 def _stack_of(thread: int) -> list[str]:
-    """Return where a thread stands, innermost last."""
+    """Return the stack of a thread, innermost last."""
     frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001 - there is no other way
     found: list[str] = []
     while frame is not None and len(found) < _DEEPEST:

@@ -1,6 +1,6 @@
 """The testing kit for users: doubles, coverage of a graph, paths through it, checks of guards.
 
-Names are loaded when first used. The pytest plugin lives in `orchestrator.testing.plugin` and loads itself.
+Names are loaded when first used. pytest loads the plugin `orchestrator.testing.plugin` automatically.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from orchestrator.journal.crashing import CrashingJournal as CrashingJournal
     from orchestrator.journal.memory import MemoryJournal as MemoryJournal
     from orchestrator.providers.model_guard import refuse_real_models as refuse_real_models
     from orchestrator.providers.replay import ReplayLLM as ReplayLLM
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.testing.purity import strict_guards as strict_guards
 
 _HOME = {
+    "CrashingJournal": "journal.crashing",
     "FakeClock": "testing.clock",
     "FunctionLLM": "providers.scripted",
     "GraphCoverage": "testing.coverage",
@@ -49,7 +51,7 @@ _HOME = {
     "walk": "testing.paths",
 }
 
-__all__ = list(_HOME)
+__all__ = sorted(_HOME)  # noqa: PLE0605 - derived, so that it cannot disagree with the names
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""A clock whose hands tests move."""
+"""A clock that tests control."""
 
 from __future__ import annotations
 
@@ -22,15 +22,20 @@ class _Timer:
 
 
 class FakeClock:
-    """A `ports.Clock` that stands still until told otherwise. Times are seconds.
+    """A `ports.Clock` that stands still until a test moves it. Times are seconds.
 
-    `await clock.advance(5)` moves it and runs, in order, what falls due on the way. With `auto=True` a sleep
-    moves it by itself and at once, for code whose waiting is not what is tested.
+    Args:
+        start: Seconds since the epoch at the start.
+        auto: Each sleep moves the clock at once, for code whose waits are not under test.
+
+    Example:
+        clock = FakeClock()
+        await clock.advance(5)          # runs, in order, every timer that is due by then
     """
 
     def __init__(self, start: float = 1_700_000_000.0, *, auto: bool = False) -> None:
         self.slept: list[float] = []
-        """Every sleep that was asked for, in order."""
+        """Every requested sleep, in order."""
         self._start = start
         self._elapsed = 0.0
         self._auto = auto
@@ -38,15 +43,15 @@ class FakeClock:
         self._numbers = itertools.count()
 
     def time(self) -> float:
-        """Seconds since the epoch: `start` plus what has passed."""
+        """Seconds since the epoch: `start` plus the elapsed time."""
         return self._start + self._elapsed
 
     def monotonic(self) -> float:
-        """Seconds since this clock was made."""
+        """Seconds since this clock was created."""
         return self._elapsed
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until the clock has been moved this far; with `auto`, move it."""
+        """Wait until the clock has moved this far; with `auto`, move it."""
         self.slept.append(seconds)
         if self._auto or seconds <= 0:
             self._move_to(self._elapsed + max(0.0, seconds))
@@ -60,7 +65,7 @@ class FakeClock:
             timer.cancel()
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> _Timer:
-        """Call back once when the clock has been moved this far."""
+        """Call `callback` once when the clock has moved this far."""
         while self._timers and self._timers[0].callback is None:
             heapq.heappop(self._timers)
         timer = _Timer(self._elapsed + max(0.0, seconds), next(self._numbers), callback)
@@ -68,9 +73,9 @@ class FakeClock:
         return timer
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock, stopping at each timer that falls due until the tasks it woke have settled.
+        """Move the clock, and stop at each due timer until the tasks that it woke have settled.
 
-        Settled means: they wait for something, other than a thread. Raises ValueError for negative seconds.
+        A task has settled when it waits for something other than a thread. Raises ValueError for negative seconds.
         """
         if seconds < 0:
             raise ValueError(f"time does not go back: {seconds}")
@@ -91,6 +96,6 @@ class FakeClock:
 
 
 async def _settle() -> None:
-    """Let other tasks run until they surely wait; asyncio has no public way to ask whether they do."""
+    """Run other tasks until they certainly wait; asyncio has no public way to check that."""
     for _ in range(_SETTLING_TURNS):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Which states, transitions and guard results of a graph the runs have shown. Knows facts, no runs."""
+"""Measure which states, transitions and guard results of a graph the runs have covered, from facts only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.kernel.record import (
 
 
 class StateItem(NamedTuple):
-    """A state that a run may be in."""
+    """A state of the graph."""
 
     state: str
 
@@ -27,7 +27,7 @@ class StateItem(NamedTuple):
 
 
 class TransitionItem(NamedTuple):
-    """An edge that a run may take. Rows that differ in their guard only are one transition."""
+    """An edge of the graph. Edges that differ only in their guard are one transition."""
 
     source: str
     event: str
@@ -38,7 +38,7 @@ class TransitionItem(NamedTuple):
 
 
 class GuardItem(NamedTuple):
-    """An answer that the guard of an edge may give: `allow` or `deny`."""
+    """A possible result of an edge's guard: `allow` or `deny`."""
 
     source: str
     event: str
@@ -57,28 +57,28 @@ _RESULTS = ("allow", "deny")
 
 
 class CoverageShare(NamedTuple):
-    """How many of the declared items were seen."""
+    """The number of covered items among the declared ones."""
 
     taken: int
     total: int
 
     @property
     def percent(self) -> float:
-        """0 to 100; where nothing is declared nothing is missing, so 100."""
+        """0 to 100; 100 if no item is declared."""
         return 100.0 * self.taken / self.total if self.total else 100.0
 
     def __str__(self) -> str:
-        return f"{self.taken}/{self.total} {int(self.percent)} %"  # rounded down: 100 % means every one
+        return f"{self.taken}/{self.total} {int(self.percent)} %"  # rounded down: 100 % means all items
 
 
 class CoverageTally:
-    """How often each item of one table was seen. Can be read, added up and sent to another process."""
+    """How often each item of one graph was covered. It can be read, merged and sent to another process."""
 
     def __init__(self, graph: str, fingerprint: str, counts: dict[Item, int]) -> None:
         self.graph = graph
         self.fingerprint = fingerprint
         self.counts = counts
-        """Every declared item, in the order of the table -> how often it was seen."""
+        """Every declared item, in the order of the graph -> how often it was covered."""
 
     @property
     def states(self) -> CoverageShare:
@@ -92,20 +92,20 @@ class CoverageTally:
 
     @property
     def guards(self) -> CoverageShare:
-        """Answers of guards: an allow and a deny for each guarded edge."""
+        """Results of guards: an allow and a deny for each guarded edge."""
         return self._share(GuardItem)
 
     @property
     def total(self) -> CoverageShare:
-        """All items together: what `--graph-coverage-fail-under` looks at."""
+        """All items together: the value that `--graph-coverage-fail-under` checks."""
         return self._share(tuple)
 
     def missing(self) -> tuple[Item, ...]:
-        """Return what was not seen, in the order of the table; `str` of an item is a line for a report."""
+        """Return the uncovered items, in the order of the graph; `str` of an item is a line for a report."""
         return tuple(item for item, count in self.counts.items() if not count)
 
     def merge(self, *others: CoverageTally) -> None:
-        """Add what others saw of the same table. Raises ValueError for a graph with another fingerprint."""
+        """Add the counts of others for the same graph. Raises ValueError for a graph with another fingerprint."""
         for other in others:
             if other.fingerprint != self.fingerprint:
                 raise ValueError(
@@ -123,7 +123,7 @@ class CoverageTally:
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> CoverageTally:
-        """Return the tally that `to_data` described."""
+        """Return the tally for the data of `to_data`."""
         counts = {_KINDS[kind](*names): count for kind, *names, count in data["counts"]}
         return CoverageTally(data["graph"], data["fingerprint"], counts)
 
@@ -133,10 +133,10 @@ class CoverageTally:
 
 
 class GraphCoverage(CoverageTally):
-    """An observer that ticks off the items of a graph. It may watch many runs; other graphs' facts pass by.
+    """An observer that counts the covered items of a graph. It may watch many runs; it ignores other graphs.
 
-    A guard is known by its place in the table, not by the name in its verdict: `may_continue` answers with
-    the verdict of whichever budget refused.
+    A guard is identified by its position in the graph, not by the name in its verdict: `may_continue` returns the
+    verdict of the budget that refused.
 
     Example:
         >>> from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -148,25 +148,25 @@ class GraphCoverage(CoverageTally):
         super().__init__(graph.name, graph.fingerprint, dict.fromkeys(_items(graph), 0))
         self._initial = StateItem(graph.initial.value)
         self._guarded: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        """(source, event) -> (dest, guard) of its guarded rows, in the order in which they are asked."""
+        """(source, event) -> (dest, guard) of its guarded edges, in the order of evaluation."""
         self._last_asked: dict[str, tuple[str, str, int]] = {}
-        """Run id -> the row asked last, while its event is still being decided."""
+        """Run id -> the edge evaluated last, while its event is still undecided."""
         for source, event, dest, edge in graph.rows:
             if edge.when is not None:
                 guarded = self._guarded.setdefault((source.value, event.value), [])
                 guarded.append((dest.value, guard_name(edge.when) or ""))
 
     def observe(self, fact: Fact) -> None:
-        """Take note of a fact."""
+        """Count a fact."""
         if fact.graph != self.graph:
             return
         if isinstance(fact, GuardEvaluated):
             self._answered(fact)
         elif isinstance(fact, Transition | EventFailed | RunParked | RunCompleted):
-            self._last_asked.pop(fact.run_id, None)  # whatever was asked is decided
+            self._last_asked.pop(fact.run_id, None)  # every guard of the event is decided now
         if isinstance(fact, Transition):
             self._see(TransitionItem(fact.source, fact.event, fact.dest), StateItem(fact.dest))
-        elif isinstance(fact, RunStarted) and fact.origin == "new":  # a resumed run may be anywhere
+        elif isinstance(fact, RunStarted) and fact.origin == "new":  # a resumed run may be in any state
             self._see(self._initial)
 
     def _answered(self, fact: GuardEvaluated) -> None:
@@ -179,17 +179,17 @@ class GraphCoverage(CoverageTally):
 
     def _see(self, *items: Item) -> None:
         for item in items:
-            if item in self.counts:  # a run of an extended graph of the same name may show more
+            if item in self.counts:  # a run of an extended graph of the same name may have further items
                 self.counts[item] += 1
 
 
 def report(tallies: Iterable[CoverageTally]) -> list[str]:
-    """Return the lines of a table over several graphs, what is missing listed under each."""
+    """Return the lines of a table over several graphs, with the missing items under each."""
     ordered = sorted(tallies, key=lambda tally: (tally.graph, tally.fingerprint))
     names = [tally.graph for tally in ordered]
     rows: list[tuple[str, ...]] = [("graph", "states", "transitions", "guards", "total")]
     for tally in ordered:
-        twin = names.count(tally.graph) > 1  # two tables of one name are told apart by their fingerprint
+        twin = names.count(tally.graph) > 1  # the fingerprints distinguish two graphs of one name
         name = f"{tally.graph} {tally.fingerprint[:8]}" if twin else tally.graph
         rows.append((name, *map(str, (tally.states, tally.transitions, tally.guards, tally.total))))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -201,7 +201,7 @@ def report(tallies: Iterable[CoverageTally]) -> list[str]:
 
 
 def _items(graph: Graph) -> Iterator[Item]:
-    """Yield everything that a graph declares."""
+    """Yield every declared item of a graph."""
     for state in graph.states:
         yield StateItem(state.value)
     for source, event, dest, _ in graph.rows:

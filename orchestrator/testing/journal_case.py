@@ -1,4 +1,4 @@
-"""What the tests of the journal contract are made of: a store for each test, an event loop, records to write."""
+"""Base of the tests of the journal contract: a store for each test, an event loop, records to write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENDED = Draft("ended", {"reason": "max_iterations"})
 def in_a_loop(
     test: Callable[[Any, Journal], Coroutine[Any, Any, None]],
 ) -> Callable[[Any, Path], None]:
-    """Run a test with a store of its own in an event loop of its own."""
+    """Run a test with its own store in its own event loop."""
 
     @functools.wraps(test)
     def run(self: JournalCase, tmp_path: Path) -> None:
@@ -48,42 +48,42 @@ def in_a_loop(
 async def write(
     journal: Journal, lease: Lease, *drafts: Draft, blobs: Mapping[str, bytes] | None = None
 ) -> None:
-    """Append, and wait if there is something to wait for."""
+    """Append, and wait if the store returns an awaitable."""
     waiting = journal.append(lease, drafts, blobs)
     if waiting is not None:
         await waiting
 
 
 async def ended(journal: Journal, run_id: str, *, blobs: Sequence[bytes] = ()) -> None:
-    """Make a run that ended and that nobody holds."""
+    """Create a run that has ended and was released."""
     lease = await journal.create(run_id, "me", BODY)
     await write(journal, lease, ENDED, blobs={digest(content): content for content in blobs})
     await journal.release(lease)
 
 
 def digest(content: bytes) -> str:
-    """Name a blob."""
+    """Return the name of a blob."""
     return hashlib.sha256(content).hexdigest()
 
 
 async def kinds(journal: Journal, run_id: str) -> list[str]:
-    """List the kinds of a run's records."""
+    """Return the kinds of a run's records."""
     return [record.kind for record in await journal.load(run_id)]
 
 
 class JournalCase:
-    """A store for each test. Override `store`, and `die` where closing a store is not how its owners end."""
+    """A store for each test. Override `store`, and `die` if closing a store does not end its owners."""
 
     folder: Path
 
     def store(self, folder: Path) -> Journal:
-        """Return a store; a second one for the same folder holds the same truth."""
+        """Return a store; a second one for the same folder holds the same data."""
         raise NotImplementedError
 
     def again(self) -> Journal:
-        """Return another handle of this test's truth."""
+        """Return another handle of this test's data."""
         return self.store(self.folder)
 
-    async def die(self, journal: Journal, owner: str) -> None:  # noqa: ARG002  for those who override it
-        """Make an owner of runs through `journal` be no more."""
+    async def die(self, journal: Journal, owner: str) -> None:  # noqa: ARG002  for overriding methods
+        """End an owner of runs through `journal`."""
         await journal.close()

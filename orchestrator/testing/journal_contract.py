@@ -1,11 +1,11 @@
-"""What every store of records must do, as tests that a store inherits.
+"""The behaviour that every store of records must have, as tests that a store's test class inherits.
 
     class TestMyJournal(JournalContract):
         def store(self, folder: Path) -> Journal:
             return MyJournal(folder / "journal")
 
-pytest is all it needs: each test runs its own event loop. Two stores made in one folder must be two handles of one
-truth. A store that lives in one process gives the same object again and says in `die` how its owners end.
+It needs only pytest: each test runs its own event loop. Two stores in one folder must be two handles of the same
+data. A store that lives in one process returns the same object again and implements `die` to end its owners.
 """
 
 # ruff: noqa: S101, PLR2004  a module of tests: asserts, names that are sentences, numbers that are expected
@@ -34,7 +34,7 @@ from orchestrator.testing.journal_lookup import LookupContract
 
 
 class JournalContract(LookupContract):
-    """The tests: these, and those of finding runs and of leaving requests for them."""
+    """The tests: these, and those of listings and requests."""
 
     # ---- records ----
 
@@ -218,7 +218,7 @@ class JournalContract(LookupContract):
             lease = await journal.claim("run", "me")
             await write(journal, lease, Draft("resumed", {"claims": count}))
             assert (await journal.head("run")).stuck_claims == count
-        await journal.claim("run", "me")  # and died before it wrote a thing
+        await journal.claim("run", "me")  # and died before its first record
         lease = await journal.claim("run", "me")
         assert (await journal.head("run")).stuck_claims == 5
         await write(journal, lease, NOTE)

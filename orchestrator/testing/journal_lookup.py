@@ -1,4 +1,4 @@
-"""What every store must do to be searched and asked: listings, requests, news. Part of `journal_contract`."""
+"""The lookups that every store must support: listings, requests, news. Part of `journal_contract`."""
 
 # ruff: noqa: S101, PLR2004  a module of tests: asserts, names that are sentences, numbers that are expected
 
@@ -23,12 +23,12 @@ from orchestrator.testing.journal_case import (
 
 
 async def listed(journal: Journal, **asked: str) -> list[str]:
-    """List the runs that meet every condition."""
+    """Return the ids of the runs that meet every condition."""
     return [head.run_id async for head in journal.runs(**asked)]
 
 
 def named(head: RunHead | None) -> str | None:
-    """Return the run of a head."""
+    """Return the run id of a head."""
     return None if head is None else head.run_id
 
 
@@ -155,7 +155,7 @@ class LookupContract(JournalCase):
             name = f"answer {number}"
             told = await asyncio.gather(
                 journal.post("run", Posted(name, "approve", {"n": number}, "ann")),
-                write(journal, lease, NOTE),  # the owner works meanwhile
+                write(journal, lease, NOTE),  # the owner appends meanwhile
                 other.post("run", Posted(name, "reject", {}, "bob")),
                 journal.post("run", Posted(name, "respond", {"content": "done"}, "carol")),
             )

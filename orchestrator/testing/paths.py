@@ -1,6 +1,6 @@
-"""Paths through a graph, read off its table: a test for each edge without writing one; and a walk along them.
+"""Find paths through a graph, for a test of each edge without writing one, and walk along them.
 
-Guards are not asked when paths are sought: a path says what the table permits, a walk what the guards do.
+The search does not evaluate guards: a path shows the edges of the graph, a walk the decisions of the guards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Hop(NamedTuple):
-    """One row of the table, taken."""
+    """One step along an edge."""
 
     source: StrEnum
     event: StrEnum
@@ -34,11 +34,11 @@ class Hop(NamedTuple):
 
 
 Path: TypeAlias = tuple[Hop, ...]
-"""Hops that begin in the graph's initial state; each begins where the one before ended."""
+"""Hops that start in the graph's initial state; each starts where the one before ended."""
 
 
 def shortest_paths(graph: Graph) -> dict[StrEnum, Path]:
-    """Return a shortest path to every state; among equally short ones the first in the order of the table.
+    """Return a shortest path to every state; among equally short ones the first in the order of the graph.
 
     Example:
         >>> from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -57,7 +57,7 @@ def shortest_paths(graph: Graph) -> dict[StrEnum, Path]:
 
 
 def edge_paths(graph: Graph) -> tuple[Path, ...]:
-    """Return, for each row of the table and in its order, a shortest path that ends with it."""
+    """Return, for each edge of the graph and in its order, a shortest path that ends with it."""
     reached = shortest_paths(graph)
     return tuple((*reached[hop.source], hop) for hop in map(Hop._make, graph.rows))
 
@@ -65,7 +65,7 @@ def edge_paths(graph: Graph) -> tuple[Path, ...]:
 def simple_paths(graph: Graph, *, to: StrEnum | Collection[StrEnum] | None = None) -> Iterator[Path]:
     """Yield every path that visits no state twice and ends in `to`: one state, several, or any end.
 
-    Their number may grow exponentially with the graph, so they are made as they are asked for.
+    Their number may grow exponentially with the graph, so they are generated lazily.
     """
     ends = graph.terminal | graph.rest if to is None else {to} if isinstance(to, str) else set(to)
     ahead: list[Path] = [()]
@@ -79,7 +79,7 @@ def simple_paths(graph: Graph, *, to: StrEnum | Collection[StrEnum] | None = Non
 
 
 def path_id(path: Path) -> str:
-    """Return a readable name for a path: its events, then the state it ends in.
+    """Return a readable name for a path: its events, then its last state.
 
     Example:
         >>> from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -94,7 +94,13 @@ def path_id(path: Path) -> str:
 def parametrize_paths(
     graph: Graph, paths: Callable[[Graph], Iterable[Path]] = edge_paths, *, argname: str = "path"
 ) -> pytest.MarkDecorator:
-    """Return a decorator that runs a test once for each path, by default once for each row of the table."""
+    """Return a decorator that runs a test once for each path, by default once for each edge of the graph.
+
+    Example:
+        @parametrize_paths(LLM_LOOP)
+        async def test_every_edge_can_be_taken(path):
+            await walk(LLM_LOOP, path, force=True)
+    """
     import pytest
 
     chosen = list(paths(graph))
@@ -102,7 +108,7 @@ def parametrize_paths(
 
 
 class WalkDiverged(AssertionError):
-    """A guard led the run along another row than the path's. `hop` is the one that was meant."""
+    """A guard led the run along another edge than that of the path. `hop` is the expected one."""
 
     def __init__(self, hop: Hop, arrived: StrEnum) -> None:
         taken = f"{hop.event.value!r} in {hop.source.value!r} led to {arrived.value!r}"
@@ -113,14 +119,14 @@ class WalkDiverged(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A run that went along a path, and everything it told its observers."""
+    """A run along a path, with all facts that it published."""
 
     run: Run[Any, Any]
     facts: tuple[Fact, ...]
 
     @property
     def transitions(self) -> tuple[Transition, ...]:
-        """The transitions it took."""
+        """The transitions of the run."""
         return tuple(fact for fact in self.facts if isinstance(fact, Transition))
 
 
@@ -132,12 +138,21 @@ async def walk(
     force: bool = False,
     observers: Iterable[Observer] = (),
 ) -> Walk:
-    """Drive a run along a path with the real driver; each enter hook just returns the next event.
+    """Drive a run along a path with the real driver; each enter hook only returns the next event.
 
-    Guards are asked about `ctx`: one that refuses raises Refused, one that chooses another row
-    WalkDiverged. With `force` they are not: the row that the path takes is allowed, those before it are
-    not. A path that ends in a terminal, rest or waiting state is driven to its end there. Raises ValueError
-    where a guard has no `ctx`.
+    A path that ends in a terminal, rest or waiting state is driven to its end there.
+
+    Args:
+        graph: The graph.
+        path: The path.
+        ctx: Context for the guards.
+        force: Do not evaluate the guards: the path's edge is allowed, the edges before it are not.
+        observers: Observers of the run.
+
+    Raises:
+        Refused: A guard refused the event.
+        WalkDiverged: A guard selected another edge.
+        ValueError: A guard needs a `ctx`.
     """
     if ctx is None and not force and any(hop.edge.when is not None for hop in path):
         raise ValueError(f"{path_id(path)}: a guard is asked on the way; give it a ctx, or force=True")
@@ -158,7 +173,7 @@ async def walk(
 
 @dataclass(slots=True)
 class _Bare:
-    """The least that the kernel asks of a context."""
+    """The minimal context that the kernel accepts."""
 
     iteration: int = 0
 
@@ -172,7 +187,7 @@ class _Facts:
 
 
 class _Trail:
-    """A path on which a run knows its way by the number of transitions it has made."""
+    """A path on which a run finds its next edge by the number of its transitions."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -185,7 +200,7 @@ class _Trail:
         return Hooks({f"enter_{state.name.lower()}": (self.follow,) for state in graph.states})
 
     def forced(self, graph: Graph) -> Graph:
-        """Return the graph with guards that know the path. Its lint is passed: the guards' marks are kept."""
+        """Return the graph with guards that follow the path. The guards' marks are kept for the lint."""
         return replace(graph, edges=tuple(self._force(edge) for edge in graph.edges))
 
     def _force(self, edge: Edge) -> Edge:
@@ -199,7 +214,7 @@ class _Trail:
 
 
 def _is_row(one: Edge, other: Edge) -> bool:
-    """Compare guards by name only: a path of a graph leads through `strict_guards(graph)` too."""
+    """Compare guards by name only: a path of a graph also fits `strict_guards(graph)`."""
     same_guard = guard_name(one.when) == guard_name(other.when)
     return same_guard and replace(one, when=None) == replace(other, when=None)
 

@@ -1,4 +1,4 @@
-"""A picture of plain data that shows, later, whether anything in it was changed, and where."""
+"""A picture of plain data that later shows whether any part of it has changed, and which one."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 Picture: TypeAlias = dict[tuple[int, ...], tuple[str, object]]
-"""Position in the data -> (readable path, what stands there). Pictures of equal data are equal."""
+"""Position in the data -> (readable path, value). Pictures of equal data are equal."""
 
 _LONGEST = 80
 _ATOMS = (str, bytes, int, complex, type(None), Enum)
 _WHOLE = (*_ATOMS, float, bytearray, AbstractSet, ModuleType)
 
 Parts: TypeAlias = list[tuple[str, object]]
-"""(step of the path, what stands there)."""
+"""(step of the path, value)."""
 
 
 class _Opaque:
-    """What cannot be looked into: the same thing, or an equal one whose type has a hash of its own."""
+    """A value without visible parts: equal to itself, or to an equal value whose type has a hash of its own."""
 
     __slots__ = ("value",)
 
@@ -43,9 +43,10 @@ class _Opaque:
 
 
 def picture(value: object, name: str = "ctx") -> Picture:
-    """Look through dataclasses, objects, lists, tuples, deques, dicts and sets, each object once."""
+    """Return a picture of dataclasses, objects, lists, tuples, deques, dicts and sets, each object once."""
     found: Picture = {}
-    seen: dict[int, tuple[tuple[int, ...], object]] = {}  # holds what it has seen, or an id could come twice
+    # keeps the objects alive, or an id could occur twice
+    seen: dict[int, tuple[tuple[int, ...], object]] = {}
     ahead: list[tuple[tuple[int, ...], str, object]] = [((), name, value)]
     while ahead:
         place, label, one = ahead.pop()
@@ -61,7 +62,7 @@ def picture(value: object, name: str = "ctx") -> Picture:
 
 
 def difference(before: Picture, after: Picture) -> str | None:
-    """Return where two pictures of the same thing differ first, in words; None when they do not."""
+    """Return the first difference of two pictures in words; None if they are equal."""
     for place in sorted({*before, *after}):
         old, new = before.get(place), after.get(place)
         if old != new:
@@ -71,7 +72,7 @@ def difference(before: Picture, after: Picture) -> str | None:
 
 
 def _look(value: object) -> tuple[object, Parts | None]:
-    """Return what stands for the value itself, and its named parts; None for a value without any."""
+    """Return a form of the value itself, and its named parts; None for a value without parts."""
     kind = type(value).__name__
     if isinstance(value, Mapping):
         keys = tuple(value)
@@ -90,7 +91,7 @@ def _whole(value: object, kind: str) -> object:
     if isinstance(value, _ATOMS):
         return (kind, value)
     if isinstance(value, float):
-        return (kind, repr(value))  # a NaN is itself here
+        return (kind, repr(value))  # a NaN equals itself here
     if isinstance(value, bytearray):
         return (kind, bytes(value))
     return (kind, frozenset(value)) if isinstance(value, AbstractSet) else _Opaque(value)
@@ -105,7 +106,7 @@ def _attributes(value: object) -> Parts | None:
     parts = [(f".{name}", getattr(value, name)) for name in _slots(kind) if hasattr(value, name)]
     own = getattr(value, "__dict__", None)
     for name, part in (own or {}).items():
-        if not isinstance(getattr(kind, name, None), cached_property):  # to fill a cache changes nothing
+        if not isinstance(getattr(kind, name, None), cached_property):  # filling a cache changes nothing
             parts.append((f".{name}", part))
     return None if own is None and not parts else parts
 
@@ -120,13 +121,13 @@ def _slots(kind: type) -> Iterator[str]:
 
 
 def _is_value(value: object) -> bool:
-    """Tell whether a type compares and hashes by value, as Path and Decimal do: such things do not change."""
+    """Return whether a type compares and hashes by value, as Path and Decimal do: such values do not change."""
     kind = type(value)
     return kind.__eq__ is not object.__eq__ and kind.__hash__ not in {None, object.__hash__}
 
 
 def _said(leaf: tuple[str, object] | None) -> str:
-    """Say a leaf in a few words."""
+    """Describe a leaf in a few words."""
     if leaf is None:
         return "nothing"
     standing = leaf[1]

@@ -1,7 +1,7 @@
-"""The pytest plugin: coverage of graphs, a clock to move, no real models, guards that only read.
+"""The pytest plugin: coverage of graphs, a clock to move, no real models, guards without side effects.
 
-It is loaded in every project that has this package installed: unless its options and fixtures are used it
-imports nothing, and does nothing but turn on the check of guards (`orchestrator.kernel.purity`).
+pytest loads it in every project that has this package installed. Unless its options and fixtures are used it imports
+nothing, and only enables the check of guards (`orchestrator.kernel.purity`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from orchestrator.testing.coverage import CoverageTally, GraphCoverage
 
 CHECK_PURITY = "ORCHESTRATOR_CHECK_PURITY"
-"""That of `kernel.purity`, which is not imported for it."""
+"""The variable of `kernel.purity`, which is not imported for it."""
 
 _SEEN: pytest.StashKey[dict[str, CoverageTally]] = pytest.StashKey()
-"""Fingerprint -> what all tests of this process saw of that graph."""
+"""Fingerprint -> coverage of that graph by all tests of this process."""
 _SENT = "orchestrator_graph_coverage"
-"""Key under which an xdist worker hands its share to the controller."""
+"""Key under which an xdist worker sends its share to the controller."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Throw the switches. Environment variables, so that workers and subprocesses under test obey them too."""
+    """Set the switches as environment variables, so that workers and subprocesses under test obey them too."""
     config.stash[_SEEN] = {}
     if config.getini("orchestrator_check_purity") and CHECK_PURITY not in os.environ:
         _set(config, CHECK_PURITY)
@@ -81,7 +81,7 @@ def _set(config: pytest.Config, variable: str) -> None:
 
 @pytest.fixture
 def no_real_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse, during this test, every LLM whose class does not say `double = True`."""
+    """Refuse, during this test, every LLM whose class does not have `double = True`."""
     monkeypatch.setenv(NO_REAL_MODELS, "1")
 
 
@@ -95,7 +95,7 @@ def fake_clock() -> FakeClock:
 
 @pytest.fixture
 def graph_coverage(request: pytest.FixtureRequest) -> Iterator[Callable[[Graph], GraphCoverage]]:
-    """`graph_coverage(GRAPH)` is an observer of this test's runs that counts for the session's report too."""
+    """Return `graph_coverage(GRAPH)`: an observer of this test's runs that also counts for the session's report."""
     from orchestrator.testing.coverage import GraphCoverage
 
     made: list[GraphCoverage] = []
@@ -111,7 +111,7 @@ def graph_coverage(request: pytest.FixtureRequest) -> Iterator[Callable[[Graph],
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take the share of an xdist worker that has finished; one that crashed has none."""
+    """Add the share of a finished xdist worker; one that crashed has none."""
     shares: Sequence[dict[str, Any]] = getattr(node, "workeroutput", {}).get(_SENT, ())
     for share in shares:
         from orchestrator.testing.coverage import CoverageTally
@@ -120,7 +120,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand the share over, in a worker; else fail an otherwise green session that saw too little."""
+    """In a worker, send the share; otherwise fail a green session with too little coverage."""
     config = session.config
     worker: dict[str, Any] | None = getattr(config, "workeroutput", None)
     if worker is not None:
@@ -130,7 +130,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the table, then one line for each graph that saw too little."""
+    """Print the table, then one line for each graph with too little coverage."""
     gated = config.getoption("--graph-coverage-fail-under") is not None
     if config.getoption("collectonly") or not (gated or config.getoption("--graph-coverage")):
         return
@@ -148,7 +148,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _shortfalls(config: pytest.Config) -> list[str]:
-    """Say which graphs are below the mark. Nothing watched is below any: a gate must not pass on nothing."""
+    """Return the graphs below the required share. A session that watched no graph fails too."""
     least: float | None = config.getoption("--graph-coverage-fail-under")
     if least is None or config.getoption("collectonly"):
         return []

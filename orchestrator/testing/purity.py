@@ -1,15 +1,15 @@
-"""Fails guards that are no pure functions of their context.
+"""Fail guards that are not pure functions of their context.
 
-Detected, with certainty: a context that is changed (lists, dicts, sets, deques, dataclasses and other
-objects, with or without slots), a coroutine or other awaitable as the answer, different answers to equal
-contexts in a few tries.
-Detected where it happens in the guard's own thread: opening files, sockets and processes (`sys.addaudithook`;
-the call is stopped); reading a clock, sleeping, starting a thread, `random`'s own generator, the system's
-entropy, printing, `os.stat`, asyncio (`sys.setprofile` during the call; another profiler is put back).
-Not detected: reading globals and `os.environ`, state that a guard keeps for itself as long as its answers
-agree, a clock called by C code (`map(time.time, …)`), writes to files that were open already, what C
-extensions do, and changes inside objects without attributes (a lock, an array). An import is not held
-against a guard.
+Always detected: a changed context (lists, dicts, sets, deques, dataclasses and other objects, with or without slots),
+a coroutine or other awaitable as the answer, different answers to equal contexts in a few tries.
+
+Detected in the guard's own thread: opening files, sockets and processes (`sys.addaudithook`; the call is stopped);
+reading a clock, sleeping, starting a thread, `random`'s own generator, the system's entropy, printing, `os.stat`,
+asyncio (`sys.setprofile` during the call; another profiler is restored).
+
+Not detected: reads of globals and `os.environ`, internal state of a guard as long as its answers agree, a clock
+called by C code (`map(time.time, …)`), writes to files that were open already, effects of C extensions, and changes
+inside objects without attributes (a lock, an array). Imports are allowed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TRIES = 5
 
 
 class GuardImpure(AssertionError):
-    """A guard did what a pure function does not. `guard` is its name, `why` what it did."""
+    """A guard has a side effect. `guard` is its name, `why` the effect."""
 
     def __init__(self, guard: str, why: str) -> None:
         super().__init__(f"guard {guard} is impure: {why}")
@@ -38,7 +38,7 @@ class GuardImpure(AssertionError):
 
 
 def check_guard(guard: Guard, ctx: Any) -> Any:
-    """Ask a guard several times about copies of `ctx` and return its answer. Raises GuardImpure.
+    """Evaluate a guard several times with copies of `ctx` and return its answer. Raises GuardImpure.
 
     Example:
         >>> from orchestrator_guards import iterations
@@ -53,7 +53,7 @@ def check_guard(guard: Guard, ctx: Any) -> Any:
 
 
 def pure(guard: Guard) -> Guard:
-    """Return the guard, wrapped: each time it is asked twice, and raises GuardImpure when it is not pure."""
+    """Return the guard, wrapped: each evaluation runs twice, and raises GuardImpure if the guard is not pure."""
 
     def checked(ctx: object) -> object:
         answer = _ask(guard, ctx)
@@ -64,7 +64,7 @@ def pure(guard: Guard) -> Guard:
 
 
 def strict_guards(graph: Graph) -> Graph:
-    """Return the same graph, same fingerprint, with every guard wrapped by `pure`.
+    """Return the same graph, with the same fingerprint, and every guard wrapped by `pure`.
 
     In a graph with a failure event an impure guard fails the run, with GuardImpure as `run.error`.
     """
@@ -77,16 +77,16 @@ def strict_guards(graph: Graph) -> Graph:
 
 
 def stand_in(guard: Guard, function: Callable[[Any], Any]) -> Guard:
-    """Return `function` under the name and with the marks of `guard`: table and lint see no difference."""
+    """Return `function` with the name and the marks of `guard`: graph and lint see no difference."""
     functools.update_wrapper(function, guard)
     function.__name__ = guard_name(guard) or ""
-    if hasattr(guard, "bounding"):  # a class may carry it for its instances
+    if hasattr(guard, "bounding"):  # a class may have it for its instances
         function.bounding = guard.bounding  # type: ignore[attr-defined]
     return function
 
 
 def _ask(guard: Guard, ctx: object) -> Any:
-    """Ask once, watching."""
+    """Evaluate once under observation."""
     name = guard_name(guard) or ""
     before = picture(ctx)
     seen: list[str] = []
@@ -98,7 +98,7 @@ def _ask(guard: Guard, ctx: object) -> Any:
         raise
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
-            answer.close()  # else Python warns that nobody awaited it
+            answer.close()  # else Python warns that it was never awaited
         raise GuardImpure(name, "it returned an awaitable; a guard may not await")
     if seen:
         raise GuardImpure(name, seen[0])

@@ -1,7 +1,7 @@
-"""Sees what a function reaches for while it runs: files, sockets, processes, clocks, chance.
+"""Observe the outside access of a function while it runs: files, sockets, processes, clocks, random numbers.
 
-One audit hook for the process, added when it is first needed: Python has no way to take one back. Outside a
-watched call it costs one look at a context variable.
+It uses one audit hook for the process, added at its first use: Python cannot remove one. Outside an observed call the
+hook costs one read of a context variable.
 """
 
 from __future__ import annotations
@@ -67,25 +67,26 @@ _CALLS = frozenset(
         time.thread_time_ns,
         time.time,
         time.time_ns,
-        getattr(_thread, "start_joinable_thread", _thread.start_new_thread),  # what threading uses since 3.13
+        getattr(_thread, "start_joinable_thread", _thread.start_new_thread),  # used by threading since 3.13
     )
 )
 _METHODS = frozenset(("now", "today", "utcnow"))
 _CHANCE = getattr(random.random, "__self__", None)
-"""The generator behind the functions of `random`; one that a context carries is plain data."""
+"""The generator behind the functions of `random`; a generator in a context is plain data."""
 _ASYNCIO = asyncio.__name__
 
 
 def call(
     function: Callable[[Any], T], argument: object, seen: list[str], refuse: Callable[[str], Exception]
 ) -> T:
-    """Return `function(argument)`; what it reaches for meanwhile is added to `seen`, in words.
+    """Return `function(argument)`; descriptions of its outside access are added to `seen`.
 
-    Files, sockets and processes are not even opened: it gets the error that `refuse(why)` makes.
+    Files, sockets and processes are not even opened: the function gets the error that `refuse(why)` returns.
     """
     _listen()
     collecting, earlier = gc.isenabled(), sys.getprofile()
-    gc.disable()  # finalizers and gc.callbacks (one of hypothesis reads a clock) are not the function's doing
+    # finalizers and gc.callbacks (one of hypothesis reads a clock) do not belong to the function
+    gc.disable()
     token = _WATCH.set(_Watch(seen, refuse))
     sys.setprofile(functools.partial(_profile, seen))
     try:
@@ -106,11 +107,11 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     watch = _WATCH.get()
     if watch is None or not (event in _EVENTS or event.partition(".")[0] in _FAMILIES):
         return
-    if _importing(sys._getframe(1)):  # noqa: SLF001 - the one way to know who asks
+    if _importing(sys._getframe(1)):  # noqa: SLF001 - the only way to find the caller
         return
     detail = f" ({arguments[0]!r})" if event == "open" and arguments else ""
     watch.seen.append(f"it reached outside: {event}{detail}")
-    raise watch.refuse(watch.seen[-1])  # a guard that swallows this is still found out by `seen`
+    raise watch.refuse(watch.seen[-1])  # `seen` still reveals a guard that swallows this
 
 
 def _profile(seen: list[str], frame: FrameType, event: str, called: Any) -> None:
@@ -125,7 +126,7 @@ def _profile(seen: list[str], frame: FrameType, event: str, called: Any) -> None
 
 
 def _reached(called: Any) -> str | None:
-    """Say what a builtin reaches for, or None for a harmless one."""
+    """Return the outside access of a builtin in words, or None for a harmless one."""
     owner = getattr(called, "__self__", None)
     name = getattr(called, "__qualname__", "")
     if owner is not None and owner is _CHANCE:
@@ -138,7 +139,7 @@ def _reached(called: Any) -> str | None:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Tell whether an import stands between this frame and `call`."""
+    """Return whether an import lies between this frame and `call`."""
     while frame is not None and frame.f_globals is not globals():
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

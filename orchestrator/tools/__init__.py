@@ -1,1 +1,1 @@
-"""The tool decorator, schemas and arguments of tools, tool sets and results."""
+"""Tools: the decorator, schemas and arguments, tool sets and results."""

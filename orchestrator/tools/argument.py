@@ -1,8 +1,8 @@
-"""The text of a call as arguments: what is refused, and the one canonical form of what is not.
+"""Convert the text of a call to arguments: check it, refuse bad text, and write one canonical form.
 
 The canonical form is JSON text: the arguments after checking and coercion, with defaults, in the order of the schema.
-A person reads it, a digest covers it, the journal keeps it and the tool receives it, read once more. So a text is
-refused if it has no such form: two values under one name, or a value that becomes another one each time it is read.
+A person reads it, a digest covers it, the journal stores it, and the tool receives it after it is parsed once more.
+So a text without such a form is refused: two values under one name, or a value that changes each time it is read.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pydantic.errors import PydanticUndefinedAnnotation
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_jsonable_python
-from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
+from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
 from orchestrator.errors import ConfigError
 
 Read: TypeAlias = Callable[[str], dict[str, Any]]
-"""Turns the text of an object into checked keyword arguments."""
+"""Converts the text of an object to checked keyword arguments."""
 Dump: TypeAlias = Callable[[dict[str, Any]], Any]
-"""Turns checked arguments back into JSON data, in the order of the schema and with defaults."""
+"""Converts checked arguments back to JSON data, in the order of the schema and with defaults."""
 
 _SHOWN_FAULTS = 8
 _SHOWN_NAME = 60
@@ -37,26 +37,40 @@ _FENCED = re.compile(r"```\w*+(.*)```", re.DOTALL)
 
 
 class BadArguments(ValueError):
-    """The text of a call is not arguments its tool takes. The message is a sentence the model can act on."""
+    """The text of a call is not valid arguments of its tool. The message tells the model how to correct it."""
 
 
 class DuplicateKeys(BadArguments):
-    """The text gives one name twice in one object, so it does not say which value is meant."""
+    """The text gives one name twice in one object, so the intended value is unknown."""
 
 
 class UnstableArguments(BadArguments):
-    """The arguments change when they are written as JSON and read again, so a person cannot approve what would run."""
+    """The arguments change when they are written as JSON and read again, so no approval covers the real call."""
 
 
-encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode
+def _encoder() -> Callable[[Any], str]:
+    """Return the `encode` of a JSONEncoder. That makes an encoder in C for each call, at several times its own cost."""
+    plain = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False)
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # an interpreter without json's extension module
+        return plain.encode
+    separators = (plain.key_separator, plain.item_separator)
+    text: Any = json.encoder.encode_basestring
+    pieces = make(
+        None, plain.default, text, None, *separators, plain.sort_keys, plain.skipkeys, plain.allow_nan
+    )
+    return lambda data: "".join(pieces(data, 0))
+
+
+encode = _encoder()
 """Returns the canonical text of JSON data. Raises ValueError for a number that JSON does not have."""
 
 
 def canonical_text(text: str, read: Read, dump: Dump | None) -> str:
     """Return the canonical form of the text of a call.
 
-    Empty text and `null` are no arguments; a Markdown fence round the object is dropped. With `dump` None the text is
-    its own canonical form. Raises BadArguments, and what a validator raises that is no ValueError.
+    Empty text and `null` mean no arguments; a Markdown fence around the object is dropped. With `dump` None the text
+    is its own canonical form. Raises BadArguments, and any error of a validator that is not a ValueError.
     """
     if dump is None:
         _refuse_duplicates(text)
@@ -75,9 +89,9 @@ def _canonical(text: str, read: Read, dump: Dump) -> str:
         data = dump(value)
         written = _written(data)
     except Exception:
-        _scanned(text)  # a name that is given twice is named first
+        _scanned(text)  # report a duplicate name before any other fault
         raise
-    if written == text:  # so it is JSON, and gives no name twice
+    if written == text:  # so the text is JSON and gives no name twice
         return text
     given, fault = _scanned(text)
     if fault is not None:
@@ -89,11 +103,11 @@ def _canonical(text: str, read: Read, dump: Dump) -> str:
 
 
 def _refuse_change(value: dict[str, Any], written: str, read: Read, dump: Dump) -> None:
-    """Raise UnstableArguments if arguments are not the same after they were written and read."""
+    """Raise UnstableArguments if the arguments change when they are written and read again."""
     try:
         again = read(written)
         same = _written(dump(again)) == written
-        # Types without an equality of their own differ each time; what they are written as has to do.
+        # Types without an equality of their own differ each time, so their written form is compared too.
         if same and not _equal(value, {name: again[name] for name in value}):
             same = not _equal(again, read(written))
     except Exception as error:
@@ -109,9 +123,9 @@ _UNSTABLE = (
 
 
 def exact_arguments(text: str, read: Read, dump: Dump | None) -> dict[str, Any]:
-    """Return the arguments of a text that is canonical. Raises UnstableArguments if reading it changes it.
+    """Return the arguments of a canonical text. Raises UnstableArguments if reading it changes it.
 
-    Raises BadArguments, and what a validator raises that is no ValueError.
+    Raises BadArguments, and any error of a validator that is not a ValueError.
     """
     if dump is None:
         _refuse_duplicates(text)
@@ -165,15 +179,15 @@ def _finite(digits: str) -> str:
     return digits
 
 
-# Numbers stay text: they are not looked at here, and may have more digits than Python converts.
+# Numbers stay text: this scan ignores them, and they may have more digits than Python converts.
 json_data = json.JSONDecoder(
     object_pairs_hook=_unique, parse_int=str, parse_float=_finite, parse_constant=_no_constant
 ).decode
-"""Returns JSON text as data, numbers as text. Raises DuplicateKeys, BadArguments for NaN, and what `json` raises."""
+"""Parses JSON text, with numbers as text. Raises DuplicateKeys, BadArguments for NaN, and the errors of `json`."""
 
 
 def _scanned(text: str) -> tuple[Any, ValueError | None]:
-    """Return JSON text as data, or what is wrong with it. Raises DuplicateKeys, and BadArguments for NaN."""
+    """Return the parsed JSON text, or its fault. Raises DuplicateKeys, and BadArguments for NaN."""
     try:
         return json_data(text), None
     except BadArguments:
@@ -183,7 +197,7 @@ def _scanned(text: str) -> tuple[Any, ValueError | None]:
 
 
 def _refuse_duplicates(text: str) -> None:
-    """Raise DuplicateKeys; other text passes, whether or not it is JSON."""
+    """Raise DuplicateKeys; accept any other text, even if it is not JSON."""
     try:
         json_data(text)
     except DuplicateKeys:
@@ -198,7 +212,7 @@ def _refuse_duplicates(text: str) -> None:
 def _numbers_from_bools(
     given: Any, data: Any, path: tuple[object, ...]
 ) -> Iterator[tuple[tuple[object, ...], str]]:
-    """Yield each place where `true` or `false` was taken for a number."""
+    """Yield each place where `true` or `false` was read as a number."""
     if isinstance(given, bool):
         if isinstance(data, int | float) and not isinstance(data, bool):
             yield path, f"{encode(given)} is not a number"
@@ -210,7 +224,7 @@ def _numbers_from_bools(
             yield from _numbers_from_bools(one, other, (*path, place))
 
 
-# ---- words ----
+# ---- messages ----
 
 
 def _object_text(text: str) -> str:
@@ -222,7 +236,7 @@ def _object_text(text: str) -> str:
 
 
 def _sentence(error: ValidationError) -> str:
-    """Say what is wrong with the arguments, fault by fault, without showing their values."""
+    """Describe the faults of the arguments in one sentence, without their values."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     if not faults[0]["loc"]:
         return f"the arguments are not one complete JSON object ({faults[0]['msg']})"
@@ -239,7 +253,7 @@ def listed(faults: Iterable[tuple[Iterable[object], str]]) -> str:
 
 
 def ordered(value: Any, schema: object) -> Any:
-    """Return JSON data with the members of objects in the order of a JSON schema; others follow as they are."""
+    """Return JSON data with the members of objects in the order of a JSON schema; other members follow unchanged."""
     if not isinstance(schema, Mapping):
         return value
     if isinstance(value, list):
@@ -253,7 +267,7 @@ def ordered(value: Any, schema: object) -> Any:
 
 
 def with_sorted_sets(value: object, data: Any) -> Any:
-    """Return the JSON data of a value with each set in one order: Python's differs from process to process."""
+    """Return the JSON data of a value with each set in a fixed order: Python's order differs between processes."""
     if isinstance(data, list) and isinstance(value, Iterable):
         if isinstance(value, set | frozenset):
             return sorted(data, key=encode)
@@ -267,11 +281,11 @@ def with_sorted_sets(value: object, data: Any) -> Any:
     return {name: with_sorted_sets(inner.get(name), plain) for name, plain in data.items()}
 
 
-# ---- tools made of functions ----
+# ---- tools from functions ----
 
 
 class _Untitled(GenerateJsonSchema):
-    """Leaves out the titles that pydantic derives from names: every request pays tokens for them."""
+    """A schema without the titles that pydantic derives from names: every request would pay tokens for them."""
 
     def field_title_should_be_set(self, schema: object) -> bool:  # noqa: ARG002  pydantic's signature
         return False
@@ -280,7 +294,7 @@ class _Untitled(GenerateJsonSchema):
 def typed_reader(
     name: str, parameters: Sequence[inspect.Parameter], described: Mapping[str, str]
 ) -> tuple[dict[str, Any], Read, Dump]:
-    """Build schema, check and dump of typed parameters. A TypedDict, so names are free and absent stays absent."""
+    """Build schema, check and dump of typed parameters. A TypedDict allows any name and keeps absent members absent."""
     fields = {p.name: _field(p, described.get(p.name)) for p in parameters}
     given = {p.name: p.default for p in parameters if p.default is not p.empty}
     try:
@@ -312,11 +326,11 @@ def _field(parameter: inspect.Parameter, text: str | None) -> object:
     metadata: list[FieldInfo] = [Field(description=text)] if text else []
     optional = parameter.default is not parameter.empty
     if optional:
-        # A default that is no JSON stays out of the schema; the function still has it.
+        # A default without a JSON form stays out of the schema; the function still has it.
         with contextlib.suppress(Exception):
             metadata.append(Field(json_schema_extra={"default": to_jsonable_python(parameter.default)}))
     inner = getattr(hint, "__metadata__", ())
-    # What the annotation says itself comes last, so it wins over the docstring.
+    # The annotation's own metadata comes last, so it overrides the docstring.
     typed = annotated[(hint.__origin__ if inner else hint, *metadata, *inner)] if metadata else hint
     return NotRequired[typed] if optional else typed
 
@@ -324,7 +338,7 @@ def _field(parameter: inspect.Parameter, text: str | None) -> object:
 def _typed_dump(
     adapter: TypeAdapter[Any], names: Sequence[str], defaults: Callable[[], dict[str, Any]]
 ) -> Dump:
-    """Return the dump of typed parameters. `names` are in the order of the schema; `defaults` gives JSON data."""
+    """Return the dump of typed parameters. `names` are in schema order; `defaults` returns JSON data."""
     plain, names = _plain(adapter), tuple(names)
 
     def dump(value: dict[str, Any]) -> dict[str, Any]:
@@ -338,14 +352,15 @@ def _typed_dump(
 
 
 def _json_defaults(adapter: TypeAdapter[Any], defaults: Mapping[str, object]) -> dict[str, Any]:
-    """Return the defaults that survive being written as JSON and read, as JSON data.
+    """Return the defaults that keep their value when they are written as JSON and read, as JSON data.
 
-    The others stay absent from a call, and the function uses its own.
+    The other parameters stay absent from a call, and the function uses its own defaults.
     """
     plain = _plain(adapter)
     found: dict[str, Any] = {}
     for name, default in defaults.items():
-        with contextlib.suppress(Exception):  # what cannot be written, read or compared is no JSON
+        # a default that cannot be written, read or compared has no JSON form
+        with contextlib.suppress(Exception):
             data = plain({name: default})
             again = adapter.validator.validate_json(encode(data))[name]
             if type(again) is type(default) and again == default:
@@ -360,11 +375,11 @@ def _plain(adapter: TypeAdapter[Any]) -> Callable[[dict[str, Any]], dict[str, An
     return lambda value: with_sorted_sets(value, write(value))
 
 
-# ---- tools made of a JSON schema ----
+# ---- tools from a JSON schema ----
 
 
 def schema_dump(schema: Mapping[str, Any], read: Read) -> Dump:
-    """Return the dump of arguments that a raw JSON schema describes: with its defaults, as far as it allows them."""
+    """Return the dump of arguments that a raw JSON schema describes, with the defaults that the schema allows."""
     named = schema.get("properties")
     fields = named.items() if isinstance(named, Mapping) else ()
     defaults = {name: one["default"] for name, one in fields if isinstance(one, Mapping) and "default" in one}

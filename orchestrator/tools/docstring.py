@@ -1,4 +1,4 @@
-"""What a docstring says to a model: its first paragraph, and a line about each parameter."""
+"""Split a docstring for a model: its first paragraph, and a line about each parameter."""
 
 from __future__ import annotations
 

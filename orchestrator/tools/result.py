@@ -1,4 +1,4 @@
-"""What becomes of a tool call, and its text: what the model reads, capped, encodable, errors as JSON."""
+"""Results of tool calls and their text for the model: capped, encodable, errors as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN_LEAVES = 5
 
 @value(frozen=True, slots=True)
 class ToolResult:
-    """What became of one call. Times are seconds; `seconds` leaves out `queued`, the wait for a slot."""
+    """The result of one call. Times are seconds; `seconds` excludes `queued`, the wait for a slot."""
 
     call: ToolCall
     position: int
@@ -31,11 +31,11 @@ class ToolResult:
     seconds: float = 0.0
     queued: float = 0.0
     cut: bool = False
-    """The tool said more than its `max_result_chars`."""
+    """True if the tool returned more than its `max_result_chars`."""
     at: float = field(default=0.0, compare=False)
-    """When the tool began (epoch seconds); 0 where none ran, or nobody knows."""
+    """Start of the tool (epoch seconds); 0 if none ran or the time is unknown."""
     abandoned: bool = field(default=False, compare=False)
-    """Its time passed, and it did not end when it was cancelled: it may still be running."""
+    """True if the tool timed out and did not stop when it was cancelled: it may still be running."""
 
     @property
     def is_error(self) -> bool:
@@ -46,7 +46,7 @@ class ToolResult:
         return Message("tool", self.content, (), self.call.id, self.call.name, None, None, self.is_error)
 
     def is_said_by(self, message: Message) -> bool:
-        """Tell whether a tool message is `message()`, without making that."""
+        """Return whether a tool message equals `message()`, without building that message."""
         return (
             message.tool_call_id == self.call.id
             and message.content == self.content
@@ -59,39 +59,39 @@ class ToolResult:
 
     @classmethod
     def failure(cls, call: ToolCall, position: int, outcome: ToolOutcome, why: str, kind: str) -> ToolResult:
-        """Answer a call with JSON the model can read, `{"error": why, "type": kind}`; `why` is capped."""
+        """Answer a call with JSON for the model, `{"error": why, "type": kind}`; `why` is capped."""
         return cls(call, position, error_text(why, kind), outcome)
 
     @classmethod
     def denied(cls, call: ToolCall, why: str) -> ToolResult:
-        """Refuse a call, for a `before_tool_execution` hook: the tool does not run, and the model reads why.
+        """Refuse a call in a `before_tool_execution` hook: the tool does not run, and the model reads the reason.
 
         Example:
             >>> ToolResult.denied(ToolCall("1", "pay", "{}"), "not on Sundays").content
             '{"error":"not on Sundays","type":"Denied"}'
         """
-        return cls.failure(call, 0, "denied", why, kind="Denied")  # whoever asked the hook knows the position
+        return cls.failure(call, 0, "denied", why, kind="Denied")  # the caller of the hook knows the position
 
 
 def error_text(why: str, kind: str) -> str:
-    """Return JSON that the model can read, `{"error": why, "type": kind}`; `why` is capped."""
+    """Return JSON for the model, `{"error": why, "type": kind}`; `why` is capped."""
     text: str = encodable(why if len(why) <= _ERROR_CHARS else f"{why[: _ERROR_CHARS - 1]}…")
     return to_json({"error": text, "type": kind}).decode()
 
 
 def why_of(error: BaseException) -> str:
-    """Say what an exception says; of a group, its first leaves."""
+    """Return the message of an exception; for a group, the messages of its first leaves."""
     try:
         if not isinstance(error, BaseExceptionGroup):
             return str(error) or type(error).__name__
         leaves = itertools.islice(_leaves(error), _SHOWN_LEAVES)
         return f"{error.message}: {'; '.join(map(told_of, leaves))}"
-    except Exception:  # noqa: BLE001  an exception that cannot say what it is still is an answer
+    except Exception:  # noqa: BLE001  an exception with a broken __str__ is still an answer
         return type(error).__name__
 
 
 def told_of(error: BaseException) -> str:
-    """Name an exception and say what it says."""
+    """Return the type and message of an exception."""
     return f"{type(error).__name__}: {why_of(error)}"
 
 
@@ -101,7 +101,7 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
 
 
 def content_of(value: object, limit: int) -> tuple[str, bool]:
-    """Return the text of what a tool returned, and whether it was cut. Raises for what has no text."""
+    """Return the returned value of a tool as text, and whether it was cut. Raises if the value has no text form."""
     text, was_cut = cut(value if type(value) is str else _serialised(value), limit)
     return str(encodable(text)), was_cut
 
@@ -115,9 +115,9 @@ def _serialised(value: object) -> str:
 
 
 def cut(text: str, limit: int) -> tuple[str, bool]:
-    """Return at most `limit` characters (0 = all), the mark included, and whether any are missing.
+    """Return at most `limit` characters (0 = all), including the mark, and whether any are missing.
 
-    The mark says how many are kept: `… [cut: 12,345 of 98,765 characters]`.
+    The mark states the length: `… [cut: 12,345 of 98,765 characters]`.
     """
     if not limit or len(text) <= limit:
         return text, False

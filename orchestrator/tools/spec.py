@@ -1,7 +1,7 @@
-"""Tools: what a model may call, and how the text of a call becomes arguments.
+"""Define tools: the functions that a model may call, with schema, argument check and limits.
 
-Schema and check of a tool's arguments come from one pydantic type, so what the model is told and what is
-enforced cannot differ. A tool made from a raw JSON schema is checked by `json_schema`.
+The schema and the check of a tool's arguments come from one pydantic type, so the announced schema and the enforced
+one cannot differ. `json_schema` checks the arguments of a tool that is made from a raw JSON schema.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from orchestrator.tools.docstring import split_docstring
 from orchestrator_guards import Verdict
 
 Effect: TypeAlias = Literal["pure", "idempotent", "compensable", "irreversible"]
-"""What running a call twice would do; recovery decides by it. Unknown is the worst case, `irreversible`."""
+"""The effect of running a call twice; recovery decides by it. The default is the worst case, `irreversible`."""
 Progress: TypeAlias = Literal["strict", "poll", "cumulative"]
-"""How the no-progress guard reads a repeated call."""
+"""How the no-progress guard counts a repeated call."""
 
 ApprovalRule: TypeAlias = Callable[[dict[str, Any]], bool | Verdict]
-"""Tells from the canonical arguments of a call whether a person is asked: True, or a Verdict that is not ok.
+"""Decides from the canonical arguments of a call whether a person must approve it: True, or a Verdict that is not ok.
 
-A pure function; if it raises or returns something else, the person is asked and reads that. The question shows a
-Verdict's guard, observed value, limit and detail.
+It is a pure function. If it raises or returns another value, the person is asked and sees that fact. The question
+shows guard, observed value, limit and detail of a Verdict.
 """
 
 _SYSTEM_CLOCK = SystemClock()
@@ -51,35 +51,44 @@ _SYSTEM_CLOCK = SystemClock()
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may know of its call: the optional first parameter. Each call has one of its own."""
+    """The context of one call, for a tool whose first parameter has this type. Each call has its own."""
 
     run_id: str
     idempotency_key: str
-    """Equal for every try of this one call, also after a crash; hand it to the service that is called."""
+    """The same for every try of this call, also after a crash; pass it to the service that the tool calls."""
     deps: Deps = None
     deadline: float | None = None
-    """When the call is given up, in seconds of `clock.monotonic()`; None is never."""
+    """The time at which the call is given up, in seconds of `clock.monotonic()`; None means never."""
     cancelled: threading.Event = field(default_factory=threading.Event)
-    """Set when nobody waits for the result any more. A thread cannot be stopped from outside: look at it."""
+    """Set when no caller waits for the result any more. A thread cannot be stopped from outside, so it must check
+    this."""
     progress: Callable[[str], None] = lambda _: None
     clock: Clock = _SYSTEM_CLOCK
 
     def remaining(self) -> float | None:
-        """Seconds until the deadline, never below 0; None when there is none."""
+        """Seconds until the deadline, never below 0; None without a deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - self.clock.monotonic())
 
 
 def _by_schema(_: str) -> dict[str, Any]:
-    """Stand for "checked by `parameters`"; ToolSpec puts the real check in its place."""
+    """Mark a tool as checked by `parameters`; ToolSpec replaces this with the real check."""
     raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolSpec:
-    """One tool, built by `@tool` or from a JSON schema: `ToolSpec(name, description, {...}, handler)`.
+    """One tool, built by `@tool` or from a JSON schema.
 
-    Calling it calls the wrapped function unchanged. A handler gets the arguments by keyword, after the
-    ToolContext if its first parameter is annotated so. Raises ConfigError listing all that cannot work.
+    A call of it calls the wrapped function unchanged. The handler receives the arguments by keyword, after the
+    ToolContext if its first parameter is annotated so.
+
+    Raises:
+        ConfigError: Options or parameters cannot work; the message lists all faults.
+
+    Example:
+        >>> schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+        >>> ToolSpec("weather", "Return the weather of a city.", schema, lambda city: "sunny").name
+        'weather'
     """
 
     name: str
@@ -91,26 +100,26 @@ class ToolSpec:
     _: KW_ONLY
     effect: Effect = "irreversible"
     undo: Callable[..., Any] | None = None
-    """Takes back a finished call; takes what `call` takes. For `compensable` only, and required there."""
+    """Reverts a finished call and takes the same arguments as `call`. For `compensable` only, and required there."""
     timeout: float | None = None
-    """Seconds one call may run, without waiting for a slot; None is no limit."""
+    """True if a failure is also recognised from the text of a result."""
     approval: bool | ApprovalRule = False
-    """A person must approve each call, or those that the rule picks."""
+    """Maximum concurrent calls of this tool over all runs; 0 leaves only the limit of the turn."""
     sequential: bool = False
-    """Runs alone: after all earlier calls of its turn and before all later ones."""
+    """Its kind in metrics and dumps of abandoned work: `tool`, or `mcp` for a tool of an MCP server."""
     max_result_chars: int = 20_000
-    """Longer results are cut and marked; 0 is no limit."""
+    """Converts the text of an object to keyword arguments; by default checks it against `parameters`."""
     progress: Progress = "strict"
     plain_text: bool = False
-    """Failure is also read from the text of a result."""
+    """True if a failure is also recognised from the text of a result."""
     max_concurrency: int = 0
-    """Calls of this tool at the same time over all runs; 0 leaves it to the cap of the turn."""
+    """Maximum concurrent calls of this tool over all runs; 0 leaves only the limit of the turn."""
     kind: str = field(default="tool", repr=False)
-    """What it is in metrics and dumps where it is abandoned: `tool`, or `mcp` for a tool of an MCP server."""
+    """Its kind in metrics and dumps of abandoned work: `tool`, or `mcp` for a tool of an MCP server."""
     read: Read = field(default=_by_schema, repr=False)
-    """Turns the text of an object into keyword arguments; by default checks it against `parameters`."""
+    """Converts the text of an object to keyword arguments; by default checks it against `parameters`."""
     dump: Dump | None = field(default=to_jsonable_python, repr=False)
-    """Turns these back into JSON data, for the canonical form; None: that is the text as it is."""
+    """Converts these back to JSON data for the canonical form; with None the text is its own canonical form."""
     takes_context: bool = field(init=False)
     is_async: bool = field(init=False)
 
@@ -163,22 +172,21 @@ def tool(
     description: str | None = None,
     **options: Any,
 ) -> ToolSpec | Callable[[Callable[..., Any]], ToolSpec]:
-    """Make a tool of a function: `@tool` or `@tool(effect="pure", timeout=10)`.
+    """Make a tool of a function, as `@tool` or `@tool(effect="pure", timeout=10)`.
 
-    The schema comes from the type hints (none = any JSON value), descriptions from the docstring: its first
-    paragraph and its `Args:` section. Raises ConfigError for no option, and for what no model can fill. The options:
+    The schema comes from the type hints (without a hint, any JSON value). `name` is by default the function's name. The
+    descriptions come from `description` or the docstring: its first paragraph and its `Args:` section. Raises
+    ConfigError for an unknown or invalid option, and for a parameter that no model can fill. The options:
 
-        name: str                   what the model calls; the function's name
-        description: str            what the model reads; from the docstring
-        effect="irreversible"       what running it twice would do: "pure", "idempotent", "compensable", "irreversible"
-        undo=None                   function that takes a call back; with "compensable", and required there
+        effect="irreversible"       effect of a second run: "pure", "idempotent", "compensable", "irreversible"
+        undo=None                   function that reverts a call; with "compensable", and required there
         timeout=None                seconds (float) that one call may run; None is no limit
-        approval=False              bool or ApprovalRule: a person must approve each call, or those that the rule picks
+        approval=False              bool or ApprovalRule: a person must approve each call, or those of the rule
         sequential=False            bool: runs alone, after all earlier calls of its turn and before all later ones
         max_result_chars=20_000     characters (int) of a result that are kept; 0 is no limit
         progress="strict"           how repeated calls count: "strict", "poll" or "cumulative"
-        plain_text=False            bool: failure is also read from the text of a result
-        max_concurrency=0           calls (int) at the same time over all runs; 0 leaves it to the cap of the turn
+        plain_text=False            bool: a failure is also recognised from the text of a result
+        max_concurrency=0           concurrent calls (int) over all runs; 0 leaves only the limit of the turn
     """
     for option in options.keys() - set(_OPTIONS):
         close = difflib.get_close_matches(option, _OPTIONS, n=1)
@@ -205,14 +213,14 @@ _OPTIONS = [
 
 
 def as_tool(source: ToolSpec | Callable[..., Any]) -> ToolSpec:
-    """Return a ToolSpec as it is, and a plain callable as an irreversible tool. Raises ConfigError."""
+    """Return a ToolSpec unchanged, and a plain callable as an irreversible tool. Raises ConfigError."""
     return source if isinstance(source, ToolSpec) else tool(source)
 
 
 def canonical_arguments(spec: ToolSpec, text: str) -> str:
-    """Return the canonical form (JSON text) of the arguments of a call of a tool.
+    """Return the canonical form (JSON text) of the arguments of a call.
 
-    It is what a person approves, what the journal keeps and what the tool receives. Raises BadArguments.
+    A person approves this text, the journal stores it, and the tool receives it. Raises BadArguments.
     """
     return canonical_text(text, spec.read, spec.dump)
 
@@ -220,7 +228,7 @@ def canonical_arguments(spec: ToolSpec, text: str) -> str:
 def parse_arguments(spec: ToolSpec, text: str, *, exact: bool = False) -> dict[str, Any]:
     """Return the checked keyword arguments for `spec.call`, from the text of a call as received.
 
-    They are read from its canonical form. With `exact` the text has to be that form already. Raises BadArguments.
+    They are read from its canonical form. With `exact` the text must already have that form. Raises BadArguments.
     """
     if exact:
         return exact_arguments(text, spec.read, spec.dump)
@@ -233,7 +241,7 @@ def _refuse(name: str, faults: Sequence[str]) -> None:
 
 
 def _option_faults(spec: ToolSpec) -> list[str]:
-    """Return what is wrong with the fields of a tool, as sentences."""
+    """Return the faults in the fields of a tool, as sentences."""
     faults: list[str] = []
     for option, known in (("effect", Effect), ("progress", Progress)):
         if (value := getattr(spec, option)) not in get_args(known):
@@ -253,11 +261,11 @@ def _option_faults(spec: ToolSpec) -> list[str]:
 class _Signature(NamedTuple):
     takes_context: bool
     parameters: tuple[inspect.Parameter, ...]
-    """What the model fills, annotations resolved."""
+    """The parameters that the model fills, with resolved annotations."""
 
 
 def _function(target: object) -> object:
-    """Return the function that `target` ends in; its globals are where string annotations are looked up."""
+    """Return the innermost function of `target`; string annotations are resolved in its globals."""
     while not inspect.isroutine(target) or hasattr(target, "__wrapped__"):
         if isinstance(target, functools.partial):
             target = target.func
@@ -267,15 +275,15 @@ def _function(target: object) -> object:
 
 
 def _name_and_text(target: object) -> tuple[str, str]:
-    """Return name and docstring of a function; of the class, for an object with `__call__`."""
+    """Return name and docstring of a function, or of the class of an object with `__call__`."""
     function = _function(target)
     named = function if inspect.isroutine(target) or isinstance(target, functools.partial) else type(target)
     return getattr(named, "__name__", ""), function.__doc__ or named.__doc__ or ""
 
 
 def _is_async(target: object) -> bool:
-    """Whether calling gives a coroutine; `__wrapped__` says nothing: a sync wrapper may run it itself."""
-    asked = (target, getattr(type(target), "__call__", None))  # noqa: B004  the method itself is wanted
+    """Return whether a call gives a coroutine. `__wrapped__` does not count: a sync wrapper may run the coroutine."""
+    asked = (target, getattr(type(target), "__call__", None))  # noqa: B004  the method itself is needed
     return any(inspect.iscoroutinefunction(function) for function in asked)
 
 
@@ -283,7 +291,7 @@ def _signature(target: object, name: str) -> _Signature:
     """Read the parameters of a callable. Raises ConfigError for a type hint that cannot be resolved."""
     if not callable(target) or isinstance(target, type | ToolSpec):
         raise ConfigError(f"tool {name!r}: a {type(target).__name__} cannot become a tool; pass a function")
-    # What a partial binds by keyword is the host's (a key, a tenant): the model neither sees nor sets it.
+    # The host sets the keywords of a partial (a key, a tenant): the model neither sees nor sets them.
     bound = target.keywords if isinstance(target, functools.partial) else {}
     given = [p for p in inspect.signature(target).parameters.values() if p.name not in bound]
     parameters = _resolved(given, _function(target), name)
@@ -292,7 +300,7 @@ def _signature(target: object, name: str) -> _Signature:
 
 
 def _resolved(parameters: list[inspect.Parameter], function: object, name: str) -> list[inspect.Parameter]:
-    """Evaluate string annotations, all but the return type's: that may exist for type checkers only."""
+    """Evaluate string annotations except the return type, which may exist for type checkers only."""
 
     def holder() -> None: ...
 
@@ -309,7 +317,7 @@ def _resolved(parameters: list[inspect.Parameter], function: object, name: str) 
 
 
 def _signature_faults(target: object, parameters: Sequence[inspect.Parameter]) -> list[str]:
-    """Return why a model could not fill these parameters, as sentences."""
+    """Return the reasons why a model could not fill these parameters, as sentences."""
     faults: list[str] = []
     for p in parameters:
         if p.kind in {p.VAR_POSITIONAL, p.VAR_KEYWORD}:
@@ -326,7 +334,7 @@ def _signature_faults(target: object, parameters: Sequence[inspect.Parameter]) -
 
 
 def _schema_reader(name: str, schema: Mapping[str, Any]) -> Read:
-    """Build the check of a raw JSON schema. Raises ConfigError when it is none, or not one of an object."""
+    """Build the check of a raw JSON schema. Raises ConfigError if it is not a schema of an object."""
     try:
         check = checker(schema)
     except UnusableSchema as error:
@@ -341,7 +349,7 @@ def _schema_reader(name: str, schema: Mapping[str, Any]) -> Read:
     def read(text: str) -> dict[str, Any]:
         try:
             value = from_json(text)
-        except (TypeError, ValueError) as error:  # TypeError: text that has no UTF-8 form
+        except (TypeError, ValueError) as error:  # TypeError: text without a UTF-8 form
             raise BadArguments(f"the arguments are not one complete JSON object ({error})") from error
         if not isinstance(value, dict):
             raise BadArguments("the arguments are not one complete JSON object (Input should be an object)")

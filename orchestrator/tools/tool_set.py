@@ -1,8 +1,9 @@
-"""The tools of one agent, and how a turn's calls are run: concurrently, capped, none able to hurt another.
+"""Keep the tools of one agent and run the calls of a turn: concurrently, limited, isolated from each other.
 
-Results are known by their position in the turn. Call ids repeat and can be empty: nothing is keyed by them.
-A sync tool runs in a daemon thread of its own, not in a pool: one that never returns then neither takes a
-worker from others nor keeps the interpreter from exiting.
+A result is identified by its position in the turn. Call ids repeat and can be empty, so nothing uses them as a key.
+
+Each sync tool runs in its own daemon thread, not in a pool: a tool that never returns then neither blocks a worker of
+other tools nor keeps the interpreter from exiting.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ _SYSTEM_CLOCK = SystemClock()
 
 
 ContextFor: TypeAlias = Callable[[ToolCall, int], ToolContext]
-"""Makes the context of the call at a position: anew for each call, and only for tools that take one."""
+"""Makes the context of the call at a position: a new one for each call, and only for tools that take one."""
 Before: TypeAlias = Callable[[ToolCall], Awaitable[ToolCall | ToolResult | None]]
-"""Sees a call about to run: a call runs in its place, a result stands for it, None changes nothing."""
+"""Receives a call before it runs. It returns a replacement call, a result instead of the call, or None."""
 After: TypeAlias = Callable[[ToolResult], Awaitable[ToolResult | None]]
-"""Sees a result that is to stand, and may replace it."""
+"""Receives a result before it is stored, and may replace it."""
 
 
 def canonical_call(spec: ToolSpec, call: ToolCall, position: int) -> ToolCall | ToolResult:
-    """Return a call with its arguments in canonical form, or the error result that answers it instead."""
+    """Return a call with its arguments in canonical form, or an error result that answers it instead."""
     try:
         text = canonical_arguments(spec, call.arguments)
     except Exception as error:  # noqa: BLE001 - the tool's own validators may raise anything
@@ -58,9 +59,9 @@ def canonical_call(spec: ToolSpec, call: ToolCall, position: int) -> ToolCall | 
 
 
 class ToolSet:
-    """Tools by name. Raises ConfigError for a name that stands twice or that no model could call.
+    """Tools by name. Raises ConfigError for a duplicate name or a name that no model could call.
 
-    `max_concurrency` of a tool counts over all runs that share the set, within one event loop.
+    The `max_concurrency` of a tool counts over all runs that share the set, within one event loop.
     """
 
     def __init__(
@@ -82,11 +83,11 @@ class ToolSet:
                 )
 
     def find(self, name: str) -> ToolSpec | None:
-        """Return the tool of exactly this name, else of this name in other capitals, else None."""
+        """Return the tool with exactly this name, else with this name in other capitals, else None."""
         return self._exact.get(name) or self._folded.get(name.casefold())
 
     def unknown(self, call: ToolCall, position: int = 0) -> ToolResult:
-        """Answer a call of a tool that does not exist, naming up to three like it."""
+        """Answer a call of an unknown tool; name up to three similar tools."""
         close = difflib.get_close_matches(call.name.casefold(), self._folded, n=_SUGGESTIONS)
         names = ", ".join(repr(self._folded[name].name) for name in close)
         why = f"there is no tool {call.name!r}" + (f"; did you mean {names}?" if names else "")
@@ -101,10 +102,10 @@ class ToolSet:
         waited: float = 0.0,
         exact: bool = False,
     ) -> Coroutine[Any, Any, ToolResult]:
-        """Run one call. What goes wrong with it becomes an error result; only cancellation passes through.
+        """Run one call. Any error becomes an error result; only a cancellation passes through.
 
-        `waited` is how long (seconds) the call has waited already; it counts as queued. With `exact` the arguments are
-        in canonical form: a call that its tool reads otherwise does not run.
+        `waited` is the seconds that the call has waited already; they count as queued. With `exact` the arguments are
+        in canonical form: a call that its tool would read in another way does not run.
         """
         spec = self.find(call.name)
         if spec is None:
@@ -125,7 +126,7 @@ class ToolSet:
         *,
         exact: bool = False,
     ) -> ToolResult:
-        """Run one call as soon as its tool has a slot."""
+        """Run one call when its tool has a free slot."""
         asked = self._clock.monotonic()
         async with self._slot(spec):
             waited += self._clock.monotonic() - asked
@@ -142,12 +143,13 @@ class ToolSet:
         done: list[ToolResult | None] | None = None,
         exact: bool = False,
     ) -> list[ToolResult]:
-        """Run the calls of one turn, at most `max_concurrent` at a time (0 = no cap); results in call order.
+        """Run the calls of one turn and return their results in call order.
 
-        `done` has one place for each call and is filled as results come, so it outlives a cancellation; a
-        filled place is left alone and its call not run. On cancellation async tools are cancelled and joined,
-        waiting calls never start, threads go on alone with `cancelled` set. An exception of `before` or
-        `after` ends the turn the same way and is raised. `exact` is that of `execute`.
+        `max_concurrent` limits the concurrent calls (0: no limit). `before` and `after` receive each call and each
+        result. `done` has one place per call, filled as results arrive, so it survives a cancellation; the call of a
+        filled place does not run. On cancellation async tools are cancelled and joined, waiting calls never start,
+        and threads continue alone with `cancelled` set. An exception of `before` or `after` ends the turn in the same
+        way and is raised. `exact` is that of `execute`.
         """
         done = [None] * len(calls) if done is None else done
         if len(done) != len(calls):
@@ -156,7 +158,7 @@ class ToolSet:
         cancelled = cancellations()
         try:
             if len(calls) > 1:
-                # Each has a task of its own, also where it runs alone: what it leaves there stays there.
+                # Each call has its own task, even if it runs alone, so that its context variables stay in it.
                 for group in self._groups(calls, done):
                     await turn.together(group, max_concurrent)
             elif done and done[0] is None:
@@ -166,13 +168,13 @@ class ToolSet:
                 raise asyncio.CancelledError from error
             raise
         if cancelled():
-            raise asyncio.CancelledError  # a tool swallowed it; the run must not go on for that
+            raise asyncio.CancelledError  # a tool swallowed the cancellation; the run must stop all the same
         return turn.results()
 
     async def take_back(self, call: ToolCall, position: int, context_for: ContextFor) -> None:
-        """Undo a call that may have run, with its tool's `undo`, within its timeout. Raises what that raises.
+        """Revert a call that may have run, with the `undo` of its tool and within its timeout.
 
-        Raises ConfigError for a tool that has none.
+        Raises ConfigError for a tool without `undo`, and the errors of `undo`.
         """
         spec = self.find(call.name)
         if spec is None or spec.undo is None:
@@ -183,7 +185,7 @@ class ToolSet:
             raise RunError(f"undo of {spec.name!r} failed: {result.content}")
 
     def _groups(self, calls: Sequence[ToolCall], done: Sequence[ToolResult | None]) -> Iterator[list[int]]:
-        """Part the open positions into groups that run one after the other; a sequential tool is its own."""
+        """Split the open positions into groups that run one after the other; a sequential tool is its own group."""
         group: list[int] = []
         for position, call in enumerate(calls):
             if done[position] is not None:
@@ -249,7 +251,7 @@ class ToolSet:
 
 @dataclass(slots=True)
 class _Turn:
-    """The calls of one turn on their way to results."""
+    """The running calls of one turn."""
 
     tools: ToolSet
     clock: Clock
@@ -258,28 +260,28 @@ class _Turn:
     before: Before | None
     after: After | None
     done: list[ToolResult | None]
-    """One place for each call, filled as results come."""
+    """One place for each call, filled as results arrive."""
     exact: bool
 
     async def one(self, position: int, waited: float = 0.0) -> None:
-        """Run one call, with the middleware round it."""
+        """Run one call with its middleware."""
         call = self.calls[position]
         changed = None if self.before is None else await self.before(call)
         if isinstance(changed, ToolResult):
-            # The middleware knows no positions, and the transcript pairs by the call as it was asked.
+            # The middleware knows no positions, and the transcript pairs a result with the call that the model made.
             result = replace(changed, call=call, position=position)
         else:
             runs = call if changed is None else replace(changed, id=call.id)
             result = await self.tools.execute(
                 runs, position, self.context_for, waited=waited, exact=self.exact
             )
-        # Kept before `after` is asked: a cancellation there must not lose what has happened.
+        # Stored before `after` runs: a cancellation there must not lose the result.
         self.done[position] = result
         if self.after is not None and (replaced := await self.after(result)) is not None:
             self.done[position] = replace(replaced, position=position)
 
     async def together(self, positions: Sequence[int], max_concurrent: int) -> None:
-        """Run calls side by side. A task each, so that context variables set by one do not reach another."""
+        """Run calls concurrently, each in its own task, so that context variables do not reach another call."""
         group = _Group(asyncio.Semaphore(max_concurrent or len(positions)))
         asked = self.clock.monotonic()
         owner = here()
@@ -295,7 +297,7 @@ class _Turn:
             raise group.failures[0]
 
     def results(self) -> list[ToolResult]:
-        """Return all results in call order. Raises RunError when one is missing."""
+        """Return all results in call order. Raises RunError if one is missing."""
         found = [result for result in self.done if result is not None]
         if len(found) < len(self.done):
             raise RunError("a before or after callback raised CancelledError, but nobody cancelled the turn")
@@ -304,20 +306,20 @@ class _Turn:
 
 @dataclass(slots=True)
 class _Group:
-    """Calls that run side by side; when one raises, the others are cancelled."""
+    """Calls that run concurrently; if one raises, the others are cancelled."""
 
     slots: asyncio.Semaphore
     tasks: list[AbandonableTask[None]] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
 
     async def slotted(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Run a call as soon as there is a slot, and keep what it raises."""
+        """Run a call when a slot is free, and keep its exception."""
         try:
             async with self.slots:
                 await call()
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001  raised by the turn, once the others have ended
+        except BaseException as error:  # noqa: BLE001  raised by the turn after the others have ended
             self.failures.append(error)
             asyncio.get_running_loop().call_soon(self._stop)
 
@@ -335,7 +337,7 @@ def _invoke(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mapping[str
 async def _invoke_sync(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mapping[str, Any]) -> object:
     stop = bound[0].cancelled.set if bound else None
     value = await _in_thread(functools.partial(spec.call, *bound, **arguments), spec, stop)
-    # A sync wrapper round an async function gives its coroutine.
+    # A sync wrapper around an async function returns its coroutine.
     return await host_call(value, spec.kind, spec.name) if inspect.isawaitable(value) else value
 
 
@@ -351,9 +353,10 @@ async def _in_thread(
 
 
 def _cancels() -> int:
-    """Return how often the running task was asked to cancel and nobody took that back.
+    """Return the number of pending cancellations of the running task.
 
-    Counted by the task, not by `cancellations`: a time limit that a hook set round its calls cancels its task only.
+    The task counts them, not `cancellations`: a time limit that a hook sets around its calls cancels only its own
+    task.
     """
     owner = here()
     if owner is not None:
@@ -363,9 +366,10 @@ def _cancels() -> int:
 
 
 def _is_the_tools_own(error: BaseException, before: int) -> bool:
-    """Tell what a tool raised from a cancellation that somebody sent us, and find exits hidden in groups.
+    """Return whether the tool itself raised an error, in contrast to a cancellation from outside; unpack groups.
 
-    `before` is what `_cancels` said when the call began: a task group that failed earlier leaves a count on 3.11.
+    `before` is the value of `_cancels` at the start of the call: on 3.11 a task group that failed earlier leaves a
+    count.
     """
     if isinstance(error, Exception):
         return True

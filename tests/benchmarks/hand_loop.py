@@ -25,13 +25,13 @@ async def hand_loop(
         if not calls:
             return messages
         if len(calls) == 1:
-            messages.append(await _run(tools, calls[0]))
+            messages.append(await run_tool(tools, calls[0]))
         else:
-            messages += await asyncio.gather(*(_run(tools, call) for call in calls))
+            messages += await asyncio.gather(*(run_tool(tools, call) for call in calls))
     raise RuntimeError("max iterations without final response")
 
 
-async def _run(tools: Mapping[str, Tool], call: ToolCall) -> Message:
+async def run_tool(tools: Mapping[str, Tool], call: ToolCall) -> Message:
     try:
         result = await tools[call.name](**json.loads(call.arguments or "{}"))
         content = result if isinstance(result, str) else json.dumps(result)

@@ -20,6 +20,7 @@ from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from tests.benchmarks.hand_loop import hand_loop
+from tests.benchmarks.hand_telemetry import HandTelemetry, watched_hand_loop
 from tests.benchmarks.workload import PacedLLM, look_up
 
 Contestant = Callable[[PacedLLM], Awaitable[object]]
@@ -67,6 +68,16 @@ async def sample(case: Case, contestant: Contestant) -> Sample:
 async def by_hand(llm: PacedLLM) -> object:
     """The yardstick."""
     return await hand_loop(llm, {"look_up": look_up.call}, (look_up,), "go", 1_000_000)
+
+
+def watched_by_hand(log: BinaryIO) -> Contestant:
+    """Return the hand-written loop with the same telemetry as ours."""
+    telemetry = HandTelemetry(log, CollectorRegistry())
+
+    async def run(llm: PacedLLM) -> object:
+        return await watched_hand_loop(llm, {"look_up": look_up.call}, (look_up,), "go", 1_000_000, telemetry)
+
+    return run
 
 
 class Relay:
@@ -117,8 +128,11 @@ class Figures:
 
     case: Case
     hand_us: float
+    watched_us: float
+    """The hand-written loop with the same telemetry."""
     bare_us: float
     full_us: float
+    watched_ratio: float
     bare_ratio: float
     full_ratio: float
     spread: tuple[float, float]
@@ -128,6 +142,8 @@ class Figures:
     hand_p95_ms: float
     full_p95_ms: float
     p95_ratio: float
+    watched_p95_ratio: float
+    """Full by the hand-written loop with the same telemetry."""
 
 
 def run_case(case: Case) -> Figures:
@@ -139,6 +155,7 @@ def run_case(case: Case) -> Figures:
     ):
         contestants: dict[str, Contestant] = {
             "hand": by_hand,
+            "watched": watched_by_hand(log),
             "bare": machine(None),
             "full": durable(log, Path(disk)) if case.journalled else machine(log),
         }
@@ -157,26 +174,28 @@ def _figures(case: Case, samples: dict[str, list[Sample]]) -> Figures:
     }
     ratios = {
         name: [one.per_turn / hand.per_turn for one, hand in zip(samples[name], samples["hand"], strict=True)]
-        for name in ("bare", "full")
+        for name in ("watched", "bare", "full")
     }
     p50, p95 = ({name: _quantile(samples[name], q) * 1e3 for name in ("hand", "full")} for q in (50, 95))
-    p95_ratios = [
-        _percentile(one.iterations, 95) / _percentile(hand.iterations, 95)
-        for one, hand in zip(samples["full"], samples["hand"], strict=True)
-    ]
     return Figures(
-        case,
-        per_turn["hand"],
-        per_turn["bare"],
-        per_turn["full"],
-        statistics.median(ratios["bare"]),
-        statistics.median(ratios["full"]),
-        (min(ratios["full"]), max(ratios["full"])),
-        p50["hand"],
-        p50["full"],
-        p95["hand"],
-        p95["full"],
-        statistics.median(p95_ratios),
+        case=case,
+        **{f"{name}_us": value for name, value in per_turn.items()},
+        **{f"{name}_ratio": statistics.median(values) for name, values in ratios.items()},
+        spread=(min(ratios["full"]), max(ratios["full"])),
+        hand_p50_ms=p50["hand"],
+        full_p50_ms=p50["full"],
+        hand_p95_ms=p95["hand"],
+        full_p95_ms=p95["full"],
+        p95_ratio=_p95_ratio(samples["full"], samples["hand"]),
+        watched_p95_ratio=_p95_ratio(samples["full"], samples["watched"]),
+    )
+
+
+def _p95_ratio(ours: Sequence[Sample], theirs: Sequence[Sample]) -> float:
+    """Return the median of the ratios of the rounds."""
+    return statistics.median(
+        _percentile(one.iterations, 95) / _percentile(other.iterations, 95)
+        for one, other in zip(ours, theirs, strict=True)
     )
 
 

@@ -1,16 +1,24 @@
 from __future__ import annotations
 
-import pytest
+import io
+import json
 
+import pytest
+from prometheus_client import CollectorRegistry
+
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.telemetry.log import TransitionLog
 from tests.benchmarks import trigger, typed
+from tests.benchmarks.hand_telemetry import HandTelemetry, watched_hand_loop
 from tests.benchmarks.measure import Case, run_case
+from tests.benchmarks.workload import PacedLLM, look_up
 
 
 @pytest.mark.parametrize("tools", [0, 1, 5])
 def test_every_contestant_does_the_whole_workload_and_is_measured(tools: int) -> None:
     figures = run_case(Case("small", turns=3, tools=tools, latency=0.001, rounds=2))
 
-    assert min(figures.hand_us, figures.bare_us, figures.full_us) > 1_000 / 2
+    assert min(figures.hand_us, figures.watched_us, figures.bare_us, figures.full_us) > 1_000 / 2
     assert figures.spread[0] <= figures.full_ratio <= figures.spread[1]
     assert figures.hand_p50_ms >= 1
     assert figures.full_p95_ms >= figures.full_p50_ms
@@ -41,3 +49,22 @@ def test_the_typed_machine_and_the_kernels_own_make_the_same_transitions() -> No
 def test_a_transition_of_the_typed_machine_costs_at_most_a_third_more_than_the_kernels_own() -> None:
     ratio = min(typed.measure(turns=1_000, rounds=7).best_ratio for _ in range(3))
     assert ratio <= typed.AIM
+
+
+async def test_the_hand_written_loop_with_telemetry_writes_our_lines_and_counts_each_turn() -> None:
+    registry, log = CollectorRegistry(), io.BytesIO()
+    agent = Orchestrator(
+        PacedLLM(3, 1, 0.0), tools=[look_up], observers=[TransitionLog(ours := io.BytesIO())]
+    )
+    await agent.run("go")
+    await watched_hand_loop(
+        PacedLLM(3, 1, 0.0), {"look_up": look_up.call}, (look_up,), "go", 9, HandTelemetry(log, registry)
+    )
+
+    theirs = list(map(json.loads, log.getvalue().splitlines()))
+    lines = map(json.loads, ours.getvalue().splitlines())
+    turns = [one for one in lines if one["msg"] == "fsm.transition" and one["from_state"] != "init"]
+    assert [list(one) for one in theirs[:12]] == [list(one) for one in turns[:12]]
+    assert [one["fsm_event"] for one in theirs[:12]] == [one["fsm_event"] for one in turns[:12]]
+    assert registry.get_sample_value("iteration_duration_seconds_count", {"machine": "by_hand"}) == 3
+    assert registry.get_sample_value("llm_tokens_total", {"model": "paced", "direction": "input"}) == 4 * 900

@@ -165,9 +165,11 @@ def test_an_aim_is_reached_at_its_bound_missed_beyond_it_and_never_guessed() -> 
         told = {"workloads": [{"name": "50 turns, 1 tool", "contestants": figures}]}
         return [line.strip() for line in aims.lines(told)]
 
-    assert lines(6.0)[0] == "reached  a turn, by the hand-written loop's: 6 (aim: at most 6)"
-    assert lines(6.01)[0] == "not reached  a turn, by the hand-written loop's: 6.01 (aim: at most 6)"
-    assert all(line.startswith("not measured  ") for line in lines(6.0)[1:])
+    bound = aims.AIMS[0].bound
+    name = "a turn, by the hand-written loop's"
+    assert lines(bound)[0] == f"reached  {name}: {bound:g} (aim: at most {bound:g})"
+    assert lines(bound + 0.01)[0] == f"not reached  {name}: {bound + 0.01:g} (aim: at most {bound:g})"
+    assert all(line.startswith("not measured  ") for line in lines(bound)[1:])
 
 
 def test_a_part_that_names_no_case_says_what_there_is(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import CompletionError, LimitReached
-from orchestrator.kernel.record import Attempt
+from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Message, Response
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.limits import OFF
@@ -66,7 +66,7 @@ def test_feedback_stands_after_the_answer_and_replaces_the_last_pair() -> None:
         "Your answer could not be used (attempt 2 of 2)",
     ]
     assert "issue 2. Answer again as JSON that fits the schema" in run.ctx.messages[-1].text
-    assert [fact.outcome for fact in facts(run, Attempt)] == ["retry", "retry"]
+    assert [fact.outcome for fact in facts(run, OperationAttempt)] == ["retry", "retry"]
 
 
 def test_the_pair_is_replaced_wherever_it_stands() -> None:
@@ -90,7 +90,7 @@ def test_two_retries_are_two(limit: int, made: int, asks: bool) -> None:
         with pytest.raises(CompletionError, match=f"no usable final answer after {made} retries: issue"):
             answer.request_another(run, "issue")
         assert run.ctx.fault == "completion_invalid"
-        assert [fact.outcome for fact in facts(run, Attempt)] == ["exhausted"]
+        assert [fact.outcome for fact in facts(run, OperationAttempt)] == ["exhausted"]
 
 
 def test_another_limit_ends_the_asking_and_leaves_the_history_as_it_was() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.kernel.record import Attempt
+from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Message, ToolCall
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.telemetry.scope import scope
@@ -101,4 +101,4 @@ async def test_everything_since_the_beginning_becomes_one_message() -> None:
     context = run.ctx.context
     assert (context.tokens, context.warned, context.compacted_at) == (0, 0, 7)
     assert (run.ctx.completion.mark, run.ctx.spent.compactions) == (-1, 1)
-    assert [(fact.operation, fact.outcome) for fact in facts(run, Attempt)] == [("compaction", "ok")]
+    assert [(fact.operation, fact.outcome) for fact in facts(run, OperationAttempt)] == [("compaction", "ok")]

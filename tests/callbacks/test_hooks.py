@@ -14,7 +14,7 @@ from orchestrator.llm.message import Message, Response, Usage
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import OFF
-from orchestrator.machines.llm_loop.model import Event
+from orchestrator.machines.llm_loop.model import LoopEvent
 from orchestrator.providers.scripted import call
 from orchestrator.telemetry.scope import scope
 from orchestrator.tools.result import ToolResult
@@ -41,14 +41,14 @@ def test_the_modules_fit_the_table() -> None:
 
 async def test_init_asks_memory_and_starts() -> None:
     run = loop_run(memory=Notebook(Message("system", "known")))
-    assert await enter.enter_init(run) is Event.START_LOOP
+    assert await enter.enter_init(run) is LoopEvent.START_LOOP
     assert run.ctx.messages == [Message("system", "known"), USER]
 
 
 async def test_await_llm_asks_and_takes_the_answer() -> None:
     run = loop_run(script=["hi"])
     with scope({}):
-        assert await enter.enter_await_llm(run) is Event.LLM_RESPONSE
+        assert await enter.enter_await_llm(run) is LoopEvent.LLM_RESPONSE
     assert (run.ctx.iteration, run.ctx.messages[-1].text) == (1, "hi")
 
 
@@ -70,21 +70,23 @@ async def test_await_llm_compacts_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("calls", "event"), [((), Event.RESPONSE_NO_TOOL), ((call("x"),), Event.RESPONSE_WITH_TOOLS)]
+    ("calls", "event"), [((), LoopEvent.RESPONSE_NO_TOOL), ((call("x"),), LoopEvent.RESPONSE_WITH_TOOLS)]
 )
-async def test_evaluate_response_tells_calls_from_an_answer(calls: tuple[object, ...], event: Event) -> None:
+async def test_evaluate_response_tells_calls_from_an_answer(
+    calls: tuple[object, ...], event: LoopEvent
+) -> None:
     run = loop_run()
     run.ctx.response = Response("hi", calls)  # type: ignore[arg-type]
     assert await enter.enter_evaluate_response(run) is event
 
 
 async def test_evaluate_response_of_nothing_is_an_answer() -> None:
-    assert await enter.enter_evaluate_response(loop_run()) is Event.RESPONSE_NO_TOOL
+    assert await enter.enter_evaluate_response(loop_run()) is LoopEvent.RESPONSE_NO_TOOL
 
 
 async def test_process_tools_runs_the_calls_and_leaving_it_puts_down_their_results() -> None:
     run = answered(loop_run(tools=[look]), call("look"))
-    assert await enter.enter_process_tools(run) is Event.TOOLS_EXECUTED
+    assert await enter.enter_process_tools(run) is LoopEvent.TOOLS_EXECUTED
     assert run.ctx.messages[-1].role == "assistant"
     await leave.leave_process_tools(run)
     assert run.ctx.messages[-1].text == "seen"
@@ -92,7 +94,7 @@ async def test_process_tools_runs_the_calls_and_leaving_it_puts_down_their_resul
 
 async def test_update_budgets_goes_on_while_every_guard_agrees() -> None:
     run = loop_run(limits=replace(OFF, max_iterations=5, max_cost=1.0))
-    assert await enter.enter_update_budgets(run) is Event.BUDGET_OK
+    assert await enter.enter_update_budgets(run) is LoopEvent.BUDGET_OK
     (told,) = facts(run, BudgetChecked)
     assert [verdict.guard for verdict in told.verdicts] == ["cost", "iterations"]
     assert run.ctx.verdict is None
@@ -101,14 +103,14 @@ async def test_update_budgets_goes_on_while_every_guard_agrees() -> None:
 async def test_update_budgets_ends_the_run_at_the_first_refusal() -> None:
     run = loop_run(limits=replace(OFF, max_cost=1.0))
     run.ctx.spent.usage = Usage(cost=2.0)
-    assert await enter.enter_update_budgets(run) is Event.BUDGET_EXCEEDED
+    assert await enter.enter_update_budgets(run) is LoopEvent.BUDGET_EXCEEDED
     assert run.ctx.verdict == COST
 
 
 async def test_update_budgets_keeps_the_refusal_of_a_call() -> None:
     run = loop_run(limits=replace(OFF, max_iterations=1))
     run.ctx.iteration, run.ctx.verdict = 1, COST
-    assert await enter.enter_update_budgets(run) is Event.BUDGET_EXCEEDED
+    assert await enter.enter_update_budgets(run) is LoopEvent.BUDGET_EXCEEDED
     assert run.ctx.verdict is COST
     assert facts(run, BudgetChecked)[0].verdicts[0] is COST
 
@@ -116,13 +118,13 @@ async def test_update_budgets_keeps_the_refusal_of_a_call() -> None:
 async def test_update_budgets_wraps_up_where_a_turn_is_kept_back() -> None:
     run = loop_run(limits=replace(OFF, max_cost=3.0, wrap_up_turns=1, wrap_up_share=0.5))
     run.ctx.spent.usage = Usage(cost=2.0)
-    assert await enter.enter_update_budgets(run) is Event.BUDGET_OK
+    assert await enter.enter_update_budgets(run) is LoopEvent.BUDGET_OK
     assert run.ctx.wrapping_up
 
 
 async def test_update_budgets_starts_over_a_run_that_is_stuck() -> None:
     run = loop_run(limits=replace(OFF, max_restarts=1, restart_stall_threshold=1))
-    for expected in (Event.BUDGET_OK, Event.RESTART_LOOP):
+    for expected in (LoopEvent.BUDGET_OK, LoopEvent.RESTART_LOOP):
         answered(run, call("look"))
         run.ctx.results = [ToolResult(call("look"), 0, "same")]
         assert await enter.enter_update_budgets(run) is expected
@@ -132,8 +134,8 @@ async def test_update_budgets_starts_over_a_run_that_is_stuck() -> None:
 
 async def test_handle_completion_takes_an_answer_or_asks_again() -> None:
     run = answered(loop_run(output=OutputSpec.of(int), limits=replace(OFF, completion_retries=1)), text="x")
-    assert await enter.enter_handle_completion(run) is Event.COMPLETION_RETRY
-    assert await enter.enter_handle_completion(answered(run, text="7")) is Event.COMPLETION_SUCCESS
+    assert await enter.enter_handle_completion(run) is LoopEvent.COMPLETION_RETRY
+    assert await enter.enter_handle_completion(answered(run, text="7")) is LoopEvent.COMPLETION_SUCCESS
     assert run.ctx.output == 7
 
 

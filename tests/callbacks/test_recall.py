@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.kernel.record import Attempt
+from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.providers.scripted import call
@@ -68,7 +68,9 @@ async def test_what_cannot_be_stored_degrades_the_run(what: str) -> None:
     run = answered(loop_run(memory=memory, limits=QUICK), text="done")
     await recall.store(run)
     assert run.ctx.degraded
-    assert [(fact.operation, fact.outcome) for fact in facts(run, Attempt)] == [("memory", "exhausted")]
+    assert [(fact.operation, fact.outcome) for fact in facts(run, OperationAttempt)] == [
+        ("memory", "exhausted")
+    ]
 
 
 async def test_zero_seconds_are_no_deadline() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import LimitReached, LLMError
-from orchestrator.kernel.record import Attempt, LLMCall
+from orchestrator.kernel.record import LLMCall, OperationAttempt
 from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import OFF
@@ -72,7 +72,7 @@ async def test_each_try_is_a_fact_and_the_last_error_is_raised_itself() -> None:
     with pytest.raises(LLMError) as caught:
         await turn.ask(run, turn.compose(run))
     assert caught.value is errors[-1]
-    tries = [(fact.outcome, fact.number, fact.delay) for fact in facts(run, Attempt)]
+    tries = [(fact.outcome, fact.number, fact.delay) for fact in facts(run, OperationAttempt)]
     assert tries == [("retry", 1, 1.0), ("retry", 2, 2.0), ("exhausted", 3, 0.0)]
     assert [fact.outcome for fact in facts(run, LLMCall)] == ["rate_limited"] * 3
     assert (run.ctx.spent.retries, run.ctx.fault, run.ctx.verdict) == (2, "llm_error", None)

@@ -20,7 +20,8 @@ import asyncio
 import threading
 import time
 
-from orchestrator import LLMError, Response, ScriptedLLM, ToolCall, tool
+from orchestrator import LLMError, Response, ToolCall, tool
+from orchestrator.testing import ScriptedLLM
 from orchestrator.providers.scripted import call
 
 

@@ -38,7 +38,8 @@ def marked(text: str) -> bool:
 
 
 MODELS = f"""
-from orchestrator import LLMError, Response, ScriptedLLM, ToolCall, tool
+from orchestrator import LLMError, Response, ToolCall, tool
+from orchestrator.testing import ScriptedLLM
 from orchestrator.providers.scripted import call
 
 P = {HOSTILE!r} + chr(0)

@@ -18,7 +18,8 @@ from tests.cli.recorded import JOURNAL
 AGENTS = '''
 from pathlib import Path
 
-from orchestrator import FunctionLLM, tool
+from orchestrator import tool
+from orchestrator.testing import FunctionLLM
 from orchestrator.providers.scripted import call
 
 

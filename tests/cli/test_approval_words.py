@@ -17,18 +17,25 @@ from orchestrator.cli.approval.progress import Steps, line, output_lines
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import visible
 from orchestrator.errors import ConfigError
-from orchestrator.machines.approval.model import State
-from orchestrator.machines.approval.plan import FileChange, Plan, PlanStep, StepKind
+from orchestrator.machines.approval.model import ApprovalState
+from orchestrator.machines.approval.plan import ApprovalPlan, FileChange, PlanStep, StepKind
 from orchestrator.runtime.approval.preview import FileDiff
-from orchestrator.runtime.approval.status import Drift, Question, RecoveryNote, Status, StepFact, StepState
+from orchestrator.runtime.approval.status import (
+    Drift,
+    IntentQuestion,
+    RecoveryNote,
+    Status,
+    StepFact,
+    StepState,
+)
 
 CREATE = PlanStep(id="1", kind=StepKind.CREATE, files=(FileChange(path="a b.txt", content="x\n"),))
 RUN = PlanStep(id="10", kind=StepKind.RUN, argv=("echo", "a b"), timeout=5)
-PLAN = Plan(id="plan-1", version=2, goal="Two things.", steps=(CREATE, RUN))
+PLAN = ApprovalPlan(id="plan-1", version=2, goal="Two things.", steps=(CREATE, RUN))
 
 
 def told(**members: Any) -> list[str]:
-    return list(standing.lines(Status(**{"state": State.IDLE, **members}), None))
+    return list(standing.lines(Status(**{"state": ApprovalState.IDLE, **members}), None))
 
 
 def test_a_project_where_nothing_happened_is_one_line() -> None:
@@ -37,7 +44,7 @@ def test_a_project_where_nothing_happened_is_one_line() -> None:
 
 def test_a_plan_is_told_with_each_step_and_how_it_stands() -> None:
     steps = (StepState("1", "done"), StepState("10", "unknown"))
-    assert told(state=State.PAUSED, plan=PLAN, plan_status="approved", steps=steps) == [
+    assert told(state=ApprovalState.PAUSED, plan=PLAN, plan_status="approved", steps=steps) == [
         "state: Paused",
         "plan: plan-1 version 2, approved",
         "   1  done     create a b.txt",
@@ -49,26 +56,28 @@ def test_a_plan_is_told_with_each_step_and_how_it_stands() -> None:
     ("left", "said"), [(1800, "expires in 30m ("), (90, "expires in 90s ("), (-1, "now")]
 )
 def test_a_plan_that_waits_says_how_long_it_may(left: float, said: str) -> None:
-    status = Status(state=State.AWAITING_APPROVAL, plan=PLAN, plan_status="pending", expires_at=1000 + left)
+    status = Status(
+        state=ApprovalState.AWAITING_APPROVAL, plan=PLAN, plan_status="pending", expires_at=1000 + left
+    )
     assert said in next(standing.plan_lines(status, now=1000.0))
 
 
 def test_a_plan_that_never_expires_says_nothing_of_it() -> None:
-    status = Status(state=State.AWAITING_APPROVAL, plan=PLAN, plan_status="pending")
+    status = Status(state=ApprovalState.AWAITING_APPROVAL, plan=PLAN, plan_status="pending")
     assert next(standing.plan_lines(status)) == "plan: plan-1 version 2, pending"
 
 
 def test_what_was_understood_is_asked_about_with_how_sure_that_is() -> None:
-    question = Question("Really?", {"kind": "AddFeature", "summary": "A note"}, 0.7)
+    question = IntentQuestion("Really?", {"kind": "AddFeature", "summary": "A note"}, 0.7)
     assert told(question=question)[1:] == [
         "understood: AddFeature, A note",
         "question: Really? (confidence 0.70)",
     ]
-    assert told(question=Question("Say it in other words."))[1:] == ["question: Say it in other words."]
+    assert told(question=IntentQuestion("Say it in other words."))[1:] == ["question: Say it in other words."]
 
 
 def test_work_whose_process_died_is_told_as_nobodys() -> None:
-    assert told(state=State.EXECUTING, crashed=True) == [
+    assert told(state=ApprovalState.EXECUTING, crashed=True) == [
         "state: Executing",
         "at work: nobody; the process that worked on it ended before its work did",
     ]
@@ -85,7 +94,7 @@ def test_an_error_says_code_place_reason_and_the_way_out() -> None:
         "step": "1",
         "path": "a.txt",
     }
-    assert told(state=State.FAILED, error=error)[1:] == [
+    assert told(state=ApprovalState.FAILED, error=error)[1:] == [
         "error: VAL-003 step 1: file a.txt: a diff does not fit",
         "  detail: line 3",
         "  validation, error; way out: Retry",
@@ -155,14 +164,16 @@ def test_what_can_be_done_is_told_as_commands_that_can_be_typed_here() -> None:
 @pytest.mark.parametrize(
     ("state", "plan_status", "code", "carried"),
     [
-        (State.IDLE, "completed", Exit.COMPLETED, Exit.COMPLETED),
-        (State.IDLE, "cancelled", Exit.COMPLETED, Exit.CANCELLED),
-        (State.PAUSED, "approved", Exit.PARTIAL, Exit.PARTIAL),
-        (State.FAILED, "failed", Exit.FAILED, Exit.FAILED),
-        (State.AWAITING_APPROVAL, "pending", Exit.COMPLETED, Exit.COMPLETED),
+        (ApprovalState.IDLE, "completed", Exit.COMPLETED, Exit.COMPLETED),
+        (ApprovalState.IDLE, "cancelled", Exit.COMPLETED, Exit.CANCELLED),
+        (ApprovalState.PAUSED, "approved", Exit.PARTIAL, Exit.PARTIAL),
+        (ApprovalState.FAILED, "failed", Exit.FAILED, Exit.FAILED),
+        (ApprovalState.AWAITING_APPROVAL, "pending", Exit.COMPLETED, Exit.COMPLETED),
     ],
 )
-def test_the_exit_code_says_how_it_ended(state: State, plan_status: str, code: Exit, carried: Exit) -> None:
+def test_the_exit_code_says_how_it_ended(
+    state: ApprovalState, plan_status: str, code: Exit, carried: Exit
+) -> None:
     status = Status(state=state, plan_status=plan_status)
     assert (standing.code(status), standing.carried(status)) == (code, carried)
 

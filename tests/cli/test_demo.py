@@ -1,4 +1,4 @@
-"""`make demo-approval`: shown on a pseudo-terminal, and what the README shows of it."""
+"""`make demo-approval`: shown on a pseudo-terminal, and what the guide shows of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from orchestrator.cli.docs import read_guide
 
 pytestmark = pytest.mark.campaign
 
@@ -37,8 +39,8 @@ def normal(text: str) -> list[str]:
     return text.strip().splitlines()
 
 
-def in_readme(name: str = "demo-approval") -> str:
-    text = (ROOT / "README.md").read_text()
+def in_guide(topic: str, name: str) -> str:
+    text = read_guide(topic)
     found = re.search(rf"<!-- {name} -->\n```text\n(.*?)```\n<!-- /{name} -->", text, re.DOTALL)
     assert found is not None
     return found[1]
@@ -79,7 +81,7 @@ def _read(terminal: int) -> bytes:
 
 
 def test_the_readme_shows_what_the_demonstration_prints(transcript: str) -> None:
-    assert normal(in_readme()) == normal(transcript)
+    assert normal(in_guide("approvals", "demo-approval")) == normal(transcript)
 
 
 def test_the_story_has_one_kill_one_answer_that_counts_and_one_effect(transcript: str) -> None:

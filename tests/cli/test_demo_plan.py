@@ -1,4 +1,4 @@
-"""`make demo-plan`: shown on a pseudo-terminal, and what the README shows of it."""
+"""`make demo-plan`: shown on a pseudo-terminal, and what the guide shows of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.cli.test_demo import ROOT, in_readme, normal, shown_on_a_terminal
+from tests.cli.test_demo import ROOT, in_guide, normal, shown_on_a_terminal
 
 pytestmark = pytest.mark.campaign
 
@@ -20,7 +20,7 @@ def transcript(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_readme_shows_what_the_demonstration_prints(transcript: str) -> None:
-    assert normal(in_readme("demo-plan")) == normal(transcript)
+    assert normal(in_guide("approval", "demo-plan")) == normal(transcript)
 
 
 def test_the_folder_is_in_the_end_what_it_was_before(transcript: str) -> None:

@@ -30,7 +30,7 @@ STAGES = '''
 import threading
 from pathlib import Path
 
-from orchestrator import ScriptedLLM
+from orchestrator.testing import ScriptedLLM
 
 
 def plan(request):
@@ -449,7 +449,8 @@ def test_a_run_goes_on_from_any_folder_in_the_one_it_was_started_in(
 
 def left_open(folder: Path, **launch: Any) -> None:
     """A run that a program of the host's left in judging."""
-    from orchestrator import Pipeline, SqliteJournal
+    from orchestrator import SqliteJournal
+    from orchestrator.pipeline import Pipeline
 
     async def leave() -> None:
         judging = asyncio.Event()
@@ -549,7 +550,8 @@ SERVES = """
 import asyncio
 
 import stages
-from orchestrator import LocalEngine, Pipeline, SqliteJournal
+from orchestrator import LocalEngine, SqliteJournal
+from orchestrator.pipeline import Pipeline
 
 
 async def serve():
@@ -576,7 +578,8 @@ def wait_for(ready: Callable[[], bool]) -> None:
 def test_a_person_answers_the_question_about_programs_for_an_engine_that_serves_the_run(
     cli: Cli, spec: Callable[..., str], folder: Path
 ) -> None:
-    from orchestrator import Pipeline, SqliteJournal
+    from orchestrator import SqliteJournal
+    from orchestrator.pipeline import Pipeline
 
     spec()
     (folder / ".orchestrator").mkdir()

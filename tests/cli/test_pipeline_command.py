@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Evaluation, Implementation, Issue, Plan, Rubric, Severity, Validation
 from orchestrator.cli.pipeline.command import CommandStage, StageFailed
-from orchestrator.machines.pipeline.model import Feedback, FeedbackKind, State
+from orchestrator.machines.pipeline.model import Feedback, FeedbackKind, OrchestrationState
 from orchestrator.machines.pipeline.ports import StageRequest
+from orchestrator.pipeline import Evaluation, Implementation, Issue, Plan, Rubric, Severity, Validation
 
 REQUEST = StageRequest(
-    stage=State.JUDGING,
+    stage=OrchestrationState.JUDGING,
     spec={"title": "a page"},
     iteration=1,
     refinement=2,
@@ -32,11 +32,11 @@ REQUEST = StageRequest(
 RUBRIC = Rubric(top=100, approve=70, hard=50, category=60)
 
 
-def stage(state: State, script: str, **options: Any) -> CommandStage:
+def stage(state: OrchestrationState, script: str, **options: Any) -> CommandStage:
     return CommandStage(state, [sys.executable, "-c", script], rubric=RUBRIC, **options)
 
 
-def answer(state: State, script: str, **options: Any) -> Any:
+def answer(state: OrchestrationState, script: str, **options: Any) -> Any:
     return asyncio.run(stage(state, script, **options)(REQUEST))
 
 
@@ -46,7 +46,7 @@ def says(text: str, code: int = 0, err: str = "") -> str:
 
 
 def test_the_request_is_one_json_object_on_standard_input() -> None:
-    assert answer(State.PLANNING, "import sys; print(sys.stdin.read())") == {
+    assert answer(OrchestrationState.PLANNING, "import sys; print(sys.stdin.read())") == {
         "stage": "judging",
         "spec": {"title": "a page"},
         "iteration": 1,
@@ -62,28 +62,32 @@ def test_the_request_is_one_json_object_on_standard_input() -> None:
     }
 
 
-ANSWERS: dict[str, tuple[State, str, Any]] = {
-    "a plan as text": (State.PLANNING, says("first\nthen"), Plan("first\nthen")),
-    "a plan as data": (State.PLANNING, says('{"steps": 2}'), {"steps": 2}),
-    "a plan with tokens": (State.PLANNING, says('{"content": [1], "tokens": 7}'), Plan([1], 7)),
+ANSWERS: dict[str, tuple[OrchestrationState, str, Any]] = {
+    "a plan as text": (OrchestrationState.PLANNING, says("first\nthen"), Plan("first\nthen")),
+    "a plan as data": (OrchestrationState.PLANNING, says('{"steps": 2}'), {"steps": 2}),
+    "a plan with tokens": (OrchestrationState.PLANNING, says('{"content": [1], "tokens": 7}'), Plan([1], 7)),
     "a plan that has a content": (
-        State.PLANNING,
+        OrchestrationState.PLANNING,
         says('{"content": 1, "more": 2}'),
         {"content": 1, "more": 2},
     ),
-    "an implementation": (State.IMPLEMENTING, says("x = 1"), Implementation("x = 1")),
-    "valid": (State.VALIDATING, says(""), Validation()),
-    "valid, with words": (State.VALIDATING, says("looks good"), Validation()),
+    "an implementation": (OrchestrationState.IMPLEMENTING, says("x = 1"), Implementation("x = 1")),
+    "valid": (OrchestrationState.VALIDATING, says(""), Validation()),
+    "valid, with words": (OrchestrationState.VALIDATING, says("looks good"), Validation()),
     "invalid, line by line": (
-        State.VALIDATING,
+        OrchestrationState.VALIDATING,
         says("no end\n\n  no title", 1),
         Validation((Issue(Severity.ERROR, "no end"), Issue(Severity.ERROR, "no title"))),
     ),
-    "issues as data": (State.VALIDATING, says('{"issues": []}', 1), {"issues": []}),
-    "issues as a list": (State.VALIDATING, says("[]"), []),
-    "approved": (State.JUDGING, says("12 passed"), Evaluation(100, comments="12 passed")),
-    "to be refined": (State.JUDGING, says("2 failed", 1), Evaluation(50, comments="2 failed")),
-    "a score": (State.JUDGING, says('{"score": 61, "tokens": 3}', 1), {"score": 61, "tokens": 3}),
+    "issues as data": (OrchestrationState.VALIDATING, says('{"issues": []}', 1), {"issues": []}),
+    "issues as a list": (OrchestrationState.VALIDATING, says("[]"), []),
+    "approved": (OrchestrationState.JUDGING, says("12 passed"), Evaluation(100, comments="12 passed")),
+    "to be refined": (OrchestrationState.JUDGING, says("2 failed", 1), Evaluation(50, comments="2 failed")),
+    "a score": (
+        OrchestrationState.JUDGING,
+        says('{"score": 61, "tokens": 3}', 1),
+        {"score": 61, "tokens": 3},
+    ),
 }
 
 
@@ -93,18 +97,42 @@ def test_what_it_prints_and_its_exit_code_are_the_answer(name: str) -> None:
     assert answer(state, script) == wanted
 
 
-FAILURES: dict[str, tuple[State, str, str]] = {
-    "a planner": (State.PLANNING, says("half", 1, "no idea"), "ended with exit code 1: no idea"),
-    "a judge that is cut off": (State.JUDGING, says('{"score": 2, "comm'), "printed what is no answer"),
-    "a judge that says a number": (State.JUDGING, says("2"), "printed what is no answer of this stage"),
-    "a judge that says null": (State.JUDGING, says("null"), "printed what is no answer of this stage"),
-    "a validator that is cut off": (State.VALIDATING, says('{"issues": [{"sev'), "printed what is no answer"),
-    "a validator that says false": (State.VALIDATING, says("false"), "printed what is no answer"),
-    "an implementer": (State.IMPLEMENTING, says("half", 3), "ended with exit code 3"),
-    "a validator that crashed": (State.VALIDATING, "1/0", "exit code 1 and printed nothing: Traceback"),
-    "a judge that crashed": (State.JUDGING, "1/0", "ZeroDivisionError"),
-    "another code": (State.JUDGING, says('{"score": 99}', 2), "ended with exit code 2"),
-    "killed": (State.JUDGING, "import os; os.kill(os.getpid(), 9)", "ended with exit code -9"),
+FAILURES: dict[str, tuple[OrchestrationState, str, str]] = {
+    "a planner": (OrchestrationState.PLANNING, says("half", 1, "no idea"), "ended with exit code 1: no idea"),
+    "a judge that is cut off": (
+        OrchestrationState.JUDGING,
+        says('{"score": 2, "comm'),
+        "printed what is no answer",
+    ),
+    "a judge that says a number": (
+        OrchestrationState.JUDGING,
+        says("2"),
+        "printed what is no answer of this stage",
+    ),
+    "a judge that says null": (
+        OrchestrationState.JUDGING,
+        says("null"),
+        "printed what is no answer of this stage",
+    ),
+    "a validator that is cut off": (
+        OrchestrationState.VALIDATING,
+        says('{"issues": [{"sev'),
+        "printed what is no answer",
+    ),
+    "a validator that says false": (
+        OrchestrationState.VALIDATING,
+        says("false"),
+        "printed what is no answer",
+    ),
+    "an implementer": (OrchestrationState.IMPLEMENTING, says("half", 3), "ended with exit code 3"),
+    "a validator that crashed": (
+        OrchestrationState.VALIDATING,
+        "1/0",
+        "exit code 1 and printed nothing: Traceback",
+    ),
+    "a judge that crashed": (OrchestrationState.JUDGING, "1/0", "ZeroDivisionError"),
+    "another code": (OrchestrationState.JUDGING, says('{"score": 99}', 2), "ended with exit code 2"),
+    "killed": (OrchestrationState.JUDGING, "import os; os.kill(os.getpid(), 9)", "ended with exit code -9"),
 }
 
 
@@ -120,13 +148,13 @@ def test_a_program_that_fails_approves_nothing(name: str) -> None:
 
 def test_a_program_that_is_not_there_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
-        asyncio.run(CommandStage(State.JUDGING, ["/nowhere/judge"], rubric=RUBRIC)(REQUEST))
+        asyncio.run(CommandStage(OrchestrationState.JUDGING, ["/nowhere/judge"], rubric=RUBRIC)(REQUEST))
 
 
 def test_no_shell_reads_the_words() -> None:
     words = ["$HOME", "; echo no", "a  b"]
     argv = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))", *words]
-    assert asyncio.run(CommandStage(State.PLANNING, argv, rubric=RUBRIC)(REQUEST)) == words
+    assert asyncio.run(CommandStage(OrchestrationState.PLANNING, argv, rubric=RUBRIC)(REQUEST)) == words
 
 
 class Inner:
@@ -155,7 +183,7 @@ def test_a_cancelled_program_is_killed_with_all_that_it_started(tmp_path: Path) 
     inner = Inner(tmp_path)
 
     async def cancelled() -> None:
-        running = asyncio.create_task(stage(State.JUDGING, inner.started_by)(REQUEST))
+        running = asyncio.create_task(stage(OrchestrationState.JUDGING, inner.started_by)(REQUEST))
         await asyncio.to_thread(inner.lives)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -169,7 +197,9 @@ def test_a_program_that_takes_too_long_is_killed_with_all_that_it_started(tmp_pa
     inner = Inner(tmp_path)
 
     async def late() -> None:
-        running = asyncio.create_task(stage(State.JUDGING, inner.started_by, timeout=2.0)(REQUEST))
+        running = asyncio.create_task(
+            stage(OrchestrationState.JUDGING, inner.started_by, timeout=2.0)(REQUEST)
+        )
         await asyncio.to_thread(inner.lives)
         with pytest.raises(StageFailed, match=r"took longer than 2 s$"):
             await running
@@ -180,7 +210,7 @@ def test_a_program_that_takes_too_long_is_killed_with_all_that_it_started(tmp_pa
 
 def test_big_requests_and_answers_pass() -> None:
     script = "import sys; text = sys.stdin.read(); print('x' * 3_000_000 + str(len(text)))"
-    big = StageRequest(stage=State.IMPLEMENTING, spec="y" * 3_000_000, iteration=0, refinement=0)
-    made = asyncio.run(stage(State.IMPLEMENTING, script)(big))
+    big = StageRequest(stage=OrchestrationState.IMPLEMENTING, spec="y" * 3_000_000, iteration=0, refinement=0)
+    made = asyncio.run(stage(OrchestrationState.IMPLEMENTING, script)(big))
     assert made.content.startswith("xxx")
     assert int(made.content.lstrip("x")) > 3_000_000

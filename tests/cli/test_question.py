@@ -26,7 +26,8 @@ AT = ("--journal", "journal.db")
 PADDING = " " * 4_000
 
 AGENTS = """
-from orchestrator import Response, ScriptedLLM, ToolCall, tool
+from orchestrator import Response, ToolCall, tool
+from orchestrator.testing import ScriptedLLM
 
 def model():
     return ScriptedLLM([Response(None, (ToolCall("1", "pay", ARGUMENTS),)), "Done."])

@@ -24,7 +24,8 @@ MODELS = '''
 import threading
 from pathlib import Path
 
-from orchestrator import FunctionLLM, Response, ScriptedLLM, Usage
+from orchestrator import Response, Usage
+from orchestrator.testing import FunctionLLM, ScriptedLLM
 
 
 def keys(request):

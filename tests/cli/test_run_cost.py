@@ -19,7 +19,7 @@ from orchestrator.providers.scripted import FunctionLLM
 Cli = Callable[..., Any]
 
 _BLANK = """
-from orchestrator import ScriptedLLM
+from orchestrator.testing import ScriptedLLM
 llm = ScriptedLLM([" \\n "] * 3)
 """
 

@@ -18,12 +18,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator import FunctionLLM, Orchestrator, Rlm, SqliteJournal
+from orchestrator import Orchestrator, SqliteJournal
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.cli.trust.signature import KEY, is_own, signed
 from orchestrator.errors import ConfigError
 from orchestrator.examples.ralph import REQUEST
 from orchestrator.machines.rlm.limits import TOOLS_LIMITS
+from orchestrator.rlm import Rlm
+from orchestrator.testing import FunctionLLM
 from tests.cli.conftest import Cli, Done
 from tests.cli.parked import parked
 from tests.cli.recorded import JOURNAL, Tape, record

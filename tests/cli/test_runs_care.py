@@ -103,7 +103,7 @@ def test_a_run_that_somebody_holds_is_not_erased(
             return await asyncio.to_thread(cli, "runs", "erase", "run-one", "--yes", *AT)
 
     done = asyncio.run(held())
-    then = "wait until it is let go, cancel the run, or look: `orchestrator runs show run-one`"
+    then = "wait until it is released, cancel the run, or inspect it: `orchestrator runs show run-one`"
     assert one_sentence(done) == f"orchestrator: run 'run-one' is held by worker-1; {then}"
     assert (done.code, ids()) == (2, ["run-one"])
 

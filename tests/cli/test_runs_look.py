@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Orchestrator, Result, ScriptedLLM, tool
+from orchestrator import Orchestrator, Result, tool
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Posted
 from orchestrator.providers.scripted import call
+from orchestrator.testing import ScriptedLLM
 from tests.cli.recorded import JOURNAL, SECRET, Call, Tape, play, record
 
 Cli = Callable[..., Any]

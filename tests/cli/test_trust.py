@@ -19,7 +19,7 @@ import pytest
 
 from orchestrator.cli.trust import configuration, refusal
 from orchestrator.cli.trust.configuration import project_settings, settings_file
-from orchestrator.cli.trust.consent import Consent, consents
+from orchestrator.cli.trust.consent import TrustConsent, consents
 from orchestrator.cli.trust.decision import command_trust
 from orchestrator.cli.trust.project_file import ProjectFile
 from orchestrator.cli.trust.refusal import is_trusted_file
@@ -360,7 +360,7 @@ def test_the_bytes_that_are_checked_are_the_bytes_that_are_used(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = settings(project, 'model = "python:mine:m"\n')
-    Consent.to(ProjectFile.read(file)).record()
+    TrustConsent.to(ProjectFile.read(file)).record()
 
     def swapped(found: ProjectFile) -> None:
         file.write_text('model = "python:evil:m"\n')
@@ -374,7 +374,7 @@ def test_the_bytes_that_are_checked_are_the_bytes_that_are_used(
 
 def test_a_change_of_any_byte_needs_a_new_consent(project: Path) -> None:
     file = settings(project, 'model = "python:mine:m"\nbase_url = "http://127.0.0.1/v1" # a comment\n')
-    Consent.to(ProjectFile.read(file)).record()
+    TrustConsent.to(ProjectFile.read(file)).record()
     whole = file.read_bytes()
     refused = 0
     for place in range(len(whole)):
@@ -429,7 +429,7 @@ def test_there_is_something_to_trust_or_the_command_says_so(
 def test_a_consent_that_a_checkout_may_have_left_is_not_believed(
     project: Path, mode: int, believed: bool
 ) -> None:
-    consent = Consent.to(ProjectFile.read(settings(project, 'model = "m"\n')))
+    consent = TrustConsent.to(ProjectFile.read(settings(project, 'model = "m"\n')))
     consent.record()
     folder = Path(os.environ["XDG_STATE_HOME"]) / "orchestrator"
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -445,7 +445,7 @@ def test_consents_that_are_recorded_at_once_are_all_kept_and_nothing_else_is_lef
     for file in files:
         file.write_text(f"n = {file.stem}\n")
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda file: Consent.to(ProjectFile.read(file)).record(), files * 4))
+        list(pool.map(lambda file: TrustConsent.to(ProjectFile.read(file)).record(), files * 4))
     assert {one.file for one in consents()} == {os.path.realpath(file) for file in files}
     kept = list((Path(os.environ["XDG_STATE_HOME"]) / "orchestrator").iterdir())
     assert len(kept) == 16

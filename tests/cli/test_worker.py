@@ -20,7 +20,10 @@ Cli = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[str]]
 
 MINE = """
-from orchestrator import Approval, Orchestrator, Pipeline, RalphOrchestrator, Rlm
+from orchestrator import Orchestrator, RalphOrchestrator
+from orchestrator.approval import Approval
+from orchestrator.pipeline import Pipeline
+from orchestrator.rlm import Rlm
 from orchestrator.machines.pipeline.model import Evaluation
 from orchestrator.providers.scripted import FunctionLLM
 
@@ -176,10 +179,10 @@ BAD = [
     (("worker", "--agent", "mine:loop", "--concurrency", "-1"), "concurrency is -1"),
     (("worker", "--agent", "mine:loop", "--slots", "0"), "slots is 0"),
     (("worker", "--agent", "mine:loop", "--grace", "-1"), "grace is -1"),
-    (("worker", "--agent", "mine:loop", "--name", "local"), "'local' is no name for a worker"),
+    (("worker", "--agent", "mine:loop", "--name", "local"), "'local' is not allowed as a worker name"),
     (
         ("worker", "--agent", "mine:loop", "--dispatcher", "procrastinate", "--concurrency", "2"),
-        "no limits over all workers",
+        "no limits across workers",
     ),
     (("submit", "x", "--tenant", "a\nb"), "tenant is"),
     (("submit", "x", "--run-id", "-"), "is none: printable characters"),
@@ -240,7 +243,7 @@ def test_an_address_that_is_misread_is_refused_before_a_part_of_its_password_is_
     cli: Cli, folder: Path, one_sentence: Callable[[Any], str]
 ) -> None:
     for address, said in (
-        ("host=h dbname=d password=hunter2", "DBOS takes the address of a database as postgresql://"),
+        ("host=h dbname=d password=hunter2", "DBOS needs the address of a database: postgresql://"),
         ("postgresql://me:one@hunter2@h/d", "write an @ in a user's name or a password as %40"),
         ("postgresql://me:one/hunter2@h/d", "and a / as %2F"),
         ("jdbc:postgresql://me:hunter2@h/d", "not jdbc:postgresql://"),

@@ -6,70 +6,104 @@ import ast
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import orchestrator
-from orchestrator import providers, telemetry
+from orchestrator import kernel, providers, telemetry, testing
 
 ROOT = Path(__file__).resolve().parents[2]
 
 PUBLIC = {
-    # running an agent
-    "Orchestrator", "Limits", "Result", "Outcome", "RetryPolicy", "tool", "agent_tool", "ToolSpec", "ToolContext",
-    "Request", "Response", "Message", "ToolCall", "ToolResult", "Usage", "config_from_context", "logger_from_context",
-    "RunStream", "TokenDelta",
-    # telemetry and journal
-    "Metrics", "TransitionLog", "ParkNotice", "MemoryJournal", "SqliteJournal", "SqliteMemory",
-    "PostgresJournal",
-    # stored runs and people
-    "OpenRun", "Question", "Migration", "LocalEngine",
-    # workers of one database
-    "Worker", "DbosDispatcher", "ProcrastinateDispatcher", "WorkerLimits",
-    # doubles
-    "CrashingJournal", "ScriptedLLM", "FunctionLLM", "ReplayLLM", "ReplayTools", "FakeClock",
-    # one's own machines
-    "Graph", "Edge", "bind", "Driver", "Run", "History", "LLM_LOOP", "Verdict", "bounding", "StateMachine",
-    # the pipeline: its runtime, and the state machine that a host moves itself
-    "Pipeline", "PipelineLimits", "PipelineResult", "PromptStage", "Rubric", "PIPELINE", "AgentOrchestrator",
-    "OrchestrationStateMachine", "OrchestrationState", "StateTransition", "StateMetrics", "StateMachineObserver",
-    "CheckpointManager", "InvalidTransitionError",
-    # what its stages are given and give
-    "StageRequest", "Plan", "Validation", "Issue", "Severity", "Implementation", "Evaluation", "Feedback", "Attempt",
-    "Planner", "Validator", "Implementer", "Judge", "BudgetManager",
-    # the agents of the ralph loop
-    "AgentRequest", "CommandAgent", "PromptAgent",
-    # the loop itself, and seed 002's pure function
-    "RalphOrchestrator", "RalphLimits", "RalphResult", "RALPH", "OrchestratorState", "RalphEvent", "next_state",
-    # the two modes of RLM: their runtime, machines, events and policies
-    "CODE_MODE", "build_code_mode_machine", "TOOLS_MODE", "build_tools_mode_machine", "CodeModeState",
-    "CodeModeEvent", "CodeModeContext", "DepthExceeded", "CodeBlocksFound", "FinalAnswerFound", "CodeExecuted",
-    "ToolsModeState", "ToolsModeEvent", "ToolsModeContext", "ToolCallsFound", "ToolsExecuted", "NoToolCalls",
-    "LLMResponseReceived", "MaxIterationsReached", "PolicyStop", "RlmLimits", "StoppingPolicy", "ContextCompressor",
-    "NestedCallPolicy", "NestedConfig", "NeverStop", "StopAfter", "NoCompression", "KeepEnds", "NoNesting",
-    "SimpleNestedCallPolicy", "Rlm", "RlmResult",
-    "CodeModeSource", "ToolsModeSource", "PolicyHooks",
-    # approval: plans for a project, carried out once a person says so
-    "Approval", "ApprovalLimits", "APPROVAL", "PlanCaps", "GateRefused", "ApprovalError",
-    "FixedPlanner", "ModelPlanner", "PlanDraft",
+    # an agent and its runs
+    "Orchestrator", "Limits", "Result", "Outcome", "RetryPolicy", "RunStream", "OpenRun", "Question", "Migration",
+    # messages and tools
+    "Message", "Request", "Response", "Usage", "tool", "agent_tool", "ToolSpec", "ToolContext", "ToolCall",
+    "ToolResult",
+    # journals and engines
+    "MemoryJournal", "SqliteJournal", "SqliteMemory", "PostgresJournal",
+    "LocalEngine", "Worker", "WorkerLimits", "DbosDispatcher", "ProcrastinateDispatcher",
+    # one's own table
+    "Graph", "Edge", "LLM_LOOP", "Verdict", "StateMachine",
     # errors
-    "OrchestratorError", "GraphError", "ConfigError", "EventError", "Refused", "RunError", "RunStopped", "LLMError",
-    "RunExists", "RunUnknown", "Held", "Suspended", "OtherGraph", "AnswerRefused", "JournalError",
-    "Fenced", "NotAdmitting", "Overloaded", "UnhandledEventError", "ContextInUse",
+    "OrchestratorError", "GraphError", "ConfigError", "Refused", "RunError", "RunStopped", "RunExists", "RunUnknown",
+    "AnswerRefused", "LLMError", "JournalError",
 }  # fmt: skip
 
-OPERATING = {
-    "Batch", "BoundedWriter", "Spans", "Watchdog", "asgi_app", "configure_logging", "serve_metrics", "wsgi_app",
+SPECIFIED = {
+    "pipeline": {
+        "AgentOrchestrator", "OrchestrationStateMachine", "OrchestrationState", "StateTransition", "StateMetrics",
+        "StateMachineObserver", "CheckpointManager", "InvalidTransitionError",
+    },
+    "ralph": {"RalphOrchestrator", "OrchestratorState"},
+    "rlm": {
+        "CodeModeState", "CodeModeEvent", "CodeModeContext", "CodeBlocksFound", "CodeExecuted", "DepthExceeded",
+        "FinalAnswerFound", "LLMResponseReceived", "MaxIterationsReached", "NoToolCalls", "PolicyStop",
+        "StoppingPolicy", "ToolCallsFound", "ToolsExecuted", "ToolsModeContext", "build_code_mode_machine",
+    },
 }  # fmt: skip
-"""What `orchestrator.telemetry` offers to an application beside the observers above."""
+"""Names that the users' specifications spell, by namespace: importable from `orchestrator` too, outside `__all__`."""
+
+NAMESPACES = {
+    "pipeline": SPECIFIED["pipeline"] | {
+        "Pipeline", "PipelineLimits", "PipelineResult", "PromptStage", "Rubric", "PIPELINE",
+        # what its stages are given and give
+        "StageRequest", "Plan", "Validation", "Issue", "Severity", "Implementation", "Evaluation", "Feedback",
+        "Attempt", "Planner", "Validator", "Implementer", "Judge", "BudgetManager",
+    },
+    "approval": {
+        "Approval", "ApprovalLimits", "APPROVAL", "PlanCaps", "GateRefused", "ApprovalError",
+        "FixedPlanner", "ModelPlanner", "PlanDraft",
+    },
+    "ralph": SPECIFIED["ralph"] | {
+        "AgentRequest", "CommandAgent", "PromptAgent", "RalphLimits", "RalphResult", "RALPH", "RalphState",
+        "RalphEvent", "OrchestratorEvent", "next_state",
+    },
+    "rlm": SPECIFIED["rlm"] | {
+        "Rlm", "RlmLimits", "RlmResult", "CODE_MODE", "TOOLS_MODE", "build_tools_mode_machine", "ToolsModeState",
+        "ToolsModeEvent", "CodeModeSource", "ToolsModeSource", "PolicyHooks", "ContextCompressor", "NestedCallPolicy",
+        "NestedConfig", "NeverStop", "StopAfter", "NoCompression", "KeepEnds", "NoNesting", "SimpleNestedCallPolicy",
+    },
+    "events": {
+        "RunStarted", "Transition", "EventFailed", "GuardEvaluated", "OperationAttempt", "LLMCall", "ToolExecution",
+        "BudgetChecked", "JournalWrite", "RunParked", "RunCompleted", "RunAdmitted", "AdmissionRejected",
+        "RunRecovered", "RolledBack", "WorkAbandoned", "Fact", "TokenDelta", "FactsDropped", "Streamed", "Observer",
+    },
+}  # fmt: skip
+"""Modules of public names that only re-export."""
+
+BUILDING = {
+    "ContextInUse", "Driver", "Edge", "Graph", "History", "Outcome", "Run", "StateMachine", "UnhandledEventError",
+    "bind", "bounding",
+}  # fmt: skip
+"""What `orchestrator.kernel` offers to build and drive a machine of one's own."""
+
+DOUBLES = {
+    "CrashingJournal", "FakeClock", "FunctionLLM", "GraphCoverage", "GuardImpure", "MemoryJournal", "ReplayLLM",
+    "ReplayTools", "ScriptedLLM", "check_guard", "edge_paths", "parametrize_paths", "path_id", "pure",
+    "refuse_real_models", "shortest_paths", "simple_paths", "strict_guards", "walk",
+}  # fmt: skip
+"""What `orchestrator.testing` offers."""
+
+OPERATING = {
+    "Batch", "BoundedWriter", "Metrics", "ParkNotice", "Spans", "TransitionLog", "Watchdog", "asgi_app",
+    "config_from_context", "configure_logging", "logger_from_context", "serve_metrics", "wsgi_app",
+}  # fmt: skip
+"""What `orchestrator.telemetry` offers to an application."""
 
 MODELS = {
     "Anthropic", "Fallback", "RateLimitedModel", "McpServer", "OpenAI", "RateLimit", "RateLimiter", "genai_prices",
     "price_table",
 }  # fmt: skip
-"""What `orchestrator.providers` offers beside the doubles above."""
+"""What `orchestrator.providers` offers beside the doubles."""
+
+EXTRAS = (
+    "anthropic", "dbos", "mcp", "openai", "opentelemetry", "procrastinate", "psycopg", "pydantic_ai", "rich", "typer",
+)  # fmt: skip
+"""Libraries that are installed with an extra only."""
 
 
 def test_the_public_names_are_exactly_these_and_sorted() -> None:
@@ -83,13 +117,54 @@ def test_every_public_name_can_be_had_and_is_what_it_says() -> None:
         assert getattr(value, "__name__", name) == name, name
 
 
-@pytest.mark.parametrize(("package", "names"), [(telemetry, OPERATING), (providers, MODELS)])
-def test_what_else_an_application_needs_comes_from_two_packages(package: Any, names: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("package", "names"),
+    [(telemetry, OPERATING), (providers, MODELS), (kernel, BUILDING), (testing, DOUBLES)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_else_an_application_needs_comes_from_four_packages(package: Any, names: set[str]) -> None:
     assert package.__all__ == sorted(names)
     for name in package.__all__:
         assert getattr(package, name).__name__ == name
     seen = _typed(package.__file__)
-    assert {name: module.rpartition(".")[2] for name, module in seen.items()} == package._HOME
+    below = "orchestrator." if package is testing else f"{package.__name__}."
+    assert {name: module.removeprefix(below) for name, module in seen.items()} == package._HOME
+
+
+@pytest.mark.parametrize("namespace", sorted(NAMESPACES))
+def test_a_namespace_only_re_exports_its_public_names(namespace: str) -> None:
+    module = import_module(f"orchestrator.{namespace}")
+    assert set(module.__all__) == NAMESPACES[namespace]
+    docstring, *statements, listed = ast.parse(Path(module.__file__ or "").read_text()).body
+    assert isinstance(docstring, ast.Expr)
+    assert ast.unparse(listed).startswith("__all__ = ")
+    imported = [
+        node for node in statements if isinstance(node, ast.ImportFrom) and node.module != "__future__"
+    ]
+    assert len(imported) == len(statements) - 1, "a namespace holds imports and __all__, nothing else"
+    assert sorted(alias.name for node in imported for alias in node.names) == sorted(module.__all__)
+
+
+def test_names_of_the_specifications_are_the_same_objects_outside_of_all() -> None:
+    for namespace, names in SPECIFIED.items():
+        module = import_module(f"orchestrator.{namespace}")
+        for name in names:
+            assert getattr(orchestrator, name) is getattr(module, name), name
+            assert name not in orchestrator.__all__
+
+
+def test_a_namespace_can_be_imported_first_and_without_any_extra() -> None:
+    for namespace in sorted(NAMESPACES):
+        script = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS})); import orchestrator.{namespace}"
+        done = subprocess.run(
+            [sys.executable, "-c", script], cwd=ROOT, env=_env(), capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr.decode()
+
+
+def test_a_name_that_moved_to_a_namespace_is_an_attribute_error_in_the_package() -> None:
+    with pytest.raises(AttributeError, match="module 'orchestrator' has no attribute 'Pipeline'"):
+        _ = orchestrator.Pipeline
 
 
 def test_importing_in_any_order_gives_the_function_tool() -> None:
@@ -104,12 +179,10 @@ def test_importing_in_any_order_gives_the_function_tool() -> None:
 def test_type_checkers_see_the_same_names() -> None:
     seen = _typed(orchestrator.__file__)
 
-    assert set(seen) == PUBLIC
+    assert set(seen) == PUBLIC.union(*SPECIFIED.values())
     for name, module in seen.items():
         home = orchestrator._HOME[name]
-        if not home.startswith("orchestrator_"):
-            home = f"orchestrator.{home}" if home else "orchestrator_guards"
-        assert module == home, name
+        assert module == (f"orchestrator.{home}" if home else "orchestrator_guards"), name
 
 
 def _typed(file: str | None) -> dict[str, str]:

@@ -27,9 +27,9 @@ from orchestrator.machines.pipeline.model import (
     Evaluation,
     Implementation,
     Issue,
+    OrchestrationState,
     Plan,
     Severity,
-    State,
     Validation,
 )
 from orchestrator.machines.pipeline.ports import StageRequest
@@ -45,13 +45,17 @@ LIMITS = PipelineLimits(max_iterations=4)
 # What each stage gives, by (plans before it, refinements before it): two plans are not valid, one implementation is
 # refined, one plan is given up, the fourth succeeds.
 SCORES = {(3, 0): 6.0, (3, 1): 3.0, (4, 1): 9.0}
-MADE: dict[State, Callable[[StageRequest], Any]] = {
-    State.PLANNING: lambda request: Plan(f"plan {request.iteration + 1}", 100),
-    State.VALIDATING: lambda request: Validation(
+MADE: dict[OrchestrationState, Callable[[StageRequest], Any]] = {
+    OrchestrationState.PLANNING: lambda request: Plan(f"plan {request.iteration + 1}", 100),
+    OrchestrationState.VALIDATING: lambda request: Validation(
         (Issue(Severity.ERROR, "not yet"),) if request.iteration < 3 else (), 1
     ),
-    State.IMPLEMENTING: lambda request: Implementation(f"code {request.iteration}.{request.refinement}", 50),
-    State.JUDGING: lambda request: Evaluation(SCORES[request.iteration, request.refinement], tokens=7),
+    OrchestrationState.IMPLEMENTING: lambda request: Implementation(
+        f"code {request.iteration}.{request.refinement}", 50
+    ),
+    OrchestrationState.JUDGING: lambda request: Evaluation(
+        SCORES[request.iteration, request.refinement], tokens=7
+    ),
 }
 
 

@@ -33,10 +33,11 @@ from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
-from orchestrator import LocalEngine, SqliteJournal, TransitionLog
+from orchestrator import LocalEngine, SqliteJournal
 from orchestrator.errors import OrchestratorError
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.run import Run
+from orchestrator.telemetry import TransitionLog
 from orchestrator.telemetry.exposition import serve_metrics
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.watchdog import Watchdog

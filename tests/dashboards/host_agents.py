@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from orchestrator import FunctionLLM, Limits, Orchestrator, SqliteJournal, TransitionLog, tool
+from orchestrator import Limits, Orchestrator, SqliteJournal, tool
 from orchestrator.errors import LLMError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.record import Observer
@@ -18,8 +18,10 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.providers.limiter import RateLimit, RateLimitedModel
 from orchestrator.providers.scripted import call
+from orchestrator.telemetry import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.sink import BoundedWriter
+from orchestrator.testing import FunctionLLM
 from tests.dashboards.host_graphs import PATIENT, SIDE, STUCK
 
 SPENDING = Usage(1200, 300, cached_input_tokens=400, reasoning_tokens=60)

@@ -10,7 +10,7 @@ from orchestrator.kernel.graph import Edge, Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.machine import Machine
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.machines.llm_loop.model import Event, State
+from orchestrator.machines.llm_loop.model import LoopEvent, LoopState
 
 
 class OddState(StrEnum):
@@ -81,7 +81,11 @@ STUCK = _with("stuck", lambda seconds: 2.0)
 
 PATIENT = LLM_LOOP.extend(
     name="patient",
-    dwell={**(LLM_LOOP.dwell or {}), State.AWAIT_LLM: None, State.PROCESS_TOOLS: (600.0, Event.FAILURE)},
+    dwell={
+        **(LLM_LOOP.dwell or {}),
+        LoopState.AWAIT_LLM: None,
+        LoopState.PROCESS_TOOLS: (600.0, LoopEvent.FAILURE),
+    },
 )
 """Asking the model may take for ever, and the table says so."""
 

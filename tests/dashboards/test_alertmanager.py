@@ -7,17 +7,17 @@ import subprocess
 import pytest
 
 from orchestrator.ops.alert import ALERTS
-from orchestrator.ops.rule import Severity
+from orchestrator.ops.rule import AlertSeverity
 from tests.dashboards.monitoring import ROOT
 
 pytestmark = pytest.mark.system("amtool", "promtool")
 
 EXAMPLE = ROOT / "dashboards" / "alertmanager" / "example.yml"
 RECEIVERS = {
-    Severity.CRITICAL: "page",
-    Severity.WARNING: "ticket",
-    Severity.INFO: "null",
-    Severity.NONE: "deadman",
+    AlertSeverity.CRITICAL: "page",
+    AlertSeverity.WARNING: "ticket",
+    AlertSeverity.INFO: "null",
+    AlertSeverity.NONE: "deadman",
 }
 
 
@@ -31,7 +31,7 @@ def test_the_example_is_valid() -> None:
 
 
 @pytest.mark.parametrize("severity", RECEIVERS)
-def test_an_alert_goes_where_its_severity_says(severity: Severity) -> None:
+def test_an_alert_goes_where_its_severity_says(severity: AlertSeverity) -> None:
     name = next(alert.full_name for alert in ALERTS if alert.severity is severity)
     done = amtool(
         *(

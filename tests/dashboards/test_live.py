@@ -24,7 +24,7 @@ from orchestrator.ops.live_source import Prometheus, TimeWindow
 from orchestrator.ops.pack import dashboards
 from orchestrator.ops.panel import PanelKind
 from orchestrator.ops.render import page
-from orchestrator.ops.rule import Severity
+from orchestrator.ops.rule import AlertSeverity
 from tests.dashboards.lint import fields_of, scraped_names
 from tests.dashboards.monitoring import (
     AgentHost,
@@ -274,7 +274,7 @@ def _keep_pictures(monitoring: Monitoring, story: Story) -> None:
 
 def test_every_critical_alert_reaches_whoever_is_paged(seen: tuple[Story, Monitoring]) -> None:
     _, monitoring = seen
-    critical = {alert.full_name for alert in ALERTS if alert.severity is Severity.CRITICAL}
+    critical = {alert.full_name for alert in ALERTS if alert.severity is AlertSeverity.CRITICAL}
     assert (
         critical - monitoring.webhook.names("firing", "page") <= EXPLAINED
     )  # which may be said before what explains it

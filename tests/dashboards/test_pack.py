@@ -24,6 +24,7 @@ from orchestrator.ops.recording import of_graph
 from orchestrator.ops.rule import Profile
 from tests.dashboards.lint import GRAPHS
 from tests.dashboards.monitoring import ROOT
+from tests.derived import HINT
 from tests.kernel.toy import TOY
 
 COMMITTED = ROOT / "dashboards"
@@ -39,7 +40,7 @@ def test_what_is_committed_is_what_the_tables_give() -> None:
     }
     assert there.keys() == made.keys()
     differing = [path for path, text in made.items() if there[path] != text]
-    assert differing == [], "run `orchestrator ops export dashboards`"
+    assert differing == [], HINT
 
 
 def test_a_second_writing_changes_nothing(tmp_path: Path) -> None:
@@ -173,7 +174,8 @@ def test_the_seven_questions_stand_in_order() -> None:
 
 
 def test_the_ways_back_of_the_loop() -> None:
-    assert [step.event for step in returns(LLM_LOOP)] == ["budget_ok", "restart_loop", "completion_retry"]
+    assert {"budget_ok", "restart_loop", "completion_retry"} <= {step.event for step in returns(LLM_LOOP)}
+    assert "start_loop" not in {step.event for step in returns(LLM_LOOP)}
     assert in_order(LLM_LOOP)[0] == "init"
     assert set(in_order(LLM_LOOP)[-2:]) == {"finalize", "terminate_error"}
 

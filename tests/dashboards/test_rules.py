@@ -15,7 +15,7 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.ops.alert import ALERTS, NAMES
 from orchestrator.ops.document import yaml
 from orchestrator.ops.recording import SHARED, SLO
-from orchestrator.ops.rule import Alert, Profile, Severity, alert_data, group, recording_data, smoke
+from orchestrator.ops.rule import Alert, AlertSeverity, Profile, alert_data, group, recording_data, smoke
 from orchestrator.ops.rule_file import alerts_yaml, rules_yaml
 from orchestrator.ops.threshold import Thresholds
 from orchestrator.ops.trial import CASES
@@ -99,7 +99,7 @@ def test_titles_of_cases_are_unique() -> None:
 
 
 def test_the_pages_are_those_that_users_feel() -> None:
-    critical = {alert.name for alert in ALERTS if alert.severity is Severity.CRITICAL}
+    critical = {alert.name for alert in ALERTS if alert.severity is AlertSeverity.CRITICAL}
     assert critical == {
         "RunErrorBudgetBurn",
         "RunStuck",
@@ -111,6 +111,7 @@ def test_the_pages_are_those_that_users_feel() -> None:
     }
     said = (ROOT / "dashboards" / "README.md").read_text(encoding="utf-8")
     assert f"{len(NAMES)} alerts in {len(ALERTS)} rules" in said
+    assert f"{len(NAMES)} alerts with unit tests" in said
     assert f"{len(NAMES)} alerts with unit tests" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 

@@ -361,11 +361,11 @@ async def test_dbos_takes_up_its_work_as_soon_as_the_server_is_back(
 
 async def test_a_process_has_one_and_its_name_is_its_own(database: str) -> None:
     one, two = DbosDispatcher(database), DbosDispatcher(database)
-    with pytest.raises(ConfigError, match="'local' is no name for a worker"):
+    with pytest.raises(ConfigError, match="'local' is not allowed as a worker name"):
         await one.start(Work().drive, "local", 1)
     await one.start(Work().drive, "w1", 1)
     try:
-        with pytest.raises(ConfigError, match="a process has one DBOS"):
+        with pytest.raises(ConfigError, match="this process has a started DBOS dispatcher already"):
             await two.start(Work().drive, "w2", 1)
     finally:
         await one.stop()

@@ -61,7 +61,7 @@ async def test_an_order_that_fails_by_a_defect_is_told_once_and_those_behind_it_
     assert told.startswith(
         f"engine run {engine.run_id} could not carry out 'pause_all' of ann (request first)"
     )
-    assert told.endswith(", and leaves it: ValueError: no such thing")
+    assert told.endswith(" and skips it: ValueError: no such thing")
 
 
 async def test_an_order_that_the_store_could_not_take_down_is_tried_again() -> None:
@@ -100,7 +100,7 @@ async def test_a_store_with_a_defect_is_told_of_once_and_asked_again(
             await journal.post(engine.run_id, Posted("only", "drain", {}, "ann"))
             await until(lambda: carried_out == ["only"])
     assert [record.getMessage() for record in caplog.records] == [
-        f"engine run {engine.run_id} cannot read what is ordered: KeyError: 'position'"
+        f"engine run {engine.run_id} cannot read its operator commands: KeyError: 'position'"
     ]
 
 
@@ -130,7 +130,7 @@ async def test_an_engine_that_was_taken_for_dead_goes_on_under_a_new_run(
         await engine.end({})
         assert (await journal.head(engine.run_id)).status == "ended"
         [told] = [record.getMessage() for record in caplog.records]
-        assert told == f"engine run {first} was taken for dead; the engine goes on as {engine.run_id}"
+        assert told == f"engine run {first} was taken for dead; the engine continues as {engine.run_id}"
 
 
 async def test_an_engine_that_cannot_say_that_it_stops_does_not_seem_to_live() -> None:

@@ -212,7 +212,7 @@ async def test_an_order_to_drain_stops_the_engine() -> None:
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("explode", {}, f"unknown order 'explode'; known: {', '.join(KINDS)}"),
+    ("explode", {}, f"unknown operator command 'explode'; allowed: {', '.join(KINDS)}"),
     ("disable_tool", {}, "disable_tool needs tool"),
     ("disable_tool", {"tool": "lok"}, "engine 'local' has no tool 'lok'; it has: look, send"),
     ("block_model", {"model": "gpt"}, "engine 'local' has no model 'gpt'; it has: stage"),

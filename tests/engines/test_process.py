@@ -90,7 +90,7 @@ def test_a_killed_engine_shows_as_dead_and_its_runs_are_taken_up_elsewhere(
     said = operate("drain")
     assert (said.code, said.out) == (2, "")
     assert said.err == (
-        "orchestrator: no engine lives on this journal; 1 died without stopping, their runs wait for "
+        "orchestrator: no engine runs on this journal; 1 died without stopping, their runs wait for "
         "`orchestrator runs resume`\n"
     )
     outside.go(*all_steps("held"))
@@ -146,7 +146,7 @@ def test_orders_reach_a_live_engine_and_stand_in_its_records(
     assert told[-1]["kind"] == "drain"
     said = operate("status")
     assert (said.code, said.out) == (2, "")
-    assert said.err == "orchestrator: no engine lives on this journal\n"
+    assert said.err == "orchestrator: no engine runs on this journal\n"
 
 
 def test_all_runs_are_paused_resumed_and_cancelled_from_another_process(
@@ -193,12 +193,12 @@ def test_orders_that_cannot_be_carried_out_are_one_sentence(
     )
     said = operate("drain", "--engine", "two")
     assert said.err == (
-        f"orchestrator: no engine 'two' lives on this journal; those that do: one ({one.engine})\n"
+        f"orchestrator: no engine 'two' runs on this journal; running engines: one ({one.engine})\n"
     )
     two = start(name="two")
     said = operate("stop-admitting", "--by", "ann")
     assert said.code == 2
-    assert "2 engines live on this journal; choose with --engine, or `all`: one (" in said.err
+    assert "2 engines run on this journal; choose with --engine, or `all`: one (" in said.err
     assert operate("stop-admitting", "--engine", "all", "--by", "ann").code == 0
     assert len(operate("status", "--json").out.splitlines()) == 2
     frozen = two.process

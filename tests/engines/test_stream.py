@@ -61,7 +61,7 @@ async def test_who_leaves_the_stream_leaves_the_run_alone() -> None:
             async for fact in stream:
                 assert isinstance(fact, RunStarted)
                 break
-        with pytest.raises(RunError, match="goes on in engine 'local'"):
+        with pytest.raises(RunError, match="continues in engine 'local'"):
             await stream.result()
         live = runner.hosting.live("r")
         assert live is not None

@@ -285,6 +285,53 @@ async def test_an_engine_that_admits_nothing_takes_nothing_up_until_it_admits_ag
     assert resumed == ["engine open"] * 8 + ["engine closed"]
 
 
+async def test_a_run_that_another_process_moved_on_to_its_next_question_while_it_was_queued_is_left_alone() -> (
+    None
+):
+    clock, effects, journal = FakeClock(), [], MemoryJournal()
+    busy, free = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="irreversible", approval=True)
+    async def send(to: str) -> str:
+        effects.append(to)
+        return f"sent to {to}"
+
+    async def model(request: Any) -> Any:
+        prompt = next(message.text for message in request.messages if message.role == "user")
+        if prompt == "busy":
+            busy.set()
+            await free.wait()
+            return "free"
+        done = [message for message in request.messages if message.role == "tool"]
+        return call("send", to="ab"[len(done)]) if len(done) < 2 else "both"
+
+    def runner() -> Orchestrator:
+        return Orchestrator(
+            FunctionLLM(model), tools=[send], journal=journal, clock=clock, observers=(), retry=NO_WAIT
+        )
+
+    async with left(runner(), clock) as first:
+        await first.submit("two letters", run_id="letters")
+        await until(lambda: first.status()["waiting"] == 1)
+    async with LocalEngine(runner(), slots=1, recover="resume", rescan=SOON) as engine:
+        await engine.submit("busy", run_id="busy")
+        await busy.wait()
+        other = runner()
+        await other.approve("letters", by="ann")
+        await until(lambda: engine.status()["queued"] == 1)
+        async with left(other, clock) as elsewhere:
+            await elsewhere.resume("letters")
+            await until(lambda: elsewhere.status()["waiting"] == 1)
+        moved = await journal.head("letters")
+        assert (effects, moved.status, moved.owner) == (["a"], "parked", None)
+        free.set()
+        await until(lambda: engine.status()["queued"] == engine.status()["taken"] == 0)
+        assert (await journal.head("letters")).seq == moved.seq
+        await other.approve("letters", by="ann")
+        assert (await ended(journal, "letters")).reason == "none"
+    assert effects == ["a", "b"]
+
+
 async def test_an_engine_that_only_lists_takes_up_nothing() -> None:
     clock = FakeClock()
     journal, stage = await parked("ask 1", "ask 2", clock=clock)
@@ -322,7 +369,7 @@ async def test_what_goes_wrong_with_one_run_keeps_no_other_from_going_on(
             await swept(journal, stage, clock)
         assert [record.getMessage() for record in caplog.records] == [
             (
-                "run 'ask 1' could not be taken up, and is left until something is posted for it: "
+                "run 'ask 1' could not be resumed and is left until a message is posted for it: "
                 "ValueError: what is this?"
             )
         ]
@@ -357,7 +404,7 @@ async def test_what_is_posted_while_the_store_cannot_be_read_counts_too(
         journal.__class__ = Odd
         with caplog.at_level(logging.ERROR, "orchestrator"):
             await journal.post("ask 1", Posted("1", "approve", {"call": "1:0"}, "ann"))
-            await until(lambda: "could not be taken up" in caplog.text)
+            await until(lambda: "could not be resumed" in caplog.text)
         wrong.add("news")
         await until(lambda: len(missed) > 1)
         wrong.remove("inbox")

@@ -225,7 +225,9 @@ async def test_a_second_worker_of_a_name_is_refused_before_it_takes_anything(
     """To DBOS they would be one executor, and each be given what the other has."""
     monkeypatch.setattr(worker_module, "TWIN", 0.5)
     async with working(database, "w1"), PostgresJournal(database, name="w1") as journal:
-        with pytest.raises(ConfigError, match="a worker named 'w1' lives already; give each its own name"):
+        with pytest.raises(
+            ConfigError, match="a worker named 'w1' runs already; give each worker its own name"
+        ):
             async with Worker(agent(journal), DbosDispatcher(database)):
                 pass
         assert not agent(journal).parks
@@ -378,11 +380,12 @@ async def test_of_a_dead_worker_it_is_said_who_goes_on_with_its_runs(
             [living] = await roster.engines(journal)
         dead = dataclasses.replace(living, owner=None)
         operate._print(dead, None)
-        assert "is dead: its process is gone, and it never stopped; its runs go on with another worker" in (
-            capsys.readouterr().out
+        assert (
+            "is dead: its process is gone, and it never stopped; its runs are resumed by another worker"
+            in (capsys.readouterr().out)
         )
         with pytest.raises(
-            ConfigError, match="1 died without stopping, their runs go on with another worker"
+            ConfigError, match="1 died without stopping, their runs are resumed by another worker"
         ):
             roster.meant([dead], None)
 

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Feedback, Implementation, Outcome, Pipeline, PipelineLimits, Plan, StageRequest
+from orchestrator import Outcome
 from orchestrator.examples.pipeline import SPEC, check, judge, search, stages
-from orchestrator.machines.pipeline.model import FeedbackKind, State
+from orchestrator.machines.pipeline.model import FeedbackKind, OrchestrationState
+from orchestrator.pipeline import Feedback, Implementation, Pipeline, PipelineLimits, Plan, StageRequest
 
 WANTED: dict[str, Any] = tomllib.loads((SPEC.parent / "requirements.toml").read_text())
 
 
-def request(stage: State, told: str = "", **made: Any) -> StageRequest:
+def request(stage: OrchestrationState, told: str = "", **made: Any) -> StageRequest:
     feedback = (Feedback(FeedbackKind.JUDGE_SOFT_FAILURE, told, 1),)
     return StageRequest(stage=stage, spec=WANTED, iteration=0, refinement=0, feedback=feedback, **made)
 
@@ -28,7 +29,7 @@ def whole() -> dict[str, Any]:
     told = "\n".join(
         f"- error: {one['name']}: 1 of 9 examples are not checked" for one in WANTED["functions"]
     )
-    return stages.plan(request(State.PLANNING, told))
+    return stages.plan(request(OrchestrationState.PLANNING, told))
 
 
 def test_the_search_finds_the_shortest_chain_and_always_the_same() -> None:
@@ -55,7 +56,7 @@ def test_true_is_not_1() -> None:
 
 
 def test_the_first_plan_checks_one_example_each_and_the_validator_asks_for_the_others() -> None:
-    first = stages.plan(request(State.PLANNING))
+    first = stages.plan(request(OrchestrationState.PLANNING))
     assert [one["checks"] for one in first["functions"]] == [[0]] * 5
     assert [issue["where"] for issue in check.issues(WANTED, first)] == [
         one["name"] for one in WANTED["functions"]
@@ -82,15 +83,17 @@ def test_other_faults_of_a_plan_are_found() -> None:
 
 def judged(source: str) -> dict[str, Any]:
     made = Implementation(source)
-    return asyncio.run(judge.judge(request(State.JUDGING, plan=Plan(whole()), implementation=made)))
+    return asyncio.run(
+        judge.judge(request(OrchestrationState.JUDGING, plan=Plan(whole()), implementation=made))
+    )
 
 
 def test_the_judge_runs_the_tests_and_names_those_that_fail() -> None:
-    draft = stages.implement(request(State.IMPLEMENTING, plan=Plan(whole())))
+    draft = stages.implement(request(OrchestrationState.IMPLEMENTING, plan=Plan(whole())))
     found = judged(draft)
     assert 3 < found["score"] < 10
     assert "failed: initials: example 1: AssertionError: 'gbh' != 'GBH'" in found["comments"].splitlines()
-    better = stages.implement(request(State.IMPLEMENTING, found["comments"], plan=Plan(whole())))
+    better = stages.implement(request(OrchestrationState.IMPLEMENTING, found["comments"], plan=Plan(whole())))
     assert judged(better) == {"score": 10.0, "comments": ""}
 
 

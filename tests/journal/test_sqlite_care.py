@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunUnknown, StoreDown
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.journal.sqlite.work import Remove, nothing
+from orchestrator.journal.sqlite.work import SqliteRemove, nothing
 from orchestrator.kernel.journal import Draft, Posted
 from orchestrator.testing.journal_case import BODY, ENDED, NOTE, PARKED, digest, ended, write
 
@@ -253,7 +253,7 @@ async def test_a_removal_that_is_rolled_back_loses_no_file(tmp_path: Path) -> No
         handle.writer.submit(wait)
         assert await asyncio.to_thread(busy.wait, 60)
         batch = [
-            handle.writer.submit(Remove("run", handle.presence)),
+            handle.writer.submit(SqliteRemove("run", handle.presence)),
             handle.writer.submit(nothing, handle.sweep),
             handle.writer.submit(full),
         ]

@@ -82,7 +82,7 @@ async def test_an_opening_that_fails_leaves_the_journal_that_another_process_has
     connect = proof.connect
     monkeypatch.setattr(proof, "connect", refused_after_another_came)
     with pytest.raises(StoreDown, match="the disk is full"):
-        await asyncio.to_thread(handle.OpenJournal, path, queue=1, busy=1.0)
+        await asyncio.to_thread(handle.SqliteHandle, path, queue=1, busy=1.0)
     monkeypatch.undo()
     assert await runs_of(path) == ["other"]
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import ConfigError, Held
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.sqlite.lock import LockHolder, _exclusive
-from orchestrator.journal.sqlite.owner import LEAST_TTL, Presence, _state
+from orchestrator.journal.sqlite.owner import LEAST_TTL, SqlitePresence, _state
 from orchestrator.testing.journal_case import BODY, NOTE, write
 
 OWNER = """
@@ -174,7 +174,7 @@ async def test_an_owner_of_an_earlier_version_keeps_its_runs_while_it_lives(
         owner.forget_heartbeat()
         head = await journal.head("run")
         assert (head.owner, head.lease_expires_in) == ("worker", None)
-        with pytest.raises(Held, match="wait until it is let go"):
+        with pytest.raises(Held, match="wait until it is released"):
             await journal.claim("run", "other")
         owner.process.kill()
         owner.process.wait()
@@ -214,7 +214,7 @@ def test_a_lease_is_valid_for_its_ttl_after_the_last_heartbeat(ttl: float, silen
 
 
 def test_a_presence_that_ended_sends_no_heartbeat(tmp_path: Path) -> None:
-    presence = Presence(tmp_path / "owners")
+    presence = SqlitePresence(tmp_path / "owners")
     assert presence.renew() is None
     presence.begin()
     assert presence.renew() is not None

@@ -12,8 +12,8 @@ import pytest
 from orchestrator.errors import Corrupt, JournalError, StoreDown
 from orchestrator.journal.sqlite import SqliteJournal, log, mark, proof
 from orchestrator.journal.sqlite.mark import SECTOR
-from orchestrator.journal.sqlite.owner import Presence
-from orchestrator.journal.sqlite.work import Remove
+from orchestrator.journal.sqlite.owner import SqlitePresence
+from orchestrator.journal.sqlite.work import SqliteRemove
 from orchestrator.kernel.journal import Lease, Posted
 from orchestrator.testing.journal_case import BODY, ENDED, NOTE, write
 
@@ -234,7 +234,7 @@ async def test_every_kind_of_commit_is_missed_when_the_log_lost_it(path: Path, t
         assert handle is not None
         await journal.release(await journal.claim("run", "me"))
         # Not `erase`, which empties the log as well.
-        await handle.writer.call(Remove("run", Presence(tmp_path / "nobody")))
+        await handle.writer.call(SqliteRemove("run", SqlitePresence(tmp_path / "nobody")))
         copies.append(killed(path, "erase"))
     for copy in copies:
         whole = killed(copy, f"{copy.parent.name} whole")

@@ -14,7 +14,7 @@ from orchestrator.errors import InvalidEvent, RunError, UnknownEvent
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import Hooks
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.table import Step
+from orchestrator.kernel.table import CompiledTransition
 from tests.kernel.toy import TOY, E, S, ToyRun, machine, new_run, nothing, rig
 
 # ---- transitions ----
@@ -62,7 +62,7 @@ async def test_a_hook_that_moves_the_run_keeps_the_transition_from_setting_the_s
 # ---- the machine ----
 
 
-def steps_of(made: Machine) -> list[Step]:
+def steps_of(made: Machine) -> list[CompiledTransition]:
     """Every step of a machine."""
     return [
         step

@@ -19,13 +19,20 @@ from orchestrator.machines.approval.fault import (
     ApprovalError,
     Fault,
     FaultFamily,
+    FaultSeverity,
     RecoveryPath,
-    Severity,
     rule,
 )
 from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind, Strength, standing
 from orchestrator.machines.approval.path import folded, path_faults
-from orchestrator.machines.approval.plan import Fingerprint, Plan, PlanDraft, StepOutcome, part, selection
+from orchestrator.machines.approval.plan import (
+    ApprovalPlan,
+    Fingerprint,
+    PlanDraft,
+    StepOutcome,
+    part,
+    selection,
+)
 from orchestrator.runtime.approval.retry_policy import RETRIES
 
 
@@ -34,8 +41,8 @@ def step(number: int, *paths: str, needs: tuple[int, ...] = ()) -> dict[str, Any
     return {"id": str(number), "kind": "create", "files": files, "depends_on": [str(one) for one in needs]}
 
 
-def plan(*steps: dict[str, Any]) -> Plan:
-    return Plan.read({"id": "plan-1", "version": 1, "goal": "g", "steps": list(steps)})
+def plan(*steps: dict[str, Any]) -> ApprovalPlan:
+    return ApprovalPlan.read({"id": "plan-1", "version": 1, "goal": "g", "steps": list(steps)})
 
 
 # ---- the table of errors ----
@@ -70,7 +77,7 @@ def test_every_row_has_a_code_of_a_family_a_meaning_of_its_own_and_a_way_out() -
     assert all(re.fullmatch(r"[A-Z]{2,3}-\d{3}", code) for code in RULES)
     assert len({row.meaning for row in RULES.values()}) == len(RULES)
     assert {row.recovery_path for row in RULES.values()} == set(RecoveryPath)
-    assert {row.code for row in RULES.values() if row.severity is Severity.FATAL} == {"ST-001", "ST-002"}
+    assert {row.code for row in RULES.values() if row.severity is FaultSeverity.FATAL} == {"ST-001", "ST-002"}
     assert {row.kind for row in RULES.values()} <= ERROR_KINDS
 
 
@@ -117,7 +124,7 @@ def test_a_digest_changes_with_everything_that_a_person_approves() -> None:
         one.model_copy(update={"outcomes": (StepOutcome(step="1"),)}),
     ]
     assert len({one.digest, *(other.digest for other in others)}) == len(others) + 1
-    assert Plan.read(json.loads(json.dumps(one.plain()))).digest == one.digest
+    assert ApprovalPlan.read(json.loads(json.dumps(one.plain()))).digest == one.digest
 
 
 def test_what_must_be_in_a_file_follows_from_the_steps_that_are_done() -> None:

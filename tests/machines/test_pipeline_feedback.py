@@ -17,8 +17,8 @@ from orchestrator.machines.pipeline.model import (
     Feedback,
     FeedbackKind,
     Issue,
+    OrchestrationState,
     Severity,
-    State,
     Validation,
 )
 from orchestrator.machines.pipeline.rubric import Rubric
@@ -76,9 +76,16 @@ def test_what_is_kept_fits_is_the_end_of_what_was_said_and_never_nothing(
 def test_each_stage_reads_its_own_kinds() -> None:
     listed = [Feedback(kind, kind.value, 1) for kind in KINDS]
 
-    assert texts(for_stage(listed, State.PLANNING)) == ["validation_failure", "judge_hard_failure"]
-    assert texts(for_stage(listed, State.IMPLEMENTING)) == ["judge_soft_failure"]
-    assert for_stage(listed, State.VALIDATING) == for_stage(listed, State.JUDGING) == ()
+    assert texts(for_stage(listed, OrchestrationState.PLANNING)) == [
+        "validation_failure",
+        "judge_hard_failure",
+    ]
+    assert texts(for_stage(listed, OrchestrationState.IMPLEMENTING)) == ["judge_soft_failure"]
+    assert (
+        for_stage(listed, OrchestrationState.VALIDATING)
+        == for_stage(listed, OrchestrationState.JUDGING)
+        == ()
+    )
 
 
 def test_issues_are_told_errors_first_and_with_their_place() -> None:

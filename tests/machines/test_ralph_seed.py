@@ -18,15 +18,15 @@ from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import (
     OrchestratorState,
-    Standing,
-    State,
+    RalphState,
+    TaskCounts,
 )
-from orchestrator.machines.ralph.next_state import Given, RalphEvent, next_state
+from orchestrator.machines.ralph.next_state import Given, OrchestratorEvent, next_state
 
-S = State
+S = RalphState
 
 
-def at(state: State, **more: Any) -> OrchestratorState:
+def at(state: RalphState, **more: Any) -> OrchestratorState:
     """A session in a state, as runs have it there."""
     working = {S.EXECUTING: ("task-1", 1), S.REVIEWING: ("task-1", 1)}
     task, attempt = working.get(state, (None, 0))
@@ -37,8 +37,8 @@ def at(state: State, **more: Any) -> OrchestratorState:
     )
 
 
-def event(name: str, output: Any = None, **more: Any) -> RalphEvent:
-    return RalphEvent(type=name, output=output, **more)
+def event(name: str, output: Any = None, **more: Any) -> OrchestratorEvent:
+    return OrchestratorEvent(type=name, output=output, **more)
 
 
 NEEDS_QA = PlannerOutput(status="needs_qa_cycle")
@@ -59,21 +59,21 @@ OLD = {"is_new_session": False}
 
 # (where it stands, from, condition or pseudocode branch, event, to). Each row of the seed once; the rows in which it
 # contradicts itself as the resolutions say (systems 6.5).
-ROWS: list[tuple[str, State, str, Given, State]] = [
+ROWS: list[tuple[str, RalphState, str, Given, RalphState]] = [
     # Transitions, from Initializing
     ("table", S.INITIALIZING, "New session", event("session_resolved"), S.PLANNING),
     (
         "table",
         S.INITIALIZING,
         "Resume session: Planning",
-        event("session_resolved", **OLD, progress=Standing(planning=1, open=2)),
+        event("session_resolved", **OLD, progress=TaskCounts(planning=1, open=2)),
         S.PLANNING,
     ),
     (
         "table",
         S.INITIALIZING,
         "Resume session: Executing",
-        event("session_resolved", **OLD, progress=Standing(open=1, done=1)),
+        event("session_resolved", **OLD, progress=TaskCounts(open=1, done=1)),
         S.EXECUTING,
     ),
     ("table", S.INITIALIZING, "Critical error", event("error", text="disk full"), S.FAILED),
@@ -95,7 +95,7 @@ ROWS: list[tuple[str, State, str, Given, State]] = [
         "table",
         S.EXECUTING,
         "All tasks [x]",
-        event("no_tasks_remaining", progress=Standing(done=2)),
+        event("no_tasks_remaining", progress=TaskCounts(done=2)),
         S.COMPLETE,
     ),
     (
@@ -123,7 +123,7 @@ ROWS: list[tuple[str, State, str, Given, State]] = [
         "diagram",
         S.EXECUTING,
         "All tasks [x]",
-        event("no_tasks_remaining", progress=Standing(done=1)),
+        event("no_tasks_remaining", progress=TaskCounts(done=1)),
         S.COMPLETE,
     ),
     ("diagram", S.EXECUTING, "New requirements", event("new_requirements"), S.PLANNING),
@@ -148,14 +148,14 @@ ROWS: list[tuple[str, State, str, Given, State]] = [
         "pseudocode",
         S.INITIALIZING,
         "hasUncompletedTasks",
-        event("session_resolved", **OLD, progress=Standing(open=3)),
+        event("session_resolved", **OLD, progress=TaskCounts(open=3)),
         S.EXECUTING,
     ),
     (
         "pseudocode",
         S.INITIALIZING,
         "else (all completed)",
-        event("session_resolved", **OLD, progress=Standing(done=3)),
+        event("session_resolved", **OLD, progress=TaskCounts(done=3)),
         S.COMPLETE,
     ),
     ("pseudocode", S.INITIALIZING, "error", event("error"), S.FAILED),
@@ -166,7 +166,7 @@ ROWS: list[tuple[str, State, str, Given, State]] = [
         "pseudocode",
         S.EXECUTING,
         "no_tasks_remaining",
-        event("no_tasks_remaining", progress=Standing(done=1, cancelled=1)),
+        event("no_tasks_remaining", progress=TaskCounts(done=1, cancelled=1)),
         S.COMPLETE,
     ),
     ("pseudocode", S.EXECUTING, "task_selected", event("task_selected", task_id="task-2"), S.EXECUTING),
@@ -193,7 +193,9 @@ ROWS: list[tuple[str, State, str, Given, State]] = [
     ROWS,
     ids=[f"{where}-{source}-{condition}" for where, source, condition, _, _ in ROWS],
 )
-def test_each_row_of_the_seed(where: str, source: State, condition: str, given: Given, dest: State) -> None:
+def test_each_row_of_the_seed(
+    where: str, source: RalphState, condition: str, given: Given, dest: RalphState
+) -> None:
     attempt = {"current_attempt_number": 3} if where == "failure conditions" and source is S.REVIEWING else {}
     before = at(source, **attempt)
     after = next_state(before, given)
@@ -224,38 +226,38 @@ STATES = [
 
 @pytest.mark.parametrize(("name", "entry"), STATES)
 def test_each_state_of_the_seed_is_one_of_ours_and_is_entered_from_somewhere(name: str, entry: str) -> None:
-    state = State(name)
+    state = RalphState(name)
     entered = {source for source, _, dest, _ in RALPH.rows if dest is state and source is not state}
     assert (state is RALPH.initial) == (not entered), entry
-    assert {one.value for one in State} - {name for name, _ in STATES} == {"Done"}
+    assert {one.value for one in RalphState} - {name for name, _ in STATES} == {"Done"}
 
 
 def test_when_executor_completes_then_transitions_to_reviewing() -> None:
     """The seed's first test."""
     state = OrchestratorState(
-        current_state=State.EXECUTING, current_task_id="task-1", current_attempt_number=1
+        current_state=RalphState.EXECUTING, current_task_id="task-1", current_attempt_number=1
     )
     output = ExecutorOutput(status="completed", success_criteria_met=True)
 
     after = next_state(state, output)
 
-    assert after.current_state is State.REVIEWING
+    assert after.current_state is RalphState.REVIEWING
 
 
 def test_when_reviewer_qualifies_then_transitions_to_executing() -> None:
     """The seed's second test."""
-    state = OrchestratorState(current_state=State.REVIEWING, current_task_id="task-1")
+    state = OrchestratorState(current_state=RalphState.REVIEWING, current_task_id="task-1")
     output = ReviewerOutput(status="completed", verdict="Qualified")
 
     after = next_state(state, output)
 
-    assert after.current_state is State.EXECUTING
+    assert after.current_state is RalphState.EXECUTING
     assert after.current_task_id is None, "cleared for the next selection"
 
 
 MODEL = [
     # field of the seed's record, what it is at first
-    ("current_state", State.INITIALIZING),
+    ("current_state", RalphState.INITIALIZING),
     ("session_id", ""),
     ("session_path", ""),
     ("current_task_id", None),
@@ -316,7 +318,7 @@ def test_a_limit_that_is_used_up_leads_to_failed_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("state", [S.DONE, S.FAILED])
-def test_nothing_leaves_an_end(state: State) -> None:
+def test_nothing_leaves_an_end(state: RalphState) -> None:
     for given in (PLANNED, EXECUTED, QUALIFIED, PASSED, event("error"), event("task_selected", task_id="t")):
         with pytest.raises(InvalidEvent):
             next_state(at(state), given)

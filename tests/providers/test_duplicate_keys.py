@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator import Orchestrator, tool
-from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.port import LLM
 from orchestrator.providers.anthropic import Anthropic
 from orchestrator.providers.openai import OpenAI
@@ -56,7 +56,7 @@ async def test_a_call_that_gives_a_name_twice_is_refused(name: str, as_object: b
         agent = Orchestrator(llm, tools=[weather], observers=[facts], retry=NO_WAIT)
         await agent.run("weather?")
     assert ran == []
-    assert [fact.outcome for fact in facts.of(ToolCalled)] == ["duplicate_keys"]
+    assert [fact.outcome for fact in facts.of(ToolExecution)] == ["duplicate_keys"]
 
 
 @pytest.mark.parametrize("name", ["chat", "anthropic"])
@@ -75,7 +75,7 @@ async def test_a_streamed_call_that_gives_a_name_twice_is_refused(name: str) -> 
             async for _ in stream:
                 pass
     assert ran == []
-    assert [fact.outcome for fact in facts.of(ToolCalled)] == ["duplicate_keys"]
+    assert [fact.outcome for fact in facts.of(ToolExecution)] == ["duplicate_keys"]
 
 
 def test_an_object_is_written_with_all_its_names_at_every_depth() -> None:

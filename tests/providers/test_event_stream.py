@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.providers import event_stream
-from orchestrator.providers.event_stream import Event, EventDecoder, EventTooLarge
+from orchestrator.providers.event_stream import EventDecoder, EventTooLarge, ServerSentEvent
 
 
-def decoded(*chunks: bytes) -> list[Event]:
+def decoded(*chunks: bytes) -> list[ServerSentEvent]:
     decoder = EventDecoder()
     found = [event for chunk in chunks for event in decoder.feed(chunk)]
     return found + list(decoder.finish())
@@ -19,24 +19,24 @@ def decoded(*chunks: bytes) -> list[Event]:
 @pytest.mark.parametrize(
     ("stream", "events"),
     [
-        (b"data: a\n\n", [Event("", "a")]),
-        (b"data:a\n\ndata:  b\n\n", [Event("", "a"), Event("", " b")]),
-        (b"event: x\r\ndata: a\r\ndata: b\r\n\r\n", [Event("x", "a\nb")]),
-        (b"data: a\r\rdata: b\r\r", [Event("", "a"), Event("", "b")]),
-        (b": a comment\n\nid: 7\nretry: 3\n\ndata: a\n\n", [Event("", "a")]),
-        (b"event: ping\n\ndata: a\n\n", [Event("", "a")]),
-        (b"\xef\xbb\xbfdata: a\n\n", [Event("", "a")]),
-        (b"data\n\n", [Event("", "")]),
-        (b"data: a\n", [Event("", "a")]),
+        (b"data: a\n\n", [ServerSentEvent("", "a")]),
+        (b"data:a\n\ndata:  b\n\n", [ServerSentEvent("", "a"), ServerSentEvent("", " b")]),
+        (b"event: x\r\ndata: a\r\ndata: b\r\n\r\n", [ServerSentEvent("x", "a\nb")]),
+        (b"data: a\r\rdata: b\r\r", [ServerSentEvent("", "a"), ServerSentEvent("", "b")]),
+        (b": a comment\n\nid: 7\nretry: 3\n\ndata: a\n\n", [ServerSentEvent("", "a")]),
+        (b"event: ping\n\ndata: a\n\n", [ServerSentEvent("", "a")]),
+        (b"\xef\xbb\xbfdata: a\n\n", [ServerSentEvent("", "a")]),
+        (b"data\n\n", [ServerSentEvent("", "")]),
+        (b"data: a\n", [ServerSentEvent("", "a")]),
         (b"data: a", []),
-        (b"data: a\n\ndata: [DONE]", [Event("", "a"), Event("", "[DONE]")]),
-        (b"data: a\r", [Event("", "a")]),
-        ("data: \u2028 \x85 \x0b ü\n\n".encode(), [Event("", "\u2028 \x85 \x0b ü")]),
+        (b"data: a\n\ndata: [DONE]", [ServerSentEvent("", "a"), ServerSentEvent("", "[DONE]")]),
+        (b"data: a\r", [ServerSentEvent("", "a")]),
+        ("data: \u2028 \x85 \x0b ü\n\n".encode(), [ServerSentEvent("", "\u2028 \x85 \x0b ü")]),
         (b"", []),
     ],
     ids=repr,
 )
-def test_events_are_read_as_the_standard_says(stream: bytes, events: list[Event]) -> None:
+def test_events_are_read_as_the_standard_says(stream: bytes, events: list[ServerSentEvent]) -> None:
     assert decoded(stream) == events
 
 
@@ -59,7 +59,7 @@ def test_chunks_of_any_size_give_the_same_events(
         size = sizes[len(chunks) % len(sizes)]
         chunks.append(text[at : at + size])
         at += size
-    assert decoded(*chunks) == [Event(name, data) for name, data in events]
+    assert decoded(*chunks) == [ServerSentEvent(name, data) for name, data in events]
 
 
 def test_what_is_no_text_is_said_so() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator import Orchestrator, tool
 from orchestrator.errors import LLMError
-from orchestrator.kernel.record import Attempt
+from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.llm.port import LLM, SystemClock
 from orchestrator.llm.retry import RetryPolicy
@@ -296,10 +296,10 @@ class Facts:
     component = "facts"
 
     def __init__(self) -> None:
-        self.attempts: list[Attempt] = []
+        self.attempts: list[OperationAttempt] = []
 
     def observe(self, fact: object) -> None:
-        if isinstance(fact, Attempt):
+        if isinstance(fact, OperationAttempt):
             self.attempts.append(fact)
 
 

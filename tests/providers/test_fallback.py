@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.errors import ConfigError, LLMError
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Attempt, LLMCall
+from orchestrator.kernel.record import LLMCall, OperationAttempt
 from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.llm.retry import RetryPolicy, classify
 from orchestrator.machines.llm_loop.limits import Limits
@@ -212,7 +212,7 @@ async def test_every_try_is_a_fact_under_the_configured_name_of_the_model_that_w
     assert (result.outcome, result.output) == (Outcome.COMPLETED, "done")
     told = [(fact.model, fact.outcome) for fact in facts.of(LLMCall)]
     assert told == [("gpt-main", "server_error"), ("claude", "ok"), ("claude", "ok")]
-    assert [(fact.outcome, fact.delay) for fact in facts.of(Attempt)] == [("retry", 0.0)]
+    assert [(fact.outcome, fact.delay) for fact in facts.of(OperationAttempt)] == [("retry", 0.0)]
     assert requests("openai", "gpt-main", "server_error") == 1
     assert requests("anthropic", "claude", "ok") == 2
     overflow = {"metric": "llm_requests_total", "label": "model"}

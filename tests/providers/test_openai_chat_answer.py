@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Response, ToolCall, Usage
-from orchestrator.providers.event_stream import Event
+from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_chat import ChatForm
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
@@ -169,10 +169,10 @@ def assembled(*deltas: Mapping[str, Any], finish: str | None = "stop", done: boo
     assembly = ChatForm().assembly()
     for delta in deltas:
         chunk = {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-        assembly.take(Event("", json.dumps(chunk)))
-    assembly.take(Event("", json.dumps({"choices": [{"delta": {}, "finish_reason": finish}]})))
+        assembly.take(ServerSentEvent("", json.dumps(chunk)))
+    assembly.take(ServerSentEvent("", json.dumps({"choices": [{"delta": {}, "finish_reason": finish}]})))
     if done:
-        assembly.take(Event("", "[DONE]"))
+        assembly.take(ServerSentEvent("", "[DONE]"))
     return assembly.response()
 
 
@@ -270,13 +270,15 @@ def test_of_several_answers_the_first_is_taken() -> None:
     assembly = ChatForm().assembly()
     for index, text in ((1, "other"), (0, "this")):
         chunk = {"choices": [{"index": index, "delta": {"content": text}, "finish_reason": "stop"}]}
-        assembly.take(Event("", json.dumps(chunk)))
+        assembly.take(ServerSentEvent("", json.dumps(chunk)))
     assert assembly.response().content == "this"
 
 
 @pytest.mark.parametrize("chunk", ["{}", "[]", "null", '{"choices": null}', '{"choices": [{"delta": null}]}'])
 def test_a_chunk_that_says_nothing_adds_nothing(chunk: str) -> None:
     assembly = ChatForm().assembly()
-    assert assembly.take(Event("", chunk)) == ""
-    assembly.take(Event("", json.dumps({"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]})))
+    assert assembly.take(ServerSentEvent("", chunk)) == ""
+    assembly.take(
+        ServerSentEvent("", json.dumps({"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]}))
+    )
     assert assembly.response().content == "x"

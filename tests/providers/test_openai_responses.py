@@ -12,7 +12,7 @@ from orchestrator import Orchestrator, tool
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.llm.retry import classify
-from orchestrator.providers.event_stream import Event
+from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai import OpenAI
 from orchestrator.providers.openai_chat import ChatForm
 from orchestrator.providers.openai_form import OpenAIOptions
@@ -257,8 +257,8 @@ async def test_a_run_carries_encrypted_reasoning_through_its_turns() -> None:
 # ---- streams ----
 
 
-def told(kind: str, **more: Any) -> Event:
-    return Event(kind, json.dumps({"type": kind, **more}))
+def told(kind: str, **more: Any) -> ServerSentEvent:
+    return ServerSentEvent(kind, json.dumps({"type": kind, **more}))
 
 
 def test_texts_of_two_messages_are_streamed_as_they_are_read() -> None:
@@ -287,14 +287,14 @@ def test_a_last_event_without_output_is_made_up_from_the_items() -> None:
 def test_a_stream_that_fails_or_ends_early_keeps_what_had_come() -> None:
     for event, kind in (
         (told("error", code="rate_limit_exceeded", message="slow down", param=None), "rate_limited"),
-        (Event("error", json.dumps({"error": {"code": "server_error", "message": "no"}})), "server_error"),
+        (ServerSentEvent("error", json.dumps({"error": {"code": "server_error", "message": "no"}})), "server_error"),
         (told("response.failed", response={"status": "failed", "error": {"code": "server_error"}}), "server_error"),
-        (Event("", "[DONE]"), "connection"),
+        (ServerSentEvent("", "[DONE]"), "connection"),
     ):  # fmt: skip
         assembly = ResponsesForm().assembly()
         assembly.take(told("response.output_text.delta", output_index=0, delta="Half"))
 
-        def rest(assembly: Any = assembly, event: Event = event) -> None:
+        def rest(assembly: Any = assembly, event: ServerSentEvent = event) -> None:
             assembly.take(event)
             assembly.response()
 

@@ -12,23 +12,19 @@ from orchestrator import (
     CodeBlocksFound,
     CodeExecuted,
     CodeModeContext,
-    CodeModeSource,
     CodeModeState,
     DepthExceeded,
     FinalAnswerFound,
-    FunctionLLM,
-    KeepEnds,
     LLMResponseReceived,
     MaxIterationsReached,
     PolicyStop,
-    RlmLimits,
-    ScriptedLLM,
-    StopAfter,
     Verdict,
     build_code_mode_machine,
 )
 from orchestrator.errors import LimitReached
 from orchestrator.repl import WorkerRepl
+from orchestrator.rlm import CodeModeSource, KeepEnds, RlmLimits, StopAfter
+from orchestrator.testing import FunctionLLM, ScriptedLLM
 
 S = CodeModeState
 Repls = Callable[..., WorkerRepl]

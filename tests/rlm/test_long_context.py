@@ -7,10 +7,11 @@ import random
 
 import pytest
 
-from orchestrator import FunctionLLM, Request
+from orchestrator import Request
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.runtime.rlm.rlm import Rlm
+from orchestrator.testing import FunctionLLM
 
 SIZE = 10_000_000
 MOST = 20_000

@@ -25,12 +25,11 @@ from orchestrator import (
     ToolCallsFound,
     ToolsExecuted,
     ToolsModeContext,
-    ToolsModeState,
-    UnhandledEventError,
     build_code_mode_machine,
-    build_tools_mode_machine,
 )
+from orchestrator.kernel import UnhandledEventError
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.rlm import ToolsModeState, build_tools_mode_machine
 
 C: TypeAlias = CodeModeState
 T: TypeAlias = ToolsModeState

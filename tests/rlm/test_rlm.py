@@ -13,34 +13,34 @@ from prometheus_client import CollectorRegistry
 from orchestrator import (
     CodeModeState,
     ConfigError,
-    FunctionLLM,
     LLMError,
     MemoryJournal,
     Message,
-    Metrics,
     Outcome,
     Request,
     Response,
     RetryPolicy,
-    Rlm,
-    RlmLimits,
     RunExists,
     RunStopped,
-    ScriptedLLM,
-    SimpleNestedCallPolicy,
-    StopAfter,
-    ToolsModeState,
-    TransitionLog,
     Usage,
     tool,
 )
 from orchestrator.errors import RunError
-from orchestrator.kernel.record import Attempt, LLMCall, RunCompleted, RunStarted, Transition
-from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.kernel.record import (
+    LLMCall,
+    OperationAttempt,
+    RunCompleted,
+    RunStarted,
+    ToolExecution,
+    Transition,
+)
 from orchestrator.machines.rlm.policy import NestedConfig
 from orchestrator.providers.model_guard import real_models_refused
 from orchestrator.providers.scripted import call
 from orchestrator.repl import ReplError, WorkerRepl
+from orchestrator.rlm import Rlm, RlmLimits, SimpleNestedCallPolicy, StopAfter, ToolsModeState
+from orchestrator.telemetry import Metrics, TransitionLog
+from orchestrator.testing import FunctionLLM, ScriptedLLM
 from tests.runtime.stage import Facts, path, until
 
 
@@ -224,7 +224,7 @@ async def test_a_model_that_fails_for_good_fails_the_run_and_one_that_recovers_d
     down, retry = LLMError("down", kind="server_error"), RetryPolicy(attempts=2, base=0)
     done = await rlm([down, "FINAL(1)"], retry=retry, observers=[facts]).completion("p")
     assert done.output == "1"
-    assert [one.outcome for one in facts.of(Attempt)] == ["retry"]
+    assert [one.outcome for one in facts.of(OperationAttempt)] == ["retry"]
     assert [one.outcome for one in facts.of(LLMCall)] == ["server_error", "ok"]
     done = await rlm([down, down], retry=retry).completion("p")
     assert (done.outcome, done.reason, str(done.error)) == (Outcome.FAILED, "llm_error", "down")
@@ -321,7 +321,7 @@ async def test_requests_tools_and_ends_are_facts_with_their_turn() -> None:
         ("INIT", 1, "small", 10, 1),
         ("EXECUTING_TOOLS", 1, "small", 10, 0),
     ]
-    assert [(one.tool, one.iteration, one.outcome) for one in facts.of(ToolCalled)] == [("add", 1, "ok")]
+    assert [(one.tool, one.iteration, one.outcome) for one in facts.of(ToolExecution)] == [("add", 1, "ok")]
     (end,) = facts.of(RunCompleted)
     assert (end.graph, end.outcome, end.iterations, end.summary["tokens_in"]) == (
         "tools_mode",

@@ -10,29 +10,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator import (
-    CrashingJournal,
-    FunctionLLM,
-    MemoryJournal,
-    Message,
-    OtherGraph,
-    Outcome,
-    Request,
-    Rlm,
-    RlmLimits,
-    RlmResult,
-    RunUnknown,
-    SqliteJournal,
-    StopAfter,
-    Suspended,
-    tool,
-)
-from orchestrator.errors import ConfigError, Held, JournalError, StoreDown
+from orchestrator import MemoryJournal, Message, Outcome, Request, RunUnknown, SqliteJournal, tool
+from orchestrator.errors import ConfigError, Held, JournalError, OtherGraph, StoreDown, Suspended
 from orchestrator.kernel.record import RunRecovered
 from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.providers.model_guard import refuse_real_models
 from orchestrator.providers.scripted import call
 from orchestrator.repl import WorkerRepl
+from orchestrator.rlm import Rlm, RlmLimits, RlmResult, StopAfter
+from orchestrator.testing import CrashingJournal, FunctionLLM
 from orchestrator_callbacks.rlm.prompt import AGAIN, LOST
 from tests.runtime.stage import Facts, path, until
 

@@ -9,27 +9,23 @@ from typing import Any
 import pytest
 
 from orchestrator import (
-    KeepEnds,
     LLMResponseReceived,
     Message,
     NoToolCalls,
-    RlmLimits,
-    ScriptedLLM,
     ToolCall,
     ToolCallsFound,
     ToolContext,
     ToolResult,
     ToolsExecuted,
     ToolsModeContext,
-    ToolsModeSource,
-    ToolsModeState,
     Verdict,
-    build_tools_mode_machine,
     tool,
 )
 from orchestrator.errors import ConfigError, LimitReached
 from orchestrator.machines.rlm.model import MaxIterationsReached
 from orchestrator.providers.scripted import call
+from orchestrator.rlm import KeepEnds, RlmLimits, ToolsModeSource, ToolsModeState, build_tools_mode_machine
+from orchestrator.testing import ScriptedLLM
 from orchestrator.tools.tool_set import ToolSet
 
 S = ToolsModeState

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from orchestrator.machines.pipeline.model import Evaluation, Issue, Severity, State
+from orchestrator.machines.pipeline.model import Evaluation, Issue, OrchestrationState, Severity
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.progress import Made
 from orchestrator.runtime.pipeline.pipeline import Pipeline
@@ -53,10 +53,15 @@ class Stages:
         return Pipeline(*ports, **{"observers": (), **options})
 
     @property
-    def calls(self) -> dict[State, int]:
+    def calls(self) -> dict[OrchestrationState, int]:
         """How often each stage was carried out."""
         ports = (self.planner, self.validator, self.implementer, self.judge)
-        stages = (State.PLANNING, State.VALIDATING, State.IMPLEMENTING, State.JUDGING)
+        stages = (
+            OrchestrationState.PLANNING,
+            OrchestrationState.VALIDATING,
+            OrchestrationState.IMPLEMENTING,
+            OrchestrationState.JUDGING,
+        )
         return {stage: len(port.requests) for stage, port in zip(stages, ports, strict=True)}
 
 

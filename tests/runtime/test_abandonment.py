@@ -26,12 +26,12 @@ from orchestrator.errors import AnswerRefused, RunUnknown, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.abandonment import abandoned_work
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import LLMCall, RunCompleted, ToolCall, WorkAbandoned
+from orchestrator.kernel.record import LLMCall, RunCompleted, ToolExecution, WorkAbandoned
 from orchestrator.llm.message import Message, Request
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import Event, Question
-from orchestrator.providers.mcp.session import Session
+from orchestrator.machines.llm_loop.model import LoopEvent, Question
+from orchestrator.providers.mcp.session import McpSession
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.runtime.llm_loop.result import Result
@@ -162,15 +162,15 @@ def swallowing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Stubborn], None]:
     """Make calls of MCP servers ignore cancellations, as a broken client would."""
 
     def install(code: Stubborn) -> None:
-        asked: Callable[..., Awaitable[Any]] = Session.call
+        asked: Callable[..., Awaitable[Any]] = McpSession.call
 
-        async def ignoring(self: Session, *arguments: Any) -> Any:
+        async def ignoring(self: McpSession, *arguments: Any) -> Any:
             asking = asyncio.ensure_future(asked(self, *arguments))
             await code()
             asking.cancel()
             return await asking
 
-        monkeypatch.setattr(Session, "call", ignoring)
+        monkeypatch.setattr(McpSession, "call", ignoring)
 
     return install
 
@@ -200,7 +200,7 @@ async def standing(
     place = {"model": "await_llm", "point": "await_llm", "hook": "evaluate_response"}.get(kind)
     if late and place:
         state = next(one for one in LLM_LOOP.states if one.value == place)
-        dwell[state] = (SOON, Event.FAILURE)
+        dwell[state] = (SOON, LoopEvent.FAILURE)
     async with _tools(kind, code, SOON if late else None, folder) as tools:
         runner = agent(
             FunctionLLM(model),
@@ -335,7 +335,7 @@ async def test_a_person_is_asked_about_an_abandoned_call_whose_effect_is_not_kno
         said = [message.text for message in result.messages if message.role == "tool"]
         assert (said, undone) == (["paid, says the bank"], [])
         assert [fact.kind for fact in facts.of(WorkAbandoned)] == ["tool"]
-        assert [fact.outcome for fact in facts.of(ToolCall)] == ["ok"]
+        assert [fact.outcome for fact in facts.of(ToolExecution)] == ["ok"]
         kinds = [record.kind for record in await journal.load("r")]
         assert (kinds.count("asked"), kinds.count("done")) == (1, 1)
 

@@ -7,21 +7,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator import (
-    LLM_LOOP,
-    Edge,
-    Limits,
-    Orchestrator,
-    Outcome,
-    Response,
-    Run,
-    ScriptedLLM,
-    ToolCall,
-    tool,
-)
+from orchestrator import LLM_LOOP, Edge, Limits, Orchestrator, Outcome, Response, ToolCall, tool
+from orchestrator.kernel import Run
 from orchestrator.kernel.graph import bounding
 from orchestrator.machines.llm_loop.graph import may_continue
 from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.testing import ScriptedLLM
 from orchestrator_guards import Verdict
 
 MOST = 3

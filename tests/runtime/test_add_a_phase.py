@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator import LLM_LOOP, Edge, Limits, Message, Orchestrator, Outcome, Run, ScriptedLLM
+from orchestrator import LLM_LOOP, Edge, Limits, Message, Orchestrator, Outcome
+from orchestrator.kernel import Run
 from orchestrator.machines.llm_loop.graph import may_continue
+from orchestrator.testing import ScriptedLLM
 
 # --- README: add a phase
 REVIEWED = LLM_LOOP.extend(

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError
 from orchestrator.kernel.outcome import REASONS, Outcome
-from orchestrator.kernel.record import Attempt, BudgetChecked, LLMCall
+from orchestrator.kernel.record import BudgetChecked, LLMCall, OperationAttempt
 from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
@@ -219,7 +219,7 @@ async def test_retries_are_a_budget_of_the_whole_run(retries: int) -> None:
     assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "retries")
     assert isinstance(result.error, LimitReached)
     assert isinstance(result.error.__cause__, LLMError)
-    assert [fact.outcome for fact in facts.of(Attempt)] == ["retry"] * retries + ["exhausted"]
+    assert [fact.outcome for fact in facts.of(OperationAttempt)] == ["retry"] * retries + ["exhausted"]
     llm.assert_complete()
 
 

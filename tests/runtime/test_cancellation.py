@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.errors import CancelRequested, ConfigError, RunOver
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import RunCompleted, RunParked, RunStarted, ToolCall
+from orchestrator.kernel.record import RunCompleted, RunParked, RunStarted, ToolExecution
 from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, call
@@ -203,7 +203,7 @@ async def test_of_a_batch_what_was_finished_keeps_its_result_and_the_rest_is_ans
     for one in (work, slow):
         assert one.is_error
         assert "stopped before this call finished" in one.text
-    told = [(fact.tool, fact.outcome) for fact in facts.of(ToolCall)]
+    told = [(fact.tool, fact.outcome) for fact in facts.of(ToolExecution)]
     assert told == [("work", "cancelled"), ("quick", "ok"), ("slow", "cancelled")]
 
 

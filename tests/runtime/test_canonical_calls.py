@@ -18,7 +18,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.providers.recording import record_from
@@ -114,7 +114,7 @@ async def test_two_amounts_in_one_call_are_never_asked_about_and_never_paid(
     assert bank.paid == []
     error = "not run: 'amount' is given twice in one object; give each name once"
     assert json.loads(bank.read) == {"error": error, "type": "DuplicateKeys"}
-    assert [fact.outcome for fact in facts.of(ToolCalled)] == ["duplicate_keys"]
+    assert [fact.outcome for fact in facts.of(ToolExecution)] == ["duplicate_keys"]
 
 
 async def test_a_person_sees_the_amount_that_is_paid(open_journal: Callable[[], Any]) -> None:

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from orchestrator.kernel.record import Attempt
+from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Response, Usage
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.providers.scripted import ScriptedLLM, call
@@ -92,7 +92,7 @@ async def test_older_messages_are_replaced_by_a_summary_before_the_next_request(
         "- result of look: saw b",
     ]
     assert [(key, m.text) for key, m in memory.summaries] == [("c", summary)]
-    assert [fact.outcome for fact in facts.of(Attempt)] == ["ok"]
+    assert [fact.outcome for fact in facts.of(OperationAttempt)] == ["ok"]
     assert not faults(result.messages)
     assert len(llm.requests[1].messages) == 4, "an earlier request shows what it showed"
 
@@ -138,7 +138,7 @@ async def test_a_summary_that_memory_cannot_keep_is_used_and_counted(how: str) -
     result = await agent(llm, [look], limits=limits, memory=memory, observers=[facts]).run("go")
     assert result.reason == "none"
     assert len(llm.requests[1].messages) == 2
-    told = [(fact.operation, fact.outcome) for fact in facts.of(Attempt)]
+    told = [(fact.operation, fact.outcome) for fact in facts.of(OperationAttempt)]
     assert told == [("memory", "exhausted"), ("compaction", "exhausted")]
 
 

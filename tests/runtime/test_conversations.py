@@ -42,7 +42,8 @@ def agent(journal: Any, *answers: Any, **options: Any) -> tuple[Orchestrator, Sc
 
 SAYS = """
 import asyncio, json, sys
-from orchestrator import FunctionLLM, Orchestrator, SqliteJournal
+from orchestrator import Orchestrator, SqliteJournal
+from orchestrator.testing import FunctionLLM
 
 async def main(path, prompt):
     said = []
@@ -59,7 +60,8 @@ asyncio.run(main(*sys.argv[1:]))
 
 HANGS = """
 import asyncio, sys
-from orchestrator import FunctionLLM, Orchestrator, SqliteJournal, tool
+from orchestrator import Orchestrator, SqliteJournal, tool
+from orchestrator.testing import FunctionLLM
 from orchestrator.providers.scripted import call
 
 async def main(path, where):

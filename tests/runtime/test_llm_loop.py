@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError, RunExists, RunUnknown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS, Outcome
-from orchestrator.kernel.record import LLMCall, RunCompleted, ToolCall
+from orchestrator.kernel.record import LLMCall, RunCompleted, ToolExecution
 from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.model_guard import refuse_real_models
@@ -126,7 +126,9 @@ async def test_facts_tell_of_each_model_and_tool_call_and_of_the_end() -> None:
     facts = Facts()
     await agent([call("add", a=1, b=2), "3"], [add], observers=[facts]).run("1 + 2?")
     assert [(fact.outcome, fact.iteration) for fact in facts.of(LLMCall)] == [("ok", 1), ("ok", 2)]
-    assert [(fact.tool, fact.outcome, fact.position) for fact in facts.of(ToolCall)] == [("add", "ok", 0)]
+    assert [(fact.tool, fact.outcome, fact.position) for fact in facts.of(ToolExecution)] == [
+        ("add", "ok", 0)
+    ]
     (end,) = facts.of(RunCompleted)
     assert (end.outcome, end.reason, end.iterations, end.transitions) == ("completed", "none", 2, 8)
     assert end.summary["tool_calls"] == 1

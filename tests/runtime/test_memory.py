@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Attempt
+from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.providers.scripted import ScriptedLLM, call
@@ -81,7 +81,7 @@ async def test_a_store_that_fails_or_never_returns_leaves_the_output(how: str) -
     result = await runner.run("go")
     assert (result.outcome, result.reason, result.output) == (Outcome.COMPLETED, "memory_degraded", "done")
     assert result.error is None
-    assert [fact.operation for fact in facts.of(Attempt)] == ["memory"]
+    assert [fact.operation for fact in facts.of(OperationAttempt)] == ["memory"]
 
 
 @pytest.mark.parametrize("how", ["broken", "slow"])

@@ -11,18 +11,17 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from orchestrator import (
-    FakeClock,
     InvalidTransitionError,
-    Metrics,
     OrchestrationState,
     OrchestrationStateMachine,
     OrchestratorError,
     StateMachineObserver,
     StateMetrics,
     StateTransition,
-    TransitionLog,
 )
 from orchestrator.errors import ConfigError, EventError
+from orchestrator.telemetry import Metrics, TransitionLog
+from orchestrator.testing import FakeClock
 
 S = OrchestrationState
 

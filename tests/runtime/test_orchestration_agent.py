@@ -13,17 +13,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from orchestrator import (
-    AgentOrchestrator,
-    Metrics,
-    OrchestrationState,
-    Outcome,
-    Pipeline,
-    PipelineLimits,
-    SqliteJournal,
-    TransitionLog,
-)
+from orchestrator import AgentOrchestrator, OrchestrationState, Outcome, SqliteJournal
 from orchestrator.errors import ConfigError, RunUnknown
+from orchestrator.pipeline import Pipeline, PipelineLimits
+from orchestrator.telemetry import Metrics, TransitionLog
 
 S = OrchestrationState
 

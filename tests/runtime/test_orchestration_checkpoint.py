@@ -17,17 +17,16 @@ from orchestrator import (
     CheckpointManager,
     ConfigError,
     MemoryJournal,
-    Metrics,
     OrchestrationState,
     OrchestrationStateMachine,
     RunError,
     SqliteJournal,
     StateTransition,
-    TransitionLog,
 )
 from orchestrator.errors import Corrupt, Held, StoreDown, TooNew
 from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.runtime.pipeline.orchestration.checkpoint import GRAPH, KIND
+from orchestrator.telemetry import Metrics, TransitionLog
 
 S = OrchestrationState
 

@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry
 from orchestrator import (
     CheckpointManager,
     InvalidTransitionError,
-    Metrics,
     OrchestrationState,
     OrchestrationStateMachine,
 )
+from orchestrator.telemetry import Metrics
 from tests.runtime.pipeline_stage import weighted
 from tests.tiers import examples, reaching
 

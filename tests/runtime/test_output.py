@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from orchestrator.errors import CompletionError, ConfigError
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Attempt
+from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Message, Response
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.providers.scripted import Item, ScriptedLLM, call
@@ -128,7 +128,7 @@ async def test_exactly_so_many_retries_are_made(retries: int) -> None:
     assert result.error.attempts == retries
     assert (result.output, result.messages[-1].text) == (None, BAD)
     llm.assert_complete()
-    tries = [fact.outcome for fact in facts.of(Attempt) if fact.operation == "completion"]
+    tries = [fact.outcome for fact in facts.of(OperationAttempt) if fact.operation == "completion"]
     assert tries == ["retry"] * retries + ["exhausted"]
 
 

@@ -16,8 +16,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Draft, Lease, Posted
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import RunParked, RunStarted
-from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.kernel.record import RunParked, RunStarted, ToolExecution
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import Question
@@ -106,7 +105,7 @@ async def test_an_approved_call_runs_once_and_only_then() -> None:
 
     assert (result.outcome, result.output) == (Outcome.COMPLETED, "paid 5 to x; looked")
     assert office.paid == [("x", 5)]
-    assert [(fact.tool, fact.outcome) for fact in facts.of(ToolCalled)] == [("pay", "ok"), ("look", "ok")]
+    assert [(fact.tool, fact.outcome) for fact in facts.of(ToolExecution)] == [("pay", "ok"), ("look", "ok")]
     assert [fact.reason for fact in facts.of(RunParked)] == ["approval"]
     assert [fact.origin for fact in facts.of(RunStarted)] == ["new", "resumed"]
     said = [record.body for record in await journal.load("r") if record.kind == "approval"]
@@ -292,7 +291,7 @@ async def test_cancelling_a_run_that_waits_ends_it_whole() -> None:
     assert not faults(result.messages)
     assert office.paid == []
     assert [fact.origin for fact in facts.of(RunStarted)] == ["new", "resumed"]
-    told = {(fact.tool, fact.outcome) for fact in facts.of(ToolCalled)}
+    told = {(fact.tool, fact.outcome) for fact in facts.of(ToolExecution)}
     assert told >= {("look", "ok")}
 
 

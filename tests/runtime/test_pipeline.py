@@ -23,9 +23,9 @@ from orchestrator.machines.pipeline.model import (
     FeedbackKind,
     Implementation,
     Issue,
+    OrchestrationState,
     Plan,
     Severity,
-    State,
     Validation,
 )
 from orchestrator.machines.pipeline.rubric import Rubric
@@ -53,7 +53,11 @@ def test_a_plan_that_is_valid_and_an_implementation_that_is_approved_succeed() -
 
     result = run(stages)
 
-    assert (result.state, result.outcome, result.reason) == (State.SUCCEEDED, "completed", "none")
+    assert (result.state, result.outcome, result.reason) == (
+        OrchestrationState.SUCCEEDED,
+        "completed",
+        "none",
+    )
     assert path(result.transitions) == [*START, *MADE, "approved"]
     assert result.output == "code"
     assert result.best is not None
@@ -147,8 +151,12 @@ def test_plans_that_are_never_valid_end_at_the_iteration_limit(limit: int) -> No
 
     result = run(stages, limits=PipelineLimits(max_iterations=limit))
 
-    assert (result.state, result.outcome, result.reason) == (State.FAILED, "failed", "max_iterations")
-    assert stages.calls[State.PLANNING] == result.iterations == limit
+    assert (result.state, result.outcome, result.reason) == (
+        OrchestrationState.FAILED,
+        "failed",
+        "max_iterations",
+    )
+    assert stages.calls[OrchestrationState.PLANNING] == result.iterations == limit
     assert result.verdict is not None
     assert (result.verdict.guard, result.verdict.observed, result.verdict.limit) == (
         "iterations",
@@ -167,7 +175,7 @@ def test_hard_failures_end_at_the_iteration_limit_and_the_best_attempt_is_kept(l
 
     result = run(stages, limits=PipelineLimits(max_iterations=limit))
 
-    assert (result.state, result.reason, result.output) == (State.FAILED, "max_iterations", None)
+    assert (result.state, result.reason, result.output) == (OrchestrationState.FAILED, "max_iterations", None)
     assert result.best is not None
     assert (result.best.score, result.best.implementation) == (4.5, "first")
 
@@ -178,9 +186,9 @@ def test_soft_failures_end_at_a_limit_of_their_own(limit: int) -> None:
 
     result = run(stages, limits=PipelineLimits(max_refinements=limit))
 
-    assert (result.state, result.reason) == (State.FAILED, "max_iterations")
+    assert (result.state, result.reason) == (OrchestrationState.FAILED, "max_iterations")
     assert result.refinements == limit
-    assert stages.calls[State.IMPLEMENTING] == limit + 1
+    assert stages.calls[OrchestrationState.IMPLEMENTING] == limit + 1
     assert result.verdict is not None
     assert result.verdict.guard == "refinements"
     assert result.best is not None
@@ -239,7 +247,7 @@ def test_the_token_budget_ends_a_run_before_or_after_each_stage(
     result = run(tokens(**used), limits=PipelineLimits(token_budget=budget))
 
     assert (result.state, result.outcome, result.reason) == (
-        State.BUDGET_EXHAUSTED,
+        OrchestrationState.BUDGET_EXHAUSTED,
         "budget_exceeded",
         "tokens",
     )
@@ -293,9 +301,9 @@ def test_the_budget_of_the_host_is_asked_before_and_after_each_stage(at: int, st
 
     result = run(stages, budget=purse)
 
-    assert (result.state, result.transitions[-1].source) == (State.BUDGET_EXHAUSTED, state)
+    assert (result.state, result.transitions[-1].source) == (OrchestrationState.BUDGET_EXHAUSTED, state)
     assert purse.asked == asked, "the rest was not asked"
-    assert stages.calls[State(state)] == (0 if when == "before" else 1)
+    assert stages.calls[OrchestrationState(state)] == (0 if when == "before" else 1)
     assert result.verdict is not None
     assert result.verdict.guard == "host_budget"
 
@@ -310,9 +318,9 @@ def test_a_budget_may_answer_asynchronously_and_one_that_raises_fails_the_run() 
         def is_exhausted(self) -> bool:
             raise OSError("no answer")
 
-    assert run(Stages(), budget=Remote(3)).state == State.BUDGET_EXHAUSTED
+    assert run(Stages(), budget=Remote(3)).state == OrchestrationState.BUDGET_EXHAUSTED
     result = run(Stages(), budget=Broken())
-    assert (result.state, result.reason) == (State.FAILED, "callback_error")
+    assert (result.state, result.reason) == (OrchestrationState.FAILED, "callback_error")
 
 
 # ---- stages that fail ----
@@ -324,7 +332,11 @@ def test_a_stage_that_raises_fails_the_run_with_the_type_of_its_error(stage: str
 
     result = run(stages)
 
-    assert (result.state, result.outcome, result.reason) == (State.FAILED, "failed", "stage_error")
+    assert (result.state, result.outcome, result.reason) == (
+        OrchestrationState.FAILED,
+        "failed",
+        "stage_error",
+    )
     assert isinstance(result.error, ZeroDivisionError)
     last = result.transitions[-1]
     assert last.reason == f"{last.source} failed: ZeroDivisionError"
@@ -340,7 +352,7 @@ def test_a_stage_that_raises_fails_the_run_with_the_type_of_its_error(stage: str
 def test_a_judge_that_gives_no_score_approves_nothing(said: Any) -> None:
     result = run(Stages(judged=[said]))
 
-    assert (result.state, result.reason, result.output) == (State.FAILED, "stage_error", None)
+    assert (result.state, result.reason, result.output) == (OrchestrationState.FAILED, "stage_error", None)
     assert isinstance(result.error, RunError)
     assert result.best is None
 
@@ -352,7 +364,7 @@ def test_a_judge_that_gives_no_score_approves_nothing(said: Any) -> None:
 def test_a_validator_that_cannot_be_read_lets_nothing_pass(said: Any) -> None:
     result = run(Stages(valid=[said]))
 
-    assert (result.state, result.reason) == (State.FAILED, "stage_error")
+    assert (result.state, result.reason) == (OrchestrationState.FAILED, "stage_error")
     assert result.transitions[-1].source == "validating"
 
 
@@ -453,7 +465,7 @@ def test_a_cancelled_run_ends_as_such_and_the_stage_in_flight_is_interrupted() -
 
     result = asyncio.run(inside())
 
-    assert (result.state, result.outcome, result.reason) == (State.FAILED, "cancelled", "caller")
+    assert (result.state, result.outcome, result.reason) == (OrchestrationState.FAILED, "cancelled", "caller")
     assert result.transitions[-1].reason == "implementing failed: CancelRequested"
 
 
@@ -469,7 +481,11 @@ def test_time_ends_a_run_also_within_a_stage(given: dict[str, Any]) -> None:
 
     result = asyncio.run(stages.pipeline(clock=clock).run("x", **given))
 
-    assert (result.state, result.outcome, result.reason) == (State.FAILED, "budget_exceeded", "time")
+    assert (result.state, result.outcome, result.reason) == (
+        OrchestrationState.FAILED,
+        "budget_exceeded",
+        "time",
+    )
     with pytest.raises(BudgetExceeded):
         result.raise_for_outcome()
 
@@ -495,7 +511,11 @@ def test_hooks_of_the_host_run_after_ours_and_may_refuse() -> None:
 
     result = run(Stages(), hooks=[Hooks()])
 
-    assert (result.state, result.outcome, result.reason) == (State.FAILED, "failed", "policy_stop")
+    assert (result.state, result.outcome, result.reason) == (
+        OrchestrationState.FAILED,
+        "failed",
+        "policy_stop",
+    )
     assert result.output is None
 
 
@@ -521,7 +541,7 @@ def test_a_host_adds_a_phase_without_touching_ours() -> None:
     result = run(Stages(judged=[SOFT, PASS]), graph=REVIEWED, hooks=[Review()])
 
     assert path(result.transitions)[2:5] == ["plan_valid", "implemented", "reviewed"]
-    assert (result.state, result.output) == (State.SUCCEEDED, "reviewed code")
+    assert (result.state, result.output) == (OrchestrationState.SUCCEEDED, "reviewed code")
     assert [one.source for one in result.transitions].count("reviewing") == 2
 
 
@@ -586,7 +606,7 @@ def test_the_tokens_of_each_state_are_counted_where_they_were_used() -> None:
         where = {"machine": "pipeline", "state": state}
         return registry.get_sample_value("orchestrator_stage_tokens_total", where)
 
-    of_history = {state.value: 0 for state in State}
+    of_history = {state.value: 0 for state in OrchestrationState}
     for one in result.transitions:
         of_history[one.source] += one.tokens
     assert {state: counted(state) for state in of_history} == of_history

@@ -16,7 +16,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.llm.message import Response, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.pipeline.model import State
+from orchestrator.machines.pipeline.model import OrchestrationState
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.providers.scripted import ScriptedLLM, call
 from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics
@@ -228,7 +228,7 @@ def test_an_answer_that_fits_no_schema_fails_its_stage_and_what_it_used_counts()
 
     result = piped(llms).run_sync("x")
 
-    assert (result.state, result.reason) == (State.FAILED, "stage_error")
+    assert (result.state, result.reason) == (OrchestrationState.FAILED, "stage_error")
     assert isinstance(result.error, RunStopped)
     last = result.transitions[-1]
     assert (last.source, last.tokens, last.reason) == ("judging", 30, "judging failed: RunFailed")
@@ -339,7 +339,7 @@ def test_the_run_of_a_stage_is_resumed_with_its_pipeline_and_not_by_itself() -> 
         await began.wait()
         running.cancel()
         await until(running.done)
-        agent = planner.bound(pipeline, State.PLANNING)._agent  # type: ignore[attr-defined]
+        agent = planner.bound(pipeline, OrchestrationState.PLANNING)._agent  # type: ignore[attr-defined]
         with pytest.raises(ConfigError, match="resume that one"):
             await agent.resume("r:planning:1")
 
@@ -354,10 +354,12 @@ def test_a_stage_without_a_prompt_is_refused(prompt: Any) -> None:
 
 def test_a_stage_outside_its_pipeline_is_refused() -> None:
     pipeline = piped(models())
-    port: Any = PromptStage(ScriptedLLM([]), "plan").bound(pipeline, State.PLANNING)
+    port: Any = PromptStage(ScriptedLLM([]), "plan").bound(pipeline, OrchestrationState.PLANNING)
 
     with pytest.raises(ConfigError, match="inside a run"):
-        asyncio.run(port(StageRequest(stage=State.PLANNING, spec="x", iteration=0, refinement=0)))
+        asyncio.run(
+            port(StageRequest(stage=OrchestrationState.PLANNING, spec="x", iteration=0, refinement=0))
+        )
 
 
 def test_the_transition_log_says_tokens_and_why(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,9 +17,9 @@ from orchestrator.machines.pipeline.model import (
     Evaluation,
     Implementation,
     Issue,
+    OrchestrationState,
     Plan,
     Severity,
-    State,
     Validation,
 )
 from orchestrator.machines.pipeline.rubric import Rubric
@@ -89,9 +89,13 @@ def along_the_table(
     assert [move.seq for move in moves] == list(range(1, len(moves) + 1))
     assert all(before.dest == after.source for before, after in itertools.pairwise(moves))
     for move in moves:
-        assert EVENT_OF[State(move.source), State(move.dest)] == move.event
+        assert EVENT_OF[OrchestrationState(move.source), OrchestrationState(move.dest)] == move.event
     assert moves[-1].dest == result.state
-    assert result.state in {State.SUCCEEDED, State.FAILED, State.BUDGET_EXHAUSTED}
+    assert result.state in {
+        OrchestrationState.SUCCEEDED,
+        OrchestrationState.FAILED,
+        OrchestrationState.BUDGET_EXHAUSTED,
+    }
     assert result.reason in REASONS[result.outcome]
     counts_equal_the_history(result, stages, limit)
     reached.update({(move.source, move.dest) for move in moves} | set(path(moves)) | {result.reason})
@@ -116,8 +120,8 @@ def test_only_an_approved_implementation_is_an_output_and_the_best_has_the_highe
     reached: Counter[Any] = Counter()
     output_and_best(reached)
     for best in (True, False):
-        for state in (State.SUCCEEDED, State.FAILED):
-            possible = best or state != State.SUCCEEDED
+        for state in (OrchestrationState.SUCCEEDED, OrchestrationState.FAILED):
+            possible = best or state != OrchestrationState.SUCCEEDED
             assert (reached[state, best] >= 3) == possible, (
                 f"{state} with best {best}: {reached[state, best]}"
             )
@@ -128,7 +132,7 @@ def test_only_an_approved_implementation_is_an_output_and_the_best_has_the_highe
 def output_and_best(reached: Counter[Any], scripts: dict[str, list[Any]], limit: PipelineLimits) -> None:
     result = Stages(**scripts).pipeline(limits=limit).run_sync("x")
 
-    if result.state == State.SUCCEEDED:
+    if result.state == OrchestrationState.SUCCEEDED:
         assert result.evaluation is not None
         assert result.evaluation.score >= Rubric().approve
         assert result.best is not None

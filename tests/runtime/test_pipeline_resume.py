@@ -17,7 +17,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.record import RunRecovered, RunStarted, Transition
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.pipeline.model import Implementation, Plan, State
+from orchestrator.machines.pipeline.model import Implementation, OrchestrationState, Plan
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.pipeline.result import PipelineResult
 from tests.runtime.pipeline_stage import BAD, GOOD, HARD, PASS, SOFT, Stages
@@ -117,7 +117,7 @@ def test_a_stage_cut_short_is_carried_out_again_under_the_same_key_and_no_other(
     assert result.outcome == "completed"
     assert second.implementer.requests[0].key == first.implementer.requests[0].key == "r:implementing:5"
     assert second.implementer.requests[0].plan == first.implementer.requests[0].plan
-    assert second.calls[State.PLANNING] == 1, "the plan after the hard failure alone"
+    assert second.calls[OrchestrationState.PLANNING] == 1, "the plan after the hard failure alone"
 
 
 async def left(journal: Any, stage: str = "implementer", effect: str | None = None) -> Stages:
@@ -167,7 +167,7 @@ def test_an_irreversible_stage_that_may_have_happened_waits_until_somebody_says_
 
     result = asyncio.run(inside())
 
-    assert (result.outcome, stages.calls[State.IMPLEMENTING]) == ("completed", 1)
+    assert (result.outcome, stages.calls[OrchestrationState.IMPLEMENTING]) == ("completed", 1)
 
 
 def test_an_irreversible_stage_keeps_no_run_from_being_cancelled(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_an_irreversible_stage_keeps_no_run_from_being_cancelled(tmp_path: Path)
             pipeline = stages.pipeline(journal=journal)
             await pipeline.cancel("r", by="ann")
             result = await pipeline.resume("r")
-            assert stages.calls[State.IMPLEMENTING] == 0
+            assert stages.calls[OrchestrationState.IMPLEMENTING] == 0
             return result
 
     assert asyncio.run(inside()).outcome == "cancelled"
@@ -190,7 +190,7 @@ def test_other_stages_of_a_pipeline_with_an_irreversible_one_may_be_repeated() -
 
     result = asyncio.run(stages.pipeline(journal=journal).resume("r"))
 
-    assert (result.outcome, stages.calls[State.IMPLEMENTING]) == ("completed", 0)
+    assert (result.outcome, stages.calls[OrchestrationState.IMPLEMENTING]) == ("completed", 0)
 
 
 def test_what_a_hook_puts_in_the_place_of_a_stages_work_is_durable_too() -> None:
@@ -254,7 +254,9 @@ def test_a_run_under_way_here_is_held_and_one_that_was_paused_goes_on() -> None:
             await release.wait()
             return "code"
 
-        pipeline._deps = replace(pipeline._deps, ports={**pipeline._deps.ports, State.IMPLEMENTING: slow})
+        pipeline._deps = replace(
+            pipeline._deps, ports={**pipeline._deps.ports, OrchestrationState.IMPLEMENTING: slow}
+        )
         running = asyncio.create_task(pipeline.run("x", run_id="r"))
         await until(
             lambda: pipeline._live.find("r") and pipeline._live.get("r").cursor.state == "implementing"

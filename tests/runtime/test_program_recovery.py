@@ -22,7 +22,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Draft, Posted
 from orchestrator.kernel.record import RunParked, RunRecovered
-from orchestrator.machines.pipeline.model import State
+from orchestrator.machines.pipeline.model import OrchestrationState
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.service import surviving_program
@@ -133,7 +133,7 @@ async def test_a_program_of_another_host_parks_the_run_and_asks_a_person() -> No
     assert not facts.of(RunRecovered)
     (described,) = await pipeline.open_runs()
     assert (described.unattended, described.will) == (False, f"waits for a person: {error.value.reason}")
-    assert stages.calls[State.PLANNING] == 1
+    assert stages.calls[OrchestrationState.PLANNING] == 1
 
 
 async def test_a_run_that_asks_about_its_programs_is_no_poison_however_often_it_is_resumed() -> None:
@@ -147,7 +147,7 @@ async def test_a_run_that_asks_about_its_programs_is_no_poison_however_often_it_
         assert length in {None, head.seq}
         length = head.seq
     result = await stages.pipeline(journal=journal).resume("r", again=True, by="Ada")
-    assert (result.outcome, stages.calls[State.PLANNING]) == ("completed", 2)
+    assert (result.outcome, stages.calls[OrchestrationState.PLANNING]) == ("completed", 2)
     records = await journal.load("r")
     assert [one.body["by"] for one in records if one.kind == "resumed"] == ["Ada"]
     assert not StoredRun.of("r", records).programs
@@ -164,7 +164,7 @@ async def test_a_run_that_is_cancelled_repeats_nothing_and_asks_nobody() -> None
     stages = await left(journal, program(host="build-7"))
     await journal.post("r", Posted("1", "cancel", {}, "Ada"))
     assert (await stages.pipeline(journal=journal).resume("r")).outcome == "cancelled"
-    assert stages.calls[State.PLANNING] == 1
+    assert stages.calls[OrchestrationState.PLANNING] == 1
 
 
 async def test_only_a_resume_that_is_posted_after_the_question_answers_it() -> None:
@@ -207,7 +207,7 @@ async def test_a_worker_leaves_such_a_run_parked_until_a_person_posts_a_resume(
         assert (await journal.head("r")).epoch == epoch  # nobody claimed it again
         await journal.post("r", Posted("1", "resume", {}, "Ada"))
         await until(lambda: becomes("ended"))
-    assert stages.calls[State.PLANNING] == 2
+    assert stages.calls[OrchestrationState.PLANNING] == 2
 
 
 @pytest.mark.parametrize("host", [HERE, "build-7"])
@@ -232,7 +232,7 @@ async def test_a_program_that_cannot_be_ended_is_a_question_with_its_number(
     stages = await left(journal, program())
     with pytest.raises(ProgramsUnknown, match=r"cannot be ended by this user \(process 4711\)"):
         await stages.pipeline(journal=journal).resume("r")
-    assert stages.calls[State.PLANNING] == 1
+    assert stages.calls[OrchestrationState.PLANNING] == 1
 
 
 async def test_what_a_resume_will_do_with_programs_is_said_before() -> None:
@@ -250,7 +250,7 @@ PRINTS = "import os; print(os.environ['ORCHESTRATOR_COMMAND'].split()[-1])"
 async def test_a_program_is_recorded_before_it_starts_and_after_it_ended_and_carries_its_mark() -> None:
     journal = MemoryJournal()
     stages = Stages()
-    planner = CommandStage(State.PLANNING, [sys.executable, "-I", "-c", PRINTS], rubric=Rubric())
+    planner = CommandStage(OrchestrationState.PLANNING, [sys.executable, "-I", "-c", PRINTS], rubric=Rubric())
     pipeline = Pipeline(
         planner, stages.validator, stages.implementer, stages.judge, journal=journal, observers=()
     )
@@ -267,7 +267,7 @@ async def test_a_program_is_recorded_before_it_starts_and_after_it_ended_and_car
 async def test_a_program_that_fails_or_never_started_is_recorded_as_ended() -> None:
     for argv in ([sys.executable, "-I", "-c", "exit(3)"], ["no-such-program-anywhere"]):
         journal, stages = MemoryJournal(), Stages()
-        planner = CommandStage(State.PLANNING, argv, rubric=Rubric())
+        planner = CommandStage(OrchestrationState.PLANNING, argv, rubric=Rubric())
         pipeline = Pipeline(
             planner, stages.validator, stages.implementer, stages.judge, journal=journal, observers=()
         )
@@ -277,7 +277,9 @@ async def test_a_program_that_fails_or_never_started_is_recorded_as_ended() -> N
 
 async def test_a_program_whose_caller_is_cancelled_is_killed_and_recorded_as_ended() -> None:
     journal, stages = MemoryJournal(), Stages()
-    planner = CommandStage(State.PLANNING, [sys.executable, "-I", "-c", "input()\ninput()"], rubric=Rubric())
+    planner = CommandStage(
+        OrchestrationState.PLANNING, [sys.executable, "-I", "-c", "input()\ninput()"], rubric=Rubric()
+    )
     pipeline = Pipeline(
         planner, stages.validator, stages.implementer, stages.judge, journal=journal, observers=()
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.ralph.model import State
+from orchestrator.machines.ralph.model import RalphState
 from tests.runtime.ralph_stage import NOT_QUALIFIED, World, log_of, markers, moves_of
 
 
@@ -16,7 +16,7 @@ async def test_two_tasks_are_planned_executed_reviewed_and_held_against_the_goal
     result = await world.ralph().run_async("write a shell")
 
     assert (result.state, result.outcome, result.reason, result.error) == (
-        State.DONE,
+        RalphState.DONE,
         Outcome.COMPLETED,
         "none",
         None,

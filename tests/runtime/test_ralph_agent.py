@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator import MemoryJournal, Outcome, Request, ScriptedLLM
+from orchestrator import MemoryJournal, Outcome, Request
 from orchestrator.errors import ConfigError
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.ralph.prompt_agent import PromptAgent
 from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.testing import ScriptedLLM
 
 TASKS = "# Task List\n\n## Implementation Tasks\n- task-1: Say hello\n    - **Success Criteria**: hello.txt has it\n"
 DONE = json.dumps({"status": "completed"})

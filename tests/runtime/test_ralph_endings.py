@@ -20,7 +20,7 @@ from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.fault import AgentFailed, OutsideEdit, SessionFileError
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.ralph.model import State
+from orchestrator.machines.ralph.model import RalphState
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.runtime.ralph.command_agent import CommandAgent
 from orchestrator.runtime.ralph.ralph import RalphOrchestrator
@@ -43,7 +43,7 @@ async def test_an_agent_that_raises_fails_the_run_with_its_reason(
     world = World(tmp_path, {Role.EXECUTOR: [error] * 9}, tasks=ONE)
     result = await world.ralph().run_async("x")
 
-    assert (result.state, result.outcome, result.reason) == (State.FAILED, Outcome.FAILED, reason)
+    assert (result.state, result.outcome, result.reason) == (RalphState.FAILED, Outcome.FAILED, reason)
     assert said in str(result.error)
     assert markers(result.session_path) == {"task-1": "/"}, "it was begun: the next run goes on with it"
     assert moves_of(result.session_path)[-1] == ("Executing", "error", "Failed")
@@ -122,7 +122,7 @@ async def test_a_reviewer_that_writes_over_the_report_fails_the_run(tmp_path: Pa
 
     result = await World(tmp_path, {Role.REVIEWER: [replaces]}, tasks=ONE).ralph().run_async("x")
     assert (result.outcome, markers(result.session_path)) == (Outcome.FAILED, {"task-1": "P"})
-    assert "tasks.task-1-report.md: was written over; a report is only ever added to" in str(result.error)
+    assert "tasks.task-1-report.md: was overwritten; a report may only be appended to" in str(result.error)
 
 
 async def test_a_report_that_is_missing_is_asked_for_and_then_fails_the_run(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_limit_is_zero_or_more_and_has_a_name(limit: str) -> None:
     RalphLimits(**{limit: 0})
     with pytest.raises(ConfigError, match=f"{limit} is -1; it must be 0"):
         RalphLimits(**{limit: -1})
-    with pytest.raises(ConfigError, match="there is no limit 'max_tries'"):
+    with pytest.raises(ConfigError, match="unknown limit 'max_tries'"):
         RalphLimits(max_tries=3)  # type: ignore[call-arg]
 
 

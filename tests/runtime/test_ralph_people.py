@@ -14,8 +14,8 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.ralph.contract import OrchestratorStatus, Role
-from orchestrator.machines.ralph.model import State
-from orchestrator.machines.ralph.ports import AgentRequest, Question
+from orchestrator.machines.ralph.model import RalphState
+from orchestrator.machines.ralph.ports import AgentRequest, PlanQuestion
 from orchestrator.runtime.service import inbox
 from tests.runtime.ralph_stage import World, markers, moves_of
 from tests.runtime.stage import until
@@ -25,9 +25,9 @@ ONE = ("task-1: one",)
 
 
 async def test_a_function_answers_and_the_answers_stand_in_the_file(tmp_path: Path) -> None:
-    asked: list[Sequence[Question]] = []
+    asked: list[Sequence[PlanQuestion]] = []
 
-    async def people(questions: Sequence[Question]) -> dict[str, str]:
+    async def people(questions: Sequence[PlanQuestion]) -> dict[str, str]:
         asked.append(questions)
         return {questions[0].id: "bash", "9.9": "nobody asked"}
 
@@ -196,7 +196,7 @@ async def test_a_stop_is_carried_out_at_the_boundary_and_what_came_after_it_is_n
     world.says[Role.EXECUTOR, "task-1"] = [stops]
     result = await ralph.run_async("x")
 
-    assert (result.outcome, result.reason, result.state) == (Outcome.CANCELLED, "caller", State.FAILED)
+    assert (result.outcome, result.reason, result.state) == (Outcome.CANCELLED, "caller", RalphState.FAILED)
     assert world.called[-1] == "executor task-1 1", "it was ended first; no review was begun"
     assert markers(result.session_path) == {"task-1": "P"}
 

@@ -23,8 +23,8 @@ from orchestrator.machines.ralph.contract import (
 )
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.ralph.model import Event, OrchestratorState, Standing, State, trigger
-from orchestrator.machines.ralph.next_state import Given, RalphEvent, next_state
+from orchestrator.machines.ralph.model import OrchestratorState, RalphEvent, RalphState, TaskCounts, trigger
+from orchestrator.machines.ralph.next_state import Given, OrchestratorEvent, next_state
 from orchestrator.machines.ralph.ports import AgentRequest
 from tests.runtime.ralph_stage import World, log_of, markers
 from tests.tiers import examples
@@ -150,7 +150,8 @@ def drive(
     logged = [line["transition"] for line in log_of(result.session_path)]
     told = [(one["from"], one["trigger"], one["to"]) for one in logged]
     assert told == [
-        (one.source, trigger(Event(one.event), State(one.source)), one.dest) for one in result.transitions
+        (one.source, trigger(RalphEvent(one.event), RalphState(one.source)), one.dest)
+        for one in result.transitions
     ]
 
     count = Counter(event for _, event, _ in moves)
@@ -165,7 +166,7 @@ def drive(
         *((one, limits.max_agent_retries) for one in Role if one is not Role.PLANNER),
     ]:
         assert all(one.again <= most for one in world.of(role))
-    if result.state is State.DONE:
+    if result.state is RalphState.DONE:
         assert set(markers(result.session_path).values()) <= {"x", "C"}
         assert not [task for task in result.tasks if task.marker.value not in "xC"]
 
@@ -182,18 +183,20 @@ outputs = st.one_of(
     st.builds(ReviewerOutput, status=st.just("error")),
     st.builds(CheckerOutput, passed=st.booleans()),
 )
-standings = st.builds(Standing, *[st.integers(0, 2)] * 7)
+standings = st.builds(TaskCounts, *[st.integers(0, 2)] * 7)
 events = st.one_of(
     outputs,
-    st.builds(RalphEvent, type=st.just("session_resolved"), is_new_session=st.booleans(), progress=standings),
-    st.builds(RalphEvent, type=st.just("no_tasks_remaining"), progress=standings),
     st.builds(
-        RalphEvent,
+        OrchestratorEvent, type=st.just("session_resolved"), is_new_session=st.booleans(), progress=standings
+    ),
+    st.builds(OrchestratorEvent, type=st.just("no_tasks_remaining"), progress=standings),
+    st.builds(
+        OrchestratorEvent,
         type=st.just("task_selected"),
         task_id=st.sampled_from(("a", "b")),
         reports=st.integers(0, 3),
     ),
-    st.builds(RalphEvent, type=st.sampled_from(("new_requirements", "error"))),
+    st.builds(OrchestratorEvent, type=st.sampled_from(("new_requirements", "error"))),
 )
 
 
@@ -202,7 +205,7 @@ events = st.one_of(
 def test_next_state_goes_along_the_table_and_within_the_limits(
     given_: list[Given], limits: RalphLimits
 ) -> None:
-    arrows = {(source, dest) for source, _, dest in ROWS} | {(state.value, "Failed") for state in State}
+    arrows = {(source, dest) for source, _, dest in ROWS} | {(state.value, "Failed") for state in RalphState}
     state = OrchestratorState(session_id="s")
     for one in given_:
         before = state
@@ -216,7 +219,7 @@ def test_next_state_goes_along_the_table_and_within_the_limits(
         assert state.qa_cycle_count <= limits.max_qa_cycles
         assert state.replans <= limits.max_replans
         assert state.session_id == "s"
-        if state.current_state is State.FAILED and before.current_state is not State.FAILED:
+        if state.current_state is RalphState.FAILED and before.current_state is not RalphState.FAILED:
             continue
         if state.current_task_id is None:
             assert state.current_attempt_number == 0

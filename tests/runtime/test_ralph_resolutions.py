@@ -9,13 +9,13 @@ import pytest
 
 from orchestrator.errors import ConfigError, RunExists, RunFailed
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import Attempt
+from orchestrator.kernel.record import OperationAttempt
 from orchestrator.machines.ralph.contract import PlannerInput, PlannerMode, Role
 from orchestrator.machines.ralph.fault import AgentOutputInvalid, IllegalMove
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.marker import MOVES, Marker, check_move
-from orchestrator.machines.ralph.model import Event, RalphContext, Standing, State
+from orchestrator.machines.ralph.model import RalphContext, RalphEvent, RalphState, TaskCounts
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.machines.ralph.step import next_work, resolved
 from orchestrator.runtime.ralph.session.directory import SessionDirectory
@@ -56,10 +56,10 @@ async def test_r1_complete_is_no_end_the_check_runs_there_and_done_is_the_exit(t
     world = World(tmp_path, tasks=ONE)
     result = await world.ralph().run_async("x")
 
-    assert State.COMPLETE not in RALPH.terminal
-    assert RALPH.terminal == {State.DONE, State.FAILED}
+    assert RalphState.COMPLETE not in RALPH.terminal
+    assert RALPH.terminal == {RalphState.DONE, RalphState.FAILED}
     assert world.called[-1] == "checker"
-    assert result.state is State.DONE
+    assert result.state is RalphState.DONE
 
 
 async def test_r2_the_check_happens_in_complete_whose_condition_is_that_all_tasks_are_done(
@@ -78,8 +78,8 @@ async def test_r2_the_check_happens_in_complete_whose_condition_is_that_all_task
 
 async def test_r3_the_tables_win_over_the_diagram(tmp_path: Path) -> None:
     edges = {(source, event, dest) for source, event, dest, _ in RALPH.rows}
-    assert (State.COMPLETE, Event.HOLISTIC_CHECK_FAILED, State.PLANNING) in edges
-    assert (State.EXECUTING, Event.EXECUTOR_BLOCKED, State.PLANNING) in edges
+    assert (RalphState.COMPLETE, RalphEvent.HOLISTIC_CHECK_FAILED, RalphState.PLANNING) in edges
+    assert (RalphState.EXECUTING, RalphEvent.EXECUTOR_BLOCKED, RalphState.PLANNING) in edges
 
     found = {"id": "task-7", "description": "new", "rationale": ""}
     says = {
@@ -99,7 +99,11 @@ async def test_r4_a_task_whose_third_review_fails_fails_the_run(tmp_path: Path) 
     world = World(tmp_path, {Role.REVIEWER: [NOT_QUALIFIED] * 3}, tasks=ONE)
     result = await world.ralph().run_async("x")
 
-    assert (result.state, result.outcome, result.reason) == (State.FAILED, Outcome.FAILED, "max_iterations")
+    assert (result.state, result.outcome, result.reason) == (
+        RalphState.FAILED,
+        Outcome.FAILED,
+        "max_iterations",
+    )
     assert moves_of(result.session_path)[-1] == ("Reviewing", "reviewer_completed", "Failed")
     assert result.verdict == Verdict(False, "task_attempts", 3, 3)
     assert result.blockers == ("task-1 failed 3 times: no test",)
@@ -112,7 +116,7 @@ async def test_r4_an_executor_that_fails_three_times_fails_the_run_without_a_rev
     world = World(tmp_path, {Role.EXECUTOR: [fails] * 3}, tasks=ONE)
     result = await world.ralph().run_async("x")
 
-    assert (result.state, result.reason) == (State.FAILED, "max_iterations")
+    assert (result.state, result.reason) == (RalphState.FAILED, "max_iterations")
     assert moves_of(result.session_path)[-1] == ("Executing", "executor_completed", "Failed")
     assert world.of(Role.REVIEWER) == []
     assert result.blockers == ("task-1 failed 3 times: it does not compile",)
@@ -245,16 +249,16 @@ async def test_r12_what_is_marked_for_review_meanwhile_without_a_report_is_execu
 def test_r5_the_inference_in_all_its_orders() -> None:
     old = RalphContext(is_new=False)
     asked = RalphContext(is_new=False, requirements=("more",))
-    e = Event
-    assert resolved(old, Standing(review=1, active=1, planning=1, open=1)) is e.REVIEW_RESUMED
-    assert resolved(old, Standing(active=1, planning=1, open=1)) is e.EXECUTION_RESUMED
-    assert resolved(old, Standing(planning=1, open=1)) is e.SESSION_RESOLVED
-    assert resolved(old, Standing(open=1, done=1)) is e.EXECUTION_RESUMED
-    assert resolved(old, Standing(done=1, cancelled=1)) is e.COMPLETION_RESUMED
-    assert resolved(old, Standing()) is e.SESSION_RESOLVED
-    assert resolved(old, Standing(cancelled=2)) is e.SESSION_RESOLVED, "nothing was done: that is no end"
-    assert resolved(asked, Standing(done=1)) is e.SESSION_RESOLVED
-    assert resolved(asked, Standing(review=1)) is e.REVIEW_RESUMED, "a review under way is ended first"
+    e = RalphEvent
+    assert resolved(old, TaskCounts(review=1, active=1, planning=1, open=1)) is e.REVIEW_RESUMED
+    assert resolved(old, TaskCounts(active=1, planning=1, open=1)) is e.EXECUTION_RESUMED
+    assert resolved(old, TaskCounts(planning=1, open=1)) is e.SESSION_RESOLVED
+    assert resolved(old, TaskCounts(open=1, done=1)) is e.EXECUTION_RESUMED
+    assert resolved(old, TaskCounts(done=1, cancelled=1)) is e.COMPLETION_RESUMED
+    assert resolved(old, TaskCounts()) is e.SESSION_RESOLVED
+    assert resolved(old, TaskCounts(cancelled=2)) is e.SESSION_RESOLVED, "nothing was done: that is no end"
+    assert resolved(asked, TaskCounts(done=1)) is e.SESSION_RESOLVED
+    assert resolved(asked, TaskCounts(review=1)) is e.REVIEW_RESUMED, "a review under way is ended first"
 
 
 def test_r6_qa_coordinate_is_read_as_discovery() -> None:
@@ -316,7 +320,7 @@ async def test_r8_or_fails_where_it_is_to(tmp_path: Path) -> None:
     world = World(tmp_path, {Role.PLANNER: [asks] * 4}, tasks=ONE)
     result = await world.ralph(open_questions="fail").run_async("x")
 
-    assert (result.state, result.reason, result.qa_cycles) == (State.FAILED, "max_iterations", 3)
+    assert (result.state, result.reason, result.qa_cycles) == (RalphState.FAILED, "max_iterations", 3)
     assert result.verdict == Verdict(False, "qa_cycles", 3, 3)
 
 
@@ -324,7 +328,7 @@ async def test_r8_a_planner_that_only_asks_is_told_so_thrice_and_then_fails_the_
     world = World(tmp_path, {Role.PLANNER: [{"status": "needs_qa_cycle"}] * 20}, tasks=ONE)
     result = await world.ralph().run_async("x")
 
-    assert (result.state, result.reason) == (State.FAILED, "max_iterations")
+    assert (result.state, result.reason) == (RalphState.FAILED, "max_iterations")
     assert len(world.of(Role.PLANNER)) == 1 + 3 + 2, (
         "asked, after each round, and as often as it may be repeated"
     )
@@ -341,7 +345,7 @@ async def test_r8_an_answer_that_cannot_be_used_is_asked_for_again_twice(tmp_pat
 
     world = World(tmp_path, {Role.PLANNER: ["no JSON at all"] * 3}, tasks=ONE)
     result = await world.ralph().run_async("y")
-    assert (result.state, result.reason) == (State.FAILED, "completion_invalid")
+    assert (result.state, result.reason) == (RalphState.FAILED, "completion_invalid")
     assert isinstance(result.error, AgentOutputInvalid)
     assert "asked 3 times" in str(result.error)
 
@@ -355,7 +359,7 @@ def test_r9_one_function_moves_markers_and_it_knows_the_ways() -> None:
             elif (before, after) in allowed:
                 assert check_move("t", before, after) is True
             else:
-                with pytest.raises(IllegalMove, match=r"task 't' cannot go from"):
+                with pytest.raises(IllegalMove, match=r"task 't' cannot move from"):
                     check_move("t", before, after)
     m = Marker
     assert {(m.REVIEW, m.DONE), (m.REVIEW, m.OPEN)} <= allowed, "the seed's two moves"
@@ -388,7 +392,7 @@ async def test_r11_a_network_error_is_tried_again_and_the_state_stays(tmp_path: 
     result = await world.ralph().run_async("x")
 
     assert [one.again for one in world.of(Role.EXECUTOR)] == [0, 0, 0]
-    assert "Retry" not in {state.value for state in State}
+    assert "Retry" not in {state.value for state in RalphState}
     assert (result.outcome, result.reworks) == (Outcome.COMPLETED, 0)
     assert moves_of(result.session_path).count(("Executing", "executor_completed", "Reviewing")) == 1
 
@@ -398,7 +402,7 @@ async def test_r8_and_r11_each_repetition_is_told(tmp_path: Path) -> None:
     says = {Role.PLANNER: ["no JSON", ConnectionError("reset")], Role.REVIEWER: ["no"] * 3}
     await World(tmp_path, says, tasks=ONE).ralph(observers=(facts,)).run_async("x")
 
-    told = [(one.operation, one.number, one.outcome, one.reason) for one in facts.of(Attempt)]
+    told = [(one.operation, one.number, one.outcome, one.reason) for one in facts.of(OperationAttempt)]
     assert told == [
         ("completion", 1, "retry", "schema_invalid"),
         ("completion", 1, "retry", "connection"),
@@ -419,8 +423,8 @@ async def test_r11_what_a_try_left_that_the_network_broke_is_set_aside(tmp_path:
 
 
 async def test_r12_a_task_in_review_keeps_the_session_from_being_complete(tmp_path: Path) -> None:
-    assert next_work(Standing(done=3, review=1)) is Event.REVIEW_PENDING
-    assert next_work(Standing(done=3)) is Event.NO_TASKS_REMAINING
+    assert next_work(TaskCounts(done=3, review=1)) is RalphEvent.REVIEW_PENDING
+    assert next_work(TaskCounts(done=3)) is RalphEvent.NO_TASKS_REMAINING
 
     def also_marks(request: AgentRequest) -> Any:
         path = Path(request.input["SESSION_PATH"])
@@ -444,7 +448,7 @@ async def test_r13_a_blocked_planner_fails_the_run_and_another_run_goes_on_with_
     world = World(tmp_path, {Role.PLANNER: [{"status": "blocked", "blockers": ["no goal"]}]}, tasks=ONE)
     ralph = world.ralph()
     failed = await ralph.run_async("x")
-    assert (failed.state, failed.reason, failed.blockers) == (State.FAILED, "policy_stop", ("no goal",))
+    assert (failed.state, failed.reason, failed.blockers) == (RalphState.FAILED, "policy_stop", ("no goal",))
 
     done = await ralph.run_async("the goal is a shell", session=failed.session_path)
 
@@ -517,7 +521,7 @@ async def test_a_fourth_return_to_planning_is_one_too_many(tmp_path: Path) -> No
     world = World(tmp_path, {Role.CHECKER: [fails] * 4}, tasks=ONE)
     result = await world.ralph().run_async("x")
 
-    assert (result.state, result.reason, result.replans) == (State.FAILED, "max_iterations", 3)
+    assert (result.state, result.reason, result.replans) == (RalphState.FAILED, "max_iterations", 3)
     assert result.verdict == Verdict(False, "replans", 3, 3)
     assert len(world.of(Role.PLANNER)) == 4
 
@@ -531,7 +535,7 @@ async def test_the_executions_of_a_run_are_counted_over_all_tasks(tmp_path: Path
     world = World(tmp_path, {Role.EXECUTOR: [finds] * 50}, tasks=ONE)
     result = await world.ralph(limits=RalphLimits(max_executions=5)).run_async("x")
 
-    assert (result.state, result.reason, result.executions) == (State.FAILED, "max_iterations", 5)
+    assert (result.state, result.reason, result.executions) == (RalphState.FAILED, "max_iterations", 5)
     assert list(markers(result.session_path).values()) == ["x"] * 5 + [" "]
     with pytest.raises(RunFailed, match=r"\(max_iterations\): iterations: 5 of 5 used$"):
         result.raise_for_outcome()

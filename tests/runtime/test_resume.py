@@ -15,8 +15,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.graph import Edge
 from orchestrator.kernel.journal import Lease
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import LLMCall, RunCompleted, RunStarted, Transition
-from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.kernel.record import LLMCall, RunCompleted, RunStarted, ToolExecution, Transition
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
@@ -165,8 +164,8 @@ async def test_a_resumed_run_tells_only_that_it_is_resumed_and_what_is_new() -> 
     assert told[0] == stored[-1].body["seq"] + 1
     assert told == list(range(told[0], told[0] + len(told)))
     assert len(facts.of(RunCompleted)) == 1
-    done = {(fact.iteration, fact.position) for fact in facts.of(ToolCalled)}
-    assert len(done) == len(facts.of(ToolCalled))
+    done = {(fact.iteration, fact.position) for fact in facts.of(ToolExecution)}
+    assert len(done) == len(facts.of(ToolExecution))
     assert len(facts.of(LLMCall)) < 4
 
 

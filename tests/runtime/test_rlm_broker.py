@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
-from orchestrator import FunctionLLM, Request, Response, ScriptedLLM
+from orchestrator import Request, Response
 from orchestrator.errors import LimitReached, LLMError
 from orchestrator.llm.message import Usage
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.rlm.policy import NestedCallPolicy, NoNesting, SimpleNestedCallPolicy
 from orchestrator.runtime.rlm.subcall import SubCalls
+from orchestrator.testing import FunctionLLM, ScriptedLLM
 from orchestrator_callbacks.rlm.budget_account import RunBudget
 
 

@@ -21,7 +21,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel import record
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import (
-    Attempt,
+    AdmissionRejected,
     BudgetChecked,
     EventFailed,
     Fact,
@@ -29,16 +29,16 @@ from orchestrator.kernel.record import (
     GuardEvaluated,
     JournalWrite,
     LLMCall,
+    OperationAttempt,
     RolledBack,
     RunAdmitted,
     RunCompleted,
     RunParked,
     RunRecovered,
-    RunRejected,
     RunStarted,
     Streamed,
     TokenDelta,
-    ToolCall,
+    ToolExecution,
     Transition,
     WorkAbandoned,
 )
@@ -118,10 +118,10 @@ async def test_a_retried_answer_begins_again_with_the_next_attempt() -> None:
     kinds = [
         (type(fact), fact.attempt if isinstance(fact, TokenDelta) else 0)
         for fact in facts
-        if isinstance(fact, TokenDelta | LLMCall | Attempt)
+        if isinstance(fact, TokenDelta | LLMCall | OperationAttempt)
     ]
     steps = [kind for kind, after in pairwise([*kinds, (RunCompleted, 0)]) if kind != after]
-    again = [(LLMCall, 0), (Attempt, 0)]
+    again = [(LLMCall, 0), (OperationAttempt, 0)]
     assert steps == [(TokenDelta, 1), *again, (TokenDelta, 2), *again, (TokenDelta, 3), (LLMCall, 0)]
 
 
@@ -129,7 +129,7 @@ async def test_when_no_try_is_left_the_partial_text_is_in_the_error_also_of_a_st
     runner = agent([CUT] * 2, retry=RetryPolicy(attempts=2, base=0.0, jitter=0.0), journal=MemoryJournal())
     stream = runner.stream("go", run_id="r")
     facts = [fact async for fact in stream]
-    assert [(fact.outcome, fact.reason) for fact in facts if isinstance(fact, Attempt)] == [
+    assert [(fact.outcome, fact.reason) for fact in facts if isinstance(fact, OperationAttempt)] == [
         ("retry", "connection"),
         ("exhausted", "connection"),
     ]
@@ -201,13 +201,13 @@ def name_of(fact: Streamed) -> str:  # noqa: C901, PLR0911 - a type checker sees
     match fact:
         case RunStarted() | RunParked() | RunCompleted():
             return "run"
-        case RunAdmitted() | RunRejected() | RunRecovered() | RolledBack():
+        case RunAdmitted() | AdmissionRejected() | RunRecovered() | RolledBack():
             return "engine"
         case Transition() | EventFailed() | GuardEvaluated():
             return "edge"
         case BudgetChecked():
             return "budget"
-        case Attempt() | LLMCall() | ToolCall() | WorkAbandoned():
+        case OperationAttempt() | LLMCall() | ToolExecution() | WorkAbandoned():
             return "call"
         case JournalWrite():
             return "journal"
@@ -279,7 +279,7 @@ async def test_the_runs_below_are_told_with_their_own_ids_and_so_are_their_words
     assert own == watching.all
     assert isinstance(facts[-1], RunCompleted)
     assert facts[-1].run_id == "p"
-    assert len(runner._live._followers) == 0
+    assert len(runner._live) == 0
 
 
 async def test_what_a_stream_said_is_in_no_log_no_metric_and_no_journal() -> None:
@@ -365,7 +365,7 @@ async def test_a_run_that_is_cancelled_between_two_attempts_has_no_first_token_i
     runner = agent([CUT, "never"], clock=clock, observers=[watching], retry=retry)
     stream = runner.stream("go", run_id="r")
     async for fact in stream:
-        if isinstance(fact, Attempt):
+        if isinstance(fact, OperationAttempt):
             runner.cancel("r")
     assert [(one.outcome, one.first_token) for one in watching.of(LLMCall)] == [
         ("connection", 0.0),

@@ -466,7 +466,7 @@ async def test_streams_of_many_runs_at_once_keep_apart() -> None:
 
     said = await asyncio.gather(*(one(number) for number in range(50)))
     assert list(said) == [f"answer to question {number}" for number in range(50)]
-    assert not runner._live._followers
+    assert not len(runner._live)
 
 
 async def test_a_generator_that_passes_a_stream_on_ends_with_its_own_reader() -> None:

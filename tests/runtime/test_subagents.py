@@ -465,7 +465,8 @@ async def test_an_answer_given_while_nobody_runs_the_tree_counts_when_it_is_resu
 
 DIES = """
 import asyncio, sys
-from orchestrator import Orchestrator, ScriptedLLM, FunctionLLM, SqliteJournal
+from orchestrator import Orchestrator, SqliteJournal
+from orchestrator.testing import ScriptedLLM, FunctionLLM
 from orchestrator.journal.crashing import CrashingJournal, kill
 from orchestrator.providers.scripted import call
 

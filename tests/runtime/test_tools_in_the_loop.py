@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import ToolCall as ToolCalled
+from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import Request, ToolCall
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.providers.scripted import FunctionLLM, Item, ScriptedLLM, call
@@ -24,7 +24,7 @@ async def test_an_unknown_tool_is_answered_with_names_like_it() -> None:
     result = await agent([call("addd", a=1, b=2), "done"], [add], observers=[facts]).run("go")
     assert result.messages[2].is_error
     assert "did you mean 'add'" in result.messages[2].text
-    assert [(fact.tool, fact.outcome) for fact in facts.of(ToolCalled)] == [("_unregistered", "error")]
+    assert [(fact.tool, fact.outcome) for fact in facts.of(ToolExecution)] == [("_unregistered", "error")]
     assert result.outcome is Outcome.COMPLETED
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from orchestrator.kernel.record import BudgetChecked, Fact, LLMCall, ToolCall, Transition
+from orchestrator.kernel.record import BudgetChecked, Fact, LLMCall, ToolExecution, Transition
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.telemetry.catalogue import PREFIX
 from orchestrator.telemetry.metrics import Metrics
@@ -66,7 +66,7 @@ def call() -> tuple[Fact, ...]:
     """What a turn counts beside its transitions."""
     return (
         LLMCall("llm_loop", "r1", "await_llm", 1, "m", "ok", 0.5, 9, 6),
-        ToolCall("llm_loop", "r1", 1, 0, "search", "ok", 0.5),
+        ToolExecution("llm_loop", "r1", 1, 0, "search", "ok", 0.5),
         BudgetChecked("llm_loop", "r1", "update_budgets", 1, [Verdict(True, "iterations", 1, 3)]),
     )
 

@@ -11,12 +11,14 @@ import apsw
 import pytest
 from prometheus_client import CollectorRegistry
 
-from orchestrator import Metrics, Orchestrator, ScriptedLLM, SqliteJournal, TransitionLog, tool
+from orchestrator import Orchestrator, SqliteJournal, tool
 from orchestrator.errors import Corrupt, JournalError, StoreDown
 from orchestrator.journal.sqlite.error_mapping import explain
 from orchestrator.kernel.record import Observer
 from orchestrator.llm.message import ToolCall
+from orchestrator.telemetry import Metrics, TransitionLog
 from orchestrator.telemetry.catalogue import ROWS
+from orchestrator.testing import ScriptedLLM
 
 FAILURES = "orchestrator_journal_write_failures_total"
 REASONS = ROWS["journal_write_failures_total"].values["reason"]

@@ -17,15 +17,15 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.record import (
+    AdmissionRejected,
     LLMCall,
     RolledBack,
     RunAdmitted,
     RunCompleted,
     RunParked,
     RunRecovered,
-    RunRejected,
     RunStarted,
-    ToolCall,
+    ToolExecution,
     Transition,
 )
 from orchestrator.telemetry.catalogue import PREFIX
@@ -236,7 +236,7 @@ def test_an_engine_that_raises_costs_its_own_figures_and_is_counted(metrics: Met
 def test_what_engines_tell_in_facts_is_counted(metrics: Metrics) -> None:
     for fact in (
         RunAdmitted("loop", "r1", 0.25, 1.0),
-        RunRejected("loop", "r2", "queue_full", 1.0),
+        AdmissionRejected("loop", "r2", "queue_full", 1.0),
         RunRecovered("loop", "r3", "resumed", 1.0),
         RolledBack("loop", "r3", "undone", 1.0),
     ):
@@ -337,7 +337,7 @@ def test_durations_carry_the_span_they_belong_to() -> None:
     for _ in range(3):
         metrics.observe(started("a"))
         metrics.observe(moved("a", 1.0))
-        metrics.observe(ToolCall("loop", "a", 1, 0, "search", "ok", 0.5))
+        metrics.observe(ToolExecution("loop", "a", 1, 0, "search", "ok", 0.5))
         metrics.observe(LLMCall("loop", "a", "think", 1, "gpt", "ok", 0.5))
         metrics.observe(ended("a"))
         spans.pop(0)

@@ -22,17 +22,17 @@ from orchestrator.kernel.journal import NO_HASH, Draft, Lease
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import (
-    Attempt,
     BudgetChecked,
     EventFailed,
     Fact,
     GuardEvaluated,
     JournalWrite,
     LLMCall,
+    OperationAttempt,
     RunCompleted,
     RunParked,
     RunStarted,
-    ToolCall,
+    ToolExecution,
     Transition,
 )
 from orchestrator.kernel.run import Run
@@ -320,8 +320,8 @@ def test_a_used_up_budget_is_a_warning_with_every_share() -> None:
 
 
 LEVELS: list[tuple[Fact, str, str]] = [
-    (Attempt("loop", "r1", "llm", 1, "retry", "rate_limited", 0.5), "retry.scheduled", "warning"),
-    (Attempt("loop", "r1", "llm", 3, "exhausted", "timeout"), "retry.exhausted", "warning"),
+    (OperationAttempt("loop", "r1", "llm", 1, "retry", "rate_limited", 0.5), "retry.scheduled", "warning"),
+    (OperationAttempt("loop", "r1", "llm", 3, "exhausted", "timeout"), "retry.exhausted", "warning"),
     (GuardEvaluated("loop", "r1", "act", "again", "iterations", "allow", 1, 3), "fsm.guard", "debug"),
     (GuardEvaluated("loop", "r1", "act", "again", "iterations", "deny", 3, 3), "fsm.guard", "info"),
     (GuardEvaluated("loop", "r1", "act", "again", "iterations", "error", 0, 0), "fsm.guard", "warning"),
@@ -331,8 +331,8 @@ LEVELS: list[tuple[Fact, str, str]] = [
         "debug",
     ),
     (LLMCall("loop", "r1", "think", 1, "gpt", "timeout", 60.0), "llm.request", "warning"),
-    (ToolCall("loop", "r1", 1, 0, "search", "ok", 0.5, 0.1, 20), "tool.call", "debug"),
-    (ToolCall("loop", "r1", 1, 0, "_unregistered", "error", 0.0), "tool.call", "warning"),
+    (ToolExecution("loop", "r1", 1, 0, "search", "ok", 0.5, 0.1, 20), "tool.call", "debug"),
+    (ToolExecution("loop", "r1", 1, 0, "_unregistered", "error", 0.0), "tool.call", "warning"),
     (RunParked("loop", "r1", "ask", "waiting", 3.0), "run.parked", "info"),
     (edge(), "fsm.transition", "info"),
 ]
@@ -349,7 +349,7 @@ def test_each_line_has_its_level_and_is_left_out_above_it(
 
 
 def test_an_attempt_that_went_well_is_no_news() -> None:
-    assert told(Attempt("loop", "r1", "journal", 1, "ok")) == []
+    assert told(OperationAttempt("loop", "r1", "journal", 1, "ok")) == []
 
 
 def test_an_unknown_level_is_refused_with_the_known_ones() -> None:

@@ -24,21 +24,21 @@ from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.outcome import REASONS, Ending, Outcome
 from orchestrator.kernel.record import (
     FAILURES,
-    Attempt,
+    AdmissionRejected,
     BudgetChecked,
     EventFailed,
     Fact,
     GuardEvaluated,
     JournalWrite,
     LLMCall,
+    OperationAttempt,
     RolledBack,
     RunAdmitted,
     RunCompleted,
     RunParked,
     RunRecovered,
-    RunRejected,
     RunStarted,
-    ToolCall,
+    ToolExecution,
     Transition,
 )
 from orchestrator.kernel.run import Run
@@ -61,6 +61,7 @@ from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.table import most_series, table
 from orchestrator_guards import GUARD_NAMES, Verdict
+from tests.derived import HINT, metric_catalogue
 from tests.telemetry.loop import CANARY, LOOP, Context, Deps, Event, Rig, State
 
 
@@ -163,13 +164,12 @@ def test_every_row_obeys_the_naming_rules() -> None:
 
 def test_the_catalogue_is_the_contract_with_alerts_and_dashboards() -> None:
     golden = Path(__file__).with_name("catalogue.txt")
-    lines = [f"{row.kind} {PREFIX}{row.name}{{{','.join(row.labels)}}}" for row in CATALOGUE]
-    assert lines == golden.read_text(encoding="utf-8").splitlines()
+    assert metric_catalogue() == golden.read_text(encoding="utf-8"), HINT
 
 
 def test_the_table_of_the_documentation_is_made_from_the_catalogue() -> None:
     golden = Path(__file__).with_name("metric_table.md")
-    assert table() == golden.read_text(encoding="utf-8")
+    assert table() == golden.read_text(encoding="utf-8"), HINT
 
 
 def test_every_metric_is_exposed_under_its_name_type_and_help() -> None:
@@ -414,8 +414,8 @@ def test_a_request_counts_as_an_attempt_with_its_tokens_by_model_and_by_state() 
 
 def test_a_tool_call_counts_as_an_attempt_and_is_timed_if_it_ran() -> None:
     board = Board(tools=["search"]).tell(
-        ToolCall("loop", "r1", 1, 0, "search", "ok", 0.5),
-        ToolCall("loop", "r1", 1, 1, "search", "denied", 0.0),
+        ToolExecution("loop", "r1", 1, 0, "search", "ok", 0.5),
+        ToolExecution("loop", "r1", 1, 1, "search", "denied", 0.0),
     )
     assert board.counted() == {
         ("attempts_total", "loop", "tool"): 2,
@@ -427,12 +427,12 @@ def test_a_tool_call_counts_as_an_attempt_and_is_timed_if_it_ran() -> None:
 
 def test_retries_have_a_reason_and_end_as_exhausted() -> None:
     board = Board().tell(
-        Attempt("loop", "r1", "llm", 1, "retry", "rate_limited", 0.5),
-        Attempt("loop", "r1", "llm", 2, "retry", "malformed", 0.5),
-        Attempt("loop", "r1", "llm", 3, "exhausted", "timeout"),
-        Attempt("loop", "r1", "completion", 1, "retry", "schema_invalid"),
-        Attempt("loop", "r1", "compaction", 1, "ok"),
-        Attempt("loop", "r1", "compaction", 2, "exhausted"),
+        OperationAttempt("loop", "r1", "llm", 1, "retry", "rate_limited", 0.5),
+        OperationAttempt("loop", "r1", "llm", 2, "retry", "malformed", 0.5),
+        OperationAttempt("loop", "r1", "llm", 3, "exhausted", "timeout"),
+        OperationAttempt("loop", "r1", "completion", 1, "retry", "schema_invalid"),
+        OperationAttempt("loop", "r1", "compaction", 1, "ok"),
+        OperationAttempt("loop", "r1", "compaction", 2, "exhausted"),
     )
     assert board.counted() == {
         ("retries_total", "loop", "llm", "rate_limited"): 1,
@@ -533,20 +533,20 @@ def test_thousands_of_invented_names_add_a_handful_of_series(campaign: Callable[
     for number in range(many):
         name = f"invented_{number}_{CANARY}"
         board.tell(
-            ToolCall("loop", "r1", 1, 0, name, "error", 0.1),
+            ToolExecution("loop", "r1", 1, 0, name, "error", 0.1),
             LLMCall("loop", "r1", name, 1, name, "ok", 0.1, 1, 1, 1, 1),
             EventFailed("loop", "r1", "think", name, "unknown_event", 0.0, 1),
             EventFailed("loop", "r1", name, "go", name, 0.0, 1, f"when:{name}"),
             GuardEvaluated("loop", "r1", name, name, name, name, 1, 1),
             BudgetChecked("loop", "r1", name, 1, [Verdict(False, name, 1, 1)]),
-            Attempt("loop", "r1", name, 1, "retry", name),
+            OperationAttempt("loop", "r1", name, 1, "retry", name),
             JournalWrite("loop", "r1", name, name, 1, 0.1, name),
             RunStarted("loop", "r1", 0.0, name),
             RunParked(name, "r1", name, name, 0.0),
             RunParked("loop", name, name, name, 0.0),
             started(name, name, name),
             RunAdmitted("loop", "r1", 0.1, 0.0),
-            RunRejected("loop", "r1", name, 0.0),
+            AdmissionRejected("loop", "r1", name, 0.0),
             RunRecovered("loop", "r1", name, 0.0),
             RolledBack(name, "r1", name, 0.0),
             ended(outcome=name, reason=name, summary={"budget_used": {name: 0.5}}),
@@ -570,7 +570,7 @@ def test_declared_names_beyond_the_cap_fold_and_are_counted(kind: str) -> None:
         match kind:
             case "tool":
                 board.metrics.declare(LOOP, tools=[name])
-                board.tell(ToolCall("loop", "r1", 1, 0, name, "ok", 0.1))
+                board.tell(ToolExecution("loop", "r1", 1, 0, name, "ok", 0.1))
             case "model":
                 board.metrics.declare(LOOP, model=name)
                 board.tell(LLMCall("loop", "r1", "think", 1, name, "ok", 0.1))

@@ -22,15 +22,15 @@ from prometheus_client import CollectorRegistry
 from orchestrator.errors import ConfigError, LLMError
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import (
-    Attempt,
     EventFailed,
     Fact,
     GuardEvaluated,
     LLMCall,
+    OperationAttempt,
     RunCompleted,
     RunParked,
     RunStarted,
-    ToolCall,
+    ToolExecution,
     Transition,
 )
 from orchestrator.kernel.run import Run
@@ -100,8 +100,8 @@ def answered(seconds: float = 2.0, outcome: str = "ok", **more: Any) -> LLMCall:
     return LLMCall("loop", "r", "think", 1, "gpt-x", outcome, seconds, **more)
 
 
-def ran(outcome: str = "ok", seconds: float = 1.0, **more: Any) -> ToolCall:
-    return ToolCall("loop", "r", 1, more.pop("position", 0), "search", outcome, seconds, **more)
+def ran(outcome: str = "ok", seconds: float = 1.0, **more: Any) -> ToolExecution:
+    return ToolExecution("loop", "r", 1, more.pop("position", 0), "search", outcome, seconds, **more)
 
 
 def seconds(span: ReadableSpan) -> tuple[float, float]:
@@ -158,8 +158,8 @@ def test_what_failed_and_what_is_tried_again_are_events_without_any_text() -> No
     failed = EventFailed(
         "loop", "r", "think", "go", "callback_error", AT + 1, 1, hook="enter_think", error=ValueError(CANARY)
     )
-    again = Attempt("loop", "r", "llm", 1, "retry", "rate_limited", 0.5)
-    given_up = Attempt("loop", "r", "llm", 2, "exhausted", "rate_limited")
+    again = OperationAttempt("loop", "r", "llm", 1, "retry", "rate_limited", 0.5)
+    given_up = OperationAttempt("loop", "r", "llm", 2, "exhausted", "rate_limited")
     (span,) = Stand().tell(started(), failed, again, given_up, completed()).ended
     assert [(event.name, dict(event.attributes or {})) for event in span.events] == [
         (

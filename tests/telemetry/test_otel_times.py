@@ -9,18 +9,10 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from orchestrator import (
-    Limits,
-    LLMError,
-    Orchestrator,
-    RetryPolicy,
-    ScriptedLLM,
-    SqliteJournal,
-    ToolContext,
-    tool,
-)
+from orchestrator import Limits, LLMError, Orchestrator, RetryPolicy, SqliteJournal, ToolContext, tool
 from orchestrator.llm.message import ToolCall
 from orchestrator.telemetry.otel import Spans
+from orchestrator.testing import ScriptedLLM
 from orchestrator.testing.clock import FakeClock
 
 BEGAN = FakeClock().time()

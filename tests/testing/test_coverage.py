@@ -164,7 +164,7 @@ async def test_the_report_has_a_line_for_each_graph_and_names_what_is_missing() 
         "  missing transition open --leave--> shut",
         "  missing guard is_known never says deny: checking --decide--> idle",
     ]
-    assert lines[7].startswith("llm_loop  0/8 0 %")
+    assert lines[7].startswith(f"llm_loop  0/{len(LLM_LOOP.states)} 0 %")
 
 
 def test_two_tables_of_one_name_are_told_apart_by_their_fingerprint() -> None:

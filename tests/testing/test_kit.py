@@ -53,8 +53,8 @@ async def test_a_run_of_the_strict_graph_is_watched() -> None:
     )
     result = await agent.run("How many moons?")
     assert result.output == "One moon."
-    assert coverage.states == (7, 8)
-    assert str(coverage.missing()[0]) == "state terminate_error"
+    assert coverage.states == (len({step.dest for step in result.transitions}) + 1, len(LLM_LOOP.states))
+    assert "state terminate_error" in map(str, coverage.missing())
 
 
 def test_guards_are_checked_one_by_one_too() -> None:

@@ -1,4 +1,4 @@
-"""Errors of the work as the table of errors knows them; the text of a stranger's error goes nowhere."""
+"""Mapping of exceptions to error codes. The text of an unknown exception is never stored."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Awaitable
 
 from orchestrator.errors import Corrupt, JournalError, LLMError, OrchestratorError
 from orchestrator.machines.approval.fault import RULES, ApprovalError, Fault
-from orchestrator.machines.approval.model import Event
+from orchestrator.machines.approval.model import ApprovalEvent
 
 _CODES: tuple[tuple[type[Exception], str], ...] = (
     (Corrupt, "ST-002"),
     (JournalError, "FS-010"),
     (TimeoutError, "AI-002"),
 )
-"""Type of an error that is no Faulted -> its code."""
+"""Type of an exception other than ApprovalError -> its code."""
 
 _OF_PROVIDERS = {row.kind: row.code for row in RULES.values() if row.code.startswith("AI-")} | {
     "connection": "AI-002",
@@ -22,10 +22,11 @@ _OF_PROVIDERS = {row.kind: row.code for row in RULES.values() if row.code.starts
 """Kind of a provider's error -> its code."""
 
 
-async def known(work: Awaitable[Event]) -> Event:
-    """Return what the work of a state gives; whatever it raises is an error of the table, or the journal's.
+async def known(work: Awaitable[ApprovalEvent]) -> ApprovalEvent:
+    """Return the event of a state's work. Converts every exception to ApprovalError or JournalError.
 
-    A record of a failure has the error's text, and that of a stranger may hold a key or a prompt.
+    The record of a failure contains the error's text, and the text of an unknown exception may contain a key or a
+    prompt.
     """
     try:
         return await work
@@ -36,7 +37,7 @@ async def known(work: Awaitable[Event]) -> Event:
 
 
 def fault_of(error: Exception | None) -> Fault:
-    """Return an error as the table knows it."""
+    """Return the fault of an exception."""
     if isinstance(error, ApprovalError):
         return error.fault
     if isinstance(error, LLMError):

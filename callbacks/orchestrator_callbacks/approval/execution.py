@@ -1,4 +1,4 @@
-"""An approved plan, step by step; and back again."""
+"""Execution of an approved plan step by step, and its rollback."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ import inspect
 from typing import Any
 
 from orchestrator.machines.approval.fault import ApprovalError, Fault
-from orchestrator.machines.approval.model import Event, PlanStatus
-from orchestrator.machines.approval.plan import Plan, PlanStep
+from orchestrator.machines.approval.model import ApprovalEvent, PlanStatus
+from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep
 from orchestrator_callbacks.approval import control_request
 from orchestrator_callbacks.approval.deps import ApprovalRun
 
 
-async def carried_out(run: ApprovalRun) -> Event:
-    """Carry out the steps that are left, one by one.
+async def carried_out(run: ApprovalRun) -> ApprovalEvent:
+    """Execute the remaining steps one by one.
 
-    It pauses between steps only. A cancel is heard at once, also while a step is in flight: the state moves on, and
-    Cancelling waits for the step (B2). A step that waits for its turn is not in flight.
+    A pause takes effect between steps. A cancel takes effect at once, even while a step is in flight: the state
+    changes, and Cancelling waits for the step. A step that waits for a rate limit is not in flight.
     """
     steps = await run.deps.hands.left(run)
-    total = len(Plan.read(run.ctx.plan or {}).steps)
+    total = len(ApprovalPlan.read(run.ctx.plan or {}).steps)
     for number, step in enumerate(steps, total - len(steps) + 1):
         await _turn(run, step)
         match control_request.taken(run, "pause", "cancel"):
             case "pause":
-                return Event.PAUSE
+                return ApprovalEvent.PAUSE
             case "cancel":
-                return Event.CANCEL
+                return ApprovalEvent.CANCEL
         if not await _step(run, step, number, total):
             control_request.taken(run, "cancel")
-            return Event.CANCEL
-    return Event.CANCEL if control_request.taken(run, "cancel") else Event.STEPS_COMPLETED
+            return ApprovalEvent.CANCEL
+    return ApprovalEvent.CANCEL if control_request.taken(run, "cancel") else ApprovalEvent.STEPS_COMPLETED
 
 
 async def _turn(run: ApprovalRun, step: PlanStep) -> None:
-    """Wait until a step may be begun, or somebody does not want it any more."""
+    """Wait until a step may start, or until a control request arrives."""
     turn = asyncio.create_task(run.deps.hands.turn(step))
     heard = asyncio.create_task(run.mailbox.until(lambda: control_request.is_there(run, "pause", "cancel")))
     try:
@@ -49,10 +49,10 @@ async def _turn(run: ApprovalRun, step: PlanStep) -> None:
 
 
 async def _step(run: ApprovalRun, step: PlanStep, number: int, total: int) -> bool:
-    """Carry out one step. False where somebody cancelled meanwhile: then it is still in flight."""
+    """Execute one step. Returns False if a cancel arrived meanwhile; the step is still in flight then."""
     deps = run.deps
     began = deps.clock.monotonic()
-    label = Plan.read(run.ctx.plan or {}).step_label(step)
+    label = ApprovalPlan.read(run.ctx.plan or {}).step_label(step)
     run.note("step", {"step": label, "status": "running", "at": deps.clock.time()})
     await run.settle()
     await _tell(run, step, number, total, "begins", 0.0, "running", "")
@@ -61,7 +61,7 @@ async def _step(run: ApprovalRun, step: PlanStep, number: int, total: int) -> bo
     try:
         await asyncio.wait((operation, heard), return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
-        await settled(operation)  # a step is never left half done for being interrupted
+        await settled(operation)  # an interruption never leaves a step half done
         raise
     finally:
         heard.cancel()
@@ -98,7 +98,7 @@ async def _tell(  # noqa: PLR0917 - the parts of one fact
 
 
 async def settled(operation: asyncio.Task[Any]) -> None:
-    """Wait until a step has ended, whatever became of it and whoever cancels meanwhile; that is raised after."""
+    """Wait until a step has ended, with any result. A cancellation meanwhile is raised afterwards."""
     late: asyncio.CancelledError | None = None
     while not operation.done():
         try:
@@ -109,13 +109,16 @@ async def settled(operation: asyncio.Task[Any]) -> None:
         raise late
 
 
-async def taken_back(run: ApprovalRun) -> Event:
-    """Wait for the step in flight, then take back what the plan has changed. An edit from outside is kept, and told."""
+async def taken_back(run: ApprovalRun) -> ApprovalEvent:
+    """Wait for the step in flight, then revert the plan's changes.
+
+    A file that was changed outside is kept and reported.
+    """
     ctx, deps = run.ctx, run.deps
     if deps.operation is not None:
         await settled(deps.operation)
         if not deps.operation.cancelled():
-            deps.operation.exception()  # a step that failed has taken itself back; what matters now is the rest
+            deps.operation.exception()  # a failed step has reverted itself; now the other steps follow
         deps.operation = None
     undone = await deps.hands.undo(run)
     ctx.undone = [*ctx.undone, *(path for path in map(_path, undone.changes) if path not in ctx.undone)]
@@ -125,7 +128,7 @@ async def taken_back(run: ApprovalRun) -> Event:
         message = f"not everything could be undone: {names} changed from outside and was kept"
         raise ApprovalError([Fault("ST-007", message)])
     ctx.plan_status = PlanStatus.CANCELLED.value
-    return Event.ROLLBACK_FINISHED
+    return ApprovalEvent.ROLLBACK_FINISHED
 
 
 def _path(one: object) -> str:

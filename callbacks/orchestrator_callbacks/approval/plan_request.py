@@ -1,69 +1,69 @@
-"""From what a person wrote to a plan that breaks no rule. All that the planner says is untrusted."""
+"""From a person's request to a valid plan. All answers of the planner are untrusted."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from orchestrator.machines.approval.intent import Extraction, Intent, standing
-from orchestrator.machines.approval.model import ApprovalContext, Event, PlanStatus
-from orchestrator.machines.approval.plan import Plan
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalEvent, PlanStatus
+from orchestrator.machines.approval.plan import ApprovalPlan
 from orchestrator_callbacks.approval import control_request
 from orchestrator_callbacks.approval.deps import ApprovalRun
 
 
-async def understood(run: ApprovalRun) -> Event:
-    """Find out what the person wants, and how sure that is.
+async def understood(run: ApprovalRun) -> ApprovalEvent:
+    """Extract the person's intent and its confidence.
 
-    A cancel that comes meanwhile is kept until the planner has answered; the answer is then dropped (B5).
+    A cancel that arrives meanwhile takes effect when the planner has answered; the answer is dropped.
     """
     ctx = run.ctx
     if ctx.confirmed and ctx.intent is not None:
-        return Event.INTENT_VALIDATED
+        return ApprovalEvent.INTENT_VALIDATED
     extraction = await run.deps.hands.extract(run)
     if control_request.taken(run, "cancel"):
-        return Event.INTENT_REJECTED
+        return ApprovalEvent.INTENT_REJECTED
     return _decided(ctx, extraction, run.deps.limits.proceed, run.deps.limits.confirm)
 
 
-def _decided(ctx: ApprovalContext, extraction: Extraction, proceed: float, confirm: float) -> Event:
+def _decided(ctx: ApprovalContext, extraction: Extraction, proceed: float, confirm: float) -> ApprovalEvent:
     first, *others = extraction.intents
     sure = standing(first, proceed=proceed, confirm=confirm)
     if sure == "proceed":
         ctx.intent, ctx.queue = first.plain(), [one.plain() for one in others]
-        return Event.INTENT_VALIDATED
+        return ApprovalEvent.INTENT_VALIDATED
     ctx.intent = None
     ctx.question = first.question or f"Is this what you want: {first.summary}"
     if sure == "confirm":
         ctx.kept, ctx.queue = first.plain(), [one.plain() for one in others]
-    return Event.INTENT_REJECTED
+    return ApprovalEvent.INTENT_REJECTED
 
 
-async def planned(run: ApprovalRun) -> Event:
-    """Have a plan made. A cancel that comes meanwhile drops it (B4)."""
+async def planned(run: ApprovalRun) -> ApprovalEvent:
+    """Request a plan. A cancel that arrives meanwhile drops it."""
     ctx = run.ctx
     plan_id, version = _name(ctx)
     plan = await run.deps.hands.draft(run, plan_id, version)
     if control_request.taken(run, "cancel"):
-        return Event.CANCEL
+        return ApprovalEvent.CANCEL
     ctx.iteration += 1
     present(ctx, plan, run.deps.clock.time(), run.deps.limits.expiry_seconds)
-    return Event.PLAN_VALIDATED
+    return ApprovalEvent.PLAN_VALIDATED
 
 
 def _name(ctx: ApprovalContext) -> tuple[str, int]:
-    """Return id and version of the next plan: another version where the person asked for changes, else a new plan."""
+    """Return id and version of the next plan: another version if the person requested changes, else a new plan."""
     if ctx.changes and ctx.plan is not None:
-        before = Plan.read(ctx.plan)
+        before = ApprovalPlan.read(ctx.plan)
         return before.id, before.version + 1
     return next_id(ctx), 1
 
 
 def next_id(ctx: ApprovalContext) -> str:
-    """Return an id that no plan of the project has."""
+    """Return an id that is unique in the project."""
     return f"plan-{ctx.number}" + (f"-{ctx.plan_number + 1}" if ctx.plan_number else "")
 
 
-def present(ctx: ApprovalContext, plan: Plan, now: float, seconds: float) -> None:
+def present(ctx: ApprovalContext, plan: ApprovalPlan, now: float, seconds: float) -> None:
     """Make a plan the one that waits for approval; `now` is epoch seconds."""
     if plan.version == 1:
         ctx.plan_number += 1
@@ -75,10 +75,10 @@ def present(ctx: ApprovalContext, plan: Plan, now: float, seconds: float) -> Non
     ctx.fault, ctx.conflicts, ctx.undone, ctx.again = None, [], [], []
 
 
-def _version(plan: Plan) -> dict[str, Any]:
+def _version(plan: ApprovalPlan) -> dict[str, Any]:
     return {"id": plan.id, "version": plan.version, "digest": plan.digest, "plan": plan.plain()}
 
 
 def intent_of(ctx: ApprovalContext) -> Intent:
-    """Return the intent that is planned for."""
+    """Return the intent of the current plan."""
     return Intent.read(ctx.intent or {})

@@ -1,13 +1,15 @@
-"""Budgets that a run lends to the runs below it: reserved before each request to a model, settled after it.
+"""Budgets that a run shares with its child runs: reserved before each model request, settled after it.
 
-What is lent are tokens and money; iterations, tool calls and time are each run's own. Each run of a tree has an
-account, and what it spends counts for every run above it: for their limits, and as theirs in the journal. A request
-goes out when it fits, by an upper estimate, into what every run above has left once all that is in flight below
-that run has cost what was reserved for it. Where it does not fit it waits for some of that to be settled, so that a
-cautious estimate refuses nothing; with nothing in flight it goes out, as a run on its own asks once more while
-anything is left. So no limit is exceeded by more than one request, however many runs share it. A limit on cost is not
-exceeded at all where the most that a request can cost is known: one that does not fit by itself is refused. A run
-that holds a reservation never waits for one that waits, so there is no deadlock.
+Tokens and cost are shared; iterations, tool calls and time belong to each run alone. Each run of a tree has an
+account, and its usage counts for every run above it, in their limits and in their journals.
+
+A request is sent when its upper estimate fits into the remaining budget of every run above, minus all reservations in
+flight. Otherwise it waits until some of them are settled, so a cautious estimate refuses nothing. With nothing in
+flight the request is sent, just as a single run sends another request while anything is left. Therefore no limit is
+exceeded by more than one request, however many runs share it. A cost limit is not exceeded at all if the maximum cost
+of a request is known: a request that does not fit alone is refused.
+
+A run that holds a reservation never waits for a waiting run, so there is no deadlock.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from orchestrator.errors import LimitReached
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import Below, LoopContext
+from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext
 from orchestrator_guards import (
     Verdict,
     affordable,
@@ -37,11 +39,11 @@ from orchestrator_guards import (
 )
 
 _LEAST_COST = 1e-6
-"""One micro-unit, the least that a limit can be."""
+"""One micro-unit, the smallest possible limit."""
 
 
 class _Budget(NamedTuple):
-    """One limit of a run that lends."""
+    """One limit of a run that its child runs share."""
 
     guard: Callable[[Any, Any], Verdict]
     used: Callable[[Usage], float]
@@ -62,12 +64,12 @@ def _cost(usage: Usage) -> int:
 
 
 def _most_cost(usage: Usage) -> float:
-    """Return what to reserve: where the most that it can cost is unknown, so much that requests go one at a time."""
+    """Return the cost to reserve. An unknown maximum reserves everything, so that such requests go one at a time."""
     return math.inf if usage.cost_micros is None else usage.cost_micros
 
 
 def _budgets(limits: Limits) -> Iterator[_Budget]:
-    """Yield what is limited, less what the run keeps back for a wrap-up turn of its own."""
+    """Yield the limited budgets, without the share that the run reserves for its own wrap-up turn."""
     share = limits.wrap_up_share if limits.wrap_up_turns else 0.0
     if limits.max_input_tokens:
         yield _Budget(input_tokens, _input, _input, reserve(limits.max_input_tokens, share))
@@ -84,19 +86,19 @@ def _cost_limit(limits: Limits) -> int:
 
 @dataclass(slots=True, eq=False)
 class BudgetAccount:
-    """What one run may spend of what the runs above it lend, and what those below it have in flight."""
+    """Budget of one run within the limits of the runs above it, and the reservations of its child runs."""
 
     run: Run[LoopContext, Any]
     lender: BudgetAccount | None = None
-    """Of the run above it."""
+    """Account of the parent run."""
     dormant: dict[str, Usage] = field(default_factory=dict)
-    """Run below -> what was counted for it after a crash, until it is taken up again itself."""
+    """Child run -> usage counted for it after a crash, until it is resumed."""
     above: tuple[BudgetAccount, ...] = field(init=False)
-    """The accounts of all runs above it, the nearest first."""
+    """Accounts of all runs above, the nearest first."""
     flying: list[Usage] = field(init=False, default_factory=list)
-    """Reserved for requests in flight below this run."""
+    """Reservations for requests in flight below this run."""
     waiting: deque[_Wish] = field(init=False)
-    """Requests that do not fit yet: those of the whole tree, in the order they came."""
+    """Requests of the whole tree that do not fit yet, in order of arrival."""
 
     def __post_init__(self) -> None:
         lender = self.lender
@@ -104,11 +106,11 @@ class BudgetAccount:
         self.waiting = deque() if lender is None else lender.waiting
 
     async def reserve(self, need: Usage) -> None:
-        """Return once a request that uses `need` at most may go out; `settle` must follow.
+        """Return when a request that uses at most `need` may be sent; `settle` must follow.
 
-        A need without a cost is one that may cost anything. Raises LimitReached when a run above has nothing left, or
-        less than the request can cost. While the request waits, the journal says so: after
-        a crash nothing is charged for it.
+        A need without a cost may cost any amount. While the request waits, the journal records that, so that a crash
+        charges nothing for it. Raises LimitReached if a run above has nothing left, or less than the maximum cost of
+        the request.
         """
         if not self.above:
             return
@@ -122,7 +124,7 @@ class BudgetAccount:
             raise LimitReached(refusal)
 
     def settle(self, need: Usage, used: Usage) -> None:
-        """Put what a request used in the place of what was reserved for it."""
+        """Replace a reservation by the actual usage of the request."""
         if not self.above:
             return
         for account in self.above:
@@ -131,20 +133,20 @@ class BudgetAccount:
         _serve(self.waiting)
 
     def found(self, run_id: str, used: Usage) -> None:
-        """Count what a run right below has used by its own records, in the place of what was counted before."""
+        """Count the usage of a direct child run from its own records, in place of the earlier count."""
         more = used.combined(self.dormant.pop(run_id, NO_USAGE), sub)
         for account in (self, *self.above):
             account.add(more)
 
     def add(self, used: Usage) -> None:
-        """Count what a run below has used."""
+        """Count the usage of a child run."""
         spent = self.run.ctx.spent
         if spent.below is None:
-            spent.below = Below()
+            spent.below = ChildUsage()
         spent.below.usage = spent.below.usage + used
 
     def refusal(self, need: Usage) -> Verdict | None:
-        """Return the verdict on a limit of which nothing is left to lend, or less than `need` can cost; or None."""
+        """Return the verdict on a limit that is used up, or whose rest is below the cost of `need`; else None."""
         limits, used = self.run.ctx.limits, self.run.ctx.spent.total
         asked = [budget.guard(budget.used(used), budget.limit) for budget in _budgets(limits)]
         if need.cost_micros is not None:
@@ -156,7 +158,7 @@ class BudgetAccount:
         return verdict._replace(detail=f"{verdict.detail}, {detail}" if verdict.detail else detail)
 
     def covers(self, need: Usage) -> bool:
-        """Tell whether `need` fits beside what is in flight below this run; alone anything fits."""
+        """Return whether `need` fits beside the reservations below this run. A single request always fits."""
         if not self.flying:
             return True
         used = self.run.ctx.spent.total
@@ -183,12 +185,12 @@ class BudgetAccount:
             self.settle(wish.need, NO_USAGE)
         else:
             wish.answer.cancel()
-            _serve(self.waiting)  # it may have been in somebody's way
+            _serve(self.waiting)  # it may have blocked another request
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Wish:
-    """A request that is to go out. The answer is None for yes, or the refusal."""
+    """A request to be sent. The answer is None if it may be sent, else the refusal."""
 
     account: BudgetAccount
     need: Usage
@@ -196,7 +198,10 @@ class _Wish:
 
 
 def _serve(waiting: deque[_Wish]) -> None:
-    """Let requests out or refuse them. None passes one that came before it and waits for the same run's budget."""
+    """Send or refuse waiting requests.
+
+    A request does not overtake an earlier one that waits for the same run's budget.
+    """
     busy: set[BudgetAccount] = set()
     for wish in tuple(waiting):
         if wish.answer.cancelled():
@@ -218,9 +223,9 @@ def _serve(waiting: deque[_Wish]) -> None:
 
 
 def lent(ctx: LoopContext, limits: Limits, share: float) -> Limits:
-    """Return the limits of a run below: its own, and at most `share` of what is left of each limit of `ctx`.
+    """Return the limits of a child run: its own, and at most `share` of the rest of each limit of `ctx`.
 
-    A share of 0 leaves them as they are. At least one token, or next to no money, is lent: 0 would be no limit.
+    A share of 0 returns them unchanged. At least one token or one micro-unit is given, because 0 would mean no limit.
     """
     if not share:
         return limits
@@ -228,7 +233,7 @@ def lent(ctx: LoopContext, limits: Limits, share: float) -> Limits:
 
     def part(limit: float, spent: float, least: float, own: float) -> float:
         rest = max(least, share * (limit - spent)) if limit else 0
-        return min(own, rest) if own and rest else own or rest  # 0 is none
+        return min(own, rest) if own and rest else own or rest  # 0 means no limit
 
     return replace(
         limits,

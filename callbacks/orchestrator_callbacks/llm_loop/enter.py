@@ -1,24 +1,24 @@
-"""`enter_<state>`: the work of each state of the LLM loop. Each returns the event that leaves its state."""
+"""`enter_<state>`: the work of each state of the LLM loop. Each hook returns the event that leaves its state."""
 
 from __future__ import annotations
 
 from orchestrator.errors import LimitReached
 from orchestrator.kernel.record import BudgetChecked
 from orchestrator.machines.llm_loop.graph import decided, hard_refusal, verdicts
-from orchestrator.machines.llm_loop.model import Event
+from orchestrator.machines.llm_loop.model import LoopEvent
 from orchestrator_callbacks.llm_loop import answer, compaction, memory, tool_work, turn, turn_accounting
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
 
 
-async def enter_init(run: LoopRun) -> Event:
-    """Put what memory has to say before the conversation."""
+async def enter_init(run: LoopRun) -> LoopEvent:
+    """Insert messages of the memory before the conversation."""
     await memory.prepare(run)
-    return Event.START_LOOP
+    return LoopEvent.START_LOOP
 
 
-async def enter_await_llm(run: LoopRun) -> Event:
-    """Ask the model, with retries, and take its answer into the transcript."""
-    # Where no guard was asked on the way here, the whole budgets are: nothing is spent beyond them.
+async def enter_await_llm(run: LoopRun) -> LoopEvent:
+    """Call the model, with retries, and add its answer to the transcript."""
+    # If no guard was evaluated on the way here, check the full budgets: nothing is spent beyond them.
     refusal = hard_refusal(run.ctx) if decided(run.ctx) is None else None
     if refusal is not None:
         run.ctx.verdict = refusal
@@ -30,46 +30,46 @@ async def enter_await_llm(run: LoopRun) -> Event:
         response = await through(run, "after_llm_response", response)
     turn.take(run, response)
     compaction.warn(run)
-    return Event.LLM_RESPONSE
+    return LoopEvent.LLM_RESPONSE
 
 
-async def enter_evaluate_response(run: LoopRun) -> Event:
-    """Tell tool calls from a final answer."""
+async def enter_evaluate_response(run: LoopRun) -> LoopEvent:
+    """Distinguish tool calls from a final answer."""
     response = run.ctx.response
-    return Event.RESPONSE_WITH_TOOLS if response and response.tool_calls else Event.RESPONSE_NO_TOOL
+    return LoopEvent.RESPONSE_WITH_TOOLS if response and response.tool_calls else LoopEvent.RESPONSE_NO_TOOL
 
 
-async def enter_process_tools(run: LoopRun) -> Event:
-    """Run the calls that are allowed, all at once within the caps; results keep the order of the calls."""
+async def enter_process_tools(run: LoopRun) -> LoopEvent:
+    """Run the admitted calls concurrently within the caps; results keep the order of the calls."""
     await tool_work.run_calls(run)
-    return Event.TOOLS_EXECUTED
+    return LoopEvent.TOOLS_EXECUTED
 
 
-async def enter_update_budgets(run: LoopRun) -> Event:
-    """Count what the turn used and did, then ask every guard whether another may start."""
+async def enter_update_budgets(run: LoopRun) -> LoopEvent:
+    """Account for the turn, then evaluate every guard for another turn."""
     ctx = run.ctx
     asked = verdicts(ctx, turn_accounting.account(run))
     if ctx.verdict is not None:
         asked.insert(0, ctx.verdict)
     run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
     if turn_accounting.may_start_over(ctx, asked):
-        return Event.RESTART_LOOP
+        return LoopEvent.RESTART_LOOP
     verdict = turn_accounting.decide(ctx, asked)
     ctx.verdict = None if verdict else verdict
-    return Event.BUDGET_OK if turn_accounting.may_go_on(ctx) else Event.BUDGET_EXCEEDED
+    return LoopEvent.BUDGET_OK if turn_accounting.may_go_on(ctx) else LoopEvent.BUDGET_EXCEEDED
 
 
-async def enter_handle_completion(run: LoopRun) -> Event:
-    """Accept the final answer, or ask for a better one while retries are left."""
+async def enter_handle_completion(run: LoopRun) -> LoopEvent:
+    """Accept the final answer, or request a better one while retries are left."""
     turn_accounting.note_time(run)
     issue = answer.read(run)
     if issue is None:
-        return Event.COMPLETION_SUCCESS
+        return LoopEvent.COMPLETION_SUCCESS
     answer.request_another(run, issue)
-    return Event.COMPLETION_RETRY
+    return LoopEvent.COMPLETION_RETRY
 
 
 async def enter_finalize(run: LoopRun) -> None:
-    """Let the host see the output, then keep the exchange in memory. A failing store costs no output."""
+    """Pass the output to the host's hooks, then store the exchange in memory. A failing store keeps the output."""
     run.ctx.output = await through(run, "before_finalize", run.ctx.output)
     await memory.store(run)

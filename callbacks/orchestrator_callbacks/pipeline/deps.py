@@ -1,4 +1,4 @@
-"""What the hooks of the pipeline may touch: live handles, built by the runtime, never stored."""
+"""Dependencies of the pipeline's hooks: live handles that the runtime builds, never stored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from orchestrator.kernel.run import Run
 from orchestrator.llm.port import Clock
-from orchestrator.machines.pipeline.model import PipelineContext, State
+from orchestrator.machines.pipeline.model import OrchestrationState, PipelineContext
 from orchestrator.machines.pipeline.ports import BudgetManager, Port
 
 
@@ -16,8 +16,8 @@ from orchestrator.machines.pipeline.ports import BudgetManager, Port
 class PipelineDeps:
     """Handles of a pipeline, shared by its runs."""
 
-    ports: Mapping[State, Port]
-    """Working state -> who does its work."""
+    ports: Mapping[OrchestrationState, Port]
+    """Working state -> its port."""
     clock: Clock
     budget: BudgetManager | None = None
     host: Any = None

@@ -1,7 +1,7 @@
-"""`before_event`: what an event changes, in the files of the session first, then in what the run knows.
+"""`before_event`: the changes of an event, first in the files of the session, then in the context.
 
-Markers move here and nowhere else (R9). A crash between the files and the record repeats it: what stands there already
-is left as it is. Durable together with the transition, so a count can never differ from the history.
+Only this module moves markers. A crash between the files and the record repeats the change; a change that is done
+already is skipped. The context is durable together with the transition, so a counter always agrees with the history.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from orchestrator.machines.ralph import contract, ending, step
 from orchestrator.machines.ralph.contract import AgentOutput, CheckerOutput, DiscoveredTask, ReviewerOutput
 from orchestrator.machines.ralph.fault import OutsideEdit
 from orchestrator.machines.ralph.marker import Marker
-from orchestrator.machines.ralph.model import Event
-from orchestrator.machines.ralph.ports import Session
+from orchestrator.machines.ralph.model import RalphEvent
+from orchestrator.machines.ralph.ports import RalphSession
 from orchestrator_callbacks.ralph.deps import RalphRun
 
 
 async def before_event(run: RalphRun) -> None:
-    """Carry out what the event in flight means."""
-    if run.step is None or run.step.event not in _OURS:  # a host's own
+    """Apply the event in flight."""
+    if run.step is None or run.step.event not in _OURS:  # an event of the host
         return
-    event = Event(run.step.event)
-    if event is Event.ERROR:
+    event = RalphEvent(run.step.event)
+    if event is RalphEvent.ERROR:
         run.ctx.verdict = ending.limit_of(run.error)
     output = _output(run)
     if (
@@ -32,7 +32,7 @@ async def before_event(run: RalphRun) -> None:
         and isinstance(output, ReviewerOutput)
         and await asyncio.to_thread(_unreported, run)
     ):
-        output = None  # nothing is left that this review could be part of
+        output = None  # the report that this review belongs to is gone
     effect = _EFFECTS.get(event)
     if effect is not None:
         await asyncio.to_thread(effect, run, output)
@@ -40,7 +40,7 @@ async def before_event(run: RalphRun) -> None:
 
 
 def _output(run: RalphRun) -> AgentOutput | None:
-    """Return what the last agent of this stay gave, if one did."""
+    """Return the output of this visit's last agent, or None."""
     given = [answer for answer in run.ctx.answers if answer.seq == run.seq]
     return contract.read(given[-1].role, given[-1].body) if given else None
 
@@ -61,7 +61,7 @@ def _to_review(run: RalphRun, _: AgentOutput | None) -> None:
 
 
 def _again(run: RalphRun, output: AgentOutput | None) -> None:
-    """A task that is to be executed once more, or is put down: open, with what was found added."""
+    """Reopen a task for another execution or a later selection, and add discovered tasks."""
     _reviewed(run, output)
     _mark(run, Marker.OPEN)
     _add(run, output)
@@ -93,7 +93,7 @@ def _checked(run: RalphRun, output: AgentOutput | None) -> None:
 
 
 def _mark(run: RalphRun, to: Marker) -> None:
-    """Move the current task's marker. What people changed meanwhile is read, and kept; not where it is this marker."""
+    """Move the current task's marker. Changes of people are read and kept, unless they moved this marker."""
     task, session = run.ctx.current_task_id, run.deps.session
     if task is None:
         return
@@ -107,7 +107,7 @@ def _mark(run: RalphRun, to: Marker) -> None:
         session.mark(task, to)
 
 
-def _marker(session: Session, task: str) -> Marker | None:
+def _marker(session: RalphSession, task: str) -> Marker | None:
     return next((one.marker for one in session.tasks() if one.id == task), None)
 
 
@@ -117,18 +117,18 @@ def _reviewed(run: RalphRun, output: AgentOutput | None) -> None:
 
 
 def _add(run: RalphRun, output: AgentOutput | None) -> None:
-    """Add what executor and reviewer found: what they were sure of stands in the files at once."""
+    """Add the tasks that executor and reviewer discovered."""
     named = [{"id": one, "description": what, "rationale": why} for one, what, why in run.ctx.found]
     found = [*named, *_plain(getattr(output, "discovered_tasks", ()))]
     if found:
         _added(run.deps.session, found)
 
 
-def _added(session: Session, found: Sequence[Mapping[str, str]]) -> None:
+def _added(session: RalphSession, found: Sequence[Mapping[str, str]]) -> None:
     try:
         session.add_tasks(found)
     except OutsideEdit:
-        session.refresh()  # what people wrote stays; what is added comes after it
+        session.refresh()  # text of people stays; the new tasks come after it
         session.add_tasks(found)
 
 
@@ -136,21 +136,21 @@ def _plain(found: Sequence[DiscoveredTask]) -> list[Mapping[str, str]]:
     return [{"id": one.id, "description": one.description, "rationale": one.rationale} for one in found]
 
 
-_OURS = frozenset(Event)
-_REFUSALS = frozenset((Event.REWORK, Event.ATTEMPTS_EXHAUSTED))
+_OURS = frozenset(RalphEvent)
+_REFUSALS = frozenset((RalphEvent.REWORK, RalphEvent.ATTEMPTS_EXHAUSTED))
 
-_EFFECTS: Mapping[Event, Callable[[RalphRun, AgentOutput | None], Any]] = {
-    Event.QA_NEEDED: _next_cycle,
-    Event.PLANNER_COMPLETED: _planned,
-    Event.NEW_REQUIREMENTS: _checked,
-    Event.TASK_SELECTED: _began,
-    Event.EXECUTOR_COMPLETED: _to_review,
-    Event.EXECUTOR_FAILED: _again,
-    Event.EXECUTOR_BLOCKED: _again,
-    Event.QUALIFIED: _done,
-    Event.REWORK: _again,
-    Event.ATTEMPTS_EXHAUSTED: _gave_up,
-    Event.HOLISTIC_CHECK_PASSED: _checked,
-    Event.HOLISTIC_CHECK_FAILED: _checked,
+_EFFECTS: Mapping[RalphEvent, Callable[[RalphRun, AgentOutput | None], Any]] = {
+    RalphEvent.QA_NEEDED: _next_cycle,
+    RalphEvent.PLANNER_COMPLETED: _planned,
+    RalphEvent.NEW_REQUIREMENTS: _checked,
+    RalphEvent.TASK_SELECTED: _began,
+    RalphEvent.EXECUTOR_COMPLETED: _to_review,
+    RalphEvent.EXECUTOR_FAILED: _again,
+    RalphEvent.EXECUTOR_BLOCKED: _again,
+    RalphEvent.QUALIFIED: _done,
+    RalphEvent.REWORK: _again,
+    RalphEvent.ATTEMPTS_EXHAUSTED: _gave_up,
+    RalphEvent.HOLISTIC_CHECK_PASSED: _checked,
+    RalphEvent.HOLISTIC_CHECK_FAILED: _checked,
 }
-"""Event -> what it writes."""
+"""Event -> function that changes the files."""

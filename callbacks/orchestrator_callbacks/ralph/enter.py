@@ -1,4 +1,4 @@
-"""The work of each state: signals read, files read again, agents called, the event that leaves it."""
+"""The work of each state: read signals, read the files, call agents, return the event that leaves the state."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from orchestrator.machines.ralph.contract import (
     Role,
 )
 from orchestrator.machines.ralph.marker import Marker
-from orchestrator.machines.ralph.model import Event, RalphContext, Task, next_task, standing
-from orchestrator.machines.ralph.ports import Session
+from orchestrator.machines.ralph.model import RalphContext, RalphEvent, Task, count_tasks, next_task
+from orchestrator.machines.ralph.ports import RalphSession
 from orchestrator_callbacks.ralph import planning, signals
 from orchestrator_callbacks.ralph.agent import StateCalls
 from orchestrator_callbacks.ralph.deps import RalphRun
 
 
-async def enter_initializing(run: RalphRun) -> Event:
-    """See where the session stands. What had failed is tried again: somebody asks for another run of it (R13)."""
+async def enter_initializing(run: RalphRun) -> RalphEvent:
+    """Find out the state of the session. Failed tasks are reopened, because a person started another run of it."""
     await signals.poll(run)
     ctx = run.ctx
     await _read(run)
     tasks = await asyncio.to_thread(_reopened, run.deps.session, failed=True)
-    ctx.is_new = ctx.is_new or not tasks  # nothing was planned yet, so planning begins anew
-    event = step.resolved(ctx, standing(tasks))
-    if event is Event.REVIEW_RESUMED:
+    ctx.is_new = ctx.is_new or not tasks  # nothing was planned yet, so planning starts again
+    event = step.resolved(ctx, count_tasks(tasks))
+    if event is RalphEvent.REVIEW_RESUMED:
         await _review_first(run, tasks)
     return event
 
 
-async def enter_planning(run: RalphRun) -> Event:
-    """Hold a round of questions where one was asked for, and have the plan made or changed."""
+async def enter_planning(run: RalphRun) -> RalphEvent:
+    """Run a round of questions if one was requested, then make or change the plan."""
     await signals.poll(run)
     return await planning.plan(run)
 
 
-async def enter_executing(run: RalphRun) -> Event:
-    """Select a task, or execute the one that was selected."""
+async def enter_executing(run: RalphRun) -> RalphEvent:
+    """Select a task, or execute the selected one."""
     await signals.poll(run)
     await _read(run)
     if run.ctx.selected:
         return await _execute(run)
-    return Event.NEW_REQUIREMENTS if run.ctx.requirements else await _select(run)
+    return RalphEvent.NEW_REQUIREMENTS if run.ctx.requirements else await _select(run)
 
 
-async def enter_reviewing(run: RalphRun) -> Event:
-    """Have the work of the current task reviewed. Without a report, also one lost meanwhile, it is executed again."""
+async def enter_reviewing(run: RalphRun) -> RalphEvent:
+    """Review the work of the current task. Without a report, also a lost one, the task is executed again."""
     await signals.poll(run)
     await _read(run)
     ctx, session = run.ctx, run.deps.session
@@ -72,14 +72,14 @@ async def enter_reviewing(run: RalphRun) -> Event:
     return step.reviewed(ctx, None if lost else output)
 
 
-async def enter_complete(run: RalphRun) -> Event:
-    """Hold all that was done against the goal. Without a checker that is: every task is settled."""
+async def enter_complete(run: RalphRun) -> RalphEvent:
+    """Check all work against the goal. Without a checker, all settled tasks are enough."""
     await signals.poll(run)
     ctx = run.ctx
     tasks = await _read(run)
     if ctx.requirements:
-        return Event.NEW_REQUIREMENTS
-    if not standing(tasks).complete:  # somebody changed the files since
+        return RalphEvent.NEW_REQUIREMENTS
+    if not count_tasks(tasks).complete:  # the files were changed meanwhile
         output = CheckerOutput(passed=False, summary="not every task is settled")
     elif Role.CHECKER in run.deps.agents:
         request = CheckerInput(
@@ -100,8 +100,8 @@ async def _read(run: RalphRun) -> tuple[Task, ...]:
     return await asyncio.to_thread(run.deps.session.tasks)
 
 
-def _reopened(session: Session, *, failed: bool = False) -> tuple[Task, ...]:
-    """Open again what waits for a review and has no report to look at, with `failed` also what had failed."""
+def _reopened(session: RalphSession, *, failed: bool = False) -> tuple[Task, ...]:
+    """Reopen tasks that wait for a review without a report, and with `failed` also failed tasks."""
     tasks, changed = session.tasks(), False
     for task in tasks:
         waits = task.marker is Marker.REVIEW and not task.planning
@@ -112,8 +112,8 @@ def _reopened(session: Session, *, failed: bool = False) -> tuple[Task, ...]:
     return session.tasks() if changed else tasks
 
 
-async def _select(run: RalphRun) -> Event:
-    """Choose the current task again after rework, else the next one. Durable with the event, before it is begun."""
+async def _select(run: RalphRun) -> RalphEvent:
+    """Select the current task again after rework, else the next one. Durable with the event, before the task starts."""
     ctx, session = run.ctx, run.deps.session
     tasks = await asyncio.to_thread(_reopened, session)
     kept = next((task for task in tasks if task.id == ctx.current_task_id), None)
@@ -121,11 +121,11 @@ async def _select(run: RalphRun) -> Event:
     task = kept if again else next_task(tasks)
     if task is not None:
         step.select(ctx, task.id, await asyncio.to_thread(session.attempts, task.id))
-        return Event.TASK_SELECTED
-    event = step.next_work(standing(tasks))
-    if event is Event.REVIEW_PENDING:
+        return RalphEvent.TASK_SELECTED
+    event = step.next_work(count_tasks(tasks))
+    if event is RalphEvent.REVIEW_PENDING:
         await _review_first(run, tasks)
-    elif event is Event.EXECUTOR_BLOCKED:
+    elif event is RalphEvent.EXECUTOR_BLOCKED:
         ctx.current_task_id = None
         ctx.blockers = tuple(map(_waits, (task for task in tasks if task.marker is Marker.OPEN))) or (
             "no task is left to be done, and none is done",
@@ -144,8 +144,8 @@ async def _review_first(run: RalphRun, tasks: tuple[Task, ...]) -> None:
     run.ctx.attempt = max(1, await asyncio.to_thread(run.deps.session.attempts, task.id))
 
 
-async def _execute(run: RalphRun) -> Event:
-    """Have the current task done. What a try that was cut short left as its report is set aside, not overwritten."""
+async def _execute(run: RalphRun) -> RalphEvent:
+    """Execute the current task. The report of an interrupted attempt is set aside, not overwritten."""
     ctx, session = run.ctx, run.deps.session
     task, attempt = _current(ctx)
     report = await asyncio.to_thread(session.report_path, task, attempt)
@@ -173,12 +173,12 @@ async def _execute(run: RalphRun) -> Event:
 
 
 def _current(ctx: RalphContext) -> tuple[str, int]:
-    """Return the current task and its attempt; states in which there is none do not ask."""
+    """Return the current task and its attempt; only called in states that have one."""
     return ctx.current_task_id or "", ctx.attempt
 
 
 def _reviewable(output: ReviewerOutput) -> str | None:
-    """Say why a review counts as not made (R7), or None."""
+    """Return why a review does not count, or None."""
     if output.status is ReviewerStatus.COMPLETED:
         return None
     return f"no review could be made: {'; '.join(output.issues) or output.feedback or 'it does not say why'}"

@@ -1,15 +1,17 @@
-"""What a run may spend, and lends to the questions and the runs below it.
+"""The budget of a run, shared with its queries and child runs.
 
-Each run of a tree has a purse. What is spent below counts in every purse above; a request goes out when it fits, by an
-estimate, into all of them once everything in flight has cost what was reserved for it. Where it does not fit it waits
-for some of that to be settled; with nothing in flight it goes out while anything is left. So a limit is exceeded by no
-more than one request, however many are asked at once; a limit on cost is not exceeded at all where the most that a
-request can cost is known: one that does not fit by itself is refused. Before a request goes out, the usage with an
-estimate for every answer in flight is recorded (`announce`), so that a crash does not lose it.
-(`llm_loop` lends the same way, in `allowance.py`, bound to its own runs and their journal.)
+Each run of a tree has a budget, and usage below counts in every budget above. A request is sent when its estimate
+fits into all of them, minus all reservations in flight. Otherwise it waits until some of them are settled. With
+nothing in flight the request is sent while anything is left. Therefore a limit is exceeded by no more than one
+request, however many are made at once. A cost limit is not exceeded at all if the maximum cost of a request is known:
+a request that does not fit alone is refused.
+
+Before a request is sent, the usage with an estimate for every answer in flight is recorded (`announce`), so that a
+crash does not lose it. (`llm_loop` shares budgets in the same way in its own `budget_account.py`, bound to its runs
+and their journal.)
 """
 
-# ruff: noqa: SLF001 - purses of one tree look into each other
+# ruff: noqa: SLF001 - budgets of one tree access each other
 
 from __future__ import annotations
 
@@ -38,22 +40,22 @@ _CHARS_A_TOKEN = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Flight:
-    """A request in flight: what is reserved for it, and what is charged if its answer is lost."""
+    """A request in flight: its reservation, and the charge if its answer is lost."""
 
     need: Usage
-    """What it is likely to use; its cost is the most that it can cost, None where that is unknown."""
+    """Its probable usage; the cost is the maximum cost, None if unknown."""
     charge: Usage
 
 
 @dataclass(slots=True)
 class RequestUsage:
-    """What one request used; whoever makes it puts it in."""
+    """The usage of one request, set by its caller."""
 
     usage: Usage = NO_USAGE
 
 
 class RunBudget:
-    """One run's budget; `lender` is the purse of the run above it."""
+    """The budget of one run; `lender` is the budget of its parent run."""
 
     def __init__(
         self, limits: RlmLimits, *, lender: RunBudget | None = None, usage: Usage = NO_USAGE, calls: int = 0
@@ -63,29 +65,29 @@ class RunBudget:
         self._flying: list[_Flight] = []
         self._settled: asyncio.Event = asyncio.Event() if lender is None else lender._settled
         self.usage = usage
-        """Of the run and all below it."""
+        """Usage of the run and all its child runs."""
         self.calls = calls
-        """Questions that were asked below it."""
+        """Queries below the run."""
         self.unpriced: Verdict | None = None
-        """Why the cost is not known any more: an answer, here or below, had no price."""
+        """Why the cost is unknown: an answer, here or below, had no price."""
         self.announce: Callable[[], Awaitable[None]] | None = None
-        """Of the outermost one: makes `committed` known, before each request here or below goes out."""
+        """Set on the outermost budget: records `committed` before each request here or below is sent."""
 
     @property
     def committed(self) -> Usage:
-        """What will have been used if the answers to everything in flight are lost."""
+        """The usage if the answers to all requests in flight are lost."""
         return sum((flight.charge for flight in self._flying), self.usage)
 
     def add(self, usage: Usage) -> None:
-        """Count what was used here, here and in every purse above."""
+        """Count usage here and in every budget above."""
         for purse in self._all():
             purse.usage = purse.usage + usage
         self._wake()
 
     def refuse(self, verdict: Verdict) -> None:
-        """Let no further request go out, here and above, where a limit bounds the cost: that of an answer is unknown.
+        """Block further requests, here and above, if a limit bounds the cost: the cost of an answer is unknown.
 
-        Raises LimitReached where there is such a limit.
+        Raises LimitReached if there is such a limit.
         """
         bound = [purse for purse in self._all() if requires_price(purse._limits)]
         for purse in bound:
@@ -94,11 +96,11 @@ class RunBudget:
             raise LimitReached(verdict)
 
     def refusal(self, need: Usage = NO_USAGE) -> Verdict | None:
-        """Return why a request may not go out: a limit, here or above, that is used up or cannot cover its cost."""
+        """Return the refusal of a request by a limit, here or above, that is used up or below its cost; else None."""
         return first_refusal(verdict for purse in self._all() for verdict in purse._verdicts(need))
 
     def count_call(self) -> None:
-        """Count one question. Raises LimitReached where none is left, here or above; then none is counted."""
+        """Count one query. Raises LimitReached, without counting it, if no query is left here or above."""
         for purse in self._all():
             verdict = sub_calls(purse.calls, purse._limits.max_sub_calls)
             if not verdict:
@@ -108,11 +110,15 @@ class RunBudget:
 
     @contextlib.asynccontextmanager
     async def request(self, need: Usage, charge: Usage | None = None) -> AsyncIterator[RequestUsage]:
-        """Wait until a request fits that uses about `need`, and count what its bill says afterwards.
+        """Wait until a request of about `need` fits, and count its usage afterwards.
 
-        The cost of `need` is the most that it can cost; without one it goes out alone. One that is cut off counts as
-        `charge`, an estimate. Raises LimitReached where a limit is used up or cannot cover
-        the request, and what `announce` raises.
+        Args:
+            need: Estimated usage. Its cost is the maximum cost; a request of unknown cost is sent alone.
+            charge: Estimate that is counted for an interrupted request; `need` by default.
+
+        Raises:
+            LimitReached: A limit is used up or cannot cover the request.
+            Exception: Any error of `announce`.
         """
         flight = _Flight(need, need.as_estimate() if charge is None else charge)
         await self._reserve(flight)
@@ -131,7 +137,7 @@ class RunBudget:
                 purse._flying.remove(flight)
             self.add(bill.usage)
 
-    # ---- inside ----
+    # ---- private ----
 
     def _all(self) -> Iterator[RunBudget]:
         purse: RunBudget | None = self
@@ -162,7 +168,7 @@ class RunBudget:
             await self._settled.wait()
 
     def _fits(self, need: Usage) -> bool:
-        """Tell whether a request fits beside those in flight. Where its most cost is unknown, one goes at a time."""
+        """Return whether a request fits beside those in flight. Requests of unknown cost are sent one at a time."""
         flying = [flight.need for flight in self._flying]
         used = sum(flying, self.usage + need)
         limits = self._limits
@@ -176,11 +182,11 @@ class RunBudget:
         return all(not limit or value <= limit for value, limit in pairs)
 
     def _wake(self) -> None:
-        """Let those who wait look again."""
+        """Wake waiting requests, so that they check again."""
         self._settled.set()
 
 
 def estimated(messages: Iterable[Message]) -> Usage:
-    """Return what a request is likely to need, by four characters a token; how long an answer gets nobody knows."""
+    """Return the estimated usage of a request at four characters per token. The length of the answer is unknown."""
     chars = sum(len(message.text) for message in messages)
     return Usage(math.ceil(chars / _CHARS_A_TOKEN), 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.machines.approval.plan import Plan
-from orchestrator.runtime.approval.status import Question, RecoveryNote, Status
+from orchestrator.machines.approval.plan import ApprovalPlan
+from orchestrator.runtime.approval.status import IntentQuestion, RecoveryNote, Status
 
 
 def status(found: Status, recovered: RecoveryNote | None) -> dict[str, Any]:
@@ -34,11 +34,11 @@ def status(found: Status, recovered: RecoveryNote | None) -> dict[str, Any]:
     }
 
 
-def plan(made: Plan) -> dict[str, Any]:
+def plan(made: ApprovalPlan) -> dict[str, Any]:
     """Return a plan document with its digest."""
     return {**made.plain(), "digest": made.digest}
 
 
-def _question(asked: Question) -> dict[str, Any]:
+def _question(asked: IntentQuestion) -> dict[str, Any]:
     intent = None if asked.intent is None else dict(asked.intent)
     return {"text": asked.text, "intent": intent, "confidence": asked.confidence}

@@ -13,7 +13,7 @@ from orchestrator.cli.model import model_of
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.machines.approval.caps import PlanCaps
-from orchestrator.machines.approval.ports import Planner
+from orchestrator.machines.approval.ports import ApprovalPlanner
 
 Need: TypeAlias = Literal["needed", "wanted", "none"]
 """What a command needs a planner for: to make a plan; to ask whether it can be reached; not at all."""
@@ -41,7 +41,7 @@ class PlannerChoice:
 class PlannerSpec:
     """A planner, and what is kept of how it was made: no key, no password of an address."""
 
-    planner: Planner | None
+    planner: ApprovalPlanner | None
     launch: Mapping[str, Any]
 
 

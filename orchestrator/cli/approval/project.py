@@ -23,7 +23,7 @@ from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError, Held, StoreDown
 from orchestrator.machines.approval.fault import ApprovalError
-from orchestrator.machines.approval.model import State
+from orchestrator.machines.approval.model import ApprovalState
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.project_journal import folder_of
@@ -133,14 +133,14 @@ class _Carried:
 
         The limits of the new request would let that plan expire, so it is looked at by those that it was made with.
         """
-        if found.state is not State.AWAITING_APPROVAL:
+        if found.state is not ApprovalState.AWAITING_APPROVAL:
             return False
         with suppress(Held):
             limits = limits_of(found.launch.get("limits") or {})
             async with Approval(root, limits=limits, by=who(self._asked.by)) as approval:
                 self._tell_recovery(approval)
                 found = await approval.status()
-        return found.state is State.AWAITING_APPROVAL
+        return found.state is ApprovalState.AWAITING_APPROVAL
 
     def _never_begun(self, found: Status) -> int:
         """Say so, and make no folder in what may be the wrong place."""
@@ -185,7 +185,7 @@ class _Carried:
         if self._lost:
             return Exit.PIPE
         code = self._tell(status, approval)
-        if status.state is State.FAILED and status.run_id:
+        if status.state is ApprovalState.FAILED and status.run_id:
             await approval.shown()
         return Exit.CANCELLED if self._is_cancelled() else code
 

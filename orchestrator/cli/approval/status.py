@@ -11,8 +11,8 @@ from orchestrator.cli.approval.progress import what
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import TextColor, painted, visible
 from orchestrator.cli.runs.phrase import many, moment, roughly, words
-from orchestrator.machines.approval.model import State
-from orchestrator.runtime.approval.status import Drift, Question, RecoveryNote, Status
+from orchestrator.machines.approval.model import ApprovalState
+from orchestrator.runtime.approval.status import Drift, IntentQuestion, RecoveryNote, Status
 
 VERBS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "submit": (("TEXT",), "say what is to be done"),
@@ -56,9 +56,9 @@ def typed(action: str, project: str | None, *options: str) -> str:
 
 def code(status: Status) -> int:
     """Return the exit code that says how a project stands after a command."""
-    if status.state is State.FAILED:
+    if status.state is ApprovalState.FAILED:
         return Exit.FAILED
-    return Exit.PARTIAL if status.state is State.PAUSED else Exit.COMPLETED
+    return Exit.PARTIAL if status.state is ApprovalState.PAUSED else Exit.COMPLETED
 
 
 def carried(status: Status) -> int:
@@ -105,7 +105,7 @@ def plan_lines(status: Status, now: float | None = None) -> Iterator[str]:
         yield f"  {visible(step.id).rjust(width)}  {stand.get(step.id, 'pending'):<8} {what(step)}"
 
 
-def question_lines(question: Question) -> Iterator[str]:
+def question_lines(question: IntentQuestion) -> Iterator[str]:
     """Return what was understood, and what is asked about it or wrong with it."""
     if question.intent is not None:
         kind, summary = question.intent.get("kind", ""), question.intent.get("summary", "")
@@ -116,7 +116,7 @@ def question_lines(question: Question) -> Iterator[str]:
 
 def recovery_lines(recovered: RecoveryNote, project: str | None, *, colour: bool = False) -> Iterator[str]:
     """Return what was found at a start after a crash, what became of it, and what a person can do."""
-    how = "" if recovered.found == State.AWAITING_APPROVAL else " was interrupted"
+    how = "" if recovered.found == ApprovalState.AWAITING_APPROVAL else " was interrupted"
     moved = "" if recovered.now == recovered.found else f", now {recovered.now}"
     said = f"recovered: {recovered.found}{how}{moved}"
     if recovered.found == _CORRUPT:
@@ -127,7 +127,7 @@ def recovery_lines(recovered: RecoveryNote, project: str | None, *, colour: bool
     if recovered.kept:
         yield f"  complete, and kept: {many(len(recovered.kept), 'step')} ({_names(recovered.kept)})"
     if recovered.undone:
-        whole = recovered.found == State.CANCELLING
+        whole = recovered.found == ApprovalState.CANCELLING
         yield f"  {'' if whole else 'of the step that was open, '}put back: {_names(recovered.undone)}"
     yield from (f"  {line}" for line in conflict_lines(recovered.conflicts, colour=colour))
     for option in recovered.options:

@@ -13,7 +13,7 @@ from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.project import ApprovalOptions, Command, carry_out
 from orchestrator.cli.output import coloured, say, visible
 from orchestrator.errors import ConfigError
-from orchestrator.machines.approval.plan import Plan
+from orchestrator.machines.approval.plan import ApprovalPlan
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.preview import FileDiff, preview
 from orchestrator.runtime.approval.status import Status
@@ -97,7 +97,7 @@ def plan_lines(found: Status) -> Iterator[str]:
     yield f"digest {made.digest}"
 
 
-def the_plan(found: Status) -> Plan:
+def the_plan(found: Status) -> ApprovalPlan:
     """Return the plan. Raises ConfigError where there is none."""
     if found.plan is not None:
         return found.plan

@@ -30,16 +30,16 @@ from orchestrator.machines.pipeline.model import (
     Evaluation,
     Implementation,
     Issue,
+    OrchestrationState,
     Plan,
     Severity,
-    State,
     Validation,
 )
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.runtime.service.program import TooMuchSaid, last_words, run_program
 
-_MAKERS = {State.PLANNING: Plan, State.IMPLEMENTING: Implementation}
+_MAKERS = {OrchestrationState.PLANNING: Plan, OrchestrationState.IMPLEMENTING: Implementation}
 
 
 class StageFailed(RunError):
@@ -51,7 +51,7 @@ class CommandStage:
 
     def __init__(
         self,
-        stage: State,
+        stage: OrchestrationState,
         argv: Sequence[str],
         *,
         timeout: float = 0.0,
@@ -67,7 +67,7 @@ class CommandStage:
     async def __call__(self, request: StageRequest) -> Any:
         """Let the program work on a request. Raises StageFailed, and OSError where it cannot be started."""
         code, out, err = await self._run(request)
-        judged = self.stage in (State.VALIDATING, State.JUDGING)
+        judged = self.stage in (OrchestrationState.VALIDATING, OrchestrationState.JUDGING)
         if code not in ((0, 1) if judged else (0,)):
             raise self._failed(f"ended with exit code {code}", err)
         text = out.decode(errors="replace").strip()
@@ -78,9 +78,9 @@ class CommandStage:
             raise self._failed(
                 "printed what is no answer of this stage", err
             )  # cut off, perhaps: it approves nothing
-        if self.stage == State.VALIDATING:
+        if self.stage == OrchestrationState.VALIDATING:
             return self._validation(code, text, err)
-        if self.stage == State.JUDGING:
+        if self.stage == OrchestrationState.JUDGING:
             return self._evaluation(code, text, err)
         return _MAKERS[self.stage](text)
 

@@ -35,16 +35,16 @@ from orchestrator.cli.trust.configuration import configuration, project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.pipeline.model import State
+from orchestrator.machines.pipeline.model import OrchestrationState
 from orchestrator.machines.pipeline.ports import EFFECTS
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.settings import build
 
-STAGES: Mapping[str, State] = {
-    "planner": State.PLANNING,
-    "validator": State.VALIDATING,
-    "implementer": State.IMPLEMENTING,
-    "judge": State.JUDGING,
+STAGES: Mapping[str, OrchestrationState] = {
+    "planner": OrchestrationState.PLANNING,
+    "validator": OrchestrationState.VALIDATING,
+    "implementer": OrchestrationState.IMPLEMENTING,
+    "judge": OrchestrationState.JUDGING,
 }
 
 

@@ -15,7 +15,7 @@ from orchestrator.cli.ralph.human_input import ALL, read_answers
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.journal.address import Address
-from orchestrator.machines.ralph.ports import Question
+from orchestrator.machines.ralph.ports import PlanQuestion
 from orchestrator.runtime.service.answer import post_replies, replies
 
 
@@ -37,7 +37,7 @@ def answer_questions(given: AnswerOptions) -> int:
     if given.question is not None and (given.text is None) == (given.file is None):
         raise ConfigError("give the answer as TEXT, or a --file of answers instead of a question")
 
-    async def work(store: OpenStore) -> tuple[SessionRun, tuple[Question, ...], Mapping[str, str]]:
+    async def work(store: OpenStore) -> tuple[SessionRun, tuple[PlanQuestion, ...], Mapping[str, str]]:
         found = await run_named(store, given.run)
         by = who(given.by) or "somebody"
         kept = await replies(store.journal, found.stored)
@@ -68,7 +68,7 @@ def answer_questions(given: AnswerOptions) -> int:
 
 
 def _answers(
-    given: AnswerOptions, questions: tuple[Question, ...], mine: Mapping[str, str]
+    given: AnswerOptions, questions: tuple[PlanQuestion, ...], mine: Mapping[str, str]
 ) -> Mapping[str, str]:
     """Return the answers to questions that wait, and those that repeat `mine`. Raises ConfigError for others."""
     open_ones = [one.id for one in questions if one.answer is None]

@@ -17,7 +17,7 @@ from orchestrator.cli import keyboard
 from orchestrator.cli.output import say, shown
 from orchestrator.cli.screen import Screen
 from orchestrator.errors import ConfigError
-from orchestrator.machines.ralph.ports import Question
+from orchestrator.machines.ralph.ports import PlanQuestion
 from orchestrator.machines.ralph.questions import can_name
 
 ALL = "*"
@@ -80,7 +80,7 @@ class AnswerSource:
         park: Literal["park"] = "park"
         return self if self._answers is not None or (self.screen is not None and keyboard.present()) else park
 
-    async def __call__(self, questions: Sequence[Question]) -> Mapping[str, str]:
+    async def __call__(self, questions: Sequence[PlanQuestion]) -> Mapping[str, str]:
         """Return the answers that there are."""
         given = self._answers or {}
         said = {one.id: given.get(one.id, given.get(ALL, "")) for one in questions}
@@ -91,7 +91,7 @@ class AnswerSource:
         return {name: text for name, text in said.items() if text.strip()}
 
 
-async def _typed(questions: Sequence[Question]) -> Mapping[str, str]:
+async def _typed(questions: Sequence[PlanQuestion]) -> Mapping[str, str]:
     """Ask at the terminal, one after the other; an empty line leaves a question open."""
     said: dict[str, str] = {}
     for one in questions:

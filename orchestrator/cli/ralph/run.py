@@ -30,7 +30,7 @@ from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.ralph.model import State
+from orchestrator.machines.ralph.model import RalphState
 from orchestrator.runtime.llm_loop.result import ended_as
 from orchestrator.runtime.ralph.ralph import RalphOrchestrator
 from orchestrator.runtime.ralph.result import RalphResult
@@ -262,7 +262,9 @@ def sentence(result: RalphResult, view: RalphViewOptions) -> str:
     why = "; ".join(dict.fromkeys(part for part in parts if part))
     # A planner that is blocked waits for somebody to say what it lacks (R13): TEXT is that.
     lacks = (
-        ("TEXT",) if result.state is State.FAILED and result.error is None and result.verdict is None else ()
+        ("TEXT",)
+        if result.state is RalphState.FAILED and result.error is None and result.verdict is None
+        else ()
     )
     again = view.command("run", *lacks, "--session", result.session_path, *view.agents)
     once = ", with what is missing in TEXT" if lacks else ""

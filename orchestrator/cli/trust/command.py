@@ -12,7 +12,7 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment
 from orchestrator.cli.servers import named, server_at
-from orchestrator.cli.trust.consent import Consent, consents
+from orchestrator.cli.trust.consent import TrustConsent, consents
 from orchestrator.cli.trust.decision import location
 from orchestrator.cli.trust.project_file import ProjectFile
 from orchestrator.cli.trust.refusal import uses_of_file
@@ -93,7 +93,7 @@ def _recorded(options: TrustOptions) -> Iterator[TrustEntry]:
         raise ConfigError(f"there is neither {known} here: name a file, or an MCP server with --mcp")
     for file in files:
         found = ProjectFile.read(file)
-        consent = Consent.to(found)
+        consent = TrustConsent.to(found)
         consent.record()
         yield TrustEntry(
             "trusted", consent.file, None, consent.folder, consent.digest, details=tuple(uses_of_file(found))

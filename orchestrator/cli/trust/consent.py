@@ -16,7 +16,7 @@ _PREFIX = "consent-"
 
 
 @dataclass(frozen=True, slots=True)
-class Consent:
+class TrustConsent:
     """A content of a file that the user trusts in one working directory."""
 
     file: str
@@ -26,7 +26,7 @@ class Consent:
     """When it was recorded, in seconds since the epoch."""
 
     @classmethod
-    def to(cls, file: ProjectFile) -> Consent:
+    def to(cls, file: ProjectFile) -> TrustConsent:
         """Return the consent that a file needs."""
         return cls(str(file.place), str(file.folder), file.digest)
 
@@ -54,11 +54,11 @@ class Consent:
         remove_state(self.name)
 
 
-def consents() -> Iterator[Consent]:
+def consents() -> Iterator[TrustConsent]:
     """Yield every consent that is recorded."""
     for _, data in read_all_state(_PREFIX):
         try:
-            yield Consent(**json.loads(data))
+            yield TrustConsent(**json.loads(data))
         except (ValueError, TypeError):  # a later version wrote it
             continue
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.cli.output import shown
 from orchestrator.cli.redaction import redacted
 from orchestrator.cli.runs.phrase import words
-from orchestrator.cli.trust.consent import Consent, consents
+from orchestrator.cli.trust.consent import TrustConsent, consents
 from orchestrator.cli.trust.decision import is_allowed, is_everything_allowed
 from orchestrator.cli.trust.project_file import ProjectFile
 from orchestrator.cli.trust.signature import is_own
@@ -63,7 +63,7 @@ def is_trusted_file(file: ProjectFile) -> bool:
         not file.members
         or file.is_shipped
         or is_allowed(file.given, folder=file.folder)
-        or Consent.to(file).is_recorded
+        or TrustConsent.to(file).is_recorded
     )
 
 

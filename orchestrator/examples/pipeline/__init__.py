@@ -1,11 +1,11 @@
-"""A pipeline that writes a Python module from examples of what its functions should do. No model, no network.
+"""A pipeline that writes a Python module from examples of its functions. No model, no network.
 
-`orchestrator pipeline run --example` runs it. The planner decides which examples are checked, the validator asks for
-those that are missing, the implementer searches for the shortest function that does what it has been shown, and the
-judge runs the tests in a process of their own: what they find wrong is shown to the implementer the next time.
+`orchestrator pipeline run --example` runs it. The planner selects the examples to check, the validator asks for
+missing ones, the implementer searches for the shortest function that matches its examples, and the judge runs the
+tests in a separate process. The implementer receives the failed tests for its next attempt.
 """
 
 from pathlib import Path
 
 SPEC = Path(__file__).resolve().parent / "spec.toml"
-"""What `--example` runs."""
+"""The specification that `--example` uses."""

@@ -1,4 +1,4 @@
-"""The validator, as a program: reads the request as JSON, prints what it found in the plan as JSON."""
+"""The validator, as a program: reads the request as JSON, prints the issues of the plan as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def issues(spec: dict[str, Any], plan: dict[str, Any]) -> Iterator[dict[str, str]]:
-    """Yield what is wrong with a plan: functions that are missing, unusable names, examples that nobody checks."""
+    """Yield the issues of a plan: missing functions, invalid names, examples without a check."""
     planned = {function["name"]: function for function in plan["functions"]}
     if len(planned) < len(plan["functions"]):
         yield {"severity": "error", "where": plan["module"], "message": "a function is planned twice"}

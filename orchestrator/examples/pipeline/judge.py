@@ -1,4 +1,4 @@
-"""The judge: writes the module and its tests into a folder of their own and runs them in a process of their own."""
+"""The judge: writes the module and its tests into a new folder and runs them in a separate process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.runtime.service.program import last_words, run_program
 
 SECONDS = 60.0
-"""How long the tests may take."""
+"""Maximum duration of the tests."""
 
 _RUN = """
 import json, sys, unittest
@@ -32,7 +32,7 @@ print(json.dumps({"run": result.testsRun, "wrong": wrong}))
 
 
 async def judge(request: Any) -> dict[str, Any]:
-    """Score the module by the share of its tests that pass; the comments name each that failed."""
+    """Score the module by the share of its tests that pass; the comments name each failed test."""
     module, functions = request.plan.content["module"], request.plan.content["functions"]
     examples = {wanted["name"]: wanted["examples"] for wanted in request.spec["functions"]}
     cases = [(one["name"], number) for one in functions for number in one["checks"]]
@@ -63,7 +63,7 @@ def _test(module: str, name: str, number: int, example: dict[str, Any]) -> str:
 
 
 async def _run(place: Path, tests: str, key: str) -> dict[str, Any]:
-    """Run the tests and return how many there were, and name -> last line of what went wrong. Raises RuntimeError."""
+    """Run the tests and return their number, and name -> last line of each failure. Raises RuntimeError."""
     ended = await run_program(
         [sys.executable, "-c", _RUN, tests], b"", call=key, seconds=SECONDS, folder=place
     )

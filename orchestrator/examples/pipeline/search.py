@@ -1,4 +1,4 @@
-"""Finds the shortest chain of small steps that turns each given value into what it should become."""
+"""Find the shortest chain of small steps that converts each given value to its expected value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 LONGEST = 6
-"""Steps of a chain at most."""
+"""Maximum steps of a chain."""
 
 
 class Step(NamedTuple):
@@ -47,7 +47,7 @@ def keep(value, others):
     """Return the letters and digits of a text, and those of `others`."""
     return "".join(one for one in value if one.isalnum() or one in others)
 '''
-"""What the lines above use."""
+"""A helper for the lines above."""
 
 Chain = tuple[Step, ...]
 
@@ -55,7 +55,7 @@ Chain = tuple[Step, ...]
 def shortest(examples: Sequence[tuple[Any, Any]]) -> Chain | None:
     """Return the shortest chain that fits every (given, gives), the first of several in the order of STEPS.
 
-    Chains that do the same to all that is given are followed once: so the search ends soon, and always in the same way.
+    Chains with equal results for all given values are followed once, so the search is short and deterministic.
     """
     wanted = [gives for _, gives in examples]
     level: list[tuple[Chain, list[Any]]] = [((), [given for given, _ in examples])]

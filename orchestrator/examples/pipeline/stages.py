@@ -1,4 +1,4 @@
-"""The planner and the implementer: functions of the request, which has all that they may know."""
+"""The planner and the implementer: functions of the request, their only input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FAILED = re.compile(r"^failed: (\w+): example (\d+)", re.MULTILINE)
 
 
 def plan(request: Any) -> dict[str, Any]:
-    """Plan one check for each function; all examples of those that the validator found wanting."""
+    """Plan one check for each function; all examples for the functions that the validator reported."""
     told = "\n".join(feedback.text for feedback in request.feedback)
     wanting = set(_INCOMPLETE.findall(told))
     functions = [
@@ -29,7 +29,7 @@ def plan(request: Any) -> dict[str, Any]:
 
 
 def implement(request: Any) -> str:
-    """Write the module: for each function the shortest that fits its first example and those that failed before."""
+    """Write the module: for each function the shortest one that fits its first example and those that failed before."""
     told = "\n".join(feedback.text for feedback in request.feedback)
     failed = {(name, int(number)) for name, number in _FAILED.findall(told)}
     examples = {wanted["name"]: wanted["examples"] for wanted in request.spec["functions"]}

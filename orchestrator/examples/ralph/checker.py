@@ -1,4 +1,4 @@
-"""The checker: holds the whole against the goal. Who uses the module has to find out what it has."""
+"""The checker: compares the result with the goal. A user of the module must be able to find its functions."""
 
 from __future__ import annotations
 

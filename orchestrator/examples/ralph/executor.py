@@ -1,4 +1,4 @@
-"""The executor: writes one function with its tests, runs them, and reports. Its first try forgets to round."""
+"""The executor: writes one function with its tests, runs them, and reports. Its first attempt forgets to round."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TESTS = {
     "task-3": "self.assertRaises(ValueError, temperature.checked, -300)",
     "task-4": 'self.assertIn("fahrenheit", temperature.__doc__)',
 }
-"""Task -> its code, its test. Each stands in a part of the file that is marked with the task's name."""
+"""Task -> its code and its test. Each has a part of the file, marked with the task's name."""
 
 REPORT = """# Task Report: {task}
 
@@ -39,7 +39,7 @@ HEAD = "import unittest\n\nimport temperature\n"
 
 
 def written(file: Path, task: str, text: str, *, first: bool = False) -> None:
-    """Put the part of a task into a file, in the place of the one that is there."""
+    """Write the part of a task into a file; replace an existing part."""
     mark = f"# {task}"
     parts = file.read_text(encoding="utf-8").split("\n\n\n") if file.exists() else []
     parts = [part.strip() for part in parts if not part.strip().endswith(mark)]
@@ -48,7 +48,7 @@ def written(file: Path, task: str, text: str, *, first: bool = False) -> None:
 
 
 def tested() -> tuple[bool, str]:
-    """Run the tests, in a process of their own; return whether they pass, and the last line of what they say."""
+    """Run the tests in a separate process; return whether they pass, and the last line of their output."""
     ran = subprocess.run(
         [sys.executable, "-B", "-m", "unittest", "test_temperature"],
         capture_output=True,
@@ -59,7 +59,7 @@ def tested() -> tuple[bool, str]:
 
 
 def executed(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the executor's output; code, tests and report are written on the way."""
+    """Write code, tests and report; return the executor's output."""
     task, attempt, session = request["TASK_ID"], request["ATTEMPT_NUMBER"], Path(request["SESSION_PATH"])
     careful = attempt > 1
     code = (

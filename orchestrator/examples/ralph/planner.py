@@ -47,7 +47,7 @@ ANSWERED = re.compile(r"\*\*Answer\*\*: (?!\[)(?P<said>\S.*)")
 
 
 def planned(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the planner's output; the files are written on the way."""
+    """Write the files; return the planner's output."""
     session = Path(request["SESSION_PATH"])
     questions = session / "plan.questions.md"
     answer = ANSWERED.search(questions.read_text(encoding="utf-8")) if questions.exists() else None

@@ -1,4 +1,4 @@
-"""The questioner: asks the one thing that only a person knows."""
+"""The questioner: asks the one question that only a person can answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAPER = """# Q&A Discovery: temperatures
 
 
 def asked(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the questioner's output; the questions are written on the way."""
+    """Write the questions; return the questioner's output."""
     paper = Path(request["SESSION_PATH"]) / "plan.questions.md"
     if not paper.exists():
         paper.write_text(PAPER.format(number=request["CYCLE_NUMBER"]), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The reviewer: tries each success criterion of a task on the code itself."""
+"""The reviewer: checks each success criterion of a task on the code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CRITERIA = {
 
 
 def holds(expression: str) -> bool:
-    """Tell whether an expression about the module is true, in a process of its own."""
+    """Return whether an expression about the module is true, evaluated in a separate process."""
     script = f"import temperature, sys; sys.exit(not ({expression}))"
     ran = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, check=False)  # noqa: S603 - ours
     return ran.returncode == 0

@@ -1,16 +1,15 @@
-"""The shared journal: a PostgreSQL database, for runs that outlive the machine they began on.
+"""The shared journal: a PostgreSQL database, for runs that outlive their host.
 
-    journal = PostgresJournal("postgresql://agents@db.example/agents")     # pip install 'fsm-orchestrator[postgres]'
-    agent = Orchestrator(llm=my_llm, journal=journal)
+It keeps the promises of the embedded journal; records have the same bodies and hashes. The constructor opens nothing.
+Writes use one thread and one connection. Queued appends become one statement in one commit; the statement checks the
+epoch and the last record of each run. Reads use another thread and connection.
 
-It keeps the promises of the embedded one; records have the same bodies and hashes. Constructing opens nothing. Writes
-go through one thread and one connection: appends that wait are one statement, fenced for each run by the epoch and the
-last record, in one commit. Reads go through another thread and connection. A lost connection is made anew, what was
-under way is looked up, and nobody hears of it unless the server stays away for longer than `patience`: then StoreDown,
-and the next call tries again. A server that may lose what it acknowledged is refused.
+A lost connection is opened again, and the outcome of the interrupted work is looked up. A caller notices this only if
+the server stays away for longer than `patience`: it gets StoreDown, and the next call tries again. A server that may
+lose acknowledged data is refused.
 
-Who owns a run is told by the database's clock and locks (`presence`). The tables stand in one schema (`schema`).
-Between the processes and the server there may be a pool of connections only where it keeps one for each session.
+The database's clock and locks decide which owner lives (`presence`). The tables are in one schema (`schema`). A
+connection pool between the processes and the server must keep one connection for each session.
 """
 
 from __future__ import annotations
@@ -34,28 +33,46 @@ except ImportError as error:
     raise MissingExtra("psycopg", "postgres") from error
 
 from orchestrator.journal.postgres import read
-from orchestrator.journal.postgres.batch import Append
-from orchestrator.journal.postgres.handle import OpenJournal
-from orchestrator.journal.postgres.health import Health, examine, size
+from orchestrator.journal.postgres.batch import PostgresAppend
+from orchestrator.journal.postgres.handle import PostgresHandle
+from orchestrator.journal.postgres.health import PostgresHealth, examine, size
 from orchestrator.journal.postgres.presence import Holder, holders
-from orchestrator.journal.postgres.work import Claim, Create, Post, Prune, Release, Remove
+from orchestrator.journal.postgres.work import (
+    PostgresClaim,
+    PostgresCreate,
+    PostgresPost,
+    PostgresPrune,
+    PostgresRelease,
+    PostgresRemove,
+)
 from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunHead
 
 T = TypeVar("T")
 
 LOOK_AGAIN: Final = 0.1
-"""Seconds between two looks at a holder whose connection is gone and who may yet come back."""
+"""Seconds between two checks of a holder whose connection is lost and who may still return."""
 
 
 class PostgresJournal:
-    """Implements `kernel.journal.Journal`.
+    """A journal in a PostgreSQL database; implements `kernel.journal.Journal`.
 
-    `schema` is where the tables are, made at the first use where they are missing, unless `create` is False. `name` is
-    what others call this holder (`holders`). After `ttl` seconds without a heartbeat a holder is taken for dead, after
-    about two where its connection is gone as well. `patience` is how many seconds a lost server is waited for,
-    `opening` the same for the first connection (None: as long). `queue`
-    is how many jobs one statement takes at most, and beyond how many new runs, claims and requests wait for room. With
-    `only_reads` nothing is written, and a standby will do; everything but reading raises StoreDown. Raises ConfigError.
+    Args:
+        dsn: `postgresql://user:password@host/database`, or libpq's `host=… dbname=…`.
+        schema: Schema of the tables.
+        name: Name of this holder for other processes (`holders`).
+        ttl: Seconds without a heartbeat after which a holder counts as dead; about two if its connection is lost too.
+        patience: Seconds to wait for a lost server.
+        opening: Seconds to wait for the first connection; None means `patience`.
+        queue: Maximum jobs in one statement. Beyond it new runs, claims and requests wait for room.
+        create: Whether missing tables are created at the first use.
+        only_reads: Write nothing. A standby suffices, and every call but reads raises StoreDown.
+
+    Raises:
+        ConfigError: The address or a number is invalid.
+
+    Example:
+        journal = PostgresJournal("postgresql://agents@db.example/agents")  # extra: fsm-orchestrator[postgres]
+        agent = Orchestrator(llm=my_llm, journal=journal)
     """
 
     backend = "postgres"
@@ -95,7 +112,7 @@ class PostgresJournal:
             "create": create and not only_reads,
             "only_reads": only_reads,
         }
-        self._handle: OpenJournal | None = None
+        self._handle: PostgresHandle | None = None
         self._closed = False
         self._pid = os.getpid()
         self._aside = _aside()
@@ -103,19 +120,19 @@ class PostgresJournal:
     # ---- opening and closing ----
 
     async def open(self) -> None:
-        """Open now rather than at the first use. Raises StoreDown or TooNew."""
+        """Open the journal now instead of at the first use. Raises StoreDown or TooNew."""
         await self._opened()
 
     async def reopen(self) -> None:
-        """Let go of everything and open anew; what it owned may be claimed."""
+        """Release everything and open the journal again; its runs may be claimed meanwhile."""
         await self.close()
         self._pid, self._aside, self._closed = os.getpid(), _aside(), False
         await self._opened()
 
     async def close(self) -> None:
-        """Write what is queued and let go of the connections and of every run."""
+        """Write the queued jobs, then release the connections and every run."""
         handle, self._handle, self._closed = self._handle, None, True
-        if self._pid != os.getpid():  # all of it is the parent's
+        if self._pid != os.getpid():  # everything belongs to the parent process
             if handle is not None:
                 handle.abandon()
             return
@@ -136,15 +153,15 @@ class PostgresJournal:
     # ---- the contract: writing ----
 
     async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
-        """Begin a run and claim it. Raises RunExists, StoreDown."""
+        """Create a run and claim it. Raises RunExists or StoreDown."""
         handle = await self._to_write()
-        return await handle.writer.call(Create(run_id, owner, body, handle.presence))
+        return await handle.writer.call(PostgresCreate(run_id, owner, body, handle.presence))
 
     async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
-        """Take a run over, after some seconds where its holder was just lost. Raises RunUnknown, Held, StoreDown."""
+        """Claim an existing run; waits some seconds if its holder was just lost. Raises RunUnknown, Held, StoreDown."""
         handle = await self._to_write()
         while True:
-            lease = await handle.writer.call(Claim(run_id, owner, handle.presence, steal))
+            lease = await handle.writer.call(PostgresClaim(run_id, owner, handle.presence, steal))
             if lease is not None:
                 return lease
             await asyncio.sleep(LOOK_AGAIN)
@@ -152,50 +169,51 @@ class PostgresJournal:
     def append(
         self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
     ) -> Awaitable[None] | None:
-        """Queue records and return what to await until they are durable. Raises Fenced, StoreDown.
+        """Queue records and return an awaitable that ends when they are durable. Raises Fenced, StoreDown.
 
-        A task cancelled while it awaits gets its CancelledError when the outcome is known. After StoreDown it is not:
-        whoever goes on with this lease is fenced if they landed.
+        A task that is cancelled while it awaits gets its CancelledError when the outcome is known. After StoreDown
+        the outcome is unknown: if the records landed, the next append with this lease raises Fenced.
         """
         handle = self._here()
         if handle is None:
             raise StoreDown(f"journal {self.address} is not open: a lease comes from create or claim")
         if not drafts:
             return None
-        return handle.writer.submit(Append(lease, drafts, blobs))
+        return handle.writer.submit(PostgresAppend(lease, drafts, blobs))
 
     async def release(self, lease: Lease) -> None:
-        """Give the run back, after what is queued for it."""
+        """Release the run after its queued jobs."""
         handle = await self._to_write()
-        await handle.writer.call(Release(lease))
+        await handle.writer.call(PostgresRelease(lease))
 
     async def post(self, run_id: str, request: Posted) -> bool:
-        """Leave a request for a run; False when its id was posted before. Raises RunUnknown, StoreDown."""
+        """Post a request to a run; return False if its id was posted before. Raises RunUnknown, StoreDown."""
         handle = await self._to_write()
-        return await handle.writer.call(Post(run_id, request))
+        return await handle.writer.call(PostgresPost(run_id, request))
 
     async def prune(self, *, older_than: float | None = None, keep_last: int | None = None) -> int:
-        """Remove ended runs that nobody holds and that meet every condition given; without one, none."""
+        """Remove ended, released runs that meet every given condition; without a condition, none."""
         if older_than is None and keep_last is None:
             return 0
         handle = await self._to_write()
         removed = 0
-        while some := await handle.writer.call(Prune(older_than, keep_last or 0)):
+        while some := await handle.writer.call(PostgresPrune(older_than, keep_last or 0)):
             removed += some
         return removed
 
     async def erase(self, run_id: str) -> None:
-        """Remove a run and the blobs only it names. Raises RunUnknown or Held.
+        """Remove a run and the blobs that only it names. Raises RunUnknown or Held.
 
-        Nobody can read it any more; the server overwrites its pages and its log as it cleans up, and backups keep it.
+        No query can read it any more. The server overwrites its pages and its log in its own cleanup; backups keep
+        it.
         """
         handle = await self._to_write()
-        await handle.writer.call(Remove(run_id))
+        await handle.writer.call(PostgresRemove(run_id))
 
     # ---- the contract: reading ----
 
     async def load(self, run_id: str, since: int = 0) -> list[Record]:
-        """Return the records from `since` on, the whole chain proved. Raises RunUnknown, Corrupt, TooNew."""
+        """Return the records from `since` on, with the whole chain verified. Raises RunUnknown, Corrupt, TooNew."""
         return await self._read(read.load, run_id, since)
 
     async def blob(self, digest: str) -> bytes:
@@ -203,7 +221,7 @@ class PostgresJournal:
         return await self._read(read.blob, digest)
 
     async def head(self, run_id: str) -> RunHead:
-        """Return what is known of a run. Raises RunUnknown."""
+        """Return the head of a run. Raises RunUnknown."""
         return await self._read(read.head, run_id)
 
     async def runs(
@@ -214,7 +232,7 @@ class PostgresJournal:
         conversation_id: str | None = None,
         parent_run_id: str | None = None,
     ) -> AsyncIterator[RunHead]:
-        """Yield the runs that meet every condition given, oldest first."""
+        """Yield the runs that meet every given condition, oldest first."""
         asked = {"status": status, "graph": graph}
         asked |= {"conversation_id": conversation_id, "parent_run_id": parent_run_id}
         among = {column: value for column, value in asked.items() if value is not None}
@@ -225,7 +243,7 @@ class PostgresJournal:
                 yield head
 
     async def newest(self, conversation_id: str) -> RunHead | None:
-        """Return the run of a conversation that was created last."""
+        """Return the newest run of a conversation."""
         return await self._read(read.newest, conversation_id)
 
     async def inbox(self, run_id: str, since: int = 0) -> list[Posted]:
@@ -233,32 +251,32 @@ class PostgresJournal:
         return await self._read(read.inbox, run_id, since)
 
     async def news(self, since: int) -> tuple[int, list[str]]:
-        """Return the runs that got requests after position `since`, and the position now. Raises StoreDown."""
+        """Return the runs with requests after position `since`, and the current position. Raises StoreDown."""
         return await self._read(read.news, since)
 
-    # ---- care ----
+    # ---- maintenance ----
 
     def hurry(self, seconds: float) -> None:
-        """Wait for no server that is away, for so many seconds: whoever asks is told StoreDown at once."""
+        """For the given seconds, do not wait for an unreachable server: every call raises StoreDown at once."""
         if self._handle is not None:
             self._handle.hurry_until(time.monotonic() + seconds)
 
     async def holders(self) -> list[Holder]:
-        """Return who holds runs, or did within the last day, and whether they live. Raises StoreDown."""
+        """Return the processes that hold runs, or did within the last day, and whether they live. Raises StoreDown."""
         return await self._read(holders)
 
     async def size(self) -> int:
         """Return the bytes of the tables with their indexes. Raises StoreDown."""
         return await self._read(size)
 
-    async def check(self) -> Health:
-        """Read everything and prove it: for `doctor`. Problems are in the result, not raised."""
+    async def check(self) -> PostgresHealth:
+        """Read and verify everything, for `doctor`. Problems are in the result, not raised."""
         return await self._read(examine)
 
-    # ---- inside ----
+    # ---- internals ----
 
-    def _here(self) -> OpenJournal | None:
-        """Return the handle if it is open. Raises StoreDown where it must not be used."""
+    def _here(self) -> PostgresHandle | None:
+        """Return the handle if it is open. Raises StoreDown if it must not be used."""
         handle = self._handle
         if handle is not None and self._pid != os.getpid():
             raise StoreDown(
@@ -268,30 +286,31 @@ class PostgresJournal:
             raise StoreDown(f"journal {self.address} is closed")
         return handle
 
-    async def _opened(self) -> OpenJournal:
+    async def _opened(self) -> PostgresHandle:
         handle = self._here()
         if handle is None:
-            if self._pid != os.getpid():  # never opened, and forked since: the pool's thread is the parent's
+            # never opened, and forked since: the pool's thread belongs to the parent
+            if self._pid != os.getpid():
                 self._pid, self._aside = os.getpid(), _aside()
             given_up = threading.Event()
             opening = asyncio.get_running_loop().run_in_executor(self._aside, self._open, given_up)
             try:
                 handle = await opening
             except asyncio.CancelledError:
-                given_up.set()  # or its thread went on, and a process waits for those at its end
+                given_up.set()  # else its thread continues, and the process waits for such threads at its end
                 raise
         return handle
 
-    async def _to_write(self) -> OpenJournal:
+    async def _to_write(self) -> PostgresHandle:
         handle = await self._opened()
         if self._open_with["only_reads"]:
             raise StoreDown(f"journal {self.address} was opened to be read only")
         return handle
 
-    def _open(self, given_up: threading.Event) -> OpenJournal:
-        """In the one thread of the pool, so that two who come first do not open twice."""
+    def _open(self, given_up: threading.Event) -> PostgresHandle:
+        """Open the journal in the one thread of the pool, so that two first callers do not open it twice."""
         if self._handle is None:
-            self._handle = OpenJournal(self.address, **self._open_with, given_up=given_up)
+            self._handle = PostgresHandle(self.address, **self._open_with, given_up=given_up)
             weakref.finalize(self, self._handle.close)
         return self._handle
 
@@ -300,7 +319,7 @@ class PostgresJournal:
         work = functools.partial(_reading, reading, arguments)
         try:
             answer = asyncio.get_running_loop().run_in_executor(self._aside, handle.read, work)
-        except RuntimeError:  # somebody closed it since
+        except RuntimeError:  # another task closed it meanwhile
             raise StoreDown(f"journal {self.address} is closed") from None
         return await answer
 

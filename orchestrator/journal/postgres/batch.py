@@ -1,8 +1,9 @@
-"""Appends that go to the server together: one statement, fenced for each run, all in one commit.
+"""Send several appends to the server: one statement, checked for each run, in one commit.
 
-What became of it is asked when the connection was lost while it was under way: a record of the right number and hash is
-there, then it landed; the run stands where it stood, then it is sent again; else somebody else owns the run. The hash
-chain makes this exact, also where the owner has changed since, and where the lost statement landed late.
+If the connection is lost while the statement is in flight, its outcome is looked up. If a record with the right
+number and hash exists, the append landed. If the run has not moved, the append is sent again. Otherwise another owner
+holds the run. The hash chain makes this exact, even if the owner has changed since, or the lost statement landed
+late.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _APPEND_BLOBS: Final = APPEND_BLOBS.encode()
 _STANDS: Final = STANDS.encode()
 
 
-class Append:
+class PostgresAppend:
     """Records for a run, with the blobs they name."""
 
     __slots__ = ("blobs", "claims", "lease", "lines", "standing")
@@ -38,17 +39,17 @@ class Append:
         self.blobs = dict(blobs) if blobs else None
 
     def __call__(self, _: object) -> None:
-        """Nothing: appends are written by the batch."""
+        """Do nothing: the batch writes appends."""
 
     def check(self) -> None:
-        """Raise JournalError for a blob that has another's name."""
+        """Raise JournalError for a blob whose name is not its digest."""
         for digest, content in (self.blobs or {}).items():
             check_blob(digest, content)
 
 
 @dataclass(slots=True)
 class Part:
-    """What one run gets: the appends of one lease that wait together, as one."""
+    """The part of one run: the queued appends of one lease, combined."""
 
     lease: Lease
     was_seq: int
@@ -64,11 +65,11 @@ class Part:
 
     @classmethod
     def of(cls, lease: Lease) -> Part:
-        """Begin where a lease stands."""
+        """Start at the position of a lease."""
         return cls(lease, lease.seq, lease.head, lease.seq, lease.head)
 
-    def add(self, append: Append) -> None:
-        """Take one more append."""
+    def add(self, append: PostgresAppend) -> None:
+        """Add one more append."""
         lease = self.lease
         for kind, body in append.lines:
             self.seq += 1
@@ -79,22 +80,22 @@ class Part:
         self.blobs.update(append.blobs or {})
 
     def judge(self, epoch: int, seq: int, head: bytes, there: bytes | None) -> None:
-        """Say what became of it, by where the run stands and the hash that is in the place of its last record."""
+        """Set the outcome from the position of the run and the hash of the record at this part's last number."""
         if there is not None and there.hex() == self.head:
             self.landed = True
         elif (epoch, seq, head.hex()) != (self.lease.epoch, self.was_seq, self.was_head):
             self.landed = False
 
 
-class Batch:
-    """Some appends, each run's by one lease. Called until it knows of each what became of it."""
+class AppendBatch:
+    """Several appends, those of each run by one lease. It is called until the outcome of each is known."""
 
     def __init__(self) -> None:
         self.parts: dict[str, Part] = {}
         self._sent = False
 
-    def add(self, append: Append) -> JournalError | None:
-        """Take an append, or return why it is none."""
+    def add(self, append: PostgresAppend) -> JournalError | None:
+        """Add an append, or return the error that refuses it."""
         try:
             append.check()
         except JournalError as error:
@@ -103,19 +104,19 @@ class Batch:
         self.parts.setdefault(lease.run_id, Part.of(lease)).add(append)
         return None
 
-    def outcome(self, append: Append) -> Fenced | None:
-        """Return what an append ended with."""
+    def outcome(self, append: PostgresAppend) -> Fenced | None:
+        """Return the error of an append, or None if it landed."""
         lease = append.lease
         return None if self.parts[lease.run_id].landed else Fenced(lease.run_id, lease.epoch)
 
     def settle(self) -> None:
-        """Move the leases on."""
+        """Advance the leases."""
         for part in self.parts.values():
             if part.landed:
                 part.lease.seq, part.lease.head = part.seq, part.head
 
     def __call__(self, db: Db) -> None:
-        """Write what is not known to be written, or to be refused."""
+        """Write the parts whose outcome is not known."""
         resent, self._sent = self._sent, True
         if resent:
             self._look(db, self._unknown())
@@ -128,7 +129,7 @@ class Batch:
             waiting[number - 1].landed = True
         if (
             refused and resent
-        ):  # the lost statement may have been under way still when we looked, and landed since
+        ):  # the lost statement may still have been in flight at the check, and may have landed since
             self._look(db, refused)
         for part in refused:
             part.landed = bool(part.landed)
@@ -144,11 +145,11 @@ class Batch:
             if number in found:
                 part.judge(*found[number])
             else:
-                part.landed = False  # the run is gone
+                part.landed = False  # the run was removed
 
 
 def _write(db: Db, parts: list[Part]) -> set[int]:
-    """Send the statement; return the numbers of the parts that were moved, from 1."""
+    """Send the statement; return the numbers of the parts that it wrote, from 1."""
     records = [(number, part, *record) for number, part in enumerate(parts, 1) for record in part.records]
     values: list[Any] = [
         [part.lease.run_id for part in parts],
@@ -179,5 +180,5 @@ def _write(db: Db, parts: list[Part]) -> set[int]:
 
 
 def _numbers(values: Sequence[int]) -> str:
-    """Return an array as text: of a list the driver would choose a type by its biggest number, and prepare anew."""
+    """Return an array as text: for a list, the driver would choose a type by its biggest number, and prepare again."""
     return f"{{{','.join(map(str, values))}}}"

@@ -1,7 +1,7 @@
-"""What PostgreSQL and its client say when something is wrong, as one of our errors with one clear sentence.
+"""Map errors of PostgreSQL and its client to our errors, each with one clear sentence.
 
-A connection that is lost is no fault of the store: whoever has one is asked again on another. Nothing here poisons:
-it is the server that answers for its disk, and it goes down by itself where a sync fails.
+A lost connection is not a fault of the store: the work is repeated on another connection. Nothing here poisons the
+store: the server is responsible for its disk, and it shuts down if a sync fails.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LOST: Final = (
     errors.IdleInTransactionSessionTimeout,
     errors.TooManyConnections,
 )
-"""Beside the errors of class 08: the session is over, or there is none yet."""
+"""With the errors of class 08: the session has ended, or there is none yet."""
 
 AGAIN: Final = (errors.DeadlockDetected, errors.SerializationFailure)
-"""Nothing happened, because another transaction was in the way; the same may be tried at once."""
+"""Nothing happened, because another transaction was in the way; the statement may be repeated at once."""
 
 HOPELESS: Final = (
     "password authentication failed",
@@ -40,7 +40,7 @@ HOPELESS: Final = (
     "certificate verify failed",
     "sslmode value",
 )
-"""Parts of sentences after which asking once more brings nothing: libpq gives no code for them."""
+"""Parts of messages after which a retry is useless: libpq gives no code for them."""
 
 POOL: Final = (
     "is behind a pool of connections that gives each transaction another session of the server, and locks, settings "
@@ -63,7 +63,7 @@ _SENTENCES: Final[tuple[tuple[type[Exception], type[JournalError], str, str], ..
 
 
 def is_lost(error: BaseException, connection: psycopg.Connection | None) -> bool:
-    """Whether the connection is gone, and with it what is known of the last statement."""
+    """Return whether the connection is lost, and with it the outcome of the last statement."""
     if connection is None or connection.closed or connection.broken:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     code = getattr(error, "sqlstate", None) or ""
@@ -71,13 +71,13 @@ def is_lost(error: BaseException, connection: psycopg.Connection | None) -> bool
 
 
 def is_hopeless(error: BaseException) -> bool:
-    """Whether a refused connection will be refused again, whatever the server goes through."""
+    """Return whether a refused connection will always be refused again."""
     text = str(error)
     return any(sentence in text for sentence in HOPELESS)
 
 
 def explain(error: BaseException, address: JournalAddress) -> JournalError:
-    """Return the error to raise for what psycopg raised."""
+    """Return the error to raise for an error of psycopg."""
     if isinstance(error, JournalError):
         return error
     for of, kind, label, sentence in _SENTENCES:
@@ -92,12 +92,12 @@ def explain(error: BaseException, address: JournalAddress) -> JournalError:
 
 
 def unreachable(error: BaseException, address: JournalAddress) -> StoreDown:
-    """Return what to say of a server that does not answer."""
+    """Return the error for a server that does not answer."""
     return StoreDown(f"journal {address} cannot be reached: {detail(error)}", "io")
 
 
 def detail(error: BaseException) -> str:
-    """Return what the server or its client said, on one line."""
+    """Return the message of the server or its client on one line."""
     diagnosis = getattr(error, "diag", None)
     said = getattr(diagnosis, "message_primary", None) or str(error)
     lines = [line.strip() for line in said.splitlines() if line.strip()]

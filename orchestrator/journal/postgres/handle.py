@@ -1,4 +1,4 @@
-"""An open journal: two sessions, the writer, the holder that says we live; and how it is let go of."""
+"""An open journal: two sessions, the writer, the holder that proves the process lives, and their release."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TypeVar
 from orchestrator.errors import StoreDown
 from orchestrator.journal.address import JournalAddress
 from orchestrator.journal.postgres.error_mapping import POOL
-from orchestrator.journal.postgres.presence import Presence
-from orchestrator.journal.postgres.session import Db, Session, pooled, process
-from orchestrator.journal.postgres.writer import Writer
+from orchestrator.journal.postgres.presence import PostgresPresence
+from orchestrator.journal.postgres.session import Db, PostgresSession, pooled, process
+from orchestrator.journal.postgres.writer import PostgresWriter
 
 T = TypeVar("T")
 
 
-class OpenJournal:
-    """Everything that is open. Constructing opens it, or raises; `given_up`, once set, ends waiting for a server."""
+class PostgresHandle:
+    """All open resources. The constructor opens them or raises; `given_up`, once set, ends the wait for a server."""
 
     def __init__(
         self,
@@ -35,15 +35,15 @@ class OpenJournal:
         given_up: threading.Event,
     ) -> None:
         self.pid = os.getpid()
-        self.presence = Presence(name, ttl)
-        self._reader = Session(
+        self.presence = PostgresPresence(name, ttl)
+        self._reader = PostgresSession(
             address, tables=tables, patience=patience, create=create, only_reads=only_reads
         )
         self._reader.stopping = given_up
         self._reader.run(lambda _: None, opening)
-        self._session = Session(address, tables=tables, patience=patience, greet=self.presence.greet)
+        self._session = PostgresSession(address, tables=tables, patience=patience, greet=self.presence.greet)
         self._session.stopping = given_up
-        self.writer = Writer(self._session, self.presence, limit=queue, name=str(address))
+        self.writer = PostgresWriter(self._session, self.presence, limit=queue, name=str(address))
         try:
             self._refuse_shared(address)
             if not only_reads:
@@ -52,34 +52,38 @@ class OpenJournal:
             self._session.close()
             self._reader.close()
             raise
-        # It is open: who gives up from now on does so too late, and is not to have others wait no more.
+        # Open now: a caller that gives up from here on is too late, and must not stop the waits of others.
         self._reader.stopping, self._session.stopping = threading.Event(), threading.Event()
         self.writer.start()
 
     def _refuse_shared(self, address: JournalAddress) -> None:
-        """Raise StoreDown where a pool is between that lets our two connections be one session of the server.
+        """Raise StoreDown if a pool between us and the server lets our two connections share one session.
 
-        A pool tells of a process of its own making, the server of its own. One that keeps a session for each client
-        will do; of the others one is noticed here unless all its sessions are in use, and by their first error then.
+        A pool reports a process number of its own, the server another. A pool that keeps a session for each client is
+        accepted. Another kind of pool is noticed here unless all its sessions are in use; then its first error
+        reveals it.
         """
         if self._reader.run(pooled) and self._session.run(process) == self._reader.run(process):
             raise StoreDown(f"journal {address} {POOL}")
 
     def read(self, work: Callable[[Db], T]) -> T:
-        """Read something. In the thread of the readers."""
+        """Read something, in the thread of the readers."""
         return self._reader.run(work)
 
     def hurry_until(self, then: float) -> None:
-        """Wait for no server that is away until then (monotonic)."""
+        """Do not wait for an unreachable server until `then` (monotonic seconds)."""
         self._reader.hurried_until = self._session.hurried_until = then
 
     def hurry(self) -> None:
-        """Wait for no server any more: somebody wants to close."""
+        """Do not wait for a server any more, because the journal is being closed."""
         self._reader.stopping.set()
         self._session.stopping.set()
 
     def close(self) -> None:
-        """Write what is queued, then let go of everything. Twice is once; in a forked child it is not ours."""
+        """Write the queued jobs, then release everything.
+
+        A second call has no effect. In a forked child the resources belong to the parent.
+        """
         if self.pid != os.getpid():
             self.abandon()
             return
@@ -88,6 +92,6 @@ class OpenJournal:
         self._reader.close()
 
     def abandon(self) -> None:
-        """Forget everything without touching it."""
+        """Drop everything without touching it."""
         self._session.abandon()
         self._reader.abandon()

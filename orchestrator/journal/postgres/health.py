@@ -1,4 +1,4 @@
-"""The proof of a whole journal on a server: every run's chain, every blob, every inbox."""
+"""Verify a whole journal on a server: every run's chain, every blob, every inbox."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SIZE: Final = b"""SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """What a check found. `problems` is empty when everything read is what was written."""
+class PostgresHealth:
+    """The result of a check. `problems` is empty if everything read equals what was written."""
 
     version: int
     server: str
@@ -39,8 +39,8 @@ class Health:
         return not self.problems
 
 
-def examine(db: psycopg.Connection[Any]) -> Health:
-    """Read everything; a run that goes on meanwhile is proved as it is when its turn comes."""
+def examine(db: psycopg.Connection[Any]) -> PostgresHealth:
+    """Read everything; an active run is verified in the state it has when it is read."""
     heads: list[RunHead] = []
     problems: list[str] = []
     records = 0
@@ -52,12 +52,12 @@ def examine(db: psycopg.Connection[Any]) -> Health:
             try:
                 records += len(read.load(db, head.run_id, 0))
                 read.inbox(db, head.run_id, 0)
-            except RunUnknown:  # somebody removed it just now
+            except RunUnknown:  # removed meanwhile
                 continue
             except JournalError as error:
                 problems.append(str(error))
     problems += _blobs(db)
-    return Health(
+    return PostgresHealth(
         version=schema.VERSION,
         server=".".join(map(str, divmod(db.info.server_version, 10000))),
         settings=schema.settings(db),

@@ -1,12 +1,12 @@
-"""Who is alive, told by the database: its clock and its locks, never by the clock of a worker.
+"""Decide which owners live, by the clock and the locks of the database, never by the clock of a worker.
 
-Each open journal that owns runs is a *holder*: a row with the time of its last heartbeat, and an advisory lock that its
-connection holds. A process that was killed loses the lock at once, a frozen one keeps it and stops beating; so a
-holder is dead when it has not beaten for `ttl` seconds, or for the shorter `grace` while its lock is free. The grace
-is for those whose connection was lost and who are about to make another.
+Each open journal that owns runs is a *holder*: a row with the time of its last heartbeat, and an advisory lock that
+its connection holds. A killed process loses the lock at once; a frozen one keeps it and sends no heartbeat. So a
+holder is dead after `ttl` seconds without a heartbeat, or after the shorter `grace` if its lock is free. The grace
+gives a holder time to replace a lost connection.
 
-After the server started nobody is dead before he had the time to come back. A wrong suspicion costs a repeated step:
-whoever is taken for dead and lives is fenced by the epoch in his next append, on which nothing here has any bearing.
+After a start of the server, no holder is dead before it had the time to return. A wrong suspicion costs a repeated
+step: the epoch fences the next append of a living holder that was taken for dead, independent of this module.
 """
 
 # ruff: noqa: S608  the only text that is put into statements is our own
@@ -21,11 +21,11 @@ from typing import Any, Final
 import psycopg
 
 BEATS: Final = 4
-"""Heartbeats in the time after which somebody is taken for frozen, at least."""
+"""Minimum heartbeats in the time after which a holder counts as frozen."""
 SLOWEST_BEAT: Final = 1.0
-"""Seconds between two."""
+"""Maximum seconds between two heartbeats."""
 GRACE: Final = 2.5
-"""Of such intervals, for whoever lost the connection."""
+"""Grace of a holder that lost its connection, in heartbeat intervals."""
 
 _LOCKED: Final = """EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
     WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
@@ -42,31 +42,31 @@ _BEAT: Final = """INSERT INTO holder(token, name, seen, ttl, grace) VALUES (%s, 
     ON CONFLICT (token) DO UPDATE SET seen = excluded.seen"""
 _LOCK: Final = "SELECT pg_try_advisory_lock(%s)"
 _IN_TURN: Final = "SELECT FROM run WHERE run_id = %s FOR UPDATE"
-"""A claim whose connection was lost may wait for the row still: it gets it before this does."""
+"""A claim whose connection was lost may still wait for the row: it gets the row before this statement."""
 _BACK: Final = """UPDATE run SET owner = NULL, holder = NULL
     WHERE run_id = %s AND epoch = %s AND owner = %s AND holder = %s"""
 _FORGET: Final = (
     """DELETE FROM holder WHERE seen < clock_timestamp() - interval '1 day' - ttl * interval '1 second'"""
 )
-"""Of those who are dead for long the row says nothing that its absence does not."""
+"""The row of a holder that died long ago carries no more information than its absence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """An open journal that owns runs, or may."""
+    """An open journal that owns runs, or may own some."""
 
     token: int
     name: str
-    """As it was given to PostgresJournal; several may have one name."""
+    """The name passed to PostgresJournal; several holders may share it."""
     alive: bool
     age: float
     """Seconds since its last heartbeat."""
     runs: int
-    """How many runs it holds."""
+    """Number of runs that it holds."""
 
 
-class Presence:
-    """This journal as a holder. All of it belongs to the writer's thread; `token` and `begun` never change back."""
+class PostgresPresence:
+    """This journal as a holder. Only the writer's thread uses it; `token` and `begun` never change back."""
 
     def __init__(self, name: str, ttl: float) -> None:
         self.token = secrets.randbits(63)
@@ -77,10 +77,10 @@ class Presence:
         self._locked = False
         self._due = 0.0
         self._doubtful: list[tuple[str, int, str]] = []
-        """Run, epoch and owner of claims whose answers got lost, and whoever made them gave them up."""
+        """Run, epoch and owner of claims whose answers were lost and whose callers gave up."""
 
     def begin(self, db: psycopg.Connection[Any]) -> int:
-        """Be a holder from now on; return the token that stands in the rows of the runs."""
+        """Register as a holder; return the token for the rows of the runs."""
         if not self.begun:
             self._write(db)
             db.execute(_FORGET)
@@ -88,10 +88,10 @@ class Presence:
         return self.token
 
     def greet(self, db: psycopg.Connection[Any]) -> None:
-        """Take a new connection. Before all else what may be ours and nobody carries is given back.
+        """Prepare a new connection: first release the runs that may be ours and have no driver.
 
-        Else it would be held for as long as this process lives. Later would be too late: whoever claims the run again
-        may get the very epoch that is given back.
+        Otherwise they would stay held for the life of this process. A later release would be too late: the next claim
+        of the run may get the same epoch.
         """
         self._locked = False
         if self.begun:
@@ -102,37 +102,37 @@ class Presence:
         self._doubtful.clear()
 
     def wait(self) -> float | None:
-        """Return in how many seconds a heartbeat is due; None where there is nobody to be heard of."""
+        """Return the seconds until the next heartbeat; None before this journal is a holder."""
         return max(0.0, self._due - time.monotonic()) if self.begun else None
 
     def write(self, db: psycopg.Connection[Any]) -> None:
-        """Beat."""
+        """Write a heartbeat."""
         self._write(db)
 
     def postpone(self) -> None:
-        """Let the next heartbeat be due a beat from now, whatever became of this one."""
+        """Schedule the next heartbeat one interval from now, whatever the outcome of this one."""
         self._due = time.monotonic() + self.beat
 
     def doubt(self, run_id: str, epoch: int, owner: str) -> None:
-        """Note a run that may be ours though nobody here knows. Only while there is no connection."""
+        """Record a run that may be ours without its caller's knowledge. Only while there is no connection."""
         self._doubtful.append((run_id, epoch, owner))
 
     def end(self, db: psycopg.Connection[Any]) -> None:
-        """Be no holder any more: whatever this journal owned may be claimed."""
+        """Unregister: all runs of this journal may be claimed."""
         if self.begun:
             db.execute("DELETE FROM holder WHERE token = %s", (self.token,))
 
     def _write(self, db: psycopg.Connection[Any]) -> None:
         self.postpone()
         if not self._locked:
-            # Not waited for: the server may not have noticed yet that the connection before this one is gone.
+            # Try without waiting: the server may not have noticed yet that the previous connection is lost.
             row = db.execute(_LOCK, (self.token,)).fetchone()
             self._locked = bool(row and row[0])
         db.execute(_BEAT, (self.token, self._name, self._ttl, GRACE * self.beat))
 
 
 def holders(db: psycopg.Connection[Any]) -> list[Holder]:
-    """Return every holder that is known, those that died within the last day included."""
+    """Return every known holder, including those that died within the last day."""
     rows = db.execute(
         f"""SELECT h.token, h.name, {LIVING}, extract(epoch FROM clock_timestamp() - h.seen)::float8,
         (SELECT count(*) FROM run WHERE run.holder = h.token) FROM holder h ORDER BY h.name, h.token""".encode()

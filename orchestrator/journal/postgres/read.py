@@ -1,4 +1,4 @@
-"""Reading. What belongs together is of one moment: one statement, or one transaction that sees one snapshot."""
+"""Read from the server. Related data is read at one moment: in one statement, or in one snapshot transaction."""
 
 # ruff: noqa: S608  the only text that is put into statements is our own
 
@@ -20,7 +20,7 @@ Db: TypeAlias = psycopg.Connection[Any]
 PAGE: Final = 200
 """Runs read at once by a listing."""
 
-# The living are found once and not for each run: that looks at every lock of the server.
+# The living holders are found once, not for each run: that query reads every lock of the server.
 _HEAD: Final = f"""WITH living AS MATERIALIZED (SELECT h.token FROM holder h WHERE {LIVING})
     SELECT run_id, graph, fingerprint, status, seq, epoch,
     CASE WHEN holder IN (SELECT token FROM living) THEN owner END, created_at, updated_at, reason,
@@ -54,12 +54,12 @@ _COLUMNS: Final = frozenset(("status", "graph", "conversation_id", "parent_run_i
 
 
 def head(db: Db, run_id: str) -> RunHead:
-    """Return what is known of a run. Raises RunUnknown."""
+    """Return the head of a run. Raises RunUnknown."""
     return _head(_known(db, run_id))
 
 
 def load(db: Db, run_id: str, since: int) -> list[Record]:
-    """Return the records from `since` on, the whole chain proved. Raises RunUnknown, Corrupt or TooNew."""
+    """Return the records from `since` on, with the whole chain verified. Raises RunUnknown, Corrupt or TooNew."""
     with db.transaction():
         db.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         row = _known(db, run_id)
@@ -78,13 +78,13 @@ def load(db: Db, run_id: str, since: int) -> list[Record]:
 
 
 def newest(db: Db, conversation_id: str) -> RunHead | None:
-    """Return the run of a conversation that was created last, or None."""
+    """Return the newest run of a conversation, or None."""
     row = db.execute(_NEWEST, (conversation_id,)).fetchone()
     return None if row is None else _head(row)
 
 
 def page(db: Db, number: int, among: Mapping[str, str]) -> tuple[list[RunHead], int | None]:
-    """Return the next runs after row `number`, and the number to go on from; None after the last."""
+    """Return the next runs after row `number`, and the number for the next page; None after the last."""
     names = sorted(_COLUMNS & among.keys())
     conditions = "".join(f" AND {name} = %s" for name in names)
     query = f"{_HEAD} WHERE id > %s{conditions} ORDER BY id LIMIT {PAGE}"
@@ -105,7 +105,7 @@ def inbox(db: Db, run_id: str, since: int) -> list[Posted]:
 
 
 def news(db: Db, since: int) -> tuple[int, list[str]]:
-    """Return the runs that got requests after position `since`, by their last ones, and the position now."""
+    """Return the runs with requests after position `since`, by their last ones, and the current position."""
     row = db.execute(_NEWS, (since, since), prepare=True).fetchone()
     if row is None:
         raise Corrupt("the journal has lost its row of meta")
@@ -116,7 +116,7 @@ def blob(db: Db, digest: str) -> bytes:
     """Return a blob. Raises Corrupt."""
     try:
         name = bytes.fromhex(digest)
-    except ValueError:  # what is no digest at all is simply not here
+    except ValueError:  # a malformed digest is simply not here
         return verified_blob(digest, None)
     row = db.execute(_BLOB, (name,), binary=True).fetchone()
     return verified_blob(digest, None if row is None else row[0])

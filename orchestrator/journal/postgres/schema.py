@@ -1,8 +1,8 @@
-"""The tables, and what a server must be before anything is written to it.
+"""The tables, and the requirements that a server must meet before anything is written to it.
 
-They stand in a schema of their own, so that a database may be shared with other things. Rows have no checksums as
-SQLite's have: the server has them for its pages (`initdb --data-checksums`), and the hash chain proves the records.
-What never holds anything twice is a constraint, so that no two processes need to agree on anything else.
+The tables have their own schema, so that a database can be shared. Rows have no checksums, in contrast to SQLite's:
+the server has checksums for its pages (`initdb --data-checksums`), and the hash chain verifies the records. Every
+uniqueness rule is a constraint, so that processes need no other agreement.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from psycopg import sql
 from orchestrator.errors import StoreDown, TooNew
 
 VERSION: Final = 1
-"""Of the tables, in `meta`."""
+"""Version of the tables, in `meta`."""
 OLDEST_SERVER: Final = 140000
 
 TABLES: Final = """
@@ -55,24 +55,26 @@ DURABLE: Final[Mapping[str, tuple[str, ...]]] = {
     "full_page_writes": ("on",),
     "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
 }
-"""Setting -> values with which an acknowledged commit outlives the server's process and its machine's power."""
+"""Setting -> values with which an acknowledged commit survives a crash of the server process or the host."""
 
 SESSION: Final[Mapping[str, str]] = {
     "lock_timeout": "10s",
-    "idle_in_transaction_session_timeout": "10s",  # a frozen process must not keep a row that another takes over
+    # a frozen process must not keep a row that another one takes over
+    "idle_in_transaction_session_timeout": "10s",
     "statement_timeout": "0",
     "client_encoding": "UTF8",
     "jit": "off",  # compiling takes a thousand times as long as any statement of ours
-    "plan_cache_mode": "force_generic_plan",  # planning an append anew took longer than to carry it out
-    "enable_seqscan": "off",  # every statement of ours has an index, also before the tables were ever analysed
+    "plan_cache_mode": "force_generic_plan",  # planning an append again takes longer than its execution
+    # every statement of ours has an index, also before the tables were first analysed
+    "enable_seqscan": "off",
 }
 
 _LOCK: Final = 0x46534D6F
-"""`FSMo`: advisory lock of who makes the tables."""
+"""`FSMo`: advisory lock of the process that creates the tables."""
 
 
 def prepare(connection: psycopg.Connection[Any], schema: str, where: str, *, create: bool) -> None:
-    """Refuse a server that does not keep what it acknowledged; set the session; make the tables where there are none.
+    """Refuse a server that may lose acknowledged data, set the session, and create missing tables.
 
     Raises StoreDown or TooNew, and psycopg's errors.
     """
@@ -99,7 +101,7 @@ def prepare(connection: psycopg.Connection[Any], schema: str, where: str, *, cre
 
 
 def settings(connection: psycopg.Connection[Any]) -> dict[str, str]:
-    """Return what the server says of its durability, and of its checksums."""
+    """Return the server's settings for durability and checksums."""
     names = (*DURABLE, "data_checksums")
     query = "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
     row = connection.execute(query.encode()).fetchone()
@@ -107,8 +109,8 @@ def settings(connection: psycopg.Connection[Any]) -> dict[str, str]:
 
 
 def version(connection: psycopg.Connection[Any], schema: str) -> int | None:
-    """Return the version of the tables; None where there are none."""
-    # Not to_regclass: whoever has waited for another to make the tables would be told of the time before.
+    """Return the version of the tables; None if there are none."""
+    # Not to_regclass: after a wait for another process that creates the tables, it would still report none.
     there = connection.execute(
         b"SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         b" WHERE n.nspname = %s AND c.relname = 'meta'",
@@ -131,7 +133,7 @@ def _refuse_lossy(connection: psycopg.Connection[Any], where: str) -> None:
 
 
 def _make(connection: psycopg.Connection[Any], schema: str) -> int:
-    """Make the tables in one transaction; a second process that comes meanwhile waits and finds them."""
+    """Create the tables in one transaction; a second process waits and then finds them."""
     with connection.transaction():
         connection.execute(b"SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         found = version(connection, schema)

@@ -1,7 +1,7 @@
-"""A connection that comes back: what is asked of it is asked again when it is lost, for as long as there is patience.
+"""A connection that recovers: work that lost its connection is repeated until `patience` is over.
 
-The work itself must bear being done twice: reading does, and each kind of writing knows how to find out whether it
-landed (`work`). A server that restarts costs those who wait its seconds, and nothing else.
+The work must be safe to repeat: reads are, and each kind of write can look up whether it landed (`work`). A restart
+of the server costs its callers only its duration.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ T = TypeVar("T")
 Db: TypeAlias = psycopg.Connection[Any]
 
 _OUTAGE: Final = RetryPolicy(UNLIMITED, base=0.01, max_delay=0.5, deadline=0.0, jitter=0.0)
-"""Pauses between two attempts to connect, but for the first: most who lose a connection find the server there."""
+"""Pauses between connection attempts, except before the first: mostly the server is still there."""
 _CONFLICT: Final = RetryPolicy(attempts=10, base=0.0, deadline=0.0, jitter=0.0)
-"""Attempts at one statement that other transactions were in the way of."""
+"""Attempts at one statement that conflicted with other transactions."""
 
 CLIENT: Final = {
     "connect_timeout": "10",
@@ -38,12 +38,12 @@ CLIENT: Final = {
     "keepalives_idle": "5",
     "keepalives_interval": "2",
     "keepalives_count": "4",
-    "tcp_user_timeout": "15000",  # milliseconds: a host that is gone answers nothing, not even "no"
+    "tcp_user_timeout": "15000",  # milliseconds: a host that is gone sends no answer, not even a refusal
 }
-"""What the address does not say itself."""
+"""Defaults for settings that the address does not have."""
 
 _abandoned: list[object] = []
-"""Connections of a parent, kept by a forked child: closing them would speak to the parent's server session."""
+"""Connections of a parent, kept by a forked child: closing them would reach the parent's server session."""
 
 
 @dataclass(slots=True)
@@ -51,16 +51,16 @@ class _Outage:
     """The failed attempts at one piece of work."""
 
     end: float
-    """Monotonic seconds: no attempt to connect begins later."""
+    """Monotonic seconds: no connection attempt starts later."""
     losses: int = 0
     is_lost: bool = False
-    """The last error was that of a lost connection."""
+    """Whether the last error was a lost connection."""
     error: Exception | None = None
     """The last error."""
 
 
-class Session:
-    """One connection, for one thread at a time. `patience` is in seconds; `greet` is done with each new connection."""
+class PostgresSession:
+    """One connection, for one thread at a time. `patience` is in seconds; each new connection is passed to `greet`."""
 
     def __init__(
         self,
@@ -75,25 +75,25 @@ class Session:
         self.address = address
         self.tables = tables
         self.stopping = threading.Event()
-        """Nobody waits for a server any more."""
+        """If set, no caller waits for a server any more."""
         self.hurried_until = 0.0
-        """Until when nobody does (monotonic)."""
+        """No caller waits for a server before this time (monotonic seconds)."""
         self._patience = patience
         self._create = create
         self._only_reads = only_reads
         self._greet = greet
         self._db: Db | None = None
         self._found = False
-        """There was a connection ever: what is wrong with the address now may be so for a moment only."""
+        """Whether a connection ever existed: then a fault of the address may be temporary."""
         self._parameters = self._read(address)
 
     @property
     def lost(self) -> bool:
-        """There is no connection now: the next thing that is done is to greet a new one."""
+        """Whether there is no connection now: the next call opens and greets one."""
         return self._db is None
 
     def run(self, work: Callable[[Db], T], patience: float | None = None) -> T:
-        """Do some work, on a new connection if this one gets lost. Raises JournalError, and what the work raises."""
+        """Run some work, again on a new connection if this one is lost. Raises JournalError, and errors of the work."""
         outage = _Outage(time.monotonic() + (self._patience if patience is None else patience))
         try:
             return _OUTAGE.call_sync(
@@ -106,7 +106,7 @@ class Session:
             how = unreachable if outage.is_lost else explain
             raise how(error, self.address) from error
         finally:
-            outage.error = None  # else frame and traceback would hold each other
+            outage.error = None  # else frame and traceback would form a cycle
 
     def _attempt(self, work: Callable[[Db], T]) -> T:
         return _CONFLICT.call_sync(
@@ -114,7 +114,7 @@ class Session:
         )
 
     def _may_retry(self, outage: _Outage, error: Exception) -> bool:
-        """Drop a connection that is lost, and return whether another one is worth a try."""
+        """Drop a lost connection, and return whether to try another one."""
         outage.error = error
         outage.is_lost = isinstance(error, psycopg.Error) and is_lost(error, self._db)
         if isinstance(error, errors.ReadOnlySqlTransaction) or outage.is_lost:
@@ -123,29 +123,29 @@ class Session:
             return False
         outage.losses += 1
         now = time.monotonic()
-        # Also in a hurry one whose connection is gone may try once.
+        # Even in a hurry, work that lost its connection may try once.
         return now < outage.end and (outage.losses == 1 or now >= self.hurried_until)
 
     def _pause(self, outage: _Outage, seconds: float) -> None:
-        """Wait, not before the first attempt to connect again. Raises the last error if the handle is closed."""
+        """Wait, except before the first attempt to connect again. Raises the last error if the handle is closed."""
         if self.stopping.wait(seconds if outage.losses > 1 else 0.0) and outage.error is not None:
             raise outage.error
 
     def close(self, last: Callable[[Db], None] = lambda _: None) -> None:
-        """Do something last if there is a connection, and let go of it."""
+        """Run `last` if there is a connection, then release it."""
         if self._db is not None:
             with contextlib.suppress(psycopg.Error):
                 last(self._db)
         self._drop()
 
     def abandon(self) -> None:
-        """Forget the connection without touching it: it is the parent's."""
+        """Drop the connection without touching it: it belongs to the parent."""
         _abandoned.append(self._db)
         self._db = None
 
     def _connected(self) -> Db:
         if self._db is None:
-            # Every row is written by a statement of its own: nothing but these is ever under way.
+            # Every row is written by a single statement, so only these are ever in flight.
             db = psycopg.connect(**self._parameters, autocommit=True, prepare_threshold=2)
             try:
                 if self._only_reads:
@@ -168,7 +168,7 @@ class Session:
         try:
             given = psycopg.conninfo.conninfo_to_dict(address.secret)
         except psycopg.Error:
-            # Without what libpq says of it: that repeats parts of the text, and one of them may be the password.
+            # Without libpq's message: it repeats parts of the text, and one of them may be the password.
             raise StoreDown(
                 f"{address} is no address of a database that PostgreSQL's client understands"
             ) from None
@@ -180,11 +180,11 @@ class Session:
 
 
 def process(db: Db) -> int:
-    """Return which process of the server answers."""
+    """Return the number of the server process that answers."""
     row = db.execute(b"SELECT pg_backend_pid()").fetchone()
     return int(row[0]) if row else 0
 
 
 def pooled(db: Db) -> bool:
-    """Tell whether it is another one than we were told of as we connected: there is something between, then."""
+    """Return whether it differs from the number reported at connect time; then a pool is between."""
     return process(db) != db.info.backend_pid

@@ -1,7 +1,7 @@
-"""The statements that write. Each is one transaction by itself, so that nobody can be stopped in the middle of one.
+"""The statements that write. Each is one transaction, so that no process can stop in the middle of one.
 
-A process that is frozen between two statements of a transaction keeps the rows that it has touched from whoever takes
-over. With one statement there is no such place: the server has all of it, or nothing.
+A process that freezes between two statements of a transaction keeps its locked rows from the next owner. With a
+single statement the server has all of it, or nothing.
 """
 
 # ruff: noqa: S608  the only text that is put into statements is our own
@@ -13,7 +13,7 @@ from typing import Final
 from orchestrator.journal.postgres.presence import LIVING, LOCKED
 
 BLOBS: Final = 0x46534D62
-"""`FSMb`: advisory lock, shared by those who add blobs, exclusive to whoever removes those that nobody names."""
+"""`FSMb`: advisory lock, shared by processes that add blobs, exclusive for the removal of unnamed ones."""
 
 CREATE: Final = """WITH made AS (
     INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id,
@@ -44,9 +44,9 @@ added AS (
 
 APPEND: Final = f"""{_WANTED}
 SELECT part FROM moved"""
-"""The fence: whoever is not the last to have claimed, or does not know the last record, moves nothing."""
+"""The fence: a writer that did not make the last claim, or does not know the last record, moves nothing."""
 
-# The lock is taken before a blob is: whoever removes blobs that nobody names waits for us, or we find them gone.
+# The lock is taken before a blob is: a process that removes unnamed blobs waits for us, or we find them gone.
 APPEND_BLOBS: Final = f"""{_WANTED},
 gate AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared({BLOBS}) AS passed),
 named AS MATERIALIZED (
@@ -63,7 +63,7 @@ SELECT part FROM moved"""
 STANDS: Final = """SELECT w.part, run.epoch, run.seq, run.head, record.hash
     FROM unnest(%s::text[], %s::bigint[]) WITH ORDINALITY AS w(run_id, seq, part)
     JOIN run ON run.run_id = w.run_id LEFT JOIN record ON record.run = run.id AND record.seq = w.seq"""
-"""Where runs stand, and what is there in the place of the record that was to be their last."""
+"""The position of runs, and the record at the intended last number."""
 
 HELD: Final = f"""SELECT run.epoch, run.seq, run.head, run.owner, run.holder,
     coalesce((SELECT {LIVING} FROM holder h WHERE h.token = run.holder), false),
@@ -73,7 +73,7 @@ CLAIM: Final = """UPDATE run SET epoch = epoch + 1, owner = %s, holder = %s WHER
     AND holder IS NOT DISTINCT FROM %s RETURNING epoch, seq, head"""
 RELEASE: Final = "UPDATE run SET owner = NULL, holder = NULL WHERE run_id = %s AND epoch = %s"
 
-# The row of meta is locked until the commit: positions become visible in their order, and nobody reads past a gap.
+# The row of meta is locked until the commit: positions become visible in order, and no reader skips a gap.
 POST: Final = """WITH counted AS (
     UPDATE run SET requests = requests + 1
     WHERE run_id = %s AND NOT EXISTS (SELECT FROM request q WHERE q.run = run.id AND q.id = %s)
@@ -102,5 +102,5 @@ requests AS (DELETE FROM request USING gone WHERE request.run = gone.id),
 news AS (DELETE FROM news USING gone WHERE news.run = gone.id),
 uses AS (DELETE FROM blob_use USING gone WHERE blob_use.run = gone.id)
 SELECT count(*) FROM gone"""
-"""Whoever has been claimed, or has written, since it was chosen, stays. A claim of what goes finds nothing."""
+"""A run that was claimed or written since its selection stays. A claim of a removed run finds nothing."""
 UNNAMED: Final = """DELETE FROM blob WHERE NOT EXISTS (SELECT FROM blob_use u WHERE u.digest = blob.digest)"""

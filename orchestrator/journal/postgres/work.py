@@ -1,6 +1,7 @@
-"""What else the writer's thread does, one class a kind of job. Each may be done twice, and says the same then.
+"""The other jobs of the writer's thread, one class for each kind. Each may run twice with the same result.
 
-`sent` is set before a statement whose outcome may get lost with the connection: whoever finds it set looks first.
+`sent` is set before a statement whose outcome may be lost with the connection: if it is set, the job first looks up
+the outcome.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from psycopg import errors
 from orchestrator.errors import Held, RunExists, RunUnknown
 from orchestrator.journal.codec import OPEN, encoded
 from orchestrator.journal.postgres import statement
-from orchestrator.journal.postgres.presence import Presence
+from orchestrator.journal.postgres.presence import PostgresPresence
 from orchestrator.journal.writer_thread import DeferredWork
 from orchestrator.kernel.journal import NO_HASH, Lease, Posted, chained
 
@@ -25,13 +26,13 @@ _HELD: Final = statement.HELD.encode()
 
 
 @dataclass(slots=True)
-class Create:
-    """Begin a run."""
+class PostgresCreate:
+    """PostgresCreate a run."""
 
     run_id: str
     owner: str
     body: Mapping[str, Any]
-    presence: Presence
+    presence: PostgresPresence
     line: bytes = field(init=False)
     sent: bool = False
 
@@ -62,7 +63,7 @@ class Create:
         return Lease(self.run_id, self.owner, 1, 0, head)
 
     def doubt(self) -> None:
-        """Nobody will ask any more what became of it."""
+        """Record that no caller will ask for the outcome."""
         if self.sent:
             self.presence.doubt(self.run_id, 1, self.owner)
 
@@ -72,15 +73,15 @@ class Create:
 
 
 @dataclass(slots=True)
-class Claim:
-    """Take a run over. None: whoever holds it has just lost his connection; ask again soon."""
+class PostgresClaim:
+    """PostgresClaim a run. Returns None if its holder has just lost its connection; then retry soon."""
 
     run_id: str
     owner: str
-    presence: Presence
+    presence: PostgresPresence
     steal: bool
     sent: int = -1
-    """The epoch that was wanted, once it was."""
+    """The requested epoch, once it was requested."""
 
     def __call__(self, db: Db) -> Lease | None:
         mine = self.presence.begin(db)
@@ -103,14 +104,14 @@ class Claim:
                 return Lease(self.run_id, self.owner, taken[0], taken[1], taken[2].hex())
 
     def doubt(self) -> None:
-        """Nobody will ask any more what became of it."""
+        """Record that no caller will ask for the outcome."""
         if self.sent >= 0:
             self.presence.doubt(self.run_id, self.sent, self.owner)
 
 
 @dataclass(slots=True)
-class Post:
-    """Leave a request for a run. No lease: the run's row orders those who post."""
+class PostgresPost:
+    """PostgresPost a request to a run. It needs no lease: the run's row orders the posts."""
 
     run_id: str
     request: Posted
@@ -126,7 +127,7 @@ class Post:
         resent, self.sent = self.sent, True
         try:
             row = db.execute(statement.POST, (self.run_id, self.request.id, *self.values)).fetchone()
-        except errors.UniqueViolation:  # another one with this id came first, at the same moment
+        except errors.UniqueViolation:  # another request with this id came first, at the same moment
             row = None
         if row is not None:
             return True
@@ -137,8 +138,8 @@ class Post:
 
 
 @dataclass(slots=True)
-class Release(DeferredWork):
-    """Give a run back; a lease that is out of date changes nothing."""
+class PostgresRelease(DeferredWork):
+    """PostgresRelease a run; a lease that is out of date changes nothing."""
 
     lease: Lease
 
@@ -147,8 +148,8 @@ class Release(DeferredWork):
 
 
 @dataclass(slots=True)
-class Prune:
-    """Remove some of the ended runs that meet every condition; returns how many, `most` at once."""
+class PostgresPrune:
+    """Remove ended runs that meet every condition, up to `most` at once; return their number."""
 
     older_than: float | None
     keep_last: int
@@ -160,8 +161,8 @@ class Prune:
 
 
 @dataclass(slots=True)
-class Remove:
-    """Remove one run, whatever its state, unless somebody holds it."""
+class PostgresRemove:
+    """PostgresRemove one run in any state, unless it is held."""
 
     run_id: str
     sent: bool = False
@@ -182,7 +183,7 @@ class Remove:
 
 
 def _drop(db: Db, chosen: list[Any]) -> int:
-    """Remove runs, (id, epoch, seq) each, that have not moved since, and blobs that nobody names any more."""
+    """Remove runs, (id, epoch, seq) each, that have not moved since, and blobs that no run names any more."""
     if not chosen:
         return 0
     with db.transaction():

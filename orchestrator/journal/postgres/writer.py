@@ -1,6 +1,6 @@
-"""The one thread that writes to the server: appends that wait go together (`batch`), the rest one by one (`work`).
+"""The one thread that writes to the server: queued appends together (`batch`), other jobs one by one (`work`).
 
-It also beats, so that a busy event loop does not look like a dead process, and a frozen one does.
+It also sends the heartbeats, so that a busy event loop does not look like a dead process, and a frozen process does.
 """
 
 from __future__ import annotations
@@ -10,49 +10,53 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 from orchestrator.errors import Corrupt, JournalError, RunError, StoreDown
-from orchestrator.journal.postgres.batch import Append, Batch, Db
+from orchestrator.journal.postgres.batch import AppendBatch, Db, PostgresAppend
 from orchestrator.journal.postgres.error_mapping import explain
-from orchestrator.journal.postgres.presence import Presence
-from orchestrator.journal.postgres.session import Session
-from orchestrator.journal.postgres.work import Claim, Create
-from orchestrator.journal.writer_thread import DeferredWork, Job, Outcome, WriterThread
+from orchestrator.journal.postgres.presence import PostgresPresence
+from orchestrator.journal.postgres.session import PostgresSession
+from orchestrator.journal.postgres.work import PostgresClaim, PostgresCreate
+from orchestrator.journal.writer_thread import DeferredWork, Outcome, WriterJob, WriterThread
 from orchestrator.kernel.journal import Lease
 
-_Job: TypeAlias = Job[Db, Any]
+_Job: TypeAlias = WriterJob[Db, Any]
 
 SOON: Final = 0.5
-"""Seconds for which a server that is away is waited for to give a run back; after that it is owed."""
+"""Seconds to wait for an unreachable server to release a run; after that the release is owed."""
 
 
-class Writer(WriterThread[Db]):
-    """Owns the session that writes, from its start on."""
+class PostgresWriter(WriterThread[Db]):
+    """Owns the writing session from its start on."""
 
-    def __init__(self, session: Session, presence: Presence, *, limit: int, name: str) -> None:
+    def __init__(
+        self, session: PostgresSession, presence: PostgresPresence, *, limit: int, name: str
+    ) -> None:
         super().__init__(limit=limit, name=name)
         self._session = session
         self._presence = presence
 
     def stop(self, timeout: float | None = None) -> None:
-        """Write what is queued, without waiting for a server that is away, then end the thread."""
+        """Write the queued jobs without waiting for an unreachable server, then end the thread."""
         self._session.stopping.set()
         super().stop(timeout)
 
     def _commit(self, jobs: Sequence[_Job]) -> None:
         for group in _groups(jobs):
-            if isinstance(group[0].work, Append):
+            if isinstance(group[0].work, PostgresAppend):
                 self._append(group)
             else:
                 self._alone(group[0])
             self._idle()
 
     def _append(self, jobs: Sequence[_Job]) -> None:
-        batch = Batch()
+        batch = AppendBatch()
         try:
-            added = [(job, job.work, batch.add(job.work)) for job in jobs if isinstance(job.work, Append)]
+            added = [
+                (job, job.work, batch.add(job.work)) for job in jobs if isinstance(job.work, PostgresAppend)
+            ]
             self._session.run(batch)
         except (StoreDown, Corrupt) as error:
             self._fail(jobs, error)
-        except Exception as error:  # noqa: BLE001  one that cannot be stored must not take others with it
+        except Exception as error:  # noqa: BLE001  a job that cannot be stored must not fail the others
             self._one_by_one(jobs, self._explained(error))
         else:
             batch.settle()
@@ -69,12 +73,12 @@ class Writer(WriterThread[Db]):
             if gives_back:
                 self._owe(job)
                 return
-            if isinstance(job.work, Create | Claim) and self._session.lost:
+            if isinstance(job.work, PostgresCreate | PostgresClaim) and self._session.lost:
                 job.work.doubt()
             outcome = job, None, away
         except RunError as refused:
             outcome = job, None, refused
-        except Exception as error:  # noqa: BLE001  whoever asked is told
+        except Exception as error:  # noqa: BLE001  passed to the caller of the job
             outcome = job, None, self._explained(error)
         self._deliver([outcome])
 
@@ -87,7 +91,7 @@ class Writer(WriterThread[Db]):
             return wait
         if wait is not None:
             self._presence.postpone()
-            # Where this fails, the next job tells of it, or the next beat comes through.
+            # If this fails, the next job reports it, or the next heartbeat succeeds.
             with contextlib.suppress(JournalError):
                 self._session.run(self._presence.write, 0.0)
                 while self._owed:
@@ -100,12 +104,12 @@ class Writer(WriterThread[Db]):
 
 
 def _groups(jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
-    """Yield what can go together, in order: appends of which each run's have one lease, or one other job."""
+    """Yield the jobs in groups, in order: appends with one lease for each run, or one other job."""
     group: list[_Job] = []
     leases: dict[str, Lease] = {}
     for job in jobs:
         work = job.work
-        lease = work.lease if isinstance(work, Append) else None
+        lease = work.lease if isinstance(work, PostgresAppend) else None
         if lease is not None and leases.setdefault(lease.run_id, lease) is lease:
             group.append(job)
             continue

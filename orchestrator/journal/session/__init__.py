@@ -1,16 +1,16 @@
-"""The directory of a session of the ralph loop: `.ralph-sessions/<yyMMdd-HHmmss>/` (systems 6.2).
+"""The directory of a session of the ralph loop: `.ralph-sessions/<yyMMdd-HHmmss>/`.
 
     plan.md                       goal, approach, verification; written by the planner
-    plan.questions[.<what>].md    questions and answers by cycle
-    tasks.md                      what is to be done
-    progress.md                   how each task stands: the truth for that
-    tasks.<ID>-report[-r<N>].md   what was done in an attempt, and its review; never written over
+    plan.questions[.<name>].md    questions and answers by cycle
+    tasks.md                      the tasks
+    progress.md                   the state of each task: the truth for that
+    tasks.<ID>-report[-r<N>].md   the work of an attempt and its review; never overwritten
     progress.review<N>.md         checks of the whole
-    <SESSION>.instructions.md     what people say for the whole session
-    transitions.jsonl             the seed's log of transitions
+    <SESSION>.instructions.md     instructions of people for the whole session
+    transitions.jsonl             log of transitions
 
-People, agents and the loop write here at once. So the loop never writes a file from memory: it changes one thing in
-what it read, and only where the file is still as it was read, by SHA-256. A change from outside is refused and left
-alone. Between that look and the rename that puts the new file there another program could still write; nothing that a
-program without locks does could close that gap.
+People, agents and the loop write here concurrently. So the loop never writes a file from memory: it changes one thing
+in the text that it read, and only if the file still has the same SHA-256. A change from outside is refused and kept.
+Between that check and the rename of the new file another program could still write; a program without locks cannot
+close that gap.
 """

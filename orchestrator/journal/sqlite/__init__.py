@@ -1,15 +1,12 @@
-"""The embedded journal: one SQLite file, durable at every append, readable and postable from other processes.
+"""The embedded journal: one SQLite file, durable at every append, which other processes can read and post to.
 
-    journal = SqliteJournal(".orchestrator/journal.db")
-    agent = Orchestrator(llm=my_llm, journal=journal)
+The constructor opens nothing. The first call opens the file off the event loop; an error there is one sentence and
+leaves no partial file. `open()` opens it early. Writes use one thread, which commits all queued jobs together; reads
+use another. After an I/O error, a full disk or damage a handle refuses everything until `reopen()`. A handle that was
+opened before a fork refuses everything in the child.
 
-Constructing opens nothing: the first call does, off the event loop, and an error there is one sentence and
-leaves nothing half-created. `open()` does it early. Writes go through one thread, which commits all that
-waits together; reads go through another. A handle that met an I/O error, a full disk or damage refuses
-everything until `reopen()`; one that was opened before a fork refuses everything in the child.
-
-Beside `journal.db` lie `journal.db-owners/` (locks and heartbeats of owners), `journal.db-blobs/` (big blobs) and
-`journal.db-mark` (what was acknowledged last: a journal that holds less is Corrupt, see `high_water`).
+Beside `journal.db` are `journal.db-owners/` (locks and heartbeats of owners), `journal.db-blobs/` (big blobs) and
+`journal.db-mark` (the last acknowledged commit: a journal that holds less is Corrupt, see `high_water`).
 """
 
 from __future__ import annotations
@@ -28,25 +25,48 @@ import apsw
 
 from orchestrator.errors import ConfigError, Corrupt, StoreDown
 from orchestrator.journal.sqlite import backup, read
-from orchestrator.journal.sqlite.backup import Health as Health
+from orchestrator.journal.sqlite.backup import SqliteHealth as SqliteHealth
 from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
-from orchestrator.journal.sqlite.handle import OpenJournal
+from orchestrator.journal.sqlite.handle import SqliteHandle
 from orchestrator.journal.sqlite.owner import LEAST_TTL, TTL
-from orchestrator.journal.sqlite.work import Append, Claim, Create, Post, Prune, Release, Remove, nothing
+from orchestrator.journal.sqlite.work import (
+    SqliteAppend,
+    SqliteClaim,
+    SqliteCreate,
+    SqlitePost,
+    SqlitePrune,
+    SqliteRelease,
+    SqliteRemove,
+    nothing,
+)
 from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunHead
 
 T = TypeVar("T")
 
 
 class SqliteJournal:
-    """Implements `kernel.journal.Journal`.
+    """A journal in one SQLite file; implements `kernel.journal.Journal`.
 
-    `queue` is how many jobs one commit takes at most, and beyond how many new runs, claims and requests wait
-    for room; appends always enter, a run has one under way. `busy` is how many seconds another process may
-    hold the write lock. `now` only stamps rows: who owns a run never depends on it. `ttl` is how many seconds after the
-    last heartbeat of a frozen process its lease expires (1 or more); that of a process that ended does so at once. With
-    `only_reads` nothing is written, made or tidied, and a full or a read-only disk is no obstacle; everything but
-    reading raises StoreDown. Raises ConfigError.
+    Args:
+        path: Path of the file. It and its folders are created if they do not exist.
+        queue: Maximum jobs in one commit. Beyond it new runs, claims and requests wait for room; appends never wait,
+            because
+            a run has only one in flight.
+        busy: Seconds that another process may hold the write lock.
+        now: Clock of the timestamps; the owner of a run never depends on it.
+        ttl: Seconds (1 or more) after the last heartbeat of a frozen process until its lease expires. The lease of a
+            process
+            that has ended expires at once.
+        only_reads: Write, create and clean nothing, so that a full or read-only disk is no obstacle. Every call but
+            reads
+            raises StoreDown.
+
+    Raises:
+        ConfigError: `ttl` is invalid.
+
+    Example:
+        journal = SqliteJournal(".orchestrator/journal.db")
+        agent = Orchestrator(llm=my_llm, journal=journal)
     """
 
     backend = "sqlite"
@@ -70,7 +90,7 @@ class SqliteJournal:
         self._now = now
         self._ttl = ttl
         self._only_reads = only_reads
-        self._handle: OpenJournal | None = None
+        self._handle: SqliteHandle | None = None
         self._closed = False
         self._pid = os.getpid()
         self._aside = self._new_aside()
@@ -78,19 +98,19 @@ class SqliteJournal:
     # ---- opening and closing ----
 
     async def open(self) -> None:
-        """Open now rather than at the first use. Raises StoreDown, Corrupt or TooNew."""
+        """Open the journal now instead of at the first use. Raises StoreDown, Corrupt or TooNew."""
         await self._opened()
 
     async def reopen(self) -> None:
-        """Let go of a handle that was poisoned, or closed, and open anew; what it owned may be claimed."""
+        """Release a poisoned or closed handle and open a new one; its runs may be claimed meanwhile."""
         await self.close()
         self._pid, self._aside, self._closed = os.getpid(), self._new_aside(), False
         await self._opened()
 
     async def close(self) -> None:
-        """Write what is queued and let go of the file and of every run."""
+        """Write the queued jobs, then release the file and every run."""
         handle, self._handle, self._closed = self._handle, None, True
-        if self._pid != os.getpid():  # all of it is the parent's
+        if self._pid != os.getpid():  # everything belongs to the parent process
             if handle is not None:
                 handle.abandon()
             return
@@ -110,61 +130,61 @@ class SqliteJournal:
     # ---- the contract: writing ----
 
     async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
-        """Begin a run and claim it. Raises RunExists, StoreDown."""
+        """Create a run and claim it. Raises RunExists or StoreDown."""
         handle = await self._opened()
-        return await handle.writer.call(Create(run_id, owner, body, handle.presence, self._now))
+        return await handle.writer.call(SqliteCreate(run_id, owner, body, handle.presence, self._now))
 
     async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
-        """Take a run over. Raises RunUnknown, Held, Corrupt, StoreDown."""
+        """Claim an existing run. Raises RunUnknown, Held, Corrupt, StoreDown."""
         handle = await self._opened()
-        return await handle.writer.call(Claim(run_id, owner, handle.presence, steal))
+        return await handle.writer.call(SqliteClaim(run_id, owner, handle.presence, steal))
 
     def append(
         self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
     ) -> Awaitable[None] | None:
-        """Queue records and return what to await until they are durable. Raises Fenced, StoreDown.
+        """Queue records and return an awaitable that ends when they are durable. Raises Fenced, StoreDown.
 
-        A task cancelled while it awaits gets its CancelledError when the outcome is known.
+        A task that is cancelled while it awaits gets its CancelledError when the outcome is known.
         """
         handle = self._here()
         if handle is None:
             raise StoreDown(f"journal {self.path} is not open: a lease comes from create or claim")
         if not drafts:
             return None
-        job = Append(lease, drafts, blobs, handle.blobs, self._now)
+        job = SqliteAppend(lease, drafts, blobs, handle.blobs, self._now)
         return handle.writer.submit(job, job.first)
 
     async def release(self, lease: Lease) -> None:
-        """Give the run back, after what is queued for it."""
+        """Release the run after its queued jobs."""
         handle = await self._opened()
-        await handle.writer.call(Release(lease))
+        await handle.writer.call(SqliteRelease(lease))
 
     async def post(self, run_id: str, request: Posted) -> bool:
-        """Leave a request for a run; False when its id was posted before. Raises RunUnknown, StoreDown."""
+        """Post a request to a run; return False if its id was posted before. Raises RunUnknown, StoreDown."""
         handle = await self._opened()
-        return await handle.writer.call(Post(run_id, request, self._now))
+        return await handle.writer.call(SqlitePost(run_id, request, self._now))
 
     async def prune(self, *, older_than: float | None = None, keep_last: int | None = None) -> int:
-        """Remove ended runs that nobody holds and that meet every condition given; without one, none."""
+        """Remove ended, released runs that meet every given condition; without a condition, none."""
         if older_than is None and keep_last is None:
             return 0
         handle = await self._opened()
         removed = 0
-        while some := await handle.writer.call(Prune(handle.presence, older_than, keep_last or 0)):
+        while some := await handle.writer.call(SqlitePrune(handle.presence, older_than, keep_last or 0)):
             removed += some
         await self._forget(handle)
         return removed
 
     async def erase(self, run_id: str) -> None:
-        """Remove a run and the blobs only it names, from file and log. Raises RunUnknown or Held."""
+        """Remove a run and the blobs that only it names, from file and log. Raises RunUnknown or Held."""
         handle = await self._opened()
-        await handle.writer.call(Remove(run_id, handle.presence))
+        await handle.writer.call(SqliteRemove(run_id, handle.presence))
         await self._forget(handle)
 
     # ---- the contract: reading ----
 
     async def load(self, run_id: str, since: int = 0) -> list[Record]:
-        """Return the records from `since` on, the whole chain proved. Raises RunUnknown, Corrupt, TooNew."""
+        """Return the records from `since` on, with the whole chain verified. Raises RunUnknown, Corrupt, TooNew."""
         return await self._read(lambda handle: read.load(handle.reader, run_id, since, handle.presence.state))
 
     async def blob(self, digest: str) -> bytes:
@@ -172,7 +192,7 @@ class SqliteJournal:
         return await self._read(lambda handle: handle.blobs.read(handle.reader.cursor(), digest))
 
     async def head(self, run_id: str) -> RunHead:
-        """Return what is known of a run. Raises RunUnknown, Corrupt."""
+        """Return the head of a run. Raises RunUnknown, Corrupt."""
         return await self._read(lambda handle: read.head(handle.reader, run_id, handle.presence.state))
 
     async def runs(
@@ -183,11 +203,11 @@ class SqliteJournal:
         conversation_id: str | None = None,
         parent_run_id: str | None = None,
     ) -> AsyncIterator[RunHead]:
-        """Yield the runs that meet every condition given, oldest first.
+        """Yield the runs that meet every given condition, oldest first.
 
-        Those among them that cannot be trusted come last, as one Corrupt: any run whose row is damaged, except
-        that a run of a conversation, or of a parent, is found by an index, and one of a status among all by that
-        column: only `check` proves these.
+        Damaged runs among them are reported at the end by one Corrupt: each run with a damaged row. A run of a
+        conversation or of a parent is found by an index, and a run of a status by its column: only `check` verifies
+        these.
         """
         asked = {"conversation_id": conversation_id, "parent_run_id": parent_run_id}
         among = {column: value for column, value in asked.items() if value is not None}
@@ -204,7 +224,7 @@ class SqliteJournal:
             raise Corrupt("; ".join(map(str, problems)))
 
     async def newest(self, conversation_id: str) -> RunHead | None:
-        """Return the run of a conversation that was created last. Raises Corrupt."""
+        """Return the newest run of a conversation. Raises Corrupt."""
         return await self._read(
             lambda handle: read.newest(handle.reader, conversation_id, handle.presence.state)
         )
@@ -214,23 +234,23 @@ class SqliteJournal:
         return await self._read(lambda handle: read.inbox(handle.reader, run_id, since))
 
     async def news(self, since: int) -> tuple[int, list[str]]:
-        """Return the runs that got requests after position `since`, and the position now. Raises StoreDown."""
+        """Return the runs with requests after position `since`, and the current position. Raises StoreDown."""
         return await self._read(lambda handle: read.news(handle.reader, since))
 
-    # ---- care ----
+    # ---- maintenance ----
 
     async def backup(self, target: str | Path) -> None:
-        """Write a proved copy of one moment while runs go on; `target` must not exist. Raises StoreDown."""
+        """Write a verified copy of one moment while runs continue; `target` must not exist. Raises StoreDown."""
         await self._read(lambda handle: backup.write(handle, Path(target).absolute()))
 
     @staticmethod
     def restore(source: str | Path, path: str | Path) -> None:
-        """Make a journal out of a backup, proved first; `path` must not exist. Raises JournalError."""
+        """Create a journal from a backup, verified first; `path` must not exist. Raises JournalError."""
         backup.restore(Path(source).absolute(), Path(path).absolute())
 
     @staticmethod
     def salvage(path: str | Path, target: str | Path) -> None:
-        """Write what is left of a journal that is refused as Corrupt to a new one; `target` must not exist.
+        """Write the readable part of a Corrupt journal to a new one; `target` must not exist.
 
         The damaged journal is not changed. The new one may lack records whose effects happened. Raises JournalError.
         """
@@ -238,19 +258,19 @@ class SqliteJournal:
 
     async def size(self) -> int:
         """Return the bytes of the file, of its log and of the blobs beside it."""
-        return await self._read(OpenJournal.size)
+        return await self._read(SqliteHandle.size)
 
-    async def check(self) -> Health:
-        """Read everything and prove it: for `doctor`. Problems are in the result, not raised."""
+    async def check(self) -> SqliteHealth:
+        """Read and verify everything, for `doctor`. Problems are in the result, not raised."""
         return await self._read(backup.check)
 
-    # ---- inside ----
+    # ---- internals ----
 
     def _new_aside(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(1, thread_name_prefix=f"journal {self.path.name} read")
 
-    def _here(self) -> OpenJournal | None:
-        """Return the handle if it is open. Raises StoreDown where it must not be used."""
+    def _here(self) -> SqliteHandle | None:
+        """Return the handle if it is open. Raises StoreDown if it must not be used."""
         handle = self._handle
         if handle is not None and self._pid != os.getpid():
             raise StoreDown(
@@ -260,45 +280,46 @@ class SqliteJournal:
             raise StoreDown(f"journal {self.path} is closed")
         return handle
 
-    async def _opened(self) -> OpenJournal:
+    async def _opened(self) -> SqliteHandle:
         handle = self._here()
         if handle is None:
-            if self._pid != os.getpid():  # never opened, and forked since: the pool's thread is the parent's
+            # never opened, and forked since: the pool's thread belongs to the parent
+            if self._pid != os.getpid():
                 self._pid, self._aside = os.getpid(), self._new_aside()
             handle = await asyncio.get_running_loop().run_in_executor(self._aside, self._open)
         handle.writer.refuse_if_down()
         return handle
 
-    def _open(self) -> OpenJournal:
-        """In the one thread of the pool, so that two who come first do not open twice."""
+    def _open(self) -> SqliteHandle:
+        """Open the journal in the one thread of the pool, so that two first callers do not open it twice."""
         if self._handle is None:
-            self._handle = OpenJournal(
+            self._handle = SqliteHandle(
                 self.path, queue=self._queue, busy=self._busy, ttl=self._ttl, only_reads=self._only_reads
             )
             weakref.finalize(self, self._handle.close)
         return self._handle
 
-    async def _forget(self, handle: OpenJournal) -> None:
+    async def _forget(self, handle: SqliteHandle) -> None:
         await handle.writer.call(nothing, handle.sweep)
-        await self._read(OpenJournal.truncate)
+        await self._read(SqliteHandle.truncate)
 
-    async def _read(self, reading: Callable[[OpenJournal], T]) -> T:
+    async def _read(self, reading: Callable[[SqliteHandle], T]) -> T:
         handle = await self._opened()
         try:
             answer = asyncio.get_running_loop().run_in_executor(self._aside, _guarded, handle, reading)
-        except RuntimeError:  # somebody closed it since
+        except RuntimeError:  # another task closed it meanwhile
             raise StoreDown(f"journal {self.path} is closed") from None
         return await answer
 
 
 def _page(
-    number: int, among: Mapping[str, str], handle: OpenJournal
+    number: int, among: Mapping[str, str], handle: SqliteHandle
 ) -> tuple[list[RunHead], list[Corrupt], int | None]:
     return read.page(handle.reader, number, handle.presence.state, among)
 
 
-def _guarded(handle: OpenJournal, reading: Callable[[OpenJournal], T]) -> T:
-    """Read, with errors as ours; a doubtful read poisons the writer as well."""
+def _guarded(handle: SqliteHandle, reading: Callable[[SqliteHandle], T]) -> T:
+    """Read, and map errors to ours; a doubtful read poisons the writer too."""
     handle.writer.refuse_if_down()
     try:
         return reading(handle)

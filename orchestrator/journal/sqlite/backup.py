@@ -1,4 +1,4 @@
-"""Copies, and the proof of a whole journal: online backup, restore, and the check behind `doctor`."""
+"""Copy and verify a whole journal: online backup, restore, and the check behind `doctor`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import apsw
 from orchestrator.errors import JournalError, StoreDown
 from orchestrator.journal.sqlite import place, proof, read, schema
 from orchestrator.journal.sqlite.error_mapping import explain
-from orchestrator.journal.sqlite.handle import OpenJournal, beside
+from orchestrator.journal.sqlite.handle import SqliteHandle, beside
 from orchestrator.kernel.journal import RunHead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """What a check found. `problems` is empty when everything read is what was written."""
+class SqliteHealth:
+    """The result of a check. `problems` is empty if everything read equals what was written."""
 
     version: int
     sqlite: str
@@ -31,7 +31,7 @@ class Health:
     size: int
     """Bytes of the file and its log."""
     free: int
-    """Bytes left on its disk."""
+    """Free bytes on its disk."""
     problems: tuple[str, ...] = field(default=())
 
     @property
@@ -40,13 +40,13 @@ class Health:
         return not self.problems
 
 
-def check(handle: OpenJournal) -> Health:
-    """Prove every run, blob and request of a journal."""
+def check(handle: SqliteHandle) -> SqliteHealth:
+    """Verify every run, blob and request of a journal."""
     return examine(handle.path, handle)
 
 
-def examine(path: Path, handle: OpenJournal) -> Health:
-    """Read everything through a connection of its own; what others append meanwhile is not in it."""
+def examine(path: Path, handle: SqliteHandle) -> SqliteHealth:
+    """Read everything through a new connection; appends after its start are not included."""
     db = proof.connect(path, busy=handle.busy, query_only=True)
     try:
         problems = [
@@ -55,7 +55,7 @@ def examine(path: Path, handle: OpenJournal) -> Health:
         heads, records, wrong = _prove_runs(db, handle)
         problems += wrong + _prove_blobs(db, handle)
         files = (path, beside(path, "-wal"))
-        return Health(
+        return SqliteHealth(
             version=int(str(db.pragma("user_version"))),
             sqlite=apsw.sqlite_lib_version(),
             pragmas=schema.read_back(db),
@@ -70,7 +70,7 @@ def examine(path: Path, handle: OpenJournal) -> Health:
         proof.close(db)
 
 
-def _prove_runs(db: apsw.Connection, handle: OpenJournal) -> tuple[list[RunHead], int, list[str]]:
+def _prove_runs(db: apsw.Connection, handle: SqliteHandle) -> tuple[list[RunHead], int, list[str]]:
     heads: list[RunHead] = []
     problems: list[str] = []
     records = 0
@@ -88,7 +88,7 @@ def _prove_runs(db: apsw.Connection, handle: OpenJournal) -> tuple[list[RunHead]
     return heads, records, problems
 
 
-def _prove_blobs(db: apsw.Connection, handle: OpenJournal) -> list[str]:
+def _prove_blobs(db: apsw.Connection, handle: SqliteHandle) -> list[str]:
     problems: list[str] = []
     for (digest,) in db.execute("SELECT lower(hex(digest)) FROM blob").fetchall():
         try:
@@ -98,8 +98,8 @@ def _prove_blobs(db: apsw.Connection, handle: OpenJournal) -> list[str]:
     return problems
 
 
-def write(handle: OpenJournal, target: Path) -> None:
-    """Copy a journal that is in use. The copy is proved before it gets its name."""
+def write(handle: SqliteHandle, target: Path) -> None:
+    """Copy a journal that is in use. The copy is verified before it gets its name."""
     db = proof.connect(handle.path, busy=handle.busy)
     try:
         _write(db, handle.blobs.folder, target, busy=handle.busy)
@@ -108,7 +108,7 @@ def write(handle: OpenJournal, target: Path) -> None:
 
 
 def salvage(path: Path, target: Path) -> None:
-    """Copy what can be read of a journal that was refused, and change nothing of it. Raises JournalError."""
+    """Copy the readable part of a refused journal, and do not change the journal. Raises JournalError."""
     if not path.is_file():
         raise StoreDown(f"journal {path} does not exist")
     log_missing = not beside(path, "-wal").exists()
@@ -120,7 +120,7 @@ def salvage(path: Path, target: Path) -> None:
             _write(db, beside(path, "-blobs"), target, busy=1.0)
         finally:
             db.close(force=True)
-            if log_missing:  # SQLite made an empty one
+            if log_missing:  # SQLite created an empty one
                 beside(path, "-wal").unlink(missing_ok=True)
     except apsw.Error as error:
         raise explain(error, path, 1.0) from error
@@ -131,13 +131,13 @@ def _write(db: apsw.Connection, blobs: Path, target: Path, *, busy: float) -> No
     part = beside(target, ".part")
     _remove(part)
     try:
-        # One read transaction, beside which writers go on; the copy has no free pages and no log.
+        # One read transaction, beside which writers continue; the copy has no free pages and no log.
         db.execute("VACUUM INTO ?", (str(part),))
         part.chmod(0o600)
         _close_for_good(part)
         _copy_blobs(blobs, part)
         _prove(part, busy=busy)
-        _close_for_good(part)  # the proof opened it, which gave it an identity
+        _close_for_good(part)  # the check opened it, which gave it an identity
         _put(part, target)
     except OSError as error:
         raise StoreDown(f"backup {target} cannot be written: {error.strerror or error}") from error
@@ -148,7 +148,7 @@ def _write(db: apsw.Connection, blobs: Path, target: Path, *, busy: float) -> No
 
 
 def _close_for_good(part: Path) -> None:
-    """Record that a copy is not in use, and remove the identity of its original: no mark belongs to it."""
+    """Mark a copy as not in use, and remove the identity of its original: no mark belongs to it."""
     db = apsw.Connection(str(part), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         if db.table_exists("main", "mark"):
@@ -158,7 +158,7 @@ def _close_for_good(part: Path) -> None:
 
 
 def restore(source: Path, path: Path) -> None:
-    """Copy a backup to where a journal is to be."""
+    """Copy a backup to the path of a new journal."""
     if not source.is_file():
         raise StoreDown(f"backup {source} does not exist")
     _refuse_existing(path)
@@ -180,7 +180,7 @@ def restore(source: Path, path: Path) -> None:
 
 
 def _prove(part: Path, busy: float) -> None:
-    handle = OpenJournal(part, queue=1, busy=busy)
+    handle = SqliteHandle(part, queue=1, busy=busy)
     try:
         found = check(handle)
     finally:
@@ -196,7 +196,7 @@ def _copy_blobs(folder: Path, part: Path) -> None:
     copy.mkdir(mode=0o700)
     for file in folder.iterdir():
         if not file.name.endswith(".tmp"):
-            # A file may be removed meanwhile; if a run of the copy needs it, that shows.
+            # A file may be removed meanwhile; if a run of the copy needs it, the check reports that.
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(file, copy / file.name)
                 _sync(copy / file.name)
@@ -208,7 +208,7 @@ def _put(part: Path, target: Path) -> None:
     _sync(part)
     if beside(part, "-blobs").is_dir():
         beside(part, "-blobs").replace(beside(target, "-blobs"))
-    os.link(part, target)  # unlike a rename it cannot replace a journal that came meanwhile
+    os.link(part, target)  # unlike a rename it cannot replace a journal that was created meanwhile
     part.unlink()
     place.sync_folder(target.parent)
 

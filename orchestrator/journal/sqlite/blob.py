@@ -1,7 +1,7 @@
-"""Blobs: content by its SHA-256, small ones as rows, big ones as files beside the journal.
+"""Store blobs by their SHA-256: small ones as rows, big ones as files beside the journal.
 
-A file is complete and durable (temporary file, sync, rename, sync of the folder) before the row that names it
-is committed. One whose row never came, or went, is removed later by `sweep`.
+A file is complete and durable (temporary file, sync, rename, sync of the folder) before the row that names it is
+committed. `sweep` removes a file whose row was never committed or was deleted.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from orchestrator.journal.codec import verified_blob
 from orchestrator.journal.sqlite.place import sync_folder
 
 BIG = 1 << 20
-"""From this many bytes on a blob is a file: a row that long makes the write-ahead log as long twice."""
+"""Minimum bytes of a blob that becomes a file: a row of that length would lengthen the write-ahead log twice."""
 
 
 class Blobs:
-    """The blobs of one journal. `folder` is created when the first big one comes."""
+    """The blobs of one journal. The first big blob creates `folder`."""
 
     def __init__(self, folder: Path, token: Callable[[], str]) -> None:
         self.folder = folder
@@ -29,7 +29,7 @@ class Blobs:
 
     @staticmethod
     def is_big(content: bytes) -> bool:
-        """Whether this is kept as a file."""
+        """Return whether the content is stored as a file."""
         return len(content) >= BIG
 
     def write(self, digest: str, content: bytes) -> None:
@@ -55,18 +55,18 @@ class Blobs:
         sync_folder(self.folder)
 
     def insert(self, cursor: apsw.Cursor, run: int, blobs: Mapping[str, bytes]) -> None:
-        """Add the rows of blobs that a run names, within its append."""
+        """Add the rows of the blobs that a run names, within its append."""
         for digest, content in blobs.items():
             name, big = bytes.fromhex(digest), self.is_big(content)
             if big and not (self.folder / digest).exists():
-                self.write(digest, content)  # swept away since: it had no row yet
+                self.write(digest, content)  # swept meanwhile, because it had no row yet
             row = (name, len(content), None if big else content)
             cursor.execute("INSERT INTO blob VALUES (?,?,?) ON CONFLICT DO NOTHING", row)
             cursor.execute("INSERT INTO blob_use VALUES (?,?) ON CONFLICT DO NOTHING", (run, name))
 
     def read(self, cursor: apsw.Cursor, digest: str) -> bytes:
         """Return a blob. Raises Corrupt."""
-        # No bytes.fromhex: what is no digest at all is simply not here.
+        # No bytes.fromhex: a malformed digest is simply not here.
         row = cursor.execute("SELECT content FROM blob WHERE digest=unhex(?)", (digest,)).fetchone()
         if row is None or row[0] is not None:
             return verified_blob(digest, None if row is None else row[0])
@@ -77,10 +77,10 @@ class Blobs:
         return verified_blob(digest, content)
 
     def sweep(self, cursor: apsw.Cursor, alive: Callable[[str | None], bool]) -> None:
-        """Remove files without a row, and what dead writers left half-written.
+        """Remove files without a row, and incomplete files of dead writers.
 
-        Under the write lock, so that nobody can be between a file and its row and not notice; and in a transaction
-        that removed no row itself: a row may come back, when a commit fails, a file does not.
+        It runs under the write lock, so that no process is unnoticed between a file and its row, and in a transaction
+        that removed no row itself: a failed commit restores a row, but not a file.
         """
         if not self.folder.is_dir():
             return

@@ -1,23 +1,21 @@
-"""What conversations remember, in one SQLite file: a `ports.Memory` that outlives its process.
+"""Memory of conversations in one SQLite file: a `ports.Memory` that outlives its process.
 
-    agent = Orchestrator(llm=my_llm, memory=SqliteMemory(".orchestrator/memory.db"))
-    await agent.run("My name is Ada.", conversation_id="ada")          # and in another process, a week later:
-    await agent.run("What is my name?", conversation_id="ada")
+The module is beside the journal because its file needs the same care: how it is opened, the SQLite version, the
+single thread that writes and syncs, the meaning of errors. The layers allow no import between other folders of this
+row. It is a separate file: a memory may be copied, erased or lost without an effect on a run.
 
-It lies beside the journal because it needs the same care of its file (how it is opened, which SQLite, the one thread
-that writes and syncs, what errors mean), and the folders of this row may not import each other. It is a file of its
-own: a memory may be copied, erased or lost without touching a run.
-
-- *Kept* is, under each key (the conversation, else the run), every exchange in order, the newest `max_failures` failure
-  episodes, and summaries. A summary holds what a run did on its way, and none of the exchanges before it, so it
+- *Stored*, under each key (the conversation, else the run), are every exchange in order, the newest `max_failures`
+  failure episodes, and summaries. A summary covers the steps of a run, but none of the exchanges before it, so it
   replaces only the earlier summaries of the same run: those that no exchange follows yet.
-- *Shown* by `prepare` are the newest exchanges and summaries, whole and in order, as many as `max_messages` and
-  `max_chars` allow, without those that stand in the conversation anyway. Then, in one message of the user's role, what
-  failed since the last exchange, the newest first: their texts come from tools and models, so they give no orders.
-- *Durable* is what a call has returned for. One that is cancelled, by a deadline perhaps, does not wait for the disk:
-  what it stored is then there whole or not at all. Storing the last exchange again changes nothing, for a run that is
-  resumed may do so.
-- *Errors* are MemoryDown, one sentence each. After one of the disk the next call opens the file anew.
+- *Shown* by `prepare` are the newest exchanges and summaries, complete and in order, up to `max_messages` and
+  `max_chars`, without those that are in the conversation anyway. One message of the user's role follows, with the
+  failures since the last exchange, newest first: their texts come from tools and models, so they have no authority.
+- *Durable* is the data of each call that has returned. A cancelled call, for instance by a deadline, does not wait
+  for
+  the disk: its data is then stored completely or not at all. Storing the last exchange again changes nothing, because
+      a
+  resumed run may do so.
+- *Errors* are MemoryDown, one sentence each. After an error of the disk the next call opens the file again.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from orchestrator.errors import ConfigError, JournalError, RunError
 from orchestrator.journal.sqlite import place, schema
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT, explain
 from orchestrator.journal.sqlite.schema import checksum
-from orchestrator.journal.sqlite.writer import Transaction, Writer
+from orchestrator.journal.sqlite.writer import SqliteWriter, Transaction
 from orchestrator.llm.message import Message, encodable
 from orchestrator.llm.port import FailureEpisode
 
@@ -49,7 +47,7 @@ EXCHANGE, SUMMARY, FAILURE = "exchange", "summary", "failure"
 _NOUN = "memory"
 _BATCH = 1000
 _SHOWN_ERROR, _SHOWN_ARGUMENTS = 500, 200
-"""Characters of a failure that a model is shown."""
+"""Characters of a failure that a model sees."""
 
 MEMORY = schema.FileKind(
     _NOUN,
@@ -64,11 +62,11 @@ MEMORY = schema.FileKind(
 )
 
 _abandoned: list[object] = []
-"""Connections of a parent, kept by a forked child: closing them would touch locks that it does not have."""
+"""Connections of a parent, kept by a forked child: closing them would touch locks that the child does not have."""
 
 
 class MemoryDown(RunError):
-    """A memory cannot be opened, read or written, or what it holds is damaged. No JournalError: runs keep theirs.
+    """A memory cannot be opened, read or written, or its data is damaged. Not a JournalError, which is about runs.
 
     `kind` is `locked`, `full`, `io`, `corrupt` or `other`.
     """
@@ -79,12 +77,25 @@ class MemoryDown(RunError):
 
 
 class SqliteMemory:
-    """Implements `ports.Memory`. Any number of agents and processes may use one file.
+    """Memory in a SQLite file; implements `ports.Memory`. Any number of agents and processes may share one file.
 
-    `max_messages` and `max_chars` (of JSON text) bound what `prepare` returns, 0 is no bound; `max_failures` is how
-    many episodes of a key are kept and shown, 0 is none. `busy` is how many seconds another process may hold the write
-    lock; `now` stamps what is stored. Constructing opens nothing: the first call does, off the event loop. Raises
-    ConfigError.
+    The constructor opens nothing: the first call opens the file off the event loop.
+
+    Args:
+        path: Path of the file.
+        max_messages: Maximum messages that `prepare` returns; 0 is no limit.
+        max_chars: Maximum characters of their JSON text; 0 is no limit.
+        max_failures: Number of failure episodes stored and shown for a key; 0 is none.
+        busy: Seconds that another process may hold the write lock.
+        now: Clock of the timestamps.
+
+    Raises:
+        ConfigError: A number is invalid.
+
+    Example:
+        agent = Orchestrator(llm=my_llm, memory=SqliteMemory(".orchestrator/memory.db"))
+        await agent.run("My name is Ada.", conversation_id="ada")          # in another process, a week later:
+        await agent.run("What is my name?", conversation_id="ada")
     """
 
     def __init__(
@@ -112,24 +123,24 @@ class SqliteMemory:
         self._busy = busy
         self._now = now
         self._lock = threading.Lock()
-        self._writer: Writer | None = None
+        self._writer: SqliteWriter | None = None
         self._closed = False
         self._pid = os.getpid()
 
     # ---- the port ----
 
     async def prepare(self, key: str, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return what is known under a key, the oldest first. Raises MemoryDown."""
+        """Return the messages to show under a key, oldest first. Raises MemoryDown."""
         there = {_text(message) for message in messages}
         return await self._call(lambda tx: self._known(tx.cursor, key, there))
 
     async def store(self, key: str, messages: Sequence[Message]) -> None:
-        """Keep an exchange; the last one again is no other. Raises MemoryDown."""
+        """Store an exchange, unless it equals the last one. Raises MemoryDown."""
         texts = [_text(message) for message in messages if message.role != "tool"]
         await self._call(lambda tx: self._add(tx.cursor, key, EXCHANGE, _list(texts)))
 
     async def store_failure(self, key: str, episode: FailureEpisode) -> None:
-        """Keep what went wrong, and forget the oldest beyond `max_failures`. Raises MemoryDown."""
+        """Store a failure, and delete the oldest ones beyond `max_failures`. Raises MemoryDown."""
         body = {
             "run_id": episode.run_id,
             "reason": episode.reason,
@@ -140,30 +151,33 @@ class SqliteMemory:
         await self._call(lambda tx: self._add_failure(tx.cursor, key, orjson.dumps(encodable(body))))
 
     async def compact(self, key: str, summary: Message) -> None:
-        """Keep a summary in the place of those that no exchange follows yet. Raises MemoryDown."""
+        """Store a summary in place of those that no exchange follows yet. Raises MemoryDown."""
         await self._call(lambda tx: self._add_summary(tx.cursor, key, _list([_text(summary)])))
 
-    # ---- care ----
+    # ---- maintenance ----
 
     async def erase(self, key: str) -> bool:
-        """Forget all under a key, in the file and its log; False where there was nothing. Raises MemoryDown."""
+        """Erase everything under a key, in the file and its log. Raises MemoryDown.
+
+        Returns False if there was nothing.
+        """
         changed = await self._call(lambda tx: _changed(tx.cursor, "DELETE FROM entry WHERE key=?", key))
         await self._aside(self._truncate)
         return bool(changed)
 
     async def prune(self, *, older_than: float) -> int:
-        """Forget the keys under which nothing was stored since (epoch seconds); return how many entries they had."""
+        """Erase the keys without new data since `older_than` (epoch seconds); return their number of entries."""
         query = "DELETE FROM entry WHERE key IN (SELECT key FROM entry GROUP BY key HAVING max(at) < ?)"
         changed = await self._call(lambda tx: _changed(tx.cursor, query, older_than))
         await self._aside(self._truncate)
         return changed
 
     async def open(self) -> None:
-        """Open now rather than at the first use. Raises MemoryDown."""
+        """Open the file now instead of at the first use. Raises MemoryDown."""
         await self._aside(self._opened)
 
     async def close(self) -> None:
-        """Write what is queued and let go of the file."""
+        """Write the queued jobs and release the file."""
         self._closed = True
         writer, self._writer = self._writer, None
         if writer is not None and self._pid == os.getpid():
@@ -176,7 +190,7 @@ class SqliteMemory:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # ---- in the thread that writes ----
+    # ---- in the writer thread ----
 
     def _add(self, cursor: apsw.Cursor, key: str, kind: str, body: bytes) -> None:
         newest = "SELECT body FROM entry WHERE key=? AND kind=? ORDER BY id DESC LIMIT 1"
@@ -218,7 +232,7 @@ class SqliteMemory:
         return [*found, *_told(failures[: self.max_failures])]
 
     def _read(self, cursor: apsw.Cursor, key: str, kinds: tuple[str, str], since: int) -> Iterator[bytes]:
-        """Yield what stands behind `since`, the newest first, each proved."""
+        """Yield the entries after `since`, newest first, each verified."""
         query = "SELECT id, kind, body, at, sum FROM entry WHERE key=? AND kind IN (?,?) AND id>? ORDER BY id DESC"
         for number, kind, body, at, total in cursor.execute(query, (key, *kinds, since)):
             if checksum(key, kind, body.decode(errors="replace"), at) != total:
@@ -231,7 +245,7 @@ class SqliteMemory:
     # ---- opening ----
 
     async def _call(self, work: Callable[[Transaction], T]) -> T:
-        """Carry out a job in the writer's thread. Cancelled, it does not wait: the job is done or not, never half."""
+        """Run a job in the writer's thread. A cancelled call does not wait: the job is done or not, never in part."""
         writer = self._writer
         if writer is None or writer.down is not None or self._pid != os.getpid():
             writer = await self._aside(self._opened)
@@ -246,8 +260,8 @@ class SqliteMemory:
         except JournalError as error:
             raise _down(error) from error
 
-    def _opened(self) -> Writer:
-        """Return the writer, opened where there is none or where the last one met an error of the disk."""
+    def _opened(self) -> SqliteWriter:
+        """Return the writer; open it if there is none, or if the last one met an error of the disk."""
         if self._pid != os.getpid():
             self._adopt()
         with self._lock:
@@ -262,7 +276,7 @@ class SqliteMemory:
             return self._writer
 
     def _adopt(self) -> None:
-        """Be the memory of this forked child, if the parent had not opened it. Raises MemoryDown."""
+        """Use the memory in this forked child if the parent had not opened it. Raises MemoryDown."""
         if self._writer is not None:
             if self._writer not in _abandoned:
                 _abandoned.append(self._writer)
@@ -279,15 +293,15 @@ class SqliteMemory:
             db.close(force=True)
 
 
-def _open(path: Path, busy: float) -> Writer:
-    """Open the file and start the thread. Raises StoreDown, Corrupt or TooNew, and leaves what it found."""
+def _open(path: Path, busy: float) -> SqliteWriter:
+    """Open the file and start the thread. Raises StoreDown, Corrupt or TooNew, and then changes nothing."""
     made = place.prepare(path, MEMORY.image, _NOUN)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(place.undo, made)
         db = schema.connect(path, busy=busy, kind=MEMORY)
         on_failure.callback(db.close, force=True)
-        _empty_log(db, path, busy)  # what a failed sync left there is written again, and not trusted
-        writer = Writer(
+        _empty_log(db, path, busy)  # pages that a failed sync left there are written again, not trusted
+        writer = SqliteWriter(
             db,
             limit=_BATCH,
             explain=lambda error: explain(error, path, busy, _NOUN),
@@ -299,17 +313,17 @@ def _open(path: Path, busy: float) -> Writer:
 
 
 def _empty_log(db: apsw.Connection, path: Path, busy: float) -> None:
-    """Copy the log into the file and empty it, as far as nobody else reads or writes."""
+    """Copy the log into the file and empty it, unless other processes use it."""
     try:
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     except TRANSIENT:
-        pass  # then they do it, or whoever opens next
+        pass  # then they do it, or the next process that opens it
     except apsw.Error as error:
         raise explain(error, path, busy, _NOUN) from error
 
 
 def _text(message: Message) -> bytes:
-    """Return a message as it is kept: calls are left out, for their results are not kept either."""
+    """Return a message in stored form: without its calls, because their results are not stored either."""
     raw = message.to_openai()
     raw.pop("tool_calls", None)
     return orjson.dumps(encodable(raw))
@@ -320,7 +334,7 @@ def _list(texts: Sequence[bytes]) -> bytes:
 
 
 def _told(failures: Sequence[bytes]) -> Iterator[Message]:
-    """Yield one message that tells of failures, if there are any."""
+    """Yield one message about the failures, if there are any."""
     if not failures:
         return
     lines = ["Since then these attempts failed, the last one first:"]
@@ -349,6 +363,6 @@ def _down(error: JournalError) -> MemoryDown:
     return MemoryDown(str(error), error.kind)
 
 
-def _stop(writer: Writer, pid: int) -> None:
+def _stop(writer: SqliteWriter, pid: int) -> None:
     if pid == os.getpid():
         writer.stop()

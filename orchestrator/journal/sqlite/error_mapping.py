@@ -1,4 +1,4 @@
-"""What SQLite and the system say when something is wrong, as one of our errors with one clear sentence."""
+"""Map errors of SQLite and the system to our errors, each with one clear sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.errors import Corrupt, JournalError, StoreDown
 from orchestrator.journal.sqlite.lock import lock_holder
 
 TRANSIENT = (apsw.BusyError, apsw.LockedError)
-"""Another connection was in the way: nothing happened, and the store is as good as before."""
+"""Another connection was in the way: nothing happened, and the store is in good state."""
 
 FAULTS = (
     apsw.IOError,
@@ -25,7 +25,7 @@ FAULTS = (
     apsw.PermissionsError,
     OSError,
 )
-"""After one of these nothing that this connection says can be relied on."""
+"""After one of these errors this connection cannot be trusted."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -42,11 +42,11 @@ _SENTENCES: tuple[tuple[type[BaseException], type[JournalError], str], ...] = (
     (OSError, StoreDown, "had an I/O error ({detail}): open the {noun} again"),
     (BaseException, StoreDown, "failed ({detail})"),
 )
-"""The first that fits is what is said of the journal."""
+"""The first matching sentence describes the error."""
 
 
 def explain(error: BaseException, path: Path, busy: float, noun: str = "journal") -> JournalError:
-    """Return the error to raise for what apsw or the system raised; `noun` is what the file is to its user."""
+    """Return the error to raise for an error of apsw or the system; `noun` is the user's word for the file."""
     if isinstance(error, JournalError):
         return error
     if _is_full(error):
@@ -67,7 +67,7 @@ def _is_locked(error: BaseException) -> bool:
 
 
 def _holder(path: Path) -> dict[str, str]:
-    """Return who holds the lock of a file, and what to do about that."""
+    """Return the holder of a file's lock, with advice for the user."""
     found = lock_holder(path)
     if found is None:
         return {"holder": "another process", "advice": "it is busy, or frozen"}
@@ -75,7 +75,7 @@ def _holder(path: Path) -> dict[str, str]:
 
 
 def _is_full(error: BaseException) -> bool:
-    """Tell whether there was no room: SQLite says so in words of its own where its shared memory found none."""
+    """Return whether the disk was full: SQLite reports missing room for its shared memory only in words."""
     if isinstance(error, OSError):
         return error.errno in _FULL
     no_room = apsw.SQLITE_FULL, apsw.SQLITE_IOERR_SHMSIZE

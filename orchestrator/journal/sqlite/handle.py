@@ -1,4 +1,4 @@
-"""An open journal: two connections, the writer, the lock that says we live; and how it is let go of."""
+"""An open journal: two connections, the writer, the lock that proves the process lives, and their release."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from orchestrator.journal.sqlite import place, proof, schema
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT, explain
 from orchestrator.journal.sqlite.high_water import HighWaterMark
-from orchestrator.journal.sqlite.owner import TTL, Presence
+from orchestrator.journal.sqlite.owner import TTL, SqlitePresence
 from orchestrator.journal.sqlite.reading import NoWriter, connect_to_read
 from orchestrator.journal.sqlite.schema import transaction
-from orchestrator.journal.sqlite.writer import Writer
+from orchestrator.journal.sqlite.writer import SqliteWriter
 
 _abandoned: list[object] = []
-"""Connections of a parent, kept by a forked child: closing them would touch locks that it does not have."""
+"""Connections of a parent, kept by a forked child: closing them would touch locks that the child does not have."""
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """Return the path of what belongs to a journal file."""
+    """Return the path of a file that belongs to a journal file."""
     return path.with_name(path.name + suffix)
 
 
-class OpenJournal:
-    """Everything that is open. Constructing opens it, or raises and leaves what it found."""
+class SqliteHandle:
+    """All open resources. The constructor opens them, or raises and changes nothing."""
 
     def __init__(
         self, path: Path, *, queue: int, busy: float, ttl: float = TTL, only_reads: bool = False
     ) -> None:
-        # SQLite's log lies beside the file that a link leads to, and so does the rest.
-        with contextlib.suppress(OSError, RuntimeError):  # a loop of links is refused when it is opened
+        # SQLite's log is beside the target of a link, and so are the other files.
+        with contextlib.suppress(OSError, RuntimeError):  # a loop of links is refused at the open
             path = path.resolve()
         self.path = path
         self.busy = busy
         self.pid = os.getpid()
-        self.presence = Presence(beside(path, "-owners"), ttl)
+        self.presence = SqlitePresence(beside(path, "-owners"), ttl)
         self.blobs = Blobs(beside(path, "-blobs"), self.presence.begin)
-        self.writer: Writer
+        self.writer: SqliteWriter
         if only_reads:
             self._db = self.reader = connect_to_read(path, busy=busy)
             self.writer = NoWriter(path, self.explain)
@@ -54,10 +54,10 @@ class OpenJournal:
             on_failure.callback(proof.close, db)
             self.reader = proof.connect(path, busy=busy, query_only=True)
             on_failure.callback(proof.close, self.reader)
-            self._db = db  # once the writer is there, for its thread alone
+            self._db = db  # once the writer exists, only its thread uses it
             self._tidy()
             mark = HighWaterMark(path, self.presence)
-            self.writer = Writer(
+            self.writer = SqliteWriter(
                 db,
                 limit=queue,
                 explain=self.explain,
@@ -75,28 +75,27 @@ class OpenJournal:
             files += blobs.iterdir()
         total = 0
         for file in files:
-            with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+            with contextlib.suppress(FileNotFoundError):  # removed since it was listed
                 total += file.stat().st_size
         return total
 
     def explain(self, error: BaseException) -> JournalError:
-        """Return one of our errors for what went wrong."""
+        """Return one of our errors for an error."""
         return explain(error, self.path, self.busy)
 
     def sweep(self) -> None:
         """Remove the files of blobs that no run names any more. In the writer's thread.
 
-        Before a batch and not in it: a row that the batch removes may come back, when it is rolled back, but the
-        file would not.
+        It runs before a batch and not in it: a rollback would restore a row that the batch removed, but not the file.
         """
         with transaction(self._db, "IMMEDIATE") as cursor:
             self.blobs.sweep(cursor, self.presence.holds_lock)
 
     def _tidy(self) -> None:
-        """Bring what the log holds into the file, and remove what the dead left.
+        """Copy the log into the file, and remove leftovers of dead processes.
 
-        A process that a failed sync took down may have left pages in the system's cache that are not on disk
-        and never will be: copying them into the file writes them again, instead of trusting them.
+        A process that ended after a failed sync may have left pages in the system's cache that are not on disk and
+        never will be. Copying them into the file writes them again instead of trusting them.
         """
         try:
             HighWaterMark.identify(self._db)
@@ -104,14 +103,14 @@ class OpenJournal:
             with transaction(self._db, "IMMEDIATE") as cursor:
                 self.presence.sweep()
                 self.blobs.sweep(cursor, self.presence.holds_lock)
-        except TRANSIENT:  # others are at work: then they do this, or whoever opens next
+        except TRANSIENT:  # other processes are active: they do this, or the next one that opens the journal
             pass
         except apsw.Error as error:
             raise self.explain(error) from error
 
     def truncate(self) -> None:
-        """Empty the log, as far as nobody reads from it."""
-        # Not through the reader: it may only query.
+        """Empty the log, unless it has readers."""
+        # Not through the reader, which may only query.
         db = proof.connect(self.path, busy=self.busy)
         try:
             with contextlib.suppress(*TRANSIENT):
@@ -120,7 +119,10 @@ class OpenJournal:
             proof.close(db)
 
     def close(self) -> None:
-        """Write what is queued, then let go of everything. Twice is once; in a forked child it is not ours."""
+        """Write the queued jobs, then release everything.
+
+        A second call has no effect. In a forked child the resources belong to the parent.
+        """
         if self.pid != os.getpid():
             self.abandon()
             return
@@ -135,5 +137,5 @@ class OpenJournal:
         self.presence.end()
 
     def abandon(self) -> None:
-        """Forget everything without touching it."""
+        """Drop everything without touching it."""
         _abandoned.append(self)

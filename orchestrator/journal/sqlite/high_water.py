@@ -39,33 +39,33 @@ from orchestrator.errors import Corrupt
 from orchestrator.journal.sqlite import log, mark, place
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT
 from orchestrator.journal.sqlite.mark import COPY, SECTOR, SLOT, HighWater
-from orchestrator.journal.sqlite.owner import Presence
+from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.sqlite.proof import REMEDY, JournalUsage, problem, usage, write_usage
 from orchestrator.journal.sqlite.schema import transaction
 
 _SLOTS = 4
-"""In a new file; more are added where more processes write at once."""
+"""Slots of a new file; it grows if more processes write at the same time."""
 _FREE = mark.packed_slot(bytes(8), 0, HighWater())
 
 
 class HighWaterMark:
     """The slot of one open journal. Everything here belongs to the thread that writes."""
 
-    def __init__(self, path: Path, presence: Presence) -> None:
+    def __init__(self, path: Path, presence: SqlitePresence) -> None:
         self._path = path
         self._presence = presence
         self._map: mmap.mmap | None = None
         self._token = b""
         self._start = 0
-        """Of the slot."""
+        """Offset of the slot."""
         self._number = 0
         self._frame = 0
-        """Frames of the log that must be in the main file for it to say that the journal is in use."""
+        """Frames of the log that must be in the main file, so that it records that the journal is in use."""
         self._settled = False
 
     @staticmethod
     def identify(db: apsw.Connection) -> None:
-        """Give a journal the identity that its marks will have, if it has none. Raises what SQLite raises."""
+        """Give a journal the identity of its marks, if it has none. Raises SQLite's errors."""
         if usage(db.cursor()) is None:
             with transaction(db, "IMMEDIATE") as cursor:
                 if usage(cursor) is None:
@@ -75,7 +75,7 @@ class HighWaterMark:
     def begin(self, db: apsw.Connection) -> None:
         """Before the first transaction: record that the journal is in use, and take a slot.
 
-        Raises Corrupt, OSError, and what SQLite raises.
+        Raises Corrupt, OSError, and SQLite's errors.
         """
         if self._map is not None:
             return
@@ -97,7 +97,7 @@ class HighWaterMark:
         self.settle(db)
 
     def settle(self, db: apsw.Connection) -> None:
-        """Bring the record of the use into the main file, if it is not there yet and no reader is in the way."""
+        """Copy the record of the use into the main file, if it is not there yet and no reader is in the way."""
         if self._settled or self._map is None:
             return
         with contextlib.suppress(*TRANSIENT):
@@ -112,7 +112,7 @@ class HighWaterMark:
             self._map[start : start + COPY] = mark.packed_copy(self._token, self._number, high_water)
 
     def end(self, db: apsw.Connection) -> None:
-        """Record that the journal is closed, unless another process has it open to write. Raises what SQLite raises."""
+        """Record that the journal is closed, unless another process has it open to write. Raises SQLite's errors."""
         used = usage(db.cursor())
         if used is not None and used.in_use and not self._others():
             with transaction(db, "IMMEDIATE") as cursor:
@@ -124,14 +124,14 @@ class HighWaterMark:
             self._map = None
 
     def _others(self) -> bool:
-        """Tell whether another process that has not ended has a slot."""
+        """Return whether another living process has a slot."""
         found = mark.read(self._path)
         slots = () if found is None else found.slots
         tokens = {slot.token for slot in slots if slot is not None} - {self._token.hex()}
         return any(map(self._presence.holds_lock, tokens))
 
     def _made(self, identity: bytes) -> tuple[mark.SlotCopy, ...]:
-        """Make a new mark, durable with its name, of a journal that is not in use. Raises OSError."""
+        """Create a mark, durable with its name, for a journal that is not in use. Raises OSError."""
         file = mark.mark_of(self._path)
         file.unlink(missing_ok=True)
         descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)

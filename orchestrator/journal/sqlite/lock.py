@@ -1,7 +1,7 @@
-"""Which process holds the write lock of a SQLite file, by /proc/locks. Elsewhere than on Linux nothing is known.
+"""Find the process that holds the write lock of a SQLite file, by /proc/locks. Linux only.
 
 The file is not opened for that: SQLite's locks are POSIX locks, and a process that closes any descriptor of the file
-releases all of its own.
+releases all of its locks.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 _LOCKS = Path("/proc/locks")
 _WRITE_BYTE = 120
-"""Of the shared memory beside the file: SQLite's WAL_WRITE_LOCK. The bytes behind it are for recovery, checkpoints and
-readers, and for a short time a process can need one of them alone, too."""
+"""Offset of SQLite's WAL_WRITE_LOCK in the shared memory beside the file. The next bytes are for recovery,
+checkpoints and readers, and for a short time a process can need one of them alone, too."""
 
 
 class LockHolder(NamedTuple):
@@ -23,11 +23,11 @@ class LockHolder(NamedTuple):
 
     pid: int
     stopped: bool
-    """Whether it was stopped by a signal."""
+    """Whether a signal stopped it."""
 
     @property
     def advice(self) -> str:
-        """What is wrong with it, and what to do."""
+        """The state of the process, and the action to take."""
         if self.stopped:
             return (
                 f"it is stopped in the middle of a write, and nothing else can release its lock: continue it "
@@ -37,19 +37,19 @@ class LockHolder(NamedTuple):
 
 
 def lock_holder(path: Path) -> LockHolder | None:
-    """Return the process that holds the write lock of a file, another than this one; None where that is not known."""
+    """Return the process that holds the write lock of a file, except this one; None if it is not known."""
     with contextlib.suppress(OSError):
         memory = path.with_name(f"{path.name}-shm").stat()
         file = f"{os.major(memory.st_dev):02x}:{os.minor(memory.st_dev):02x}:{memory.st_ino}"
         found = sorted(_exclusive(_LOCKS.read_text(), file))
         for _, pid in found:
-            if pid > 0 and pid != os.getpid():  # 0: of another namespace
+            if pid > 0 and pid != os.getpid():  # 0: in another namespace
                 return LockHolder(pid, _stopped(pid))
     return None
 
 
 def _exclusive(locks: str, file: str) -> Iterator[tuple[int, int]]:
-    """Yield byte and process of each exclusive lock of a file, in the text of /proc/locks (proc(5))."""
+    """Yield byte and process of each exclusive lock of a file, from the text of /proc/locks (proc(5))."""
     for line in locks.splitlines():
         match line.split():
             case [_, "POSIX", _, "WRITE", pid, at, first, _] if at == file and int(first) >= _WRITE_BYTE:

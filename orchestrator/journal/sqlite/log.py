@@ -1,13 +1,13 @@
-"""The write-ahead log as bytes: whether what SQLite left out of it was a torn tail, or damage.
+"""Read the write-ahead log as bytes, to tell whether SQLite ignored a torn tail or damage.
 
-SQLite ends the log at the first frame that is wrong, and says nothing of what stands behind it.
+SQLite ends the log at the first wrong frame and does not report the frames after it.
 
-A frame's checksum covers the checksum of the frame before it. A transaction is written behind another one only
-after that one was synced. So a power loss can tear the last transaction and no other. If a frame is wrong, and two
-transactions behind it follow each other without a gap, then the first of the two was durable once, with the wrong
-frame before it or in it: that is damage. (Format: https://sqlite.org/fileformat2.html#walformat)
+A frame's checksum covers the checksum of the frame before it. A transaction is written behind another one only after
+that one was synced. So a power loss can tear only the last transaction. If two transactions after a wrong frame
+follow each other without a gap, the first of them was durable once, with the wrong frame before it or in it: that is
+damage. (Format: https://sqlite.org/fileformat2.html#walformat)
 
-Other processes may write meanwhile. A wrong frame counts if a second look finds the same bytes in the same log.
+Other processes may write meanwhile. A wrong frame counts if a second read finds the same bytes in the same log.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from typing import NamedTuple, Self
 _HEADER, _FRAME = 32, 24
 _MAGIC = 0x377F0682
 _PAGES = range(512, 65537)
-"""Sizes that a page may have."""
+"""Allowed page sizes."""
 
 Sum = tuple[int, int]
 
 
 class _Log(NamedTuple):
-    """An open log whose header is right."""
+    """An open log with a valid header."""
 
     file: int
     header: bytes
     size: int
     page: int
     order: str
-    """Of the bytes that checksums are computed over: `<` or `>`."""
+    """Byte order of the checksums: `<` or `>`."""
 
     @classmethod
     def opened(cls, file: int) -> Self | None:
-        """Return the log in an open file, or None where its header is not one."""
+        """Return the log in an open file, or None if its header is invalid."""
         header = os.pread(file, _HEADER, 0)
         if len(header) < _HEADER:
             return None
@@ -51,15 +51,15 @@ class _Log(NamedTuple):
 
     @property
     def frames(self) -> int:
-        """How many whole frames there are, right or wrong."""
+        """Number of complete frames, right or wrong."""
         return (self.size - _HEADER) // (_FRAME + self.page)
 
     def at(self, number: int) -> int:
-        """Return where a frame starts, counted from 1."""
+        """Return the offset of a frame, counted from 1."""
         return _HEADER + (number - 1) * (_FRAME + self.page)
 
     def head(self, number: int) -> bytes:
-        """Return the header of a frame, padded where it was cut off meanwhile."""
+        """Return the header of a frame, padded if it was cut off meanwhile."""
         return os.pread(self.file, _FRAME, self.at(number)).ljust(_FRAME, b"\0")
 
     def frame(self, number: int) -> bytes:
@@ -67,16 +67,16 @@ class _Log(NamedTuple):
         return os.pread(self.file, _FRAME + self.page, self.at(number))
 
     def ours(self, head: bytes) -> bool:
-        """Tell whether a frame was written since the log was last started over."""
+        """Return whether a frame was written since the last restart of the log."""
         return head[8:16] == self.header[16:24]
 
     def sum_of(self, number: int) -> Sum:
-        """Return the checksum that stands in a frame, or in the log's header for 0."""
+        """Return the checksum stored in a frame, or in the log's header for 0."""
         first, second = struct.unpack(">II", self.head(number)[16:] if number else self.header[24:])
         return first, second
 
     def follows(self, number: int) -> bool:
-        """Tell whether a frame is right behind the one before it."""
+        """Return whether a frame correctly follows the one before it."""
         frame = self.frame(number)
         if len(frame) < _FRAME + self.page or not self.ours(frame):
             return False
@@ -95,9 +95,9 @@ def checksum(content: bytes, start: Sum, order: str) -> Sum:
 
 
 def damaged_frame(path: Path, committed: int) -> int | None:
-    """Return the number of a frame of the log at `path` that damage made wrong, or None. Raises OSError.
+    """Return the number of a damaged frame in the log at `path`, or None. Raises OSError.
 
-    `committed` is how many frames SQLite accepted.
+    `committed` is the number of frames that SQLite accepted.
     """
     found = _look(path, committed)
     return found[0] if found is not None and _look(path, committed) == found else None
@@ -123,9 +123,9 @@ def _look(path: Path, committed: int) -> tuple[int, bytes, bytes] | None:
 
 
 def _two_transactions_behind(log: _Log, wrong: int) -> bool:
-    """Tell whether two adjacent transactions end at or behind the wrong frame."""
+    """Return whether two adjacent transactions end at or after the wrong frame."""
     ended = False
-    """A transaction has ended, and every frame since then follows the one before it."""
+    """Whether a transaction has ended and every later frame follows the one before it."""
     for number in range(wrong, log.frames + 1):
         head = log.head(number)
         if not log.ours(head):
@@ -140,7 +140,7 @@ def _two_transactions_behind(log: _Log, wrong: int) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Make the content of the log durable, also what other processes wrote. Raises OSError."""
+    """Make the content of the log durable, including writes of other processes. Raises OSError."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

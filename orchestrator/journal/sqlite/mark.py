@@ -2,7 +2,7 @@
 
 - The header has 512 bytes: magic, identity, checksum. It is written once, and synced.
 - A slot is two copies of 512 bytes, which are written in turn.
-- A copy says which process has the slot (its token), how often it has been written, and where a run stood.
+- A copy has the token of the slot's process, the number of its writes, and the position of a run.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ _SUM = struct.Struct("<I")
 COPY = _COPY.size + _SUM.size
 
 REMOVED = -1
-"""In the place of a record's number: the run was removed."""
+"""In place of a record's number: the run was removed."""
 
 
 class HighWater(NamedTuple):
-    """Where a run stood after a commit."""
+    """The position of a run after a commit."""
 
     run: int = 0
     """Number of its row, 0 for none."""
     epoch: int = 0
     seq: int = 0
-    """Of the last record, or REMOVED."""
+    """Number of the last record, or REMOVED."""
     requests: int = 0
     head: bytes = bytes(32)
     """Hash of the last record."""
 
 
 class SlotCopy(NamedTuple):
-    """What stands in a slot."""
+    """The content of a slot."""
 
     token: str
-    """Of the presence of the process that has the slot, "" for none."""
+    """Token of the process that has the slot, "" for none."""
     number: int
-    """Of the store: the higher one of the two copies is newer."""
+    """Number of the write: the higher one of the two copies is newer."""
     high_water: HighWater
 
 
 class Mark(NamedTuple):
-    """A mark as it was read. `slots` has None where neither copy can be read."""
+    """The content of a mark. `slots` has None if neither copy can be read."""
 
     identity: bytes
     slots: tuple[SlotCopy | None, ...]
@@ -61,7 +61,7 @@ def mark_of(path: Path) -> Path:
 
 
 def read(path: Path) -> Mark | None:
-    """Return the mark beside a journal file; None where there is none, or none that can be read. Raises OSError."""
+    """Return the mark beside a journal file; None if it is missing or unreadable. Raises OSError."""
     try:
         content = mark_of(path).read_bytes()
     except FileNotFoundError:
@@ -102,5 +102,5 @@ def packed_copy(token: bytes, number: int, high_water: HighWater) -> bytes:
 
 
 def packed_slot(token: bytes, number: int, high_water: HighWater) -> bytes:
-    """Return a whole slot, both copies alike."""
+    """Return a whole slot with two equal copies."""
     return packed_copy(token, number, high_water).ljust(SECTOR, b"\0") * 2

@@ -1,13 +1,14 @@
-"""Which owners on this machine live: by an OS lock, and by a heartbeat that expires.
+"""Decide which owners on this host live: by an OS lock, and by a heartbeat that expires.
 
-Each open journal that owns runs has a file of its own beside the journal, with an exclusive lock and a heartbeat.
+Each open journal that owns runs has its own file beside the journal, with an exclusive lock and a heartbeat.
 
 - *The lock* shows a process that ended. The kernel frees it however the process ends, so its runs can be claimed at
   once.
 - *The heartbeat* shows a process that is frozen and keeps its lock. The writer thread renews it in the file every
   `ttl / BEATS` seconds; nothing is synced, and the database is not written. After `ttl` seconds without one the lease
   has expired: other processes can claim the runs, and the next append of the frozen process raises Fenced.
-- *The clock* is CLOCK_MONOTONIC, which all processes of a host share. It does not jump, and it stops while the host is
+- *The clock* is CLOCK_MONOTONIC, which all processes of a host share. It does not jump, and it stops while the host
+  is
   suspended, so no lease expires during suspension. A heartbeat from the future is of another time namespace: such a
   lease does not expire. A reboot restarts the clock and frees the locks.
 - *An owner of an earlier version* writes no heartbeat. Its lease does not expire while it has its lock.
@@ -39,20 +40,20 @@ _HEARTBEAT: Final = struct.Struct("<qdd")
 """Process id, ttl, and the time of the heartbeat (monotonic); a CRC-32 follows."""
 _SUM: Final = struct.Struct("<I")
 
-_held: weakref.WeakSet[Presence] = weakref.WeakSet()
+_held: weakref.WeakSet[SqlitePresence] = weakref.WeakSet()
 
 
 class HolderState(NamedTuple):
-    """What is known of the holder of a lease."""
+    """The state of the holder of a lease."""
 
     expires_in: float
-    """Seconds until the lease expires; 0 where it has, or the process ended; infinite where it does not expire."""
+    """Seconds until the lease expires; 0 if it has expired or the process ended; infinite if it does not expire."""
     silence: float = 0.0
     """Seconds since the last heartbeat."""
     overdue: bool = False
     """Whether heartbeats are missing."""
     pid: int = 0
-    """Process id, 0 where it is not known."""
+    """Process id, 0 if it is not known."""
 
     @property
     def alive(self) -> bool:
@@ -61,7 +62,7 @@ class HolderState(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """What to say of an owner that has missed heartbeats; empty for any other."""
+        """A sentence about an owner that has missed heartbeats; empty for any other."""
         if not self.overdue:
             return ""
         return (
@@ -74,7 +75,7 @@ _ENDED: Final = HolderState(0.0)
 _VALID: Final = HolderState(math.inf)
 
 
-class Presence:
+class SqlitePresence:
     """The lock and heartbeat of one open journal.
 
     `token` (16 hex digits) names it in its runs' rows and in its slot of the mark. `ttl` is in seconds.
@@ -85,11 +86,11 @@ class Presence:
         self._ttl = ttl
         self._descriptor: int | None = None
         self._due = 0.0
-        """When the next heartbeat is to be written (monotonic)."""
+        """Time of the next heartbeat (monotonic)."""
         self.token = ""
 
     def begin(self) -> str:
-        """Take the lock if that was not done yet; return the token."""
+        """Take the lock if it is not taken yet; return the token."""
         while self._descriptor is None:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             token = secrets.token_hex(8)
@@ -99,27 +100,27 @@ class Presence:
                 self._descriptor, self.token = descriptor, token
                 _held.add(self)
                 self.renew()
-            else:  # somebody swept it away between the two calls
+            else:  # another process swept it between the two calls
                 os.close(descriptor)
         return self.token
 
     def end(self) -> None:
-        """Let go of the lock: whatever this journal owned may be claimed."""
+        """Release the lock: all runs of this journal may be claimed."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 (self._folder / self.token).unlink(missing_ok=True)
             self.abandon()
 
     def abandon(self) -> None:
-        """Close the descriptor only. In a forked child: the lock is the parent's, and stays so."""
+        """Close the descriptor only. In a forked child: the lock stays with the parent."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def renew(self) -> float | None:
-        """Write a heartbeat if one is due; return in how many seconds the next one is. None before `begin`.
+        """Write a heartbeat if one is due; return the seconds until the next one. None before `begin`.
 
-        In the writer thread. A heartbeat that cannot be written is missing: the lease may expire, nothing else.
+        It runs in the writer thread. If a heartbeat cannot be written, the only effect is that the lease may expire.
         """
         if self._descriptor is None:
             return None
@@ -132,7 +133,7 @@ class Presence:
         return max(0.0, self._due - now)
 
     def state(self, token: str | None) -> HolderState:
-        """Return what is known of the holder of a token."""
+        """Return the state of the holder of a token."""
         if not token:
             return _ENDED
         if token == self.token:
@@ -142,7 +143,7 @@ class Presence:
         except FileNotFoundError:
             return _ENDED
         try:
-            # Shared, so that two who ask at once do not take each other for the holder.
+            # Shared, so that two concurrent checks do not take each other for the holder.
             if _locked(descriptor, fcntl.LOCK_SH):
                 return _ENDED
             return _state(os.pread(descriptor, _HEARTBEAT.size + _SUM.size, 0))
@@ -150,11 +151,11 @@ class Presence:
             os.close(descriptor)
 
     def alive(self, token: str | None) -> bool:
-        """Tell whether the holder of a token has a valid lease."""
+        """Return whether the holder of a token has a valid lease."""
         return self.state(token).alive
 
     def holds_lock(self, token: str | None) -> bool:
-        """Tell whether the process of a token has not ended. One that is frozen has not."""
+        """Return whether the process of a token has not ended. A frozen process has not."""
         if not token or token == self.token:
             return bool(token)
         try:
@@ -162,13 +163,13 @@ class Presence:
         except FileNotFoundError:
             return False
         try:
-            # Shared, so that two who ask at once do not take each other for the holder.
+            # Shared, so that two concurrent checks do not take each other for the holder.
             return not _locked(descriptor, fcntl.LOCK_SH)
         finally:
             os.close(descriptor)
 
     def sweep(self) -> None:
-        """Remove the files of the dead. Under the write lock of the journal, so that nobody asks meanwhile."""
+        """Remove the files of dead processes. Under the write lock of the journal, so that no check runs meanwhile."""
         if not self._folder.is_dir():
             return
         for file in self._folder.iterdir():
@@ -182,7 +183,7 @@ class Presence:
 
 
 def _state(heartbeat: bytes) -> HolderState:
-    """Return what a heartbeat says of a process that has not ended. One that cannot be read proves nothing."""
+    """Return the state of a living process from its heartbeat. An unreadable heartbeat proves nothing."""
     packed = heartbeat[: _HEARTBEAT.size]
     if len(heartbeat) != _HEARTBEAT.size + _SUM.size or heartbeat[len(packed) :] != _SUM.pack(
         zlib.crc32(packed)
@@ -204,7 +205,7 @@ def _locked(descriptor: int, how: int) -> bool:
 
 
 def _let_go_in_child() -> None:
-    """A child that kept the descriptor would keep its parent alive in everybody's eyes."""
+    """Close the descriptors: in a forked child they would make its dead parent look alive."""
     for presence in tuple(_held):
         presence.abandon()
 

@@ -1,7 +1,7 @@
-"""Where a journal file may lie: a local, writable folder. Nothing here opens the file itself.
+"""Choose and create the place of a journal file: a local, writable folder. This module never opens the file itself.
 
-SQLite's locks belong to the process: closing any other descriptor of the file would drop them. So the file is
-created before SQLite sees it, and afterwards only looked at by `stat`.
+SQLite's locks belong to the process: closing any other descriptor of the file would release them. So the file is
+created before SQLite opens it, and afterwards only `stat` looks at it.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ NETWORK = frozenset(
         *("fuse.sshfs", "fuse.vmhgfs-fuse"),
     )
 )
-"""File systems whose locks and shared memory do not reach other machines; write-ahead logs break on them."""
+"""File systems whose locks and shared memory do not reach other hosts; write-ahead logs break on them."""
 
 MOUNTS = Path("/proc/self/mountinfo")
 _PARTS = f"-{'[0-9a-f]' * 16}.new"
-"""End of the names of files that are being made, as a pattern."""
+"""End of the names of unfinished files, as a pattern."""
 _ABANDONED = 3600
-"""Seconds after which such a file belongs to no living process: making it takes milliseconds."""
+"""Seconds after which an unfinished file belongs to no living process: creating one takes milliseconds."""
 _NO_LINKS = frozenset((errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK))
-"""What a file system without hard links answers (FAT)."""
+"""Errors of a file system without hard links (FAT)."""
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def prepare(path: Path, content: Callable[[], bytes], noun: str = "journal") -> list[Path]:
-    """Create what is missing, durably: the folders (0700), and the file (0600) with its content.
+    """Create the missing parts durably: the folders (0700), and the file (0600) with its content.
 
     The file gets its name when its content is complete, so that a process that opens it at the same time finds all of
-    it, and none has to remove it again. A file that exists stays as it is. Returns the folders that were made,
-    innermost last. Raises StoreDown.
+    it, and none has to remove it again. A file that exists is not changed. Returns the created folders, innermost
+    last. Raises StoreDown.
     """
     made: list[Path] = []
     try:
@@ -88,12 +88,12 @@ def _link(part: Path, path: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        # Empty, as SQLite itself creates a file: whoever opens it first makes its tables.
+        # Empty, as SQLite itself creates a file: the first process that opens it creates its tables.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def refuse_orphaned_log(path: Path, noun: str = "journal") -> None:
-    """Raise Corrupt where a log lies beside a file that is missing or empty: SQLite would remove it."""
+    """Raise Corrupt if a log is beside a missing or empty file: SQLite would remove the log."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         log = path.with_name(f"{path.name}-wal")
         if log.stat().st_size and not (path.exists() and path.stat().st_size):
@@ -104,7 +104,7 @@ def refuse_orphaned_log(path: Path, noun: str = "journal") -> None:
 
 
 def undo(made: list[Path]) -> None:
-    """Remove the folders that `prepare` created, as far as they are still empty."""
+    """Remove the folders that `prepare` created, if they are still empty."""
     for folder in reversed(made):
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -120,14 +120,17 @@ def sync_folder(folder: Path) -> None:
 
 
 def refuse_network(folder: Path, noun: str = "journal") -> None:
-    """Raise StoreDown when the folder lies on a network file system. Only Linux tells; elsewhere nothing is refused."""
+    """Raise StoreDown if the folder is on a network file system.
+
+    Only Linux reports that; other systems refuse nothing.
+    """
     kind = file_system(folder)
     if kind in NETWORK:
         raise StoreDown(f"{noun} folder {folder} is on {kind}, a network file system: choose a local disk")
 
 
 def file_system(folder: Path) -> str:
-    """Return the type of the file system a folder is on, or "" where the system does not say."""
+    """Return the type of the file system of a folder, or "" if the system does not report it."""
     try:
         return mounted_at(folder.resolve(), os.fsdecode(MOUNTS.read_bytes()))
     except OSError:
@@ -135,7 +138,7 @@ def file_system(folder: Path) -> str:
 
 
 def mounted_at(folder: Path, mountinfo: str) -> str:
-    """Return the type of the file system that an absolute folder is on, by the text of mountinfo (proc(5)).
+    """Return the type of the file system of an absolute folder, from the text of mountinfo (proc(5)).
 
     A line has the mount point in field 5, with blanks and backslashes in octal, and after a lone dash the type.
     """
@@ -147,6 +150,6 @@ def mounted_at(folder: Path, mountinfo: str) -> str:
         point = Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), before.split(" ")[4]))
         if (
             folder.is_relative_to(point) and len(point.parts) >= best
-        ):  # of two on one point the later one is seen
+        ):  # of two mounts on one point the later one is visible
             best, kind = len(point.parts), after.split(" ")[0]
     return kind

@@ -1,8 +1,8 @@
-"""Does a journal hold all that was acknowledged? Asked at each opening, before anything is used, written or tidied.
+"""Verify that a journal holds all acknowledged commits, at each opening and before anything is used or written.
 
-Three things answer: the mark beside the file (`mark`), the use of the journal as the file itself records it (table
-`mark`), and the log's own frames (`log`). What each of them proves, and why a crash or a power loss never looks like
-damage, is in `high_water`.
+The answer has three sources: the mark beside the file (`mark`), the use of the journal as the file itself records it
+(table `mark`), and the log's own frames (`log`). `high_water` explains what each of them proves, and why a crash or a
+power loss never looks like damage.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from orchestrator.journal.sqlite.schema import SHIFT, checksum
 
 REMEDY = schema.JOURNAL.remedy
 _ATTEMPTS = 3
-"""Another process may open the journal between two looks: only what is wrong each time is damage."""
+"""Another process may open the journal between two checks: only a repeated fault is damage."""
 
 
 class JournalUsage(NamedTuple):
-    """What the table `mark` says."""
+    """The row of the table `mark`."""
 
     identity: bytes
     in_use: bool
 
 
 class IntegrityCheck:
-    """The proof of one opening. Construct it before the file is opened, which makes a log where there is none."""
+    """The check of one opening. Construct it before the file is opened, because that creates a missing log."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,7 +41,7 @@ class IntegrityCheck:
             raise Corrupt(f"journal {path} was not closed, and its log {log.name} is missing; {REMEDY}")
 
     def __call__(self, db: apsw.Connection) -> None:
-        """Raise Corrupt where the journal holds less than was acknowledged, or that cannot be known."""
+        """Raise Corrupt if the journal holds less than was acknowledged, or if that cannot be known."""
         problem = None
         for _ in range(_ATTEMPTS):
             problem = self._problem(db)
@@ -50,18 +50,18 @@ class IntegrityCheck:
         raise Corrupt(f"journal {self._path} {problem}; {REMEDY}")
 
     def _problem(self, db: apsw.Connection) -> str | None:
-        found = mark.read(self._path)  # before the moment that is looked at: then it cannot be ahead of it
+        found = mark.read(self._path)  # read before the transaction starts, so that it cannot be ahead of it
         with schema.transaction(db) as cursor:
             return problem(cursor, self._path, found)
 
 
 def connect(path: Path, *, busy: float, query_only: bool = False) -> apsw.Connection:
-    """Open a connection to a journal that holds all that was acknowledged. Raises StoreDown, Corrupt or TooNew."""
+    """Open a connection to a journal that holds all acknowledged commits. Raises StoreDown, Corrupt or TooNew."""
     return schema.connect(path, busy=busy, query_only=query_only, prove=IntegrityCheck(path))
 
 
 def close(db: apsw.Connection) -> None:
-    """Close a connection. If it is the last one, SQLite removes the log, but not of a journal that is in use."""
+    """Close a connection. The last one lets SQLite remove the log, except for a journal that is in use."""
     in_use = True
     with suppress(apsw.Error, Corrupt):
         found = usage(db.cursor())
@@ -72,7 +72,7 @@ def close(db: apsw.Connection) -> None:
 
 
 def problem(cursor: apsw.Cursor, path: Path, found: mark.Mark | None) -> str | None:
-    """Return what is wrong, by a mark that was read before this transaction began; None when nothing is."""
+    """Return the fault, by a mark that was read before this transaction started; None without a fault."""
     used = usage(cursor)
     if used is None:
         return None
@@ -91,7 +91,7 @@ def problem(cursor: apsw.Cursor, path: Path, found: mark.Mark | None) -> str | N
 
 
 def usage(cursor: apsw.Cursor) -> JournalUsage | None:
-    """Return the use of a journal; None for one that was not written to since there are marks. Raises Corrupt."""
+    """Return the use of a journal; None if it was not written since marks exist. Raises Corrupt."""
     if not cursor.execute("SELECT 1 FROM sqlite_schema WHERE name='mark'").fetchone():
         return None
     row = cursor.execute("SELECT identity, in_use, sum FROM mark").fetchone()
@@ -115,7 +115,7 @@ def _sum_of(found: JournalUsage) -> int:
 
 
 def _lost(cursor: apsw.Cursor, high_water: HighWater) -> str | None:
-    """Return which part of what was acknowledged is not there, as text."""
+    """Return the missing part of the acknowledged data as text."""
     number, epoch, seq, requests, head = high_water
     if not number:
         return None
@@ -125,7 +125,7 @@ def _lost(cursor: apsw.Cursor, high_water: HighWater) -> str | None:
         return None if int(last) >= number else f"run number {number} is not there"
     try:
         row = proved(raw)
-    except Corrupt:  # said by whatever reads this run, and no matter of the log
+    except Corrupt:  # reported by every read of this run, and not a fault of the log
         return None
     if seq == REMOVED:
         return f"run {row.run_id!r}, which was removed, is there"
@@ -139,13 +139,13 @@ def _lost(cursor: apsw.Cursor, high_water: HighWater) -> str | None:
 
 
 def _unreadable(path: Path) -> bool:
-    """Tell whether a mark is there, but not all that stands in it can be read."""
+    """Return whether a mark exists that cannot be read completely."""
     found = mark.read(path)
     return found is not None and None in found.slots
 
 
 def _in_use_by_file(path: Path) -> bool:
-    """Tell whether the main file alone says that the journal is in use, without making a log beside it."""
+    """Return whether the main file alone records that the journal is in use, without creating a log beside it."""
     with suppress(apsw.Error, Corrupt):
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         db = apsw.Connection(f"{path.as_uri()}?mode=ro&immutable=1", flags=flags)

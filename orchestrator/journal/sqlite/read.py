@@ -1,4 +1,4 @@
-"""Reading, each call in a transaction of its own, so that a run's row and its records are of one moment."""
+"""Read the journal, each call in its own transaction, so that a run's row and its records are of one moment."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ PAGE = 200
 
 @contextmanager
 def moment(db: apsw.Connection, what: str) -> Iterator[apsw.Cursor]:
-    """Read what is true at one moment. Raises Corrupt for what cannot have been written."""
+    """Read the state of one moment. Raises Corrupt for values that cannot have been written."""
     with decoding(what), transaction(db) as cursor:
         yield cursor
 
 
 def head(db: apsw.Connection, run_id: str, state_of: StateOf) -> RunHead:
-    """Return what is known of a run. Raises RunUnknown or Corrupt."""
+    """Return the head of a run. Raises RunUnknown or Corrupt."""
     with moment(db, f"run {run_id!r}: its row") as cursor:
         return known(cursor, run_id).summary(state_of)
 
 
 def load(db: apsw.Connection, run_id: str, since: int, state_of: StateOf) -> list[Record]:
-    """Return the records from `since` on, the whole chain proved. Raises RunUnknown, Corrupt or TooNew."""
+    """Return the records from `since` on, with the whole chain verified. Raises RunUnknown, Corrupt or TooNew."""
     with moment(db, f"run {run_id!r}: a record") as cursor:
         row = known(cursor, run_id)
         found = cursor.execute(
@@ -57,7 +57,7 @@ def load(db: apsw.Connection, run_id: str, since: int, state_of: StateOf) -> lis
 
 
 def newest(db: apsw.Connection, conversation_id: str, state_of: StateOf) -> RunHead | None:
-    """Return the run of a conversation that was created last, or None. Raises Corrupt."""
+    """Return the newest run of a conversation, or None. Raises Corrupt."""
     with moment(db, f"conversation {conversation_id!r}: a run's row") as cursor:
         row = newest_row(cursor, conversation_id)
         return None if row is None else row.summary(state_of)
@@ -66,7 +66,7 @@ def newest(db: apsw.Connection, conversation_id: str, state_of: StateOf) -> RunH
 def page(
     db: apsw.Connection, number: int, state_of: StateOf, among: Mapping[str, str]
 ) -> tuple[list[RunHead], list[Corrupt], int | None]:
-    """Return the next runs after row `number`, those that cannot be trusted, and the number to go on from."""
+    """Return the next runs after row `number`, the damaged ones, and the number for the next page."""
     heads: list[RunHead] = []
     bad: list[Corrupt] = []
     rows = 0
@@ -97,9 +97,9 @@ def inbox(db: apsw.Connection, run_id: str, since: int) -> list[Posted]:
 
 
 def news(db: apsw.Connection, since: int) -> tuple[int, list[str]]:
-    """Return the runs that got requests after position `since`, by their last ones, and the position now."""
+    """Return the runs with requests after position `since`, by their last ones, and the current position."""
     with moment(db, "the news") as cursor:
-        # Not the last row's position: that row may have gone with its run.
+        # Not the last row's position: that row may have been removed with its run.
         position = cursor.execute("SELECT seq FROM sqlite_sequence WHERE name='news'").get or 0
         if not 0 <= since < position:
             return position, []

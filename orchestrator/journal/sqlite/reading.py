@@ -1,9 +1,9 @@
-"""A journal that is only read: also one on a full disk, or where nothing can be written.
+"""Open a journal for reads only, also on a full disk or where nothing can be written.
 
-SQLite needs shared memory beside a journal to read it, a file that a full or a read-only disk does not let it make.
-Whoever writes has that file already, and then it is used as it is. Where it can be neither used nor made, nobody
-writes, and the journal alone is all there is: it is read as one that does not change. Not so where a log lies beside
-it, which holds records that the journal does not: then there is a sentence, and no half of the truth.
+To read a journal, SQLite needs shared memory in a file beside it, which a full or read-only disk may not allow. A
+process that writes has that file already, and then it is used. If it can be neither used nor created, there is no
+writer: the journal is read as a file that does not change. If a log lies beside it, that would omit the records of
+the log; then an error is raised instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestrator.journal.sqlite.error_mapping import explain
 from orchestrator.journal.sqlite.place import refuse_network, refuse_orphaned_log
 from orchestrator.journal.sqlite.proof import IntegrityCheck, connect
 from orchestrator.journal.sqlite.schema import APPLICATION, refuse_damaged_log, refuse_foreign
-from orchestrator.journal.sqlite.writer import Transaction, Writer
+from orchestrator.journal.sqlite.writer import SqliteWriter, Transaction
 
 T = TypeVar("T")
 
@@ -27,8 +27,8 @@ _AS_IT_IS = "mode=ro"
 _ALONE = "mode=ro&immutable=1"
 
 
-class NoWriter(Writer):
-    """Stands where a journal's writer would, without a thread: everything but reading is refused."""
+class NoWriter(SqliteWriter):
+    """Replaces a journal's writer, without a thread: it refuses everything but reads."""
 
     def __init__(self, path: Path, explain: Callable[[BaseException], JournalError]) -> None:
         self.poisoned = False
@@ -36,10 +36,10 @@ class NoWriter(Writer):
         self._explain = explain
 
     def refuse_if_down(self) -> None:
-        """Nothing that fails here is for good: each reading stands for itself."""
+        """Do nothing: each read stands alone, so no failure is permanent."""
 
     def poison(self, why: BaseException) -> JournalError:
-        """Return one of our errors for what went wrong."""
+        """Return one of our errors for an error."""
         return self._explain(why)
 
     def submit(self, work: Callable[[Transaction], T], first: Callable[[], None] | None = None) -> NoReturn:
@@ -54,7 +54,7 @@ class NoWriter(Writer):
         self.submit(work, first)
 
     def stop(self, timeout: float | None = None) -> None:
-        """There is no thread."""
+        """Do nothing: there is no thread."""
 
 
 def connect_to_read(path: Path, *, busy: float) -> apsw.Connection:
@@ -81,7 +81,7 @@ def connect_to_read(path: Path, *, busy: float) -> apsw.Connection:
 
 
 def _opened(path: Path, how: str, busy: float) -> apsw.Connection:
-    """Open, and read something, for opening alone touches nothing. Raises apsw.Error, StoreDown or TooNew."""
+    """Open the file and read a value, because opening alone touches nothing. Raises apsw.Error, StoreDown or TooNew."""
     prove = IntegrityCheck(path)
     db = apsw.Connection(f"{path.as_uri()}?{how}", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
     try:

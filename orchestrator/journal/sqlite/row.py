@@ -1,4 +1,4 @@
-"""A run's row, read and proved by its checksums."""
+"""A run's row, read and verified by its checksums."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = """id, run_id, graph, fingerprint, created_at, parent_run_id, conversa
 
 
 class Values(NamedTuple):
-    """What `sum` covers, in its order."""
+    """The values that `sum` covers, in its order."""
 
     run_id: str
     epoch: int
@@ -56,7 +56,7 @@ class RunRow(NamedTuple):
     holder: str | None
 
     def values(self) -> Values:
-        """Return what `sum` covers."""
+        """Return the values that `sum` covers."""
         return Values(
             self.run_id,
             self.epoch,
@@ -69,7 +69,7 @@ class RunRow(NamedTuple):
         )
 
     def summary(self, state_of: Callable[[str | None], HolderState]) -> RunHead:
-        """Return what the contract tells of a run."""
+        """Return the head of the run."""
         state = state_of(self.holder)
         return RunHead(
             run_id=self.run_id,
@@ -91,7 +91,7 @@ class RunRow(NamedTuple):
 
 @contextmanager
 def decoding(what: str) -> Iterator[None]:
-    """Take a value of another type than was written, or text that is none, for what it is: damage."""
+    """Report a value of another type, or text that cannot be decoded, as damage."""
     try:
         yield
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -125,7 +125,7 @@ def row_of(cursor: apsw.Cursor, run_id: str) -> RunRow | None:
 
 
 def known(cursor: apsw.Cursor, run_id: str) -> RunRow:
-    """Return the row of a run. Raises RunUnknown, or Corrupt, also where only the index has lost it."""
+    """Return the row of a run. Raises RunUnknown, or Corrupt, also if only the index has lost it."""
     row = row_of(cursor, run_id)
     if row is not None:
         return row
@@ -137,7 +137,7 @@ def known(cursor: apsw.Cursor, run_id: str) -> RunRow:
 def rows_after(
     cursor: apsw.Cursor, number: int, most: int, among: Mapping[str, str]
 ) -> Iterator[tuple[object, ...]]:
-    """Yield up to `most` unproved rows of runs after run `number`; `among`: columns, and what they must be."""
+    """Yield up to `most` unverified rows of runs after run `number`; `among` maps columns to required values."""
     conditions = "".join([f" AND {column}=?" for column in among])
     yield from cursor.execute(
         f"SELECT {COLUMNS} FROM run WHERE id>?{conditions} ORDER BY id LIMIT ?",  # noqa: S608
@@ -146,7 +146,7 @@ def rows_after(
 
 
 def newest_row(cursor: apsw.Cursor, conversation_id: str) -> RunRow | None:
-    """Return the row of the run of a conversation that was created last, or None. Raises Corrupt."""
+    """Return the row of the newest run of a conversation, or None. Raises Corrupt."""
     row = cursor.execute(
         f"SELECT {COLUMNS} FROM run WHERE conversation_id=? ORDER BY id DESC LIMIT 1",  # noqa: S608
         (conversation_id,),

@@ -1,10 +1,9 @@
-"""The tables, and how a connection is made: pragmas set, read back, and refused when they did not take.
+"""The tables, and how a connection is made: pragmas are set, read back, and refused if they did not take effect.
 
-A record's key is its run's number and its own in one integer, so that the records of a run lie side by side in
-one tree and an append touches two pages. A run's row has three checksums, because SQLite pages have none:
-`fixed_sum` over what never changes, `sum` over where the run stands, `requests_sum` over how many
-were posted. `owner` and `holder` are outside: they only
-say who is alive.
+A record's key is its run's number and its own in one integer, so that the records of a run are neighbours in one tree
+and an append touches two pages. A run's row has three checksums, because SQLite pages have none: `fixed_sum` over the
+columns that never change, `sum` over the position of the run, `requests_sum` over the number of posted requests.
+`owner` and `holder` are outside: they only name who is alive.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from orchestrator.journal.sqlite import log
 from orchestrator.journal.sqlite.error_mapping import explain
 
 VERSION = 1
-"""Of the tables, in `user_version`."""
+"""Version of the tables, in `user_version`."""
 APPLICATION = 0x46534D6F
-"""`FSMo`, in `application_id`: file(1) and we know a journal by it."""
+"""`FSMo`, in `application_id`: identifies a journal, also for file(1)."""
 OLDEST_SQLITE = (3, 51, 3)
-"""3.7.0 to 3.51.2 can corrupt a database in WAL mode that two processes write and checkpoint at once."""
+"""3.7.0 to 3.51.2 can corrupt a database in WAL mode if two processes write and checkpoint at once."""
 
 TABLES = (
     """CREATE TABLE run(
@@ -49,43 +48,43 @@ TABLES = (
 )
 
 ADDED = {
-    # At most one row a run: where its last request stands among those of the whole store.
+    # At most one row per run: the position of its last request among those of the whole store.
     "news": """CREATE TABLE IF NOT EXISTS news(
         position INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL UNIQUE) STRICT""",
     "run_of_conversation": """CREATE INDEX IF NOT EXISTS run_of_conversation
         ON run(conversation_id) WHERE conversation_id IS NOT NULL""",
     "run_of_parent": """CREATE INDEX IF NOT EXISTS run_of_parent
         ON run(parent_run_id) WHERE parent_run_id IS NOT NULL""",
-    # At most one row: whether processes write, and the identity of the mark that says how far they came.
+    # At most one row: whether processes write, and the identity of the mark that records their progress.
     "mark": """CREATE TABLE IF NOT EXISTS mark(
         id INTEGER PRIMARY KEY CHECK(id=1), identity BLOB NOT NULL, in_use INTEGER NOT NULL,
         sum INTEGER NOT NULL) STRICT""",
 }
-"""What a file of this version may lack, and gets when it is opened. The tables above it may not: one that is gone was
-lost to damage, and an empty one in its place would be a lie."""
+"""Tables that a file of this version may lack and gets when it is opened. A missing table from the list above was
+lost to damage, and an empty one in its place would hide that."""
 
 PRAGMAS: dict[str, tuple[object, object]] = {
     "journal_mode": ("wal", "wal"),
     "synchronous": ("full", 2),
     "locking_mode": ("normal", "normal"),
-    "mmap_size": (0, 0),  # a page that the kernel changes under us is no proof of anything
-    "secure_delete": (1, 1),  # an erased run is gone from the file
+    "mmap_size": (0, 0),  # a page that the kernel changes in memory is no proof of anything
+    "secure_delete": (1, 1),  # an erased run must be gone from the file
     "cell_size_check": (1, 1),
     "trusted_schema": (0, 0),
     "fullfsync": (int(sys.platform == "darwin"), int(sys.platform == "darwin")),
     "checkpoint_fullfsync": (int(sys.platform == "darwin"), int(sys.platform == "darwin")),
 }
-"""Name -> what to set, what must be read back."""
+"""Name -> value to set, value that must be read back."""
 
 
 _FORMAT = slice(18, 20)
-"""Of a SQLite file's header: the versions of the format that a writer and a reader need."""
+"""Part of a SQLite file's header: the format versions that a writer and a reader need."""
 _WAL = 2
 
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What a file of ours is: its name in sentences, how it is known, its tables and what it may lack of them."""
+    """A kind of file: its name in sentences, how it is identified, its tables and those that it may lack."""
 
     noun: str
     application: int
@@ -93,10 +92,10 @@ class FileKind:
     tables: tuple[str, ...]
     added: Mapping[str, str] = field(default_factory=dict)
     remedy: str = "nothing of it is used: restore a copy"
-    """What to do about damage."""
+    """Advice after damage."""
 
     def image(self) -> bytes:
-        """Return the content of a new file: the tables, without a row, in WAL mode."""
+        """Return the content of a new file: the empty tables, in WAL mode."""
         db = apsw.Connection(":memory:")
         try:
             _make(db, self)
@@ -141,15 +140,15 @@ def connect(
     kind: FileKind = JOURNAL,
     prove: Callable[[apsw.Connection], None] | None = None,
 ) -> apsw.Connection:
-    """Open a connection to a file, its tables made where there are none. Raises StoreDown, Corrupt or TooNew.
+    """Open a connection to a file and create missing tables. Raises StoreDown, Corrupt or TooNew.
 
-    `prove` is called before anything is written, and raises Corrupt for what must not be used.
+    `prove` is called before anything is written, and raises Corrupt for a file that must not be used.
     """
     refuse_old_sqlite(apsw.sqlite_lib_version())
     db: apsw.Connection | None = None
     try:
         db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # what is refused is left as it is
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a refused file is not changed
         db.set_busy_timeout(int(busy * 1000))
         _examine(db, path, kind, prove)
         _prepare(db, path, kind)
@@ -168,7 +167,7 @@ def connect(
 def _examine(
     db: apsw.Connection, path: Path, kind: FileKind, prove: Callable[[apsw.Connection], None] | None
 ) -> None:
-    """Refuse what must not be written to, before anything is."""
+    """Refuse a file that must not be written, before anything is."""
     refuse_foreign(db, path, kind)
     if db.readonly("main"):
         raise StoreDown(f"{kind.noun} {path} is read-only")
@@ -179,7 +178,7 @@ def _examine(
 
 
 def refuse_damaged_log(db: apsw.Connection, path: Path, kind: FileKind = JOURNAL) -> None:
-    """Raise Corrupt where later transactions stand in the log behind what SQLite recovered of it."""
+    """Raise Corrupt if the log has later transactions behind those that SQLite recovered."""
     try:
         frames = int(db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[0])
     except apsw.ReadOnlyError:
@@ -208,7 +207,7 @@ def read_back(db: apsw.Connection) -> dict[str, object]:
 
 
 def misset(db: apsw.Connection) -> str:
-    """Return the pragmas that are not what they must be, as text; empty when all is well."""
+    """Return the pragmas that have a wrong value, as text; empty if there are none."""
     found = read_back(db)
     return ", ".join(
         f"{name}={found[name]}" for name, (_, wanted) in PRAGMAS.items() if found[name] != wanted
@@ -216,8 +215,8 @@ def misset(db: apsw.Connection) -> str:
 
 
 def refuse_foreign(db: apsw.Connection, path: Path, kind: FileKind = JOURNAL) -> None:
-    """Raise TooNew or StoreDown for a file of ours that is not of this kind, or is none; an empty one will be."""
-    # At one moment: another process may create the tables meanwhile.
+    """Raise TooNew or StoreDown for a file of another kind or version; an empty file is accepted."""
+    # In one moment: another process may create the tables meanwhile.
     with nullcontext() if db.in_transaction else transaction(db):
         version, application, tables = db.pragma("user_version"), db.pragma("application_id"), _tables(db)
     noun = kind.noun
@@ -231,12 +230,12 @@ def refuse_foreign(db: apsw.Connection, path: Path, kind: FileKind = JOURNAL) ->
 
 @contextmanager
 def transaction(db: apsw.Connection, how: str = "") -> Iterator[apsw.Cursor]:
-    """Begin a transaction, and roll it back unless it was committed; `how` IMMEDIATE takes the write lock."""
+    """Run a transaction, and roll it back unless it was committed; `how` IMMEDIATE takes the write lock."""
     db.execute(f"BEGIN {how}")
     try:
         yield db.cursor()
     finally:
-        if db.in_transaction:  # an I/O error ends it by itself
+        if db.in_transaction:  # an I/O error ends it
             db.execute("ROLLBACK")
 
 
@@ -249,7 +248,7 @@ def _lacking(db: apsw.Connection, kind: FileKind) -> set[str]:
 
 
 def _create(db: apsw.Connection, path: Path, kind: FileKind) -> None:
-    """Make what is missing in one transaction; a second process that comes meanwhile waits and finds it."""
+    """Create the missing tables in one transaction; a second process waits and then finds them."""
     if db.pragma("application_id") == kind.application and not _lacking(db, kind):
         return
     with transaction(db, "IMMEDIATE") as cursor:

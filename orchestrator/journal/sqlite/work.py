@@ -1,6 +1,6 @@
-"""What the writer thread does, one class or function a kind of job.
+"""The jobs of the writer thread, one class or function for each kind.
 
-Each checks first and writes after, so that a refusal leaves nothing behind in the batch it is part of.
+Each checks first and writes after that, so that a refused job leaves nothing behind in its batch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from orchestrator.errors import Fenced, Held, RunExists
 from orchestrator.journal.codec import ENDED, OPEN, check_blob, encoded, lines, only_claims, standing
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.mark import REMOVED, HighWater
-from orchestrator.journal.sqlite.owner import Presence
+from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.sqlite.row import RunRow, Values, known, row_of
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.journal.sqlite.writer import Transaction
@@ -26,7 +26,7 @@ INSERT_RUN = """INSERT INTO run(run_id, graph, fingerprint, created_at, parent_r
     epoch, seq, head, progress, status, reason, updated_at, sum, requests, requests_sum,
     owner, holder) VALUES (?,?,?,?,?,?,?,1,0,?,1,?,'',?,?,0,?,?,?) RETURNING id"""
 CLAIM = "UPDATE run SET epoch=?, owner=?, holder=?, sum=? WHERE id=?"
-# The fence: whoever is not the last to have claimed, or does not know the last record, updates no row.
+# The fence: a writer that did not make the last claim, or does not know the last record, updates no row.
 APPEND = """UPDATE run SET seq=?, head=?, progress=?, status=?, reason=?, updated_at=?, sum=?
     WHERE run_id=? AND epoch=? AND seq=? AND head=? RETURNING id"""
 RELEASE = "UPDATE run SET owner=NULL, holder=NULL WHERE run_id=? AND epoch=?"
@@ -34,13 +34,13 @@ PROGRESS = "SELECT progress FROM run WHERE run_id=?"
 
 
 @dataclass(slots=True)
-class Create:
-    """Begin a run."""
+class SqliteCreate:
+    """SqliteCreate a run."""
 
     run_id: str
     owner: str
     body: Mapping[str, Any]
-    presence: Presence
+    presence: SqlitePresence
     now: Now
 
     def __call__(self, tx: Transaction) -> Lease:
@@ -68,12 +68,12 @@ class Create:
 
 
 @dataclass(slots=True)
-class Claim:
-    """Take a run over."""
+class SqliteClaim:
+    """SqliteClaim a run."""
 
     run_id: str
     owner: str
-    presence: Presence
+    presence: SqlitePresence
     steal: bool
 
     def __call__(self, tx: Transaction) -> Lease:
@@ -88,7 +88,7 @@ class Claim:
         return Lease(self.run_id, self.owner, epoch, row.seq, row.head)
 
 
-class Append:
+class SqliteAppend:
     """Add records to a run, with the blobs they name."""
 
     __slots__ = ("_blobs", "_claims", "_lease", "_lines", "_now", "_standing", "_store")
@@ -106,7 +106,7 @@ class Append:
 
     @property
     def first(self) -> Callable[[], None] | None:
-        """What must be on disk before the transaction: blobs too big for a row."""
+        """The data that must be on disk before the transaction: blobs too big for a row."""
         return self._files if self._blobs and any(map(self._store.is_big, self._blobs.values())) else None
 
     def _files(self) -> None:
@@ -143,8 +143,8 @@ class Append:
 
 
 @dataclass(slots=True)
-class Post:
-    """Leave a request for a run. No lease: the write lock of the store orders those who post."""
+class SqlitePost:
+    """SqlitePost a request to a run. It needs no lease: the write lock of the store orders the posts."""
 
     run_id: str
     request: Posted
@@ -174,11 +174,11 @@ class Post:
 
 
 @dataclass(slots=True)
-class Remove:
-    """Remove one run, whatever its state, unless somebody holds it."""
+class SqliteRemove:
+    """SqliteRemove one run in any state, unless it is held."""
 
     run_id: str
-    presence: Presence
+    presence: SqlitePresence
 
     def __call__(self, tx: Transaction) -> None:
         row = known(tx.cursor, self.run_id)
@@ -188,10 +188,10 @@ class Remove:
 
 
 @dataclass(slots=True)
-class Prune:
-    """Remove some of the ended runs that meet every condition; returns how many, `most` at once."""
+class SqlitePrune:
+    """Remove ended runs that meet every condition, up to `most` at once; return their number."""
 
-    presence: Presence
+    presence: SqlitePresence
     older_than: float | None
     keep_last: int
     most: int = 50
@@ -211,8 +211,8 @@ class Prune:
 
 
 @dataclass(slots=True)
-class Release(DeferredWork):
-    """Give a run back; a lease that is out of date changes nothing."""
+class SqliteRelease(DeferredWork):
+    """SqliteRelease a run; a lease that is out of date changes nothing."""
 
     lease: Lease
 
@@ -220,19 +220,19 @@ class Release(DeferredWork):
         tx.cursor.execute(RELEASE, (self.lease.run_id, self.lease.epoch))
 
 
-def _refuse_held(row: RunRow, presence: Presence) -> None:
-    """Raise Held where the lease of a run is valid."""
+def _refuse_held(row: RunRow, presence: SqlitePresence) -> None:
+    """Raise Held if the lease of a run is valid."""
     state = presence.state(row.holder)
     if state.alive:
         raise Held(row.run_id, str(row.owner), state.warning)
 
 
 def nothing(_: Transaction) -> None:
-    """Write nothing: the job of what is to be done before a batch."""
+    """Write nothing: the job for work before a batch."""
 
 
 def span(run: int) -> tuple[int, int]:
-    """Return the first and last key of what belongs to a run."""
+    """Return the first and last key of a run."""
     return run << SHIFT, run << SHIFT | LAST
 
 
@@ -244,15 +244,15 @@ def request_sum(run_id: str, number: int, *values: object) -> int:
 
 
 def insert_records(tx: Transaction, records: Sequence[tuple[int, int, str, bytes, bytes]]) -> None:
-    """Insert records in one statement: each statement is a race for the interpreter's lock with a busy event loop."""
+    """Insert records in one statement: each statement competes with a busy event loop for the interpreter's lock."""
     for start in range(0, len(records), 100):
         some = records[start : start + 100]
         rows = ",".join(("(?,?,?,?,?)",) * len(some))
-        tx.cursor.execute(f"INSERT INTO record VALUES {rows}", [value for record in some for value in record])  # noqa: S608  no text in it but our own
+        tx.cursor.execute(f"INSERT INTO record VALUES {rows}", [value for record in some for value in record])  # noqa: S608  only our own text
 
 
 def drop(tx: Transaction, row: RunRow) -> None:
-    """Delete a run with all that belongs to it."""
+    """Delete a run with all its rows."""
     tx.cursor.execute("DELETE FROM record WHERE key BETWEEN ? AND ?", span(row.id))
     tx.cursor.execute("DELETE FROM request WHERE key BETWEEN ? AND ?", span(row.id))
     tx.cursor.execute("DELETE FROM blob_use WHERE run=?", (row.id,))

@@ -1,9 +1,9 @@
-"""The one thread that writes: it takes whatever waits, commits it together, then tells each who asked (`writing`).
+"""The one thread that writes: it takes all queued jobs, commits them together, then reports each outcome.
 
-One sync makes all of a batch durable (group commit), which is what makes synchronous=FULL cheap. A job that is
-refused (Fenced, Held, RunExists, RunUnknown) has changed nothing, so its batch goes on. Anything that makes the
-connection doubtful poisons the writer for good: `down` says why, nothing is tried again, least of all a sync,
-which may report success for pages that the kernel has dropped already.
+One sync makes a whole batch durable (group commit), which makes synchronous=FULL cheap. A refused job (Fenced, Held,
+RunExists, RunUnknown) has changed nothing, so its batch continues. An error that makes the connection doubtful
+poisons the writer permanently: `down` has the reason, and nothing is retried, least of all a sync, which may report
+success for pages that the kernel has already dropped.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.high_water import HighWaterMark
 from orchestrator.journal.sqlite.mark import HighWater
 from orchestrator.journal.sqlite.proof import close
-from orchestrator.journal.writer_thread import DeferredWork, Job, Outcome, WriterThread
+from orchestrator.journal.writer_thread import DeferredWork, Outcome, WriterJob, WriterThread
 from orchestrator.kernel.journal import Lease
 
 CHECKPOINT_PAGES = 1000
-"""Length of the write-ahead log from which it is copied back. By us and not by SQLite, which would swallow errors."""
+"""Length of the write-ahead log that triggers a checkpoint. We run it, because SQLite would swallow errors."""
 
 _AGAIN = 1.0
-"""Seconds between two attempts to give back runs that are owed."""
+"""Seconds between two attempts to release runs that are owed."""
 
 
 class Transaction:
-    """What a job works with: a cursor, and where each lease stands within this batch."""
+    """The tools of a job: a cursor, and the position of each lease within this batch."""
 
     __slots__ = ("_moved", "cursor", "high_water")
 
     def __init__(self, cursor: apsw.Cursor) -> None:
         self.cursor = cursor
         self.high_water: HighWater | None = None
-        """Where a run that the last job changed stands after it."""
+        """The position of a run after the last job changed it."""
         self._moved: dict[int, tuple[Lease, int, str]] = {}
 
     def position(self, lease: Lease) -> tuple[int, str]:
-        """Return seq and head of a lease, earlier appends of this batch included."""
+        """Return seq and head of a lease, with the earlier appends of this batch."""
         moved = self._moved.get(id(lease))
         return (lease.seq, lease.head) if moved is None else moved[1:]
 
     def move(self, lease: Lease, seq: int, head: str) -> None:
-        """Move a lease on, once this is committed."""
+        """Advance a lease once the batch is committed."""
         self._moved[id(lease)] = lease, seq, head
 
     def landed(self) -> None:
-        """It is committed."""
+        """Advance the leases after the commit."""
         for lease, seq, head in self._moved.values():
             lease.seq, lease.head = seq, head
 
 
-class Writer(WriterThread[Transaction]):
+class SqliteWriter(WriterThread[Transaction]):
     """Owns the writing connection from its start on. `poison` may be called from any thread."""
 
     def __init__(
@@ -73,27 +73,27 @@ class Writer(WriterThread[Transaction]):
         super().__init__(limit=limit, name=name, noun=noun)
         self._mark = mark
         self._heartbeat = heartbeat
-        """Renews the lease if that is due; returns in how many seconds it is due again."""
+        """Renews the lease if that is due; returns the seconds until it is due again."""
         self.poisoned = False
         """The connection is doubtful: it is not synced again, not even when it is closed."""
         self._db = db
         self._explain = explain
         self._due = 0.0
-        """When runs that are owed may be given back, at the earliest (monotonic)."""
+        """Earliest time to release runs that are owed (monotonic)."""
         self._pages = 0
-        """In the write-ahead log, as SQLite told after the last commit."""
+        """Pages in the write-ahead log, as SQLite reported after the last commit."""
         db.set_wal_hook(self._note_pages)
         self.start()
 
     def poison(self, why: BaseException) -> JournalError:
-        """Refuse everything from now on; from any thread. Return the reason."""
+        """Refuse everything from now on, from any thread, and return the reason."""
         if self.down is None:
             self.down = self._explain(why)
             self.poisoned = True
             self._end()
         return self.down
 
-    def _commit(self, jobs: Sequence[Job[Transaction, Any]]) -> None:
+    def _commit(self, jobs: Sequence[WriterJob[Transaction, Any]]) -> None:
         try:
             outcomes = self._transact(jobs)
         except TRANSIENT as error:
@@ -105,7 +105,7 @@ class Writer(WriterThread[Transaction]):
                     self._fail((job,), self._explain(error))
         except FAULTS as error:
             self._fail(jobs, self.poison(error))
-        except Exception as error:  # noqa: BLE001  a job that cannot be carried out must not take others with it
+        except Exception as error:  # noqa: BLE001  a job that fails must not fail the others
             self._one_by_one(jobs, error)
         else:
             self._deliver(outcomes)
@@ -123,7 +123,7 @@ class Writer(WriterThread[Transaction]):
         owed, self._owed = self._owed, []
         self._commit(owed)
 
-    def _transact(self, jobs: Sequence[Job[Transaction, Any]]) -> list[Outcome]:
+    def _transact(self, jobs: Sequence[WriterJob[Transaction, Any]]) -> list[Outcome]:
         if self._mark is not None:
             self._mark.begin(self._db)
         for job in jobs:
@@ -163,19 +163,19 @@ class Writer(WriterThread[Transaction]):
     def _close(self) -> None:
         with contextlib.suppress(apsw.Error):
             self._db.set_wal_hook(None)
-            if self.poisoned:  # the last connection to close would checkpoint, that is: sync once more
+            if self.poisoned:  # the last connection to close would checkpoint, and so sync once more
                 self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 self._db.close(force=True)
                 return
         if self._mark is not None:
             with contextlib.suppress(
                 apsw.Error, OSError, Corrupt
-            ):  # the next one to open it closes it as well
+            ):  # the next process that opens it closes it too
                 self._mark.end(self._db)
         close(self._db)
 
 
-def _attempt(job: Job[Transaction, Any], transaction: Transaction) -> Outcome:
+def _attempt(job: WriterJob[Transaction, Any], transaction: Transaction) -> Outcome:
     try:
         return job, job.work(transaction), None
     except RunError as refused:

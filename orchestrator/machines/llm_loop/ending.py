@@ -1,4 +1,4 @@
-"""How a run of the loop ended: one table from terminal state, error and verdict to outcome and reason."""
+"""Outcome and reason of a run of the loop, from terminal state, error and verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.errors import (
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.run import Run
 from orchestrator.machines.failing import completed, reason_of
-from orchestrator.machines.llm_loop.model import LoopContext, State
+from orchestrator.machines.llm_loop.model import LoopContext, LoopState
 from orchestrator_guards import Verdict
 
 BUDGET_OF = {
@@ -38,7 +38,7 @@ STALL_OF = {"no_progress": "stalled", "repeated_success": "repeated_success"}
 def ending(run: Run[LoopContext, Any]) -> Ending:
     """Return outcome and reason of a run in a terminal state."""
     ctx, error = run.ctx, run.error
-    if run.state == State.FINALIZE and error is None:
+    if run.state == LoopState.FINALIZE and error is None:
         if ctx.wrapping_up and ctx.verdict is not None:
             end = _of_verdict(ctx.verdict)
             return end if end.outcome is Outcome.FAILED else Ending(Outcome.PARTIAL, end.reason)
@@ -54,15 +54,15 @@ def ending(run: Run[LoopContext, Any]) -> Ending:
 
 
 def refusal(run: Run[LoopContext, Any]) -> Verdict | None:
-    """Return the refusal that ended a run early, if one did; a guard on an edge that a host added counts too.
+    """Return the refusal that ended a run early, if any. Guards on a host's own edges count too.
 
-    A run that failed while it wrapped up ended by the limit it wrapped up for. A hook that fails after the end
+    A run that failed during wrap-up ended by the limit that started the wrap-up. A hook that fails after the end
     changes nothing.
     """
     ctx, error = run.ctx, run.error
     if isinstance(error, LimitReached | Refused) and _is_limit(error.verdict):
         return error.verdict
-    ran_out = run.failure is None or run.failure.state == State.TERMINATE_ERROR
+    ran_out = run.failure is None or run.failure.state == LoopState.TERMINATE_ERROR
     return ctx.verdict if ctx.wrapping_up or ran_out else None
 
 
@@ -75,4 +75,4 @@ def _of_verdict(verdict: Verdict) -> Ending:
         return Ending(Outcome.NO_PROGRESS, STALL_OF[verdict.guard])
     if verdict.guard in BUDGET_OF:
         return Ending(Outcome.BUDGET_EXCEEDED, BUDGET_OF[verdict.guard])
-    return Ending(Outcome.FAILED, "policy_stop")  # a guard of a host's own, under a name of its own
+    return Ending(Outcome.FAILED, "policy_stop")  # a host's own guard with its own name

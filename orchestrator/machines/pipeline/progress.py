@@ -1,4 +1,4 @@
-"""What a finished stage changes in the context: once as it happens, and again from its record after a crash. Pure."""
+"""Changes of the context by a finished stage, both when it finishes and when its record is restored. Pure."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any, TypeAlias
 from orchestrator.machines.pipeline.model import (
     MADE,
     Attempt,
-    Done,
     Evaluation,
     Implementation,
     Issue,
+    OrchestrationState,
     PipelineContext,
     Plan,
     Severity,
-    State,
+    StageResult,
     Validation,
 )
 
 Made: TypeAlias = Plan | Validation | Implementation | Evaluation
-"""What a stage gives."""
+"""The result of a stage."""
 
 
-def take(ctx: PipelineContext, done: Done, made: Made | None) -> None:
-    """Take what came of a stage; None where it raised. A new plan makes void what was made of the one before."""
+def take(ctx: PipelineContext, done: StageResult, made: Made | None) -> None:
+    """Apply the result of a stage, None if it raised. A new plan invalidates the results for the previous one."""
     ctx.done = done
     ctx.tokens += done.tokens
     match made:
@@ -41,7 +41,7 @@ def take(ctx: PipelineContext, done: Done, made: Made | None) -> None:
 
 
 def amended(ctx: PipelineContext) -> dict[str, Any]:
-    """Return what hooks put in the place of what the stages gave, as plain data; it counts as recorded then."""
+    """Return the results that hooks replaced, as plain data, and count them as recorded."""
     present = _present(ctx)
     changed = zip(MADE, present, ctx.recorded, strict=True)
     found = {name: now and plain(now) for name, now, before in changed if now is not before}
@@ -50,7 +50,7 @@ def amended(ctx: PipelineContext) -> dict[str, Any]:
 
 
 def amend(ctx: PipelineContext, body: Mapping[str, Any]) -> None:
-    """Take what `amended` told."""
+    """Apply the result of `amended`."""
     for name, made in body.items():
         tokens = getattr(getattr(ctx, name), "tokens", 0)
         setattr(ctx, name, made and _made(_STAGE_OF[name], made, tokens))
@@ -69,9 +69,9 @@ def _compare(ctx: PipelineContext, judged: Evaluation) -> None:
     ctx.best = Attempt(judged.score, plan, content, ctx.iteration, ctx.refinements, judged)
 
 
-def record(stage: State, ctx: PipelineContext, made: Made | None) -> dict[str, Any]:
-    """Return the body of the `stage` record of what came of a stage last: plain data."""
-    done = ctx.done or Done(0)
+def record(stage: OrchestrationState, ctx: PipelineContext, made: Made | None) -> dict[str, Any]:
+    """Return the body of the `stage` record for the last result of a stage: plain data."""
+    done = ctx.done or StageResult(0)
     body: dict[str, Any] = {"seq": done.seq, "state": stage.value, "tokens": done.tokens}
     if made is None:
         return body | {"error": done.error}
@@ -79,16 +79,18 @@ def record(stage: State, ctx: PipelineContext, made: Made | None) -> dict[str, A
 
 
 def replay(ctx: PipelineContext, body: Mapping[str, Any]) -> None:
-    """Take what a `stage` record says, as it was taken then; its counters are those of that time."""
+    """Apply a `stage` record with the counters of that time."""
     now = ctx.iteration, ctx.refinements
     ctx.iteration, ctx.refinements = body.get("counts", now)
-    made = None if "made" not in body else _made(State(body["state"]), body["made"], body["tokens"])
-    take(ctx, Done(body["seq"], body["tokens"], body.get("error", "")), made)
+    made = (
+        None if "made" not in body else _made(OrchestrationState(body["state"]), body["made"], body["tokens"])
+    )
+    take(ctx, StageResult(body["seq"], body["tokens"], body.get("error", "")), made)
     ctx.iteration, ctx.refinements = now
 
 
 def plain(made: Made) -> dict[str, Any]:
-    """Return what a stage gave as JSON types."""
+    """Return the result of a stage as JSON types."""
     match made:
         case Validation():
             return {"issues": [[issue.severity.value, issue.message, issue.where] for issue in made.issues]}
@@ -98,18 +100,27 @@ def plain(made: Made) -> dict[str, Any]:
             return {"content": made.content}
 
 
-def _made(stage: State, body: Mapping[str, Any], tokens: int) -> Made:
+def _made(stage: OrchestrationState, body: Mapping[str, Any], tokens: int) -> Made:
     match stage:
-        case State.PLANNING:
+        case OrchestrationState.PLANNING:
             return Plan(body["content"], tokens)
-        case State.VALIDATING:
+        case OrchestrationState.VALIDATING:
             return Validation(tuple(Issue(Severity(level), *rest) for level, *rest in body["issues"]), tokens)
-        case State.IMPLEMENTING:
+        case OrchestrationState.IMPLEMENTING:
             return Implementation(body["content"], tokens)
         case _:
             return Evaluation(body["score"], body["categories"], body["comments"], tokens)
 
 
 _STAGE_OF = dict(
-    zip(MADE, (State.PLANNING, State.VALIDATING, State.IMPLEMENTING, State.JUDGING), strict=True)
+    zip(
+        MADE,
+        (
+            OrchestrationState.PLANNING,
+            OrchestrationState.VALIDATING,
+            OrchestrationState.IMPLEMENTING,
+            OrchestrationState.JUDGING,
+        ),
+        strict=True,
+    )
 )

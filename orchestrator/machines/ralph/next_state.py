@@ -1,6 +1,6 @@
-"""`next_state(state, event)`: seed 002's function, pure. It asks the same table, guards and changes as a run does.
+"""`next_state(state, event)`: a pure function with the same graph, guards and context changes as a run.
 
-What the seed's pseudocode does beside returning a state (invoking agents, writing progress.md) is the hooks' work.
+Side effects (calling agents, writing progress.md) are the work of the hooks.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import (
     TRIGGERS,
-    Event,
     OrchestratorState,
     RalphContext,
-    Standing,
-    State,
+    RalphEvent,
+    RalphState,
+    TaskCounts,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RalphEvent:
-    """The seed's event. `type` is one of its triggers: session_resolved, task_selected and so on."""
+class OrchestratorEvent:
+    """An input event. `type` is one of the triggers: session_resolved, task_selected and so on."""
 
     type: str
     output: AgentOutput | None = None
-    """Of planner_completed, executor_completed, reviewer_completed and the two of the holistic check."""
+    """Agent output for planner_completed, executor_completed, reviewer_completed and the holistic check."""
     is_new_session: bool = True
-    """Of session_resolved; with `progress` where it is an old one."""
-    progress: Standing = field(default_factory=Standing)
-    """What progress.md says; of session_resolved and no_tasks_remaining."""
+    """For session_resolved; give `progress` with an old session."""
+    progress: TaskCounts = field(default_factory=TaskCounts)
+    """Counts of progress.md, for session_resolved and no_tasks_remaining."""
     task_id: str | None = None
-    """Of task_selected; of session_resolved and no_tasks_remaining, the task in review where there is one."""
+    """The task for task_selected; the task in review, if any, for session_resolved and no_tasks_remaining."""
     reports: int = 0
-    """How many reports that task has."""
+    """Number of reports of that task."""
     text: str = ""
-    """Of new_requirements and error."""
+    """Text of new_requirements and error."""
 
 
-Given: TypeAlias = RalphEvent | PlannerOutput | ExecutorOutput | ReviewerOutput | CheckerOutput
+Given: TypeAlias = OrchestratorEvent | PlannerOutput | ExecutorOutput | ReviewerOutput | CheckerOutput
 
 
 def next_state(
@@ -61,18 +61,26 @@ def next_state(
     *,
     fail_on_open_questions: bool = False,
 ) -> OrchestratorState:
-    """Return the state that follows. An agent's output may be given as it is, in place of the event that carries it.
+    """Return the next state of a session.
 
-    A limit that is used up leads to Failed, with the limit among the blockers. Raises UnknownEvent for a type that is
-    none, and InvalidEvent for one that has no edge here.
+    A used-up limit leads to Failed, with the limit among the blockers.
+
+    `event` may be the output of an agent in place of its event. `fail_on_open_questions` says whether to fail if no
+    round of questions is left.
+
+    Raises:
+        UnknownEvent: The type of the event is unknown.
+        InvalidEvent: The current state has no edge for the event.
     """
     told = (
-        event if isinstance(event, RalphEvent) else RalphEvent(type=_TYPES[type(event)](event), output=event)
+        event
+        if isinstance(event, OrchestratorEvent)
+        else OrchestratorEvent(type=_TYPES[type(event)](event), output=event)
     )
     ctx = _context(state, limits or RalphLimits(), told)
     ctx.fail_on_open_questions = fail_on_open_questions
     chosen = _chosen(ctx, state.current_state, told)
-    if chosen is None:  # a review that could not be made is asked for again: nothing moves (R7)
+    if chosen is None:  # a review that could not be made is requested again: the state does not change
         return state
     source = state.current_state
     edge = next((edge for at, one, _, edge in RALPH.rows if at is source and one is chosen), None)
@@ -81,19 +89,19 @@ def next_state(
         raise InvalidEvent(graph=RALPH.name, state=source.value, event=told.type, allowed=allowed)
     if (refusal := _refusal(edge, ctx)) is not None:
         ctx.blockers = (*ctx.blockers, refusal)
-        return _state(State.FAILED, ctx)
+        return _state(RalphState.FAILED, ctx)
     step.take(ctx, chosen, told.output)
-    if chosen is Event.ERROR and told.text:
+    if chosen is RalphEvent.ERROR and told.text:
         ctx.blockers = (*ctx.blockers, told.text)
-    return _state(State(edge.dest), ctx)
+    return _state(RalphState(edge.dest), ctx)
 
 
-def _chosen(ctx: RalphContext, state: State, told: RalphEvent) -> Event | None:
+def _chosen(ctx: RalphContext, state: RalphState, told: OrchestratorEvent) -> RalphEvent | None:
     match told.type, told.output:
         case "session_resolved", _:
             return _in_review(ctx, told, step.resolved(ctx, told.progress))
         case "planner_completed", PlannerOutput() as output:
-            return step.planned(ctx, output) or Event.PLANNER_COMPLETED
+            return step.planned(ctx, output) or RalphEvent.PLANNER_COMPLETED
         case "no_tasks_remaining", _:
             return _in_review(ctx, told, step.next_work(told.progress))
         case "task_selected", _:
@@ -103,16 +111,16 @@ def _chosen(ctx: RalphContext, state: State, told: RalphEvent) -> Event | None:
         case "reviewer_completed", ReviewerOutput() as output:
             return None if output.status is ReviewerStatus.ERROR else step.reviewed(ctx, output)
     try:
-        return Event(told.type)
+        return RalphEvent(told.type)
     except ValueError:
         raise UnknownEvent(
             graph=RALPH.name, state=state.value, event=told.type, known=sorted({*TRIGGERS.values()})
         ) from None
 
 
-def _in_review(ctx: RalphContext, told: RalphEvent, event: Event) -> Event:
-    """Take the task that waits for its review into the hand, where one does."""
-    if event in {Event.REVIEW_RESUMED, Event.REVIEW_PENDING} and told.task_id is not None:
+def _in_review(ctx: RalphContext, told: OrchestratorEvent, event: RalphEvent) -> RalphEvent:
+    """Make the task that waits for its review the current one, if there is one."""
+    if event in {RalphEvent.REVIEW_RESUMED, RalphEvent.REVIEW_PENDING} and told.task_id is not None:
         ctx.current_task_id, ctx.attempt = told.task_id, max(1, told.reports)
     return event
 
@@ -122,10 +130,10 @@ def _refusal(edge: Edge, ctx: RalphContext) -> str | None:
     if verdict:
         return None
     explain = getattr(verdict, "explain", None)
-    return str(explain()) if explain is not None else "nobody asks for anything new"
+    return str(explain()) if explain is not None else "there is no new request"
 
 
-def _context(state: OrchestratorState, limits: RalphLimits, told: RalphEvent) -> RalphContext:
+def _context(state: OrchestratorState, limits: RalphLimits, told: OrchestratorEvent) -> RalphContext:
     return RalphContext(
         session_id=state.session_id,
         session_path=state.session_path,
@@ -140,7 +148,7 @@ def _context(state: OrchestratorState, limits: RalphLimits, told: RalphEvent) ->
     )
 
 
-def _state(current: State, ctx: RalphContext) -> OrchestratorState:
+def _state(current: RalphState, ctx: RalphContext) -> OrchestratorState:
     return OrchestratorState(
         current_state=current,
         session_id=ctx.session_id,
@@ -159,4 +167,4 @@ _TYPES: Mapping[type[AgentOutput], Callable[[Any], str]] = {
     ReviewerOutput: lambda _: "reviewer_completed",
     CheckerOutput: lambda output: "holistic_check_passed" if output.passed else "holistic_check_failed",
 }
-"""Kind of output -> its trigger."""
+"""Type of output -> its trigger."""

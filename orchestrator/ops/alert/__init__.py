@@ -17,4 +17,4 @@ GROUPS: dict[str, tuple[Alert, ...]] = {
 """Name of the group in the rule file -> its alerts."""
 
 NAMES = tuple(dict.fromkeys(alert.full_name for alert in ALERTS))
-"""Each name once: as many runbooks."""
+"""Each name once: there are as many runbooks."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.ops.rule import Alert, Severity
+from orchestrator.ops.rule import Alert, AlertSeverity
 
 PROCESS_ALERTS = (
     Alert(
         name="QueueSaturated",
-        severity=Severity.WARNING,
-        # By process: the machines that one engine runs share its slots.
+        severity=AlertSeverity.WARNING,
+        # By process: the machines of one engine share its slots.
         expr=(
             "(sum without (machine, state) (orchestrator_runs_active)\n"
             "  >= max without (machine) (orchestrator_run_slots))\n"
@@ -20,7 +20,7 @@ PROCESS_ALERTS = (
     ),
     Alert(
         name="QueueWaitHigh",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             "histogram_quantile(0.95,"
             " sum without (instance) (rate(orchestrator_run_queue_wait_seconds_bucket[10m])))"
@@ -34,7 +34,7 @@ PROCESS_ALERTS = (
     ),
     Alert(
         name="JournalWritesFailing",
-        severity=Severity.CRITICAL,
+        severity=AlertSeverity.CRITICAL,
         expr="sum without (reason) (increase(orchestrator_journal_write_failures_total[5m])) > 0",
         wait="1m",
         keep="10m",
@@ -46,7 +46,7 @@ PROCESS_ALERTS = (
     ),
     Alert(
         name="JournalSlow",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             "histogram_quantile(0.99, sum without (instance)"
             ' (rate(orchestrator_journal_write_duration_seconds_bucket{operation="append"}[10m])))'
@@ -63,8 +63,8 @@ PROCESS_ALERTS = (
     ),
     Alert(
         name="JournalGrowing",
-        severity=Severity.WARNING,
-        # Over a while, not at an instant: a scrape that is missed must not make half an hour begin anew.
+        severity=AlertSeverity.WARNING,
+        # Over a period, not at an instant: a missed scrape must not restart the half hour.
         expr=(
             "last_over_time(orchestrator_journal_bytes[15m]) > <journal_size>\n"
             "and predict_linear(orchestrator_journal_bytes[6h], <journal_horizon_s>)\n"
@@ -78,8 +78,8 @@ PROCESS_ALERTS = (
     ),
     Alert(
         name="EventLoopLagHigh",
-        severity=Severity.WARNING,
-        # One block of minutes is one late wake-up among thousands: the share does not see it, the watchdog does.
+        severity=AlertSeverity.WARNING,
+        # One block of minutes is one late wake-up among thousands: the share does not show it, the watchdog does.
         expr=(
             "histogram_quantile(0.99, rate(orchestrator_event_loop_lag_seconds_bucket[5m])) > <loop_lag>\n"
             "or increase(orchestrator_event_loop_blocked_total[10m]) > 0"
@@ -94,7 +94,7 @@ PROCESS_ALERTS = (
     ),
     Alert(
         name="TransitionOverheadHigh",
-        severity=Severity.INFO,
+        severity=AlertSeverity.INFO,
         expr=(
             "histogram_quantile(0.99,"
             " sum without (instance) (rate(orchestrator_transition_overhead_seconds_bucket[10m])))"
@@ -109,7 +109,7 @@ PROCESS_ALERTS = (
     ),
     Alert(
         name="TelemetryDegraded",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             "sum without (component) (increase(orchestrator_telemetry_errors_total[10m])) > 0\n"
             "or increase(orchestrator_log_records_dropped_total[10m]) > 0\n"
@@ -125,7 +125,7 @@ PROCESS_ALERTS = (
     ),
     Alert(
         name="TargetDown",
-        severity=Severity.CRITICAL,
+        severity=AlertSeverity.CRITICAL,
         expr='up{job=~"orchestrator.*"} == 0',
         wait="2m",
         summary="{{ $labels.instance }} does not answer.",
@@ -135,7 +135,7 @@ PROCESS_ALERTS = (
     ),
     Alert(
         name="MetricsAbsent",
-        severity=Severity.CRITICAL,
+        severity=AlertSeverity.CRITICAL,
         expr="absent(orchestrator_build_info)",
         wait="5m",
         summary="No orchestrator is seen at all.",
@@ -143,7 +143,7 @@ PROCESS_ALERTS = (
     ),
     Alert(
         name="Watchdog",
-        severity=Severity.NONE,
+        severity=AlertSeverity.NONE,
         expr="vector(1)",
         summary="The alert path works.",
         description="This alert always fires. When its receiver hears nothing, alerts do not arrive.",

@@ -1,10 +1,10 @@
-"""Alerts about runs: they fail, hang, wait, or are cut off."""
+"""Alerts about runs: they fail, hang, wait, or are interrupted."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from orchestrator.ops.rule import Alert, Severity
+from orchestrator.ops.rule import Alert, AlertSeverity
 
 _NOT_UNDONE = 'orchestrator_rollbacks_total{outcome="failed"}'
 _RATIO = "machine:orchestrator_runs_failed_per_runs:ratio_rate"
@@ -13,7 +13,7 @@ _RATIO = "machine:orchestrator_runs_failed_per_runs:ratio_rate"
 class Burn(NamedTuple):
     """One pair of windows. A burn of 1 uses up the error budget of 30 days in 30 days."""
 
-    severity: Severity
+    severity: AlertSeverity
     long: str
     short: str
     factor: float
@@ -21,10 +21,10 @@ class Burn(NamedTuple):
 
 
 BURNS = (
-    Burn(Severity.CRITICAL, "1h", "5m", 14.4, "2m"),  # 2 % of the budget in an hour
-    Burn(Severity.CRITICAL, "6h", "30m", 6, "15m"),  # 5 % in six hours
-    Burn(Severity.WARNING, "1d", "2h", 3, "1h"),  # 10 % in a day
-    Burn(Severity.WARNING, "3d", "6h", 1, "3h"),  # 10 % in three days
+    Burn(AlertSeverity.CRITICAL, "1h", "5m", 14.4, "2m"),  # 2 % of the budget in an hour
+    Burn(AlertSeverity.CRITICAL, "6h", "30m", 6, "15m"),  # 5 % in six hours
+    Burn(AlertSeverity.WARNING, "1d", "2h", 3, "1h"),  # 10 % in a day
+    Burn(AlertSeverity.WARNING, "3d", "6h", 1, "3h"),  # 10 % in three days
 )
 
 
@@ -54,7 +54,7 @@ RUN_ALERTS = (
     *(_burn(burn) for burn in BURNS),
     Alert(
         name="RunStuck",
-        severity=Severity.CRITICAL,
+        severity=AlertSeverity.CRITICAL,
         expr=(
             "(time() - orchestrator_oldest_run_state_entered_timestamp_seconds)\n"
             "> on (job, instance, machine, state) (<stuck_factor> * orchestrator_state_timeout_seconds)"
@@ -69,7 +69,7 @@ RUN_ALERTS = (
     ),
     Alert(
         name="RunAgingWithoutTimeout",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             "(time() - orchestrator_oldest_run_state_entered_timestamp_seconds > <run_age_s>)\n"
             "unless on (job, instance, machine, state) orchestrator_state_timeout_seconds"
@@ -83,7 +83,7 @@ RUN_ALERTS = (
     ),
     Alert(
         name="RunOverdue",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             "(time() - orchestrator_oldest_run_started_timestamp_seconds)\n"
             "> on (job, instance, machine) (<overdue_factor> * orchestrator_run_timeout_seconds)"
@@ -97,7 +97,7 @@ RUN_ALERTS = (
     ),
     Alert(
         name="EngineStalled",
-        severity=Severity.CRITICAL,
+        severity=AlertSeverity.CRITICAL,
         expr=(
             "((time() - orchestrator_last_transition_timestamp_seconds)\n"
             "  > on (job, instance, machine)"
@@ -113,7 +113,7 @@ RUN_ALERTS = (
     ),
     Alert(
         name="ApprovalWaiting",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             "time() - min without (instance)"
             ' (orchestrator_oldest_parked_timestamp_seconds{reason=~"approval|unknown_effect|undo_failed|questions"})\n'
@@ -128,7 +128,7 @@ RUN_ALERTS = (
     ),
     Alert(
         name="RecoveryLoop",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         # Not increase(recoveries): a process recovers before its first scrape, and one deployment recovers everything.
         expr=(
             "(sum without (outcome) (orchestrator_recoveries_total) > 0\n"
@@ -145,7 +145,7 @@ RUN_ALERTS = (
     ),
     Alert(
         name="RunsOrphaned",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr='orchestrator_journal_runs{status="orphaned"} > 0',
         wait="15m",
         keep="5m",
@@ -157,7 +157,7 @@ RUN_ALERTS = (
     ),
     Alert(
         name="RollbackFailed",
-        severity=Severity.CRITICAL,
+        severity=AlertSeverity.CRITICAL,
         # A rollback after a crash may fail before the process is scraped: increase() does not see a first value.
         expr=(
             f"sum without (instance) (increase({_NOT_UNDONE}[15m]) > 0\n"
@@ -172,7 +172,7 @@ RUN_ALERTS = (
     ),
     Alert(
         name="BudgetExceededHigh",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             "(sum without (instance, outcome, reason)"
             ' (rate(orchestrator_runs_completed_total{outcome="budget_exceeded"}[30m]))\n'
@@ -190,7 +190,7 @@ RUN_ALERTS = (
     ),
     Alert(
         name="BudgetHeadroomLow",
-        severity=Severity.INFO,
+        severity=AlertSeverity.INFO,
         expr=(
             "(1 - sum without (instance, le)"
             ' (rate(orchestrator_budget_consumed_ratio_bucket{le="0.9"}[1h]))\n'
@@ -206,7 +206,7 @@ RUN_ALERTS = (
     ),
     Alert(
         name="TokenBurnAnomaly",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             "machine:orchestrator_llm_tokens:rate15m > <least_tokens>\n"
             "and machine:orchestrator_llm_tokens:rate15m\n"

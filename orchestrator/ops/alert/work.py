@@ -1,8 +1,8 @@
-"""Alerts about what runs are made of: transitions, guards, retries, models, tools."""
+"""Alerts about the parts of runs: transitions, guards, retries, models, tools."""
 
 from __future__ import annotations
 
-from orchestrator.ops.rule import Alert, Severity
+from orchestrator.ops.rule import Alert, AlertSeverity
 
 _FAILED = (
     "sum without (instance, from_state, event, reason)"
@@ -10,12 +10,12 @@ _FAILED = (
 )
 _DONE = "sum without (instance, from_state, event, to_state) (rate(orchestrator_transitions_total[5m]))"
 _UNDECLARED = 'orchestrator_transition_failures_total{reason=~"undeclared_edge|unknown_event"}'
-_REGISTERED = 'tool!="_unregistered"'  # names that a model makes up have an alert of their own
+_REGISTERED = 'tool!="_unregistered"'  # names that a model invents have an alert of their own
 
 WORK_ALERTS = (
     Alert(
         name="TransitionFailureRatioHigh",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             f"({_FAILED}\n  / ({_FAILED}\n    + {_DONE})) > <failed_events>\n"
             f"and ({_FAILED} + {_DONE}) > <least_rate>"
@@ -29,7 +29,7 @@ WORK_ALERTS = (
     ),
     Alert(
         name="UndeclaredTransition",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         # Such a series appears with its first event, and increase() does not see a first value: hence the second arm.
         expr=(f"increase({_UNDECLARED}[15m]) > 0\nor ({_UNDECLARED} > 0\n  unless {_UNDECLARED} offset 15m)"),
         keep="15m",
@@ -41,7 +41,7 @@ WORK_ALERTS = (
     ),
     Alert(
         name="GuardErrors",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr='sum without (instance) (increase(orchestrator_guard_evaluations_total{result="error"}[10m])) > 0',
         keep="10m",
         summary="Guard {{ $labels.guard }} of {{ $labels.machine }} raised.",
@@ -52,7 +52,7 @@ WORK_ALERTS = (
     ),
     Alert(
         name="RetryStorm",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             "(sum without (instance, reason) (rate(orchestrator_retries_total[5m]))\n"
             "  / sum without (instance) (rate(orchestrator_attempts_total[5m]))) > <retries>\n"
@@ -65,7 +65,7 @@ WORK_ALERTS = (
     ),
     Alert(
         name="RetriesExhausted",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             "(sum without (instance) (rate(orchestrator_retries_exhausted_total[10m]))\n"
             "  / sum without (instance) (rate(orchestrator_attempts_total[10m]))) > <given_up>\n"
@@ -80,7 +80,7 @@ WORK_ALERTS = (
     ),
     Alert(
         name="ToolErrorRatioHigh",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             "(sum without (instance, outcome)"
             f' (rate(orchestrator_tool_calls_total{{outcome=~"error|timeout", {_REGISTERED}}}[10m]))\n'
@@ -94,7 +94,7 @@ WORK_ALERTS = (
     ),
     Alert(
         name="UnregisteredToolCalls",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             "(sum without (instance, outcome, tool)"
             ' (rate(orchestrator_tool_calls_total{tool="_unregistered"}[15m]))\n'
@@ -108,7 +108,7 @@ WORK_ALERTS = (
     ),
     Alert(
         name="LLMErrorRatioHigh",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             "(sum without (instance, outcome)"
             ' (rate(orchestrator_llm_requests_total{outcome!~"ok|cancelled"}[5m]))\n'
@@ -125,7 +125,7 @@ WORK_ALERTS = (
     ),
     Alert(
         name="LLMLatencyHigh",
-        severity=Severity.WARNING,
+        severity=AlertSeverity.WARNING,
         expr=(
             "histogram_quantile(0.95,"
             " sum without (instance) (rate(orchestrator_llm_request_duration_seconds_bucket[10m])))"

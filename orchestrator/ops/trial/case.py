@@ -1,4 +1,4 @@
-"""One test of an alert: what Prometheus has scraped, and which alerts fire then, with the words people read."""
+"""One test of an alert: the scraped series, and the alerts that fire then, with their texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VALUE = re.compile(r"\{\{ \$value \|[^}]*\}\}")
 
 
 def series(name: str, values: str, **labels: str) -> tuple[str, str]:
-    """Return a series and its values, in promtool's notation: `0+6x60` is 0, then 60 times 6 more, a step each."""
+    """Return a series and its values, in promtool's notation: `0+6x60` is 0, then 60 increments of 6, one per step."""
     whole = {"job": JOB, "instance": INSTANCE} | labels
     return _selector(name, whole), values
 
@@ -43,21 +43,21 @@ def _selector(name: str, labels: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One alert that fires: its labels without those of the rule, and how its value reads in the description."""
+    """One firing alert: its labels without those of the rule, and its value in the description."""
 
     labels: Mapping[str, str]
     value: str = ""
     rule: int = 0
-    """Which of the rules of that name."""
+    """Index among the rules of that name."""
 
 
 def firing(value: str = "", /, **labels: str) -> Firing:
-    """Return an alert of our job, with these labels beside."""
+    """Return an alert of our job with additional labels."""
     return Firing({"job": JOB} | labels, value)
 
 
 def firing_there(value: str = "", /, **labels: str) -> Firing:
-    """Return an alert whose expression keeps instances apart."""
+    """Return an alert whose expression distinguishes instances."""
     return firing(value, instance=INSTANCE, **labels)
 
 
@@ -67,16 +67,16 @@ NOWHERE = Firing({})
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test. `title` says why it must fire, or must not."""
+    """One test. `title` gives the reason why it must fire, or must not."""
 
     alert: str
-    """Without the prefix."""
+    """Name without the prefix."""
     title: str
     series: Sequence[tuple[str, str]]
     at: str
     fires: Sequence[Firing] = ()
     step: str = "1m"
-    """Between samples and between evaluations. Days in minutes would take minutes to test."""
+    """Between samples and between evaluations. Days in steps of minutes would take minutes to test."""
 
 
 def rules_of(name: str) -> list[Alert]:
@@ -103,7 +103,7 @@ def group_data(case: Case, profile: Profile) -> dict[str, Any]:
 def unit_tests(cases: Iterable[Case], groups: Mapping[str, str], profile: Profile) -> dict[str, Any]:
     """Return a file of promtool's unit tests, all of one step. `groups` are those of the rule files: name -> file.
 
-    promtool evaluates groups in any order unless told: alerts must come after what they read was recorded.
+    promtool evaluates groups in any order without an instruction: alerts must follow the records that they read.
     """
     chosen = list(cases)
     (step,) = {case.step for case in chosen}
@@ -123,5 +123,5 @@ def _expected(name: str, fired: Firing, profile: Profile) -> dict[str, Any]:
 
 
 def _rendered(text: str, fired: Firing) -> str:
-    """Return an annotation as Prometheus writes it. Raises KeyError for a label that the alert does not keep."""
+    """Return an annotation as Prometheus renders it. Raises KeyError for a label that the alert does not have."""
     return _VALUE.sub(fired.value, _LABEL.sub(lambda found: fired.labels[found[1]], text))

@@ -10,7 +10,7 @@ _APPEND = {"backend": "sqlite", "operation": "append"}
 
 
 def load(active: str, queued: str) -> list[tuple[str, str]]:
-    """Return runs of two machines on the four slots of one engine, and those that wait."""
+    """Return the runs of two machines on the four slots of one engine, and the queued ones."""
     return [
         series("orchestrator_runs_active", active, state="await_llm", **_LOOP),
         series("orchestrator_runs_active", "1x60", state="process_tools", machine="pipeline"),
@@ -21,7 +21,7 @@ def load(active: str, queued: str) -> list[tuple[str, str]]:
 
 
 def journal(values: str, reason: str = "io") -> tuple[str, str]:
-    """Return writes that failed."""
+    """Return failed writes."""
     return series("orchestrator_journal_write_failures_total", values, reason=reason, **_SQLITE)
 
 

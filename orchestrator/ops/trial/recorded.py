@@ -1,4 +1,4 @@
-"""Cases of recorded expressions: what Prometheus has scraped, and the value that is recorded then."""
+"""Cases of recorded expressions: the scraped series, and the recorded value."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def in_journal(values: str, status: str = "orphaned") -> tuple[str, str]:
 
 
 def rolled_back(values: str, outcome: str = "failed") -> tuple[str, str]:
-    """Return effects that were to be taken back."""
+    """Return rollbacks of effects."""
     return series("orchestrator_rollbacks_total", values, machine="llm_loop", outcome=outcome)
 
 

@@ -6,24 +6,25 @@
 
     McpServer.http("https://tools.example/mcp", headers={"Authorization": token})
 
-What a server says is untrusted. Its tools are fixed when it is connected, names and descriptions are bounded and
-cleaned, and no later one is offered. Arguments are checked against the tool's schema before they are sent.
+The output of a server is untrusted. Its tools are fixed when it is connected, names and descriptions are bounded and
+cleaned, and no later tool is offered. Arguments are checked against the tool's schema before they are sent.
 
-A tool is disabled if it is not as it was when the host allowed it: in name, title, description, schemas or annotations.
-The host keeps `server.digests` and gives them as `pins=` to the next connection; without `pins` the first list of a
-connection is what is allowed. The tools are compared whenever the server lists them: at each new session, and before
-the next call after it announced a change (`tools/list_changed`). A call of a disabled tool is not sent.
+A tool is disabled if it differs from the version that the host allowed: in name, title, description, schemas or
+annotations. The host stores `server.digests` and passes them as `pins=` to the next connection; without `pins` the
+first list of a connection is allowed. The tools are compared whenever the server lists them: at each new session, and
+before the next call after it announced a change (`tools/list_changed`). A call of a disabled tool is not sent.
 
     McpServer.stdio("uvx", "mcp-server-git", pins=json.loads(file.read_text()))
 
-What running a tool twice would do is read from its annotations: `destructiveHint` is irreversible, else `readOnlyHint`
-is pure, else `idempotentHint` is idempotent, and whatever says nothing is irreversible. They are claims of the server:
-`effects={"name": "irreversible"}` overrules one, `effects="irreversible"` all of them.
+The annotations of a tool give its effect: `destructiveHint` means irreversible, else `readOnlyHint` means pure, else
+`idempotentHint` means idempotent; without annotations it is irreversible. They are claims of the server:
+`effects={"name": "irreversible"}` overrides one, `effects="irreversible"` all of them.
 
-A session that is lost is opened again at most once for each call. A call that was under way when it was lost may have
-run: it is sent again only where the tool is pure or idempotent, else the model reads that nobody knows. Resending by
-the text or code of the loss was rejected: a proxy says the same for a call that ran and for one that did not. A server
-that left a call without an answer is asked for its tools before the next one, and replaced if it gives none.
+A lost session is opened again at most once for each call. A call that was in flight when the session was lost may
+have run: it is sent again only if the tool is pure or idempotent, else the model reads that its outcome is unknown. A
+resend by the text or code of the loss was rejected: a proxy reports the same for a call that ran and for one that did
+not. If a server left a call without an answer, it is asked for its tools before the next call, and replaced if it
+does not answer.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.llm.json_schema import UnusablePattern
 from orchestrator.providers.mcp.answer import SessionLost, ToolDisabled, text_of
 from orchestrator.providers.mcp.offer import ServerTool, clean, declared, digest_of
-from orchestrator.providers.mcp.session import Session, SessionPool, Unreachable
+from orchestrator.providers.mcp.session import McpSession, SessionPool, Unreachable
 from orchestrator.providers.mcp.transport import Http, Stdio
 from orchestrator.providers.size_limit import DEFAULT_BYTES, check_limit
 from orchestrator.tools.spec import Effect, ToolContext, ToolSpec
@@ -57,43 +58,50 @@ _log = logging.getLogger("orchestrator.mcp")
 
 _NAME_CHARS = 64
 _GRACE = 1.0
-"""Seconds by which the SDK's own read timeout is later than the tool's, so that only one of them speaks."""
+"""Seconds by which the SDK's own read timeout is later than the tool's, so that only one of them fires."""
 
 Texts: TypeAlias = Mapping[str, str | SecretStr]
 
 
 class McpOptions(TypedDict, total=False):
-    """What both kinds of server take. Times are seconds."""
+    """Options of both kinds of server. Times are seconds."""
 
     name: str
-    """How errors and log lines call the server; the command or the host, if not given."""
+    """Name of the server in errors and log lines; by default the command or the host."""
     prefix: str
-    """Put before each tool's name, so that two servers do not clash."""
+    """Prefix of each tool's name, so that two servers do not clash."""
     include: Iterable[str]
-    """The only tools to offer, by the server's own names; all, if not given."""
+    """The only tools to offer, by the server's own names; by default all."""
     exclude: Iterable[str]
     """Tools not to offer, by the server's own names."""
     effects: Mapping[str, Effect] | Effect
-    """What the host knows better than the annotations: by the server's own names, or one word for all."""
+    """Effects that override the annotations: by the server's own names, or one word for all."""
     timeout: float
-    """How long one call may run; 60."""
+    """Maximum duration of one call; 60."""
     connect_timeout: float
-    """How long a server may take until its tools are known; 30."""
+    """Maximum time until a server's tools are known; 30."""
     max_result_chars: int
     """Longer results are cut and marked; 20,000, and 0 is no limit."""
     pins: Mapping[str, str]
-    """Digests of the tools that the host allowed, as `digests` returned them; the first list, if not given."""
+    """Digests of the tools that the host allowed, as `digests` returned them; by default the first list is allowed."""
     on_disabled: Callable[[str], None]
-    """Called with a sentence for each tool that is disabled; a warning is logged, if not given."""
+    """Called with a sentence for each disabled tool; by default a warning is logged."""
     max_message_bytes: int
-    """How much is read of one message, after decompression; 32 MiB, and 0 is no limit. A longer one fails its call."""
+    """Maximum bytes of one message, after decompression; 32 MiB, and 0 is no limit. A longer message fails its call."""
 
 
 class McpServer:
-    """One server. `async with` connects it, after which `tools` are its tools, and ends its session or process.
+    """One MCP server, built by `stdio`, `http` or `parse`.
 
-    Built by `stdio`, `http` or `parse`. Entering raises ConfigError with one sentence: no such command, nobody answers,
-    a tool that cannot be offered. It belongs to the event loop that entered it.
+    `async with` connects it, which sets `tools`, and at its end closes the session or process. It belongs to the
+    event loop that entered it.
+
+    Raises:
+        ConfigError: On entry: the command does not exist, the server does not answer, or a tool cannot be offered.
+
+    Example:
+        async with McpServer.stdio("uvx", "mcp-server-git", prefix="git_") as git:
+            agent = Orchestrator(llm=my_llm, tools=[*git.tools])
     """
 
     def __init__(self, transport: Stdio | Http, **options: Unpack[McpOptions]) -> None:
@@ -117,10 +125,10 @@ class McpServer:
         cwd: str | Path | None = None,
         **options: Unpack[McpOptions],
     ) -> Self:
-        """Describe a server that is a program of ours, spoken to through its standard input and output.
+        """Describe a server that is a local program, connected by its standard input and output.
 
-        It gets HOME, LOGNAME, PATH, SHELL, TERM, USER and what `env` says, nothing else of our environment. What it
-        writes to standard error goes to the logger `orchestrator.mcp`, bounded.
+        The program gets HOME, LOGNAME, PATH, SHELL, TERM, USER and the variables of `env`, and nothing else of our
+        environment. Its standard error goes to the logger `orchestrator.mcp`, bounded.
         """
         if not command.strip() or "\0" in "".join((command, *args)):
             raise ConfigError(f"{command!r} is no command that could be started")
@@ -129,7 +137,7 @@ class McpServer:
 
     @classmethod
     def http(cls, url: str, *, headers: Texts | None = None, **options: Unpack[McpOptions]) -> Self:
-        """Describe a server spoken to by streamable HTTP; redirects are followed within its origin only."""
+        """Describe a server at an address of streamable HTTP; redirects are followed within its origin only."""
         try:
             parts = urlsplit(url)
             usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -143,7 +151,7 @@ class McpServer:
 
     @classmethod
     def parse(cls, text: str, **options: Unpack[McpOptions]) -> Self:
-        """Describe a server by one text: an address that begins with http:// or https://, else a command line."""
+        """Describe a server by one text: an address that starts with http:// or https://, else a command line."""
         if text.startswith(("http://", "https://")):
             return cls.http(text, **options)
         try:
@@ -154,14 +162,14 @@ class McpServer:
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """The tools that are allowed, as they were when the server was connected. Raises ConfigError before that."""
+        """The allowed tools, as they were when the server was connected. Raises ConfigError before that."""
         if self._tools is None:
             raise ConfigError(f"MCP server {self.name!r} is not connected; use `async with` before its tools")
         return self._tools
 
     @property
     def digests(self) -> Mapping[str, str]:
-        """The digest of each tool that the server lists now, by its own names: what a host stores as `pins`."""
+        """The digest of each tool that the server lists now, by its own names: the value to store as `pins`."""
         return dict(self._digests)
 
     async def __aenter__(self) -> Self:
@@ -197,7 +205,7 @@ class McpServer:
         return tuple(spec for offer in allowed if (spec := self._spec(offer)) is not None)
 
     def _compare(self, tools: Iterable[Tool]) -> None:
-        """Disable the tools of a list that are not as they were allowed; report each that was not disabled before."""
+        """Disable the tools of a list that differ from the allowed ones; report each newly disabled one."""
         self._digests = {tool.name: digest_of(tool) for tool in tools}
         offered = {offer.theirs for offer in self._offers}
         disabled = {
@@ -223,7 +231,7 @@ class McpServer:
             _log.warning("%s", sentence)
 
     def _spec(self, offer: ServerTool) -> ToolSpec | None:
-        """Return the tool, or None, with a warning, for one whose arguments cannot be checked in linear time."""
+        """Return the tool, or None, with a warning, if its arguments cannot be checked in linear time."""
 
         async def call(context: ToolContext, /, **arguments: Any) -> str:
             return text_of(await self._call(context, offer, arguments))
@@ -249,7 +257,7 @@ class McpServer:
     async def _call(
         self, context: ToolContext, offer: ServerTool, arguments: dict[str, Any]
     ) -> CallToolResult:
-        """Call a tool on the open session, or on a new one; one new session at most."""
+        """Call a tool on the open session, or on one new session."""
         left = context.remaining()
         seconds = self._timeout if left is None else left + _GRACE
         session, is_new = await self._open(offer)
@@ -261,12 +269,12 @@ class McpServer:
         session, _ = await self._open(offer)
         return await session.call(offer.theirs, arguments, seconds)
 
-    async def _open(self, offer: ServerTool) -> tuple[Session, bool]:
-        """Return a session on which the tool is as it was allowed. Raises SessionLost and ToolDisabled."""
+    async def _open(self, offer: ServerTool) -> tuple[McpSession, bool]:
+        """Return a session on which the tool is unchanged. Raises SessionLost and ToolDisabled."""
         try:
             found = await self._keeper.session()
         except Unreachable as error:
-            # Why is for the person who runs the server: it names commands, and says what they wrote.
+            # The reason is for the operator of the server: it names commands and quotes their output.
             _log.warning("%s", error)
             raise SessionLost(f"MCP server {self.name!r} cannot be reached; the call was not sent") from error
         if offer.theirs in self._disabled:

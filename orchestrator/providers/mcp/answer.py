@@ -1,4 +1,4 @@
-"""What a server answers to a call, as text for the model; and the ways in which there is no answer."""
+"""Convert a server's answer to a call to text for the model; and the errors of a call without an answer."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _SHOWN = 200
 
 
 class ToolFailed(Exception):
-    """The tool ran, or refused to, and says so; the text is the server's."""
+    """The tool reported a failure; the text is the server's."""
 
 
 class CallRefused(Exception):
-    """The server did not take the call: an error of the protocol."""
+    """The server refused the call with an error of the protocol."""
 
 
 class ToolDisabled(Exception):
-    """The tool is not as it was when it was allowed, so the call was not sent."""
+    """The tool differs from the allowed version, so the call was not sent."""
 
 
 class SessionLost(Exception):
-    """There is no session any more, or none could be opened."""
+    """The session has ended, or none could be opened."""
 
 
 def text_of(result: CallToolResult) -> str:
-    """Return the text of a result. Raises ToolFailed when the server calls it an error.
+    """Return the text of a result. Raises ToolFailed if the server marks it as an error.
 
-    Text and resources of text stand as they are, one below the other. What is no text (pictures, sounds, files, links)
-    is named with its type and size, never inlined: a model reads pictures as content parts, not as base64. Structured
-    content follows as JSON, unless the text says the same already, as the protocol asks servers to do.
+    Text and resources of text are included in order. Other content (images, sounds, files, links) is named with its
+    type and size, never inlined: a model reads images as content parts, not as base64. Structured content follows as
+    JSON, unless the text repeats it already, as the protocol asks servers to do.
     """
     said = [_text(block) for block in result.content]
     text = "\n".join(said)
@@ -69,12 +69,12 @@ def _short(text: object) -> str:
 
 
 def _size(base64: str) -> str:
-    """Return how many bytes a base64 text stands for."""
+    """Return the number of bytes that a base64 text encodes."""
     return f"{len(base64.rstrip('=')) * 3 // 4:,}"
 
 
 def _says(said: list[str], structured: object) -> bool:
-    """Whether text blocks are the structured content again: as JSON, or as the value that SDKs wrap in `result`."""
+    """Return whether text blocks repeat the structured content: as JSON, or as the value that SDKs wrap in `result`."""
     meant = [structured]
     if isinstance(structured, dict) and structured.keys() == {"result"}:
         meant.append(structured["result"])

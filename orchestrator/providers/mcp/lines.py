@@ -1,8 +1,8 @@
-"""Lines of a program, in time that grows with their bytes and up to a limit.
+"""Split the output of a program into lines, in time that is linear in their bytes, up to a limit.
 
-The SDK joins each piece that it reads with the unfinished line and parts the whole again, without a limit. It asks for
-the name of an encoding: this one gives it whole lines only, so that nothing is left for it to join. The limit and the
-name of the server come with the context in which the SDK starts its reader.
+The SDK joins each piece that it reads with the unfinished line and splits the whole again, without a limit. It
+accepts the name of an encoding: this one returns whole lines only, so that the SDK has nothing to join. The context
+in which the SDK starts its reader holds the limit and the name of the server.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 ENCODING = "orchestrator-mcp-lines"
-"""UTF-8 by whole lines; bytes that are no UTF-8 are replaced."""
+"""UTF-8 by whole lines; invalid bytes are replaced."""
 
 _log = logging.getLogger("orchestrator.mcp")
 
 
 class LineSource(NamedTuple):
-    """The server that is read, how many bytes a line of it may have (0 is no limit), and what ends its session."""
+    """The server of the stream, the maximum bytes of a line (0 is no limit), and the function that ends its session."""
 
     name: str = ""
     limit: int = 0
@@ -31,11 +31,11 @@ SOURCE: ContextVar[LineSource] = ContextVar("orchestrator_mcp_source")
 
 
 class LineTooLong(ConnectionError):
-    """A line has more bytes than the limit. The SDK takes it for a failed connection, and drops what follows."""
+    """A line exceeds the limit. The SDK treats it as a failed connection, and drops the rest."""
 
 
 class LineDecoder(codecs.IncrementalDecoder):
-    """Gives the lines that are whole by now. Raises LineTooLong."""
+    """Returns the complete lines. Raises LineTooLong."""
 
     def __init__(self, errors: str = "strict") -> None:
         super().__init__(errors)
@@ -43,7 +43,7 @@ class LineDecoder(codecs.IncrementalDecoder):
         self._source = SOURCE.get(LineSource())
 
     def decode(self, data: bytes, final: bool = False) -> str:  # type: ignore[override]  # noqa: FBT001, FBT002
-        """Return the text up to the last line end in `data`, and the rest as well if `final`."""
+        """Return the text up to the last line end in `data`; with `final`, also the rest."""
         first, last = data.find(b"\n"), data.rfind(b"\n")
         self._check(len(self._line) + (len(data) if first < 0 else first))
         if last < 0 and not final:

@@ -1,7 +1,7 @@
-"""The tools that a server lists, made safe to offer: names a model can call, bounded clean texts, effects.
+"""Make the tools that a server lists safe to offer: names that a model can call, bounded clean texts, effects.
 
-Everything here comes from outside. A tool that cannot be offered is refused by name with the way to leave it out, never
-dropped in silence: a run would then go another way than the host thinks.
+All of it comes from outside. A tool that cannot be offered is refused by name, with the option that omits it. It is
+never dropped silently, because a run would then differ from the host's expectation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _UNCALLABLE = re.compile(r"[^a-zA-Z0-9_-]")
 _NAME_CHARS = 64
 _TEXT_CHARS = 1_024
-"""What OpenAI takes as the description of a function."""
+"""OpenAI's limit for the description of a function."""
 _SCHEMA_BYTES = 64 * 1024
 _HIDDEN = frozenset(("Cc", "Cf", "Cs"))
 """Control characters, invisible ones (directions, tags) and lone surrogates."""
@@ -37,7 +37,7 @@ _EFFECTS = tuple(effect for effect in get_args(Effect) if effect != "compensable
 
 @dataclass(frozen=True, slots=True)
 class ServerTool:
-    """One tool of a server: what the model is told, and `theirs`, the server's own name and `schema`."""
+    """One tool of a server: the texts for the model, and `theirs`, the server's own name and `schema`."""
 
     name: str
     theirs: str
@@ -48,9 +48,9 @@ class ServerTool:
 
 
 def digest_of(tool: Tool) -> str:
-    """Return the SHA-256 of all that a server says of a tool which the model reads or which decides how it is called.
+    """Return the SHA-256 of the parts of a tool that the model reads or that decide how it is called.
 
-    That is its name, title, description, schemas and annotations.
+    These are its name, title, description, schemas and annotations.
     """
     told = tool.model_dump(
         mode="json",
@@ -63,7 +63,7 @@ def digest_of(tool: Tool) -> str:
 
 
 def clean(text: str, limit: int) -> str:
-    """Return text without characters that nobody sees, at most `limit` of it, a mark included where it was cut."""
+    """Return text without invisible characters, at most `limit` of it, including a mark if it was cut."""
     seen = "".join(
         char for char in text[: 4 * limit] if char in "\n\t" or unicodedata.category(char) not in _HIDDEN
     ).strip()
@@ -79,7 +79,7 @@ def declared(
     exclude: Iterable[str] | None,
     effects: Mapping[str, Effect] | Effect | None,
 ) -> tuple[ServerTool, ...]:
-    """Return what to offer of a server's tools. Raises ConfigError: a name that stands twice, or that is unknown."""
+    """Return the tools of a server to offer. Raises ConfigError for a duplicate or unknown name."""
     listed = list(tools)
     known = [tool.name for tool in listed]
     wanted = known if include is None else [include] if isinstance(include, str) else list(include)
@@ -106,7 +106,7 @@ def declared(
 
 
 def effect_of(annotations: ToolAnnotations | None) -> Effect:
-    """Read the effect class from a server's annotations. What is unknown, or contradicts itself, is the worst case."""
+    """Return the effect class for a server's annotations. Unknown or contradictory ones mean the worst case."""
     if annotations is None or annotations.destructive_hint:
         return "irreversible"
     if annotations.read_only_hint:
@@ -129,7 +129,7 @@ def _offer(server: str, tool: Tool, prefix: str, effect: Effect | None) -> Serve
 
 
 def _cleaned(schema: Any) -> Any:
-    """Clean the texts of a schema that are for reading; what is checked stays as it is."""
+    """Clean the readable texts of a schema; the checked parts stay unchanged."""
     if isinstance(schema, list):
         return [_cleaned(one) for one in schema]
     if not isinstance(schema, dict):

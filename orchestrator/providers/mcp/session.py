@@ -1,8 +1,7 @@
-"""Sessions with one server: each lives in a task of its own, from its first byte to its last.
+"""Sessions with one server: each lives in its own task, from its first byte to its last.
 
-The SDK's sessions hold task groups of anyio, which must be left by the task that entered them, so no caller may enter
-one: calls come and go in tasks of their own and are cancelled there. A SessionPool starts the tasks, and its
-`stop` joins them.
+The SDK's sessions hold task groups of anyio, which the task that entered them must leave. So no caller may enter one:
+calls run in tasks of their own and are cancelled there. A SessionPool starts the tasks, and its `stop` joins them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _log = logging.getLogger("orchestrator.mcp")
 _GOODBYE = 5.0
 """Seconds that an address may take to end a session. A program has the SDK's six: asked, terminated, killed."""
 _ALIVE = 3.0
-"""Seconds in which a server that left a call without an answer must answer something else."""
+"""Seconds in which a server that left a call without an answer must answer another request."""
 _PAGES = 50
 _TOOLS = 1_000
 _SAID_CHARS = 500
@@ -39,10 +38,10 @@ class Unreachable(Exception):
     """No session could be opened; the message is a sentence for the person who configured the server."""
 
 
-class Session:
-    """One session. `over` ends it; `retired` gives it to no new call, and ends it with its last one.
+class McpSession:
+    """One session. `over` ends it; after `retired` it accepts no new call and ends with its last one.
 
-    `listed` receives the tools whenever the server lists them again.
+    `listed` receives the tools each time the server lists them.
     """
 
     def __init__(self, transport: Stdio | Http, seconds: float, listed: Listed | None) -> None:
@@ -74,14 +73,14 @@ class Session:
     async def answers(self) -> bool:
         """Return whether the server still answers.
 
-        It is asked for its tools only after a call that got no answer, and after it announced a change of them.
+        It is asked for its tools only after a call without an answer, and after it announced a change of them.
         """
         announced = self._announced
         if (self._doubted or self._compared < announced) and (client := self._client) is not None:
             try:
                 async with asyncio.timeout(_ALIVE):
                     tools = await _all_tools(client)
-            except Exception:  # noqa: BLE001  whatever it is, another session is better
+            except Exception:  # noqa: BLE001  after any error another session is better
                 self._retire()
             else:
                 self._doubted = False
@@ -96,7 +95,7 @@ class Session:
             self.over.set()
 
     async def live(self, name: str) -> None:
-        """Connect, list the tools, wait until the session is over, disconnect. Raises nothing but a cancellation."""
+        """Connect, list the tools, wait until the session is over, disconnect. Raises only a cancellation."""
         import anyio
 
         why = "it was closed"
@@ -152,7 +151,7 @@ class Session:
         try:
             return await client.call_tool(name, arguments, read_timeout_seconds=seconds)
         except asyncio.CancelledError:
-            self._doubted = True  # its time may be over: then nobody knows what the server is doing
+            self._doubted = True  # after its timeout the state of the server is unknown
             raise
         except Exception as error:
             code = error.code if isinstance(error, MCPError) else None
@@ -171,7 +170,7 @@ class Session:
 
 
 async def _all_tools(client: Client) -> tuple[Tool, ...]:
-    """Return what the server lists, page by page. Raises ValueError for a list without an end."""
+    """Return the tools that the server lists, page by page. Raises ValueError for an endless list."""
     tools: list[Tool] = []
     cursor: str | None = None
     for _ in range(_PAGES):
@@ -186,7 +185,7 @@ async def _all_tools(client: Client) -> tuple[Tool, ...]:
 
 
 class SessionPool:
-    """The sessions of one server: at most one takes new calls, and older ones finish theirs."""
+    """The sessions of one server: at most one accepts new calls, and older ones finish theirs."""
 
     def __init__(self, name: str, transport: Stdio | Http, connect_timeout: float) -> None:
         self._name = name
@@ -195,16 +194,16 @@ class SessionPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context: contextvars.Context | None = None
         self._listed: Listed | None = None
-        self._current: Session | None = None
-        self._live: dict[asyncio.Task[None], Session] = {}
+        self._current: McpSession | None = None
+        self._live: dict[asyncio.Task[None], McpSession] = {}
 
-    async def start(self, listed: Listed) -> Session:
-        """Open the first session. `listed` receives what it and later ones list afterwards. Raises Unreachable."""
+    async def start(self, listed: Listed) -> McpSession:
+        """Open the first session. `listed` receives the later lists of all sessions. Raises Unreachable."""
         if self._loop is not None:
             raise Unreachable(f"MCP server {self._name!r} is in use already; make another one")
         self._loop = asyncio.get_running_loop()
         self._listed = None
-        # The first caller's, not that of a run which happens to need a new session.
+        # The context of the first caller, not of a run that happens to need a new session.
         self._context = contextvars.copy_context()
         try:
             session, _ = await self.session()
@@ -214,16 +213,16 @@ class SessionPool:
         self._listed = session.listed = listed
         return session
 
-    async def session(self) -> tuple[Session, bool]:
-        """Return a session to call on, and whether it had to be opened. Raises Unreachable."""
+    async def session(self) -> tuple[McpSession, bool]:
+        """Return a session for a call, and whether it had to be opened. Raises Unreachable."""
         self._check_loop()
         while (session := self._current) is not None and session.usable and session.ready.done():
             if await session.answers():
                 return session, False
         if session is None or not session.usable:
-            self._check_loop()  # it may have been closed while the old session was asked
+            self._check_loop()  # it may have been closed during the check of the old session
             session = self._begin()
-        # Shielded: others may wait for the same session, and one of them being cancelled is not their business.
+        # Shielded: a cancelled caller must not affect others that wait for the same session.
         if (failure := await asyncio.shield(session.ready)) is not None:
             raise Unreachable(str(failure)) from failure
         return session, True
@@ -236,8 +235,8 @@ class SessionPool:
                 f"MCP server {self._name!r} was connected in another event loop; connect it in this one"
             )
 
-    def _begin(self) -> Session:
-        session = self._current = Session(self._transport, self._seconds, self._listed)
+    def _begin(self) -> McpSession:
+        session = self._current = McpSession(self._transport, self._seconds, self._listed)
         task = asyncio.get_running_loop().create_task(
             session.live(self._name), name=f"mcp {self._name}", context=self._context
         )
@@ -246,7 +245,7 @@ class SessionPool:
         return session
 
     async def stop(self) -> None:
-        """End all sessions and wait until they have: a cancellation meanwhile is raised when no process is left."""
+        """End all sessions and wait for their end: a cancellation meanwhile is raised when no process is left."""
         self._loop = self._current = None
         cancelled: asyncio.CancelledError | None = None
         for session in self._live.values():

@@ -1,7 +1,7 @@
-"""How a server is reached: the SDK's transports, with what they leave to their callers.
+"""Connect to a server with the SDK's transports, and add the parts that they leave to their callers.
 
-They do not tell when the other side has gone unless somebody asks it something; a program's standard error goes to our
-terminal; and failures come as groups of exceptions, which are no sentence.
+The transports report a lost connection only when a request is sent, they write a program's standard error to our
+terminal, and they raise failures as groups of exceptions, which are not sentences.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def leaf_of(error: BaseException) -> BaseException:
 
 @dataclass(frozen=True, slots=True)
 class Stdio:
-    """A program of ours."""
+    """A local program."""
 
     command: str
     args: tuple[str, ...]
     env: Mapping[str, str]
     cwd: Path | None
     limit: int = DEFAULT_BYTES
-    """Bytes of one message; 0 is no limit."""
+    """Maximum bytes of one message; 0 is no limit."""
     said: list[str] = field(default_factory=list, compare=False, repr=False)
     """The last line of standard error."""
 
@@ -60,7 +60,7 @@ class Stdio:
         return Path(self.command).name
 
     def why(self, error: BaseException) -> str:
-        """Say why there is no session with the program."""
+        """Return the reason why there is no session with the program."""
         first = leaf_of(error)
         if isinstance(first, OSError) and self.cwd is not None and not self.cwd.is_dir():
             return f"there is no folder {str(self.cwd)!r} to start it in"
@@ -73,7 +73,7 @@ class Stdio:
 
     @asynccontextmanager
     async def opened(self, name: str, ended: Ended) -> AsyncIterator[Any]:
-        """Start the program; yields the SDK's streams."""
+        """Start the program; yield the SDK's streams."""
         from mcp.client.stdio import StdioServerParameters, stdio_client
 
         _quieten()
@@ -99,9 +99,9 @@ class Http:
     url: str
     headers: Mapping[str, str] = field(repr=False)
     limit: int = DEFAULT_BYTES
-    """Bytes of one message; 0 is no limit."""
+    """Maximum bytes of one message; 0 is no limit."""
     seen: list[int] = field(default_factory=list, compare=False, repr=False)
-    """The last status that was an error."""
+    """The last error status."""
 
     @property
     def label(self) -> str:
@@ -109,12 +109,12 @@ class Http:
 
     @property
     def shown(self) -> str:
-        """The address without what may be secret in it."""
+        """The address without parts that may be secret."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     def why(self, error: BaseException) -> str:
-        """Say why there is no session with the address."""
+        """Return the reason why there is no session with the address."""
         import httpx2
 
         first = leaf_of(error)
@@ -124,8 +124,8 @@ class Http:
         return f"{self.shown} is no MCP server, or refuses us{status}: {_plainly(first, 'the connection was closed')}"
 
     @asynccontextmanager
-    async def opened(self, name: str, ended: Ended) -> AsyncIterator[Any]:  # noqa: ARG002  as of a program
-        """Make a client for the address; yields the SDK's streams."""
+    async def opened(self, name: str, ended: Ended) -> AsyncIterator[Any]:  # noqa: ARG002  the same signature as for a program
+        """Create a client for the address; yield the SDK's streams."""
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
@@ -140,9 +140,9 @@ class Http:
                 response.status_code == httpx2.codes.NOT_FOUND
                 and "mcp-session-id" in response.request.headers
             ):
-                ended()  # the protocol's word for a session that the server does not know any more
+                ended()  # the protocol's status for a session that the server does not know any more
 
-        # Reading has no limit here: a call has its own, and a quiet stream is no fault.
+        # Reads have no limit here: a call has its own, and a quiet stream is not a fault.
         limits = httpx2.Timeout(_CONNECT, read=None)
         async with (
             httpx2.AsyncClient(
@@ -157,7 +157,7 @@ class Http:
 
 
 def _limit_body(response: httpx2.Response, limit: int) -> None:
-    """Make reading a body fail at the limit; the SDK limits the events of a stream itself."""
+    """Fail the read of a body at the limit; the SDK limits the events of a stream itself."""
     import httpx2
 
     if not limit or response.headers.get("content-type", "").lower().startswith("text/event-stream"):
@@ -173,7 +173,7 @@ def _limit_body(response: httpx2.Response, limit: int) -> None:
                     raise httpx2.StreamError(f"the answer has more than {limit:,} bytes (max_message_bytes)")
                 yield chunk
 
-    setattr(response, "aiter_bytes", limited)  # noqa: B010  what the SDK reads with, on this response alone
+    setattr(response, "aiter_bytes", limited)  # noqa: B010  the SDK's reader, of this response only
 
 
 def _plainly(error: BaseException, closed: str) -> str:
@@ -192,14 +192,14 @@ def _plainly(error: BaseException, closed: str) -> str:
 
 
 def _quieten() -> None:
-    """Keep the SDK's log lines off the terminal of a host that configured no logging; they quote what servers say."""
+    """Keep the SDK's log lines off the terminal of a host without configured logging; they quote servers."""
     logger = logging.getLogger("mcp")
     if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
         logger.addHandler(logging.NullHandler())
 
 
 class _Watched:
-    """The SDK's stream of messages, which says when it has ended."""
+    """The SDK's stream of messages, with a callback at its end."""
 
     def __init__(self, inner: Any, ended: Ended) -> None:
         self._inner = inner
@@ -236,7 +236,7 @@ class _Watched:
 
 @asynccontextmanager
 async def _logged(name: str, said: list[str]) -> AsyncIterator[TextIO]:
-    """Yield a file for a program to write to; its lines become log lines."""
+    """Yield a file for a program's output; its lines become log lines."""
     import anyio
 
     reading, writing = os.pipe()
@@ -249,14 +249,14 @@ async def _logged(name: str, said: list[str]) -> AsyncIterator[TextIO]:
         yield written
     finally:
         written.close()
-        # What it said last explains most; a descendant that keeps the pipe open is not waited for.
+        # The last lines explain most; a descendant that keeps the pipe open is not waited for.
         with anyio.move_on_after(_LAST_WORDS, shield=True):
             await protocol.ended.wait()
         transport.close()
 
 
 class LineLogger(asyncio.Protocol):
-    """Logs lines, each cut and only so many of them."""
+    """Logs lines, each cut to a limit, up to a number of lines."""
 
     def __init__(self, name: str, said: list[str]) -> None:
         self.ended = asyncio.Event()

@@ -1,4 +1,5 @@
-"""What runs inside the worker process. Imports the standard library and itself only: nothing of ours, no third party.
+"""The code that runs inside the worker process. It imports only the standard library and itself.
 
-The order in which it locks itself up is in `main.py`; each other module is one lock, or what is behind them.
+`main.py` defines the order in which the worker closes its locks; each other module is one lock, or code that runs
+behind the locks.
 """

@@ -1,6 +1,6 @@
-"""The built-ins of the code. Courtesy, not a wall: they tell a model early what the locks around the process refuse.
+"""The built-ins of the code. They are not a protection: they give a model early messages about the limits.
 
-Code can reach every module through the objects it is given; the kernel's locks hold then as well.
+Code can reach every module through the objects it receives; the kernel's locks apply then too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def offered(imports: Sequence[str], folder: str) -> dict[str, Any]:
 
 
 def preload(imports: Sequence[str]) -> None:
-    """Import what may be imported, while the libraries it is linked to can still be loaded."""
+    """Import the allowed modules while their linked libraries can still be loaded."""
     for name in imports:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -69,6 +69,6 @@ def _opener(folder: str) -> Callable[..., Any]:
             raise PermissionError(
                 f"{os.fspath(file)!r} is outside the working folder; give a name without a path"
             )
-        return io.open(path, *args, **options)  # noqa: UP020  not the one it stands for
+        return io.open(path, *args, **options)  # noqa: UP020  not the replaced built-in
 
     return limited_open

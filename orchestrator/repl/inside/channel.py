@@ -1,6 +1,6 @@
-"""Frames between the program and its worker: four bytes of length, then that much JSON.
+"""Exchange frames between the program and its worker: four bytes of length, then that many bytes of JSON.
 
-Text may hold halves of surrogate pairs (Python's strings can); they go through as they are.
+Text may hold lone surrogates, as Python's strings can; they pass unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ HEADER = 4
 MEMORY_EXIT = 77
 """Exit status of a worker whose memory is used up."""
 CPU_EXIT = 78
-"""Exit status of one that used all the CPU time of its life."""
+"""Exit status of a worker that used up the CPU time of its life."""
 
 
 def packed(frame: dict[str, Any]) -> bytes:
@@ -23,7 +23,7 @@ def packed(frame: dict[str, Any]) -> bytes:
 
 
 def unpacked(body: bytes | bytearray) -> Any:
-    """Return what a frame's body holds. Raises ValueError or RecursionError for what is none."""
+    """Return the content of a frame's body. Raises ValueError or RecursionError for an invalid body."""
     return json.loads(body.decode("utf-8", "surrogatepass"))
 
 
@@ -41,7 +41,7 @@ class Channel:
             left = left[os.write(self._writing, left) :]
 
     def receive(self) -> Any:
-        """Read a frame. Raises EOFError when the program has gone."""
+        """Read a frame. Raises EOFError if the program has ended."""
         return unpacked(self._exactly(int.from_bytes(self._exactly(HEADER), "big")))
 
     def _exactly(self, count: int) -> bytearray:
@@ -55,6 +55,6 @@ class Channel:
         return found
 
     def close(self) -> None:
-        """Let go of both ends."""
+        """Close both ends."""
         os.close(self._reading)
         os.close(self._writing)

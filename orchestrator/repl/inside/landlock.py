@@ -1,4 +1,4 @@
-"""Which files the worker may open: those of its folder, and to read, those of Python. No TCP, no abstract sockets."""
+"""Limit file access: the worker may open files in its folder and read those of Python. No TCP, no abstract sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXECUTE, _WRITE, _READ, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _REMOVE_DIR, _REMOVE, _MAKE_DIR, _MAKE = 1 << 4, 1 << 5, 1 << 7, 1 << 8
 _REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
 _FIRST = (1 << 13) - 1
-"""What the first version knows."""
+"""Access rights of the first version."""
 _OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
 _READING = _READ | _READ_DIR
 _WRITING = _READING | _WRITE | _REMOVE_DIR | _REMOVE | _MAKE_DIR | _MAKE | _REFER | _TRUNCATE
@@ -36,7 +36,7 @@ class _Beneath(ctypes.Structure):
 
 
 def close(folder: str, readable: Iterable[str]) -> str:
-    """Refuse from now on every other file; return what is said of it. Raises OSError where that cannot be."""
+    """Refuse every other file from now on, and return a description. Raises OSError if that is not possible."""
     version = libc.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION))
     network, scopes = version >= _KNOWS_NETWORK, version >= _KNOWS_SCOPES
     ruleset = _Ruleset(_handled(version), _TCP if network else 0, _SCOPES if scopes else 0)

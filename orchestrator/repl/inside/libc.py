@@ -1,4 +1,4 @@
-"""System calls that Python has no names for."""
+"""System calls without a Python function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import platform
 MACHINE = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}.get(
     platform.machine().lower(), ""
 )
-"""The architecture whose numbers are known; empty for another."""
+"""The architecture, if its numbers are known; empty for another one."""
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -41,7 +41,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def checked(result: int) -> int:
-    """Return what a call returned. Raises OSError where it failed."""
+    """Return the result of a call. Raises OSError if the call failed."""
     if result == -1:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -71,12 +71,12 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str |
 
 
 def unmount(target: str) -> None:
-    """Take a mount away, also one in use. Raises OSError."""
+    """Remove a mount, even one in use. Raises OSError."""
     checked(_libc.umount2(os.fsencode(target), MNT_DETACH))
 
 
 def pivot_root_here() -> None:
-    """Make the current folder the root, and let go of the old one. Raises OSError."""
+    """Make the current folder the root and detach the old one. Raises OSError."""
     if not MACHINE:
         raise OSError(errno.ENOSYS, "this architecture is not known")
     syscall(PIVOT_ROOT[MACHINE], b".", b".")
@@ -88,7 +88,7 @@ class _Header(ctypes.Structure):
 
 
 def drop_capabilities() -> None:
-    """Give up all capabilities for good. Raises OSError."""
+    """Drop all capabilities permanently. Raises OSError."""
     if not MACHINE:
         raise OSError(errno.ENOSYS, "this architecture is not known")
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)

@@ -1,4 +1,4 @@
-"""Limits that every UNIX has, and the way out of being root."""
+"""Set the limits that every UNIX has, and give up root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.repl.inside import libc
 
 
 def set_limits(limits: Mapping[str, int]) -> str:
-    """Set CPU seconds, bytes of memory, bytes of a file, open files; no core dumps. Returns what is said of it."""
+    """Limit CPU seconds, bytes of memory, bytes of a file and open files; no core dumps. Returns a description."""
     values = {
         resource.RLIMIT_CPU: limits["session_cpu_seconds"],
         resource.RLIMIT_AS: limits["memory_bytes"],
@@ -24,14 +24,14 @@ def set_limits(limits: Mapping[str, int]) -> str:
     for kind, wanted in values.items():
         _, hard = resource.getrlimit(kind)
         value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        # Not every system lets each of them be set (macOS has no working limit of the address space).
+        # Some systems refuse some of them (macOS has no working limit of the address space).
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(kind, (value, value))
     return f"{limits['memory_bytes'] >> 20} MB of memory, {limits['session_cpu_seconds']} s of CPU"
 
 
 def forbid_processes() -> str:
-    """Allow no further process to the user of the worker. Root is not bound by it. Raises OSError."""
+    """Forbid further processes to the user of the worker. This does not bind root. Raises OSError."""
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
     if os.geteuid() == 0:
         raise OSError("does not bind root")
@@ -39,7 +39,7 @@ def forbid_processes() -> str:
 
 
 def die_with_parent() -> str:
-    """Ask the kernel to end this process with the one that started it. Raises OSError."""
+    """Ask the kernel to end this process together with its parent. Raises OSError."""
     if sys.platform != "linux":
         raise OSError("Linux only")
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -47,9 +47,9 @@ def die_with_parent() -> str:
 
 
 def leave_root(user: int, folder: str, needed: Iterable[str]) -> str:
-    """Become a user who owns that folder and nothing else, if what is `needed` can still be read then.
+    """Become a user who owns only that folder, if the `needed` files stay readable for that user.
 
-    Raises OSError otherwise, and nothing has changed.
+    Otherwise it raises OSError, and nothing has changed.
     """
     os.chown(folder, user, user)
     os.setgroups([])
@@ -67,11 +67,11 @@ def leave_root(user: int, folder: str, needed: Iterable[str]) -> str:
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
     if sys.platform == "linux":
-        libc.prctl(libc.PR_SET_DUMPABLE, 1)  # or the maps of the user namespace cannot be written
+        libc.prctl(libc.PR_SET_DUMPABLE, 1)  # else the maps of the user namespace cannot be written
     return f"user {user}"
 
 
 def be_first_to_go() -> None:
-    """Let the kernel end this process first when the machine has no memory left."""
+    """Make this process the first one that the kernel ends when the host runs out of memory."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")

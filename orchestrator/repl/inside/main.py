@@ -1,8 +1,8 @@
-"""The worker's life: read what is wanted, lock itself up, say which locks hold, then serve blocks until it is ended.
+"""Run the worker: read the configuration, close the locks, report which locks hold, then serve blocks until its end.
 
-Each lock is tried and its failure noted: the program decides whether what holds is enough. What needs rights comes
-before they are given up, and the filter of system calls comes last, since it refuses what the others need:
-
+Each lock is tried and its failure recorded: the program decides whether the remaining ones suffice. Locks that need
+privileges precede those that drop them. The filter of system calls is last, because it refuses the calls of the
+  others:
     root left · namespaces · own file tree · fork · limits · no new privileges · capabilities · landlock · filter
 """
 
@@ -30,33 +30,33 @@ class SandboxLocks:
     def __init__(self, wanted: list[str]) -> None:
         self._wanted = wanted
         self.found: dict[str, tuple[bool, str]] = {}
-        """Name of the lock -> whether it holds, and what is said of it."""
+        """Name of the lock -> whether it holds, and its description."""
 
     def __call__(self, name: str, close: Callable[..., str], *arguments: Any) -> None:
-        """Close a lock, if it is wanted."""
+        """Close a lock if it is requested."""
         if name in self._wanted:
             self.always(name, close, *arguments)
         else:
             self.found[name] = (False, "not asked for")
 
     def always(self, name: str, close: Callable[..., str], *arguments: Any) -> None:
-        """Close a lock, wanted or not."""
+        """Close a lock, requested or not."""
         try:
             self.found[name] = (True, close(*arguments))
         except (OSError, ValueError, AttributeError) as error:
             self.found[name] = (False, str(error))
 
     def holds(self, name: str) -> bool:
-        """Tell whether a lock is closed."""
+        """Return whether a lock is closed."""
         return self.found.get(name, (False, ""))[0]
 
     def wanted(self, name: str) -> bool:
-        """Tell whether a lock was asked for."""
+        """Return whether a lock is requested."""
         return name in self._wanted
 
 
 def main() -> None:
-    """Be the worker. Standard input and output are the two ends of the channel."""
+    """Run the worker. Standard input and output are the two ends of the channel."""
     channel = Channel(os.dup(0), os.dup(1))
     config = channel.receive()
     preload(config["imports"])
@@ -76,13 +76,13 @@ def main() -> None:
 
 
 def _readable() -> list[str]:
-    """Return what Python needs of the host's files."""
+    """Return the files of the host that Python needs."""
     paths = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)}
     return [*sorted(os.path.realpath(path) for path in paths), _ZONES, *_DEVICES]
 
 
 def _leave_host(locks: SandboxLocks, config: dict[str, Any], readable: list[str]) -> None:
-    """Stop being root, and enter namespaces. They come together or not at all."""
+    """Give up root and enter namespaces, both or neither."""
     limit.be_first_to_go()
     if os.geteuid() == 0:
         needed = [path for path in readable if os.path.isdir(path) and path != _ZONES]
@@ -115,7 +115,7 @@ def _enter_namespaces(locks: SandboxLocks) -> None:
 
 
 def _become_worker(locks: SandboxLocks, channel: Channel, cpu_seconds: int) -> None:
-    """Fork into the new namespace of processes, if there is one; the first process only waits for the second."""
+    """Fork into the new process namespace, if there is one; the first process only waits for the second."""
     locks("dies_with_program", limit.die_with_parent)
     if not locks.holds("pid_namespace"):
         return
@@ -159,7 +159,7 @@ def _no_capabilities() -> str:
 
 
 def _silence() -> None:
-    """Put nothing behind the standard streams: what is printed goes through sys.stdout."""
+    """Disconnect the standard streams: output of the code uses sys.stdout."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
@@ -167,7 +167,7 @@ def _silence() -> None:
 
 
 def serve(channel: Channel, session: ReplNamespace) -> None:
-    """Answer frames for ever. Raises EOFError when the program has gone."""
+    """Answer frames until the program ends. Raises EOFError then."""
     channel.send({"t": "ready"})
     while True:
         frame = channel.receive()

@@ -1,7 +1,7 @@
-"""Namespaces: a network without interfaces, processes that see nobody else, a file tree with Python and one folder.
+"""Namespaces: a network without interfaces, no view of other processes, a file tree with Python and one folder.
 
-None of it needs root: a user namespace gives the right to make the others, and the capabilities that come with it are
-dropped again. Where the kernel or the container forbids them, the other locks stand alone.
+None of it needs root: a user namespace gives the right to create the others, and its capabilities are dropped again.
+If the kernel or the container forbids namespaces, only the other locks apply.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FLAGS = {
 
 
 def enter(names: Iterable[str]) -> None:
-    """Leave the namespaces of the host; the one of processes holds from the next fork on. Raises OSError."""
+    """Leave the namespaces of the host; the process namespace applies from the next fork. Raises OSError."""
     user, group = os.geteuid(), os.getegid()
     flags = 0
     for name in names:
@@ -42,9 +42,9 @@ def _write(path: str, text: str) -> None:
 
 
 def own_tree(folder: str, readable: Iterable[str], size: int, files: int) -> str:
-    """Make a tree in memory the root: what is readable, at its place, and the folder, with at most `size` bytes.
+    """Make a tree in memory the root, with the readable files at their paths and a folder of at most `size` bytes.
 
-    The folder is at its old place too, empty. Returns what is said of it. Raises OSError; the tree is then as before.
+    The folder is also at its old path, empty. Returns a description. Raises OSError; the tree is then unchanged.
     """
     libc.mount("none", "/", None, libc.MS_REC | libc.MS_PRIVATE)
     flags = libc.MS_NOSUID | libc.MS_NODEV
@@ -67,7 +67,7 @@ def own_tree(folder: str, readable: Iterable[str], size: int, files: int) -> str
 
 
 def _bind(path: str, target: str) -> None:
-    """Show a file or folder read-only in the new tree."""
+    """Mount a file or folder read-only in the new tree."""
     if os.path.isdir(path):
         os.makedirs(target, exist_ok=True)
     else:

@@ -1,4 +1,4 @@
-"""What the code prints: kept up to a limit, counted beyond it."""
+"""Capture the output of the code: stored up to a limit, counted beyond it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MOST_PARTS = 10_000
 
 
 class Capture(io.TextIOBase):
-    """Stands for both streams, so that their lines are in order."""
+    """Replaces both streams, so that their lines stay in order."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -19,11 +19,11 @@ class Capture(io.TextIOBase):
         """Characters beyond the limit."""
 
     def writable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def write(self, text: str, /) -> int:
-        """Keep what fits."""
+        """Store text up to the limit."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         fits = text[: self._limit - self._kept]
@@ -36,5 +36,5 @@ class Capture(io.TextIOBase):
         return len(text)
 
     def text(self) -> str:
-        """Return what was kept."""
+        """Return the stored text."""
         return "".join(self._parts)

@@ -1,8 +1,9 @@
-"""Which system calls the worker may make: what a Python that computes needs, and nothing else.
+"""Limit system calls: the worker may make those that a computing Python needs, and no others.
 
-A list of what is allowed, so that what a newer kernel adds is refused too. Not on it, among others: everything that
-makes a process or a thread, starts a program, opens a socket, sends a signal, traces, mounts, changes modes or owners,
-raises a limit, or keeps memory outside the address space (memfd, shared memory). All these answer EPERM.
+The list names the allowed calls, so calls of newer kernels are refused too. It excludes, among others, every call
+that creates a process or a thread, starts a program, opens a socket, sends a signal, traces, mounts, changes modes or
+owners, raises a limit, or holds memory outside the address space (memfd, shared memory). The kernel answers these
+with EPERM.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
 """Calls of the x32 ABI have this bit: the same calls by other numbers."""
 
-# name: (x86_64, aarch64); None where the architecture has no such call.
+# name: (x86_64, aarch64); None if the architecture has no such call.
 _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63),
     "write": (1, 64),
@@ -104,17 +105,18 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "faccessat2": (439, 439),
 }
 _OPENING: dict[str, tuple[int | None, int | None, int]] = {"open": (2, None, 1), "openat": (257, 56, 2)}
-"""Both architectures as above, then which argument has the flags."""
+"""Numbers for both architectures as above, then the index of the argument with the flags."""
 _ACCESS, _TRUNCATING = 0o3, 0o1000
 _CUTS = (0o1000, 0o1003)
-"""To cut a file off without opening it to write: no right of landlock before version 3 covers that, nor truncate()."""
+"""Flags that truncate a file without opening it for writing: landlock before version 3 covers neither them nor
+truncate()."""
 _BY_COMMAND: dict[str, tuple[int, int, tuple[int, ...]]] = {
-    # Asking whether it is a terminal and how wide, non-blocking, close-on-exec: what Python's files use.
+    # Terminal test and width, non-blocking, close-on-exec: used by Python's files.
     "ioctl": (16, 29, (0x5401, 0x5413, 0x5421, 0x5450, 0x5451)),
-    # Copies, flags and locks of a file. Not F_SETOWN and F_SETSIG: a pipe would send signals to any process then.
+    # Copies, flags and locks of a file. Not F_SETOWN and F_SETSIG, with which a pipe could signal any process.
     "fcntl": (72, 25, (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)),
 }
-"""Calls that do many things, and which of those are allowed, by their second argument."""
+"""Calls with many commands, and the allowed values of their second argument."""
 _PRLIMIT = {"x86_64": 302, "aarch64": 261}
 
 _LOAD, _EQUAL, _GREATER, _RETURN, _AND = 0x20, 0x15, 0x35, 0x06, 0x54
@@ -157,7 +159,7 @@ def _program(machine: str) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _opening(number: int, place: int) -> Iterator[tuple[int, int, int, int]]:
-    """Allow a call that opens a file, if it does not cut one off that it cannot write to."""
+    """Allow a call that opens a file, unless it truncates a file that it cannot write."""
     yield _EQUAL, 0, 3 + 2 * len(_CUTS), number
     yield _LOAD, 0, 0, _argument(place)
     yield _AND, 0, 0, _TRUNCATING | _ACCESS
@@ -182,7 +184,7 @@ class _Filter(ctypes.Structure):
 
 
 def close() -> str:
-    """Refuse from now on all but the calls above; return what is said of it. Raises OSError where that cannot be."""
+    """Refuse every other call from now on, and return a description. Raises OSError if that is not possible."""
     if not libc.MACHINE:
         raise OSError(errno.ENOSYS, "the system calls of this architecture are not known")
     packed = [struct.pack("HBBI", *instruction) for instruction in _program(libc.MACHINE)]

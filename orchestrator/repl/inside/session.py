@@ -1,4 +1,4 @@
-"""The names that stay from block to block, and how a block is run in them."""
+"""The namespace that persists between blocks, and the execution of a block in it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from orchestrator.repl.inside.channel import MEMORY_EXIT, Channel
 from orchestrator.repl.inside.output import Capture
 
 RESERVE = 8 * 1024 * 1024
-"""Bytes kept back, so that a block that used all memory can still be told of."""
+"""Bytes kept in reserve, so that a block that used all memory can still be reported."""
 ERROR_CHARS = 8_000
 _OURS = os.path.dirname(__file__) + os.sep
 
 
 class QueryError(RuntimeError):
-    """A question got no answer. `answers` has those that did, None for the others."""
+    """A question got no answer. `answers` has the answers of the others, and None for each failed one."""
 
     def __init__(self, message: str, answers: Sequence[str | None] = ()) -> None:
         super().__init__(message)
@@ -57,10 +57,10 @@ class ReplNamespace:
             **self._own,
         }
 
-    # ---- what the program asks for ----
+    # ---- requests of the program ----
 
     def run(self, code: str) -> dict[str, Any]:
-        """Run a block and return what came of it. Ends the process when its memory is used up."""
+        """Run a block and return its result. Ends the process if its memory is used up."""
         self._blocks += 1
         self._final = None
         output = Capture(self._limits["output_chars"])
@@ -68,32 +68,32 @@ class ReplNamespace:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             try:
                 self._execute(code, f"<block {self._blocks}>")
-            except BaseException as raised:  # noqa: BLE001  SystemExit too: it is the model that is told
+            except BaseException as raised:  # noqa: BLE001  SystemExit too: the model gets the error
                 error = self._told(raised)
         final = self._final if error is None else None
         return {"stdout": output.text(), "dropped": output.dropped, "error": error, "final": final}
 
     def variable(self, name: str) -> dict[str, Any]:
-        """Return the text of a variable, if there is one."""
+        """Return the text of a variable, if it exists."""
         if name not in self._names or name in self._own or name.startswith("__"):
             return {"text": None}
         try:
             text = str(self._names[name])
         except MemoryError:
             raise
-        except BaseException:  # noqa: BLE001  what an object's own __str__ does
+        except BaseException:  # noqa: BLE001  an object's own __str__ may raise anything
             return {"text": None}
         return {"text": text if len(text) <= self._limits["value_chars"] else None}
 
     # ---- running ----
 
     def _execute(self, code: str, name: str) -> None:
-        """Run a block; a value that stands alone on its last line is printed, as in Python's own prompt."""
+        """Run a block; an expression on its last line is printed, as in Python's own prompt."""
         lines = [line + "\n" for line in code.split("\n")]
         linecache.cache[name] = (len(code), None, lines, name)
         tree = ast.parse(code, name)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, name, "exec"), self._names)  # noqa: S102  what a REPL is for
+        exec(compile(tree, name, "exec"), self._names)  # noqa: S102  the purpose of a REPL
         if isinstance(last, ast.Expr):
             value = ast.Expression(last.value)
             shown = eval(compile(value, name, "eval"), self._names)  # noqa: S307
@@ -101,21 +101,21 @@ class ReplNamespace:
                 print(repr(shown))  # noqa: T201
 
     def _told(self, raised: BaseException) -> str:
-        """Return what is said of an exception."""
+        """Return the description of an exception."""
         if isinstance(raised, MemoryError):
             return self._told_of_memory(raised)
         if isinstance(raised, SystemExit):
             return "SystemExit: a block ends at its last line; exit() does nothing here"
         try:
             text = _traceback(raised)
-        except BaseException:  # noqa: BLE001  an exception may be built to break whoever looks at it
+        except BaseException:  # noqa: BLE001  an exception's own __str__ may raise anything
             text = f"{type(raised).__name__} (it cannot be shown)"
         if len(text) <= ERROR_CHARS:
             return text
         return f"{type(raised).__name__[:50]}, of which the end is: …{text[-ERROR_CHARS:]}"
 
     def _told_of_memory(self, raised: BaseException) -> str:
-        """Say that memory is used up; end the process where not even the reserve can be had again."""
+        """Report that memory is used up; end the process if even the reserve cannot be allocated again."""
         self._reserve = None
         traceback.clear_frames(raised.__traceback__)
         raised.__traceback__ = None
@@ -127,15 +127,15 @@ class ReplNamespace:
         limit = self._limits["memory_bytes"] >> 20
         return f"MemoryError: the code may use {limit} MB in all; delete what is not needed, or take less at a time"
 
-    # ---- what the code asks for ----
+    # ---- requests of the code ----
 
     def _query(self, prompt: str) -> str:
-        """Ask a model, and return what it says."""
+        """Ask a model and return its answer."""
         (answer,) = self._asked([prompt], "llm_query takes one prompt, as text")
         return answer
 
     def _query_batched(self, prompts: Sequence[str]) -> list[str]:
-        """Ask about many prompts at once, and return the answers in the same order."""
+        """Ask many prompts at once, and return the answers in the same order."""
         if isinstance(prompts, str):
             raise TypeError("llm_query_batched takes a list of prompts")
         return self._asked(list(prompts), "llm_query_batched takes a list of prompts, each as text")
@@ -160,7 +160,7 @@ class ReplNamespace:
         return [said for _, said in found]
 
     def _final_var(self, name: Any) -> str:
-        """Give the answer: the name of a variable, or the value itself where it is no text."""
+        """Set the answer: the name of a variable, or the value itself if it is not text."""
         if isinstance(name, str):
             if name not in self._names or name in self._own:
                 known = sorted(one for one in self._names if not one.startswith("_") and one not in self._own)

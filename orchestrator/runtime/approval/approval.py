@@ -1,7 +1,7 @@
-"""Approval put together: table, guards, hooks, planner and project meet here. `Approval` is the door to it.
+"""`Approval`, the facade of the approval machine: graph, guards, hooks, planner and project.
 
-Nothing is written into the project without a person's approval, and everything written can be undone. Every method is
-one command of a person; between two of them no process need live: the run waits in the journal.
+Nothing is written into the project without a person's approval, and every write can be undone. Each method is one
+command of a person. No process has to live between two commands: the run waits in the journal.
 """
 
 from __future__ import annotations
@@ -21,14 +21,20 @@ from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.graph import is_approved
 from orchestrator.machines.approval.intent import spoken
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.approval.model import ApprovalContext, Consent, Event, PlanStatus, State
-from orchestrator.machines.approval.plan import Plan, PlanStep, selection
-from orchestrator.machines.approval.ports import Planner
+from orchestrator.machines.approval.model import (
+    ApprovalContext,
+    ApprovalEvent,
+    ApprovalState,
+    Consent,
+    PlanStatus,
+)
+from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep, selection
+from orchestrator.machines.approval.ports import ApprovalPlanner
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval import other_process as outside
 from orchestrator.runtime.approval import project_journal as store
 from orchestrator.runtime.approval import recovery
-from orchestrator.runtime.approval.session import Session
+from orchestrator.runtime.approval.session import ApprovalSession
 from orchestrator.runtime.approval.status import Drift, RecoveryNote, Status, StepFact
 from orchestrator.runtime.approval.status_view import status_of
 from orchestrator.runtime.service import argument_check as arguments
@@ -43,27 +49,32 @@ OnStep = Callable[[StepFact], Awaitable[None] | None]
 
 
 class Approval:
-    """One project, held by this process while it is entered.
+    """Run the approval machine on one project, which this process holds while the context is entered.
 
+    After a crash, entering recovers the project; `recovered` describes the result. Entering raises Held if another
+    live process works on the project, and ApprovalError, StoreDown or OtherGraph if the project cannot be used.
+
+    Args:
+        project: Project folder.
+        planner: Makes plans (see `machines.approval.ports`). Without one no request can be submitted.
+        observers: Observers of the host. None is added, and no metric is counted.
+        launch: Stored with each request: how to make its planner. Must not contain a key.
+        on_step: Called with each step, and awaited if it is async.
+
+    Example:
         async with Approval("my/project", planner) as approval:
             await approval.submit("Add a README.")
-            await approval.show()                       # the person looks at approval.status()
-            await approval.approve()                    # … and lets it be carried out
-
-    `planner` says what is wanted and makes plans (see `orchestrator.machines.approval.ports`); without one nothing new
-    can be submitted. `launch` is kept with each request: how its planner is made, never a key. `on_step` hears of each
-    step, and is awaited where it can be. `observers` are the host's own; none is added, and no metric is counted.
-    Entering raises Held while another living process works, and Faulted, StoreDown or OtherGraph where it cannot work;
-    after a crash it brings the project in order, and `recovered` says how.
+            print((await approval.show()).plan)
+            await approval.approve()  # executes the plan
     """
 
     bound_to = "the directory of its project"
-    """Why no other machine could carry its runs."""
+    """Why no other machine could execute its runs."""
 
     def __init__(
         self,
         project: Path | str,
-        planner: Planner | None = None,
+        planner: ApprovalPlanner | None = None,
         *,
         limits: ApprovalLimits | None = None,
         clock: Clock | None = None,
@@ -81,12 +92,12 @@ class Approval:
         self._by = spoken(by, "the name of who asks") or somebody()
         self._launch = dict(launch or {})
         self._on_step = on_step
-        self._session = Session(
+        self._session = ApprovalSession(
             project, planner, self._limits, self._clock, observers, hooks, self._launch, journal, hook
         )
         self._wishes = 0
         self.recovered: RecoveryNote | None = None
-        """What was done on entering because a crash was found; None where all was in order."""
+        """The recovery on entering after a crash; None if none was needed."""
 
     async def __aenter__(self) -> Self:
         session = self._session
@@ -108,92 +119,93 @@ class Approval:
     ) -> None:
         await self._session.close()
 
-    # ---- looking ----
+    # ---- status ----
 
     async def status(self) -> Status:
-        """Return where the project stands, with the files that are not as the plan expects them. Changes nothing."""
+        """Return the status of the project with the files that differ from the plan. Changes nothing."""
         status, run = self._status(), self._session.run
-        if run is None or status.plan is None or status.state not in (State.AWAITING_APPROVAL, State.PAUSED):
+        waiting = (ApprovalState.AWAITING_APPROVAL, ApprovalState.PAUSED)
+        if run is None or status.plan is None or status.state not in waiting:
             return status
         drifted = await self._session.hands.drifted(run)
         return replace(status, drift=tuple(Drift(entry.path, entry.why) for entry in drifted.entries))
 
     async def show(self, version: int | None = None) -> Status:
-        """Return the plan, and take down that the person has seen it: only then may it be approved."""
+        """Return the plan, and record that the person has seen it, which its approval requires."""
         run = self._run("show")
-        if version is None and run.ctx.plan is not None and run.cursor.state == State.AWAITING_APPROVAL:
-            run.ctx.previewed = Plan.read(run.ctx.plan).digest
+        if version is None and run.ctx.plan is not None and run.state == ApprovalState.AWAITING_APPROVAL:
+            run.ctx.previewed = ApprovalPlan.read(run.ctx.plan).digest
             await self._session.remember(run)
         found = self._status(version)
         if found.plan is None:
             known = ", ".join(map(str, sorted({number for _, number in found.versions})))
-            reason = f"there is no such version of the plan; known: {known}" if known else "there is no plan"
+            reason = (
+                f"this version of the plan does not exist; known: {known}" if known else "there is no plan"
+            )
             raise self._refusal("plan", reason, *self._status().actions)
         return found
 
     async def shown(self) -> Status:
-        """Take down that the person has seen the error: only then may it be acknowledged."""
+        """Record that the person has seen the error, which its acknowledgement requires."""
         run = self._run("acknowledge")
-        if run.cursor.state == State.FAILED:
+        if run.cursor.state == ApprovalState.FAILED:
             run.ctx.shown = True
             await self._session.remember(run)
         return self._status()
 
     @staticmethod
     async def look(project: Path | str) -> Status:
-        """Return where a project stands, whoever holds it, without writing a byte. Raises Faulted, StoreDown."""
+        """Return the status of a project, whoever holds it, without writing. Raises ApprovalError, StoreDown."""
         return await outside.look(project)
 
     @staticmethod
     async def ask(project: Path | str, wish: str, *, by: str = "", why: str = "") -> None:
-        """Ask the process that works on a project to `pause` or `cancel`. Raises GateRefused where none does."""
+        """Request `pause` or `cancel` from the process that works on a project. Raises GateRefused if there is none."""
         by = spoken(by, "the name of who asks") or somebody()
         await outside.ask(project, wish, by, spoken(why, "the reason"))
 
-    # ---- from a request to a plan ----
+    # ---- request and plan ----
 
     async def submit(self, text: str, *, confirm: bool = False) -> Status:
-        """Submit a request; with `confirm` and no text, take up the intent that waits for the person's word."""
+        """Submit a request. With `confirm` and no text, confirm the waiting intent."""
         if confirm and not text.strip():
             return await self.confirm()
-        self._allow("submit", State.IDLE)
+        self._allow("submit", ApprovalState.IDLE)
         if not spoken(text, "the request").strip():
-            raise ApprovalError(Fault("VAL-001", "the request is empty; say what is wanted"))
+            raise ApprovalError(Fault("VAL-001", "the request is empty; describe the change"))
         before = self._session.run
         number = 1 if before is None else before.ctx.number + 1
         await self._session.begin(ApprovalContext(number=number, request=text), self._launch)
-        return await self._go(Event.SUBMIT)
+        return await self._go(ApprovalEvent.SUBMIT)
 
     async def confirm(self) -> Status:
-        """Take up the intent that waits for the person's word."""
-        run = self._allow("confirm", State.IDLE)
+        """Confirm the waiting intent and plan for it."""
+        run = self._allow("confirm", ApprovalState.IDLE)
         ctx = run.ctx
         if ctx.kept is None:
             raise self._refusal("state", "no intent waits to be confirmed", "submit")
         ctx.intent, ctx.confirmed, ctx.plan, ctx.plan_status = ctx.kept, True, None, ""
         ctx.recovery = None
-        return await self._go(Event.SUBMIT)
+        return await self._go(ApprovalEvent.SUBMIT)
 
-    # ---- the person's decision ----
+    # ---- decision ----
 
     async def approve(
         self, *, steps: Sequence[int | str] | None = None, digest: str | None = None, start: bool = True
     ) -> Status:
-        """Approve the plan, or some of its steps: a plan of its own is derived from these then.
+        """Approve the plan, or a new plan that is derived from some of its `steps`.
 
-        With `start` it is carried out at once; without, `execute` begins it. `digest` is that of the plan that the
-        person has seen: the answer counts for exactly that one. Where chosen steps depend on others, the plan of all of
-        them waits for another look and another answer. Raises GateRefused.
+        With `digest` the approval counts only for the plan of that digest. With `start` the plan is executed at once;
+        otherwise call `execute`. If chosen steps depend on others, the plan with all of them waits for another
+        approval. Raises GateRefused for a plan that has expired, has changed, or was not shown.
         """
-        run = self._allow("approve", State.AWAITING_APPROVAL)
-        plan = Plan.read(run.ctx.plan or {})
+        run = self._allow("approve", ApprovalState.AWAITING_APPROVAL)
+        plan = ApprovalPlan.read(run.ctx.plan or {})
         if digest is not None and not (len(digest) >= LEAST and plan.digest.startswith(digest)):
             raise self._refusal("plan", "this is not the plan that waits for approval", "diff", code="ST-003")
         await self._still_holds(run)
         if run.ctx.previewed != plan.digest:
-            raise self._refusal(
-                "preview_acknowledged", "nobody has looked at this plan yet", "diff", "approve"
-            )
+            raise self._refusal("preview_acknowledged", "this plan was not shown yet", "diff", "approve")
         if steps is not None:
             plan = await self._derived(run, plan, tuple(map(str, steps)))
             if run.ctx.previewed != plan.digest:
@@ -205,90 +217,87 @@ class Approval:
         return await self.execute() if start else self._status()
 
     async def execute(self) -> Status:
-        """Carry out the plan that was approved, until it is done, or somebody pauses or cancels it."""
-        run = self._allow("execute", State.AWAITING_APPROVAL)
+        """Execute the approved plan until it is done, paused or cancelled."""
+        run = self._allow("execute", ApprovalState.AWAITING_APPROVAL)
         if not is_approved(run.ctx):
             raise self._refusal("plan", "the plan is not approved", "diff", "approve", code="ST-003")
         await self._still_holds(run)
         run.ctx.recovery = None
-        return await self._go(Event.APPROVE)
+        return await self._go(ApprovalEvent.APPROVE)
 
     async def reject(self, why: str = "") -> Status:
-        """Discard the plan. `why` is kept."""
-        self._allow("reject", State.AWAITING_APPROVAL)
-        return await self._go(Event.REJECT, why)
+        """Discard the plan. `why` is stored."""
+        self._allow("reject", ApprovalState.AWAITING_APPROVAL)
+        return await self._go(ApprovalEvent.REJECT, why)
 
     async def changes(self, text: str) -> Status:
-        """Have another version made of the plan, with the changes that the person wants."""
-        run = self._allow("changes", State.AWAITING_APPROVAL)
-        if not spoken(text, "what is to be otherwise").strip():
-            raise ApprovalError(Fault("VAL-001", "no changes were asked for; say what is to be otherwise"))
+        """Request another version of the plan with the given changes."""
+        run = self._allow("changes", ApprovalState.AWAITING_APPROVAL)
+        if not spoken(text, "the changes").strip():
+            raise ApprovalError(Fault("VAL-001", "the changes are empty; describe them"))
         run.ctx.changes = text
-        return await self._go(Event.REQUEST_CHANGES)
+        return await self._go(ApprovalEvent.REQUEST_CHANGES)
 
-    # ---- while it is carried out ----
+    # ---- during execution ----
 
     def ask_pause(self) -> None:
-        """Let the plan that is being carried out here pause after its present step. For signal handlers."""
+        """Request that the plan under execution here pauses after its current step. For signal handlers."""
         self._wish("pause")
 
     def ask_cancel(self, why: str = "") -> None:
-        """Let what is under way here be cancelled. For signal handlers."""
+        """Request that the work in this process is cancelled. For signal handlers."""
         self._wish("cancel", why)
 
     async def pause(self) -> Status:
-        """Pause what is being carried out. Here nothing is: that is another process, see `ask`."""
-        self._allow("pause", State.EXECUTING)
+        """Pause the execution. Another process executes the plan, so use `ask` instead."""
+        self._allow("pause", ApprovalState.EXECUTING)
         return self._status()
 
     async def resume(self, *, again: bool = False) -> Status:
-        """Go on with a plan that was paused, if nothing has changed the project. Raises GateRefused.
-
-        With `again` a command that was cut short by a crash is run again: a person has looked, and it may be.
-        """
-        run = self._allow("resume", State.PAUSED)
+        """Resume a paused plan; with `again` an interrupted command runs again. Raises GateRefused after a change."""
+        run = self._allow("resume", ApprovalState.PAUSED)
         ctx = run.ctx
         if not self._is_plan_whole(run):
-            ctx.fault = Fault("ST-002", "the plan that is to be gone on with cannot be read").plain()
-            return await self._go(Event.RESUME_FAILED)
+            ctx.fault = Fault("ST-002", "the plan to resume cannot be read").plain()
+            return await self._go(ApprovalEvent.RESUME_FAILED)
         if again:
             work = await self._session.hands.work(run)
             ctx.again = sorted({*ctx.again, *work.unknown.values()})
         ctx.recovery = None
-        return await self._go(Event.RESUME)
+        return await self._go(ApprovalEvent.RESUME)
 
     async def cancel(self, why: str = "") -> Status:
-        """Cancel the plan: what it has changed is undone. One that waits for approval is only discarded (B1)."""
-        run = self._allow("cancel", State.AWAITING_APPROVAL, State.PAUSED)
-        waits = run.cursor.state == State.AWAITING_APPROVAL
-        return await self._go(Event.REJECT if waits else Event.CANCEL, why)
+        """Cancel the plan and undo its changes. A plan that waits for approval is only discarded."""
+        run = self._allow("cancel", ApprovalState.AWAITING_APPROVAL, ApprovalState.PAUSED)
+        waits = run.cursor.state == ApprovalState.AWAITING_APPROVAL
+        return await self._go(ApprovalEvent.REJECT if waits else ApprovalEvent.CANCEL, why)
 
     # ---- after a failure ----
 
     async def acknowledge(self, *, discard: bool = False) -> Status:
-        """Go on from an error that was shown. `discard` sets aside a store that cannot be read, and begins anew."""
+        """Leave the Failed state after its error was shown.
+
+        `discard` sets aside an unreadable store and starts anew.
+        """
         if self._session.run is None and self._session.damage is not None:
             return await self._discarded(discard=discard)
-        run = self._allow("acknowledge", State.FAILED, State.COMPLETED)
-        if run.cursor.state == State.FAILED and not run.ctx.shown:
+        run = self._allow("acknowledge", ApprovalState.FAILED, ApprovalState.COMPLETED)
+        if run.cursor.state == ApprovalState.FAILED and not run.ctx.shown:
             raise self._refusal("state", "the error has not been shown yet", "status")
-        return await self._go(Event.ACKNOWLEDGE)
+        return await self._go(ApprovalEvent.ACKNOWLEDGE)
 
     async def retry(self) -> Status:
         """Make a new plan for the same intent."""
-        run = self._allow("retry", State.FAILED)
+        run = self._allow("retry", ApprovalState.FAILED)
         if run.ctx.intent is None:
             raise self._refusal("state", "there is no intent to plan for again", "acknowledge")
-        return await self._go(Event.RETRY)
+        return await self._go(ApprovalEvent.RETRY)
 
     async def rollback(self) -> Status:
-        """Undo what the plans of this request that failed had changed.
-
-        The state stays Failed: the table has no edge for it (B12).
-        """
-        run = self._allow("rollback", State.FAILED)
+        """Undo the changes of this request's failed plans. The state stays Failed: a rollback has no edge."""
+        run = self._allow("rollback", ApprovalState.FAILED)
         if "rollback" not in self._status().actions:
-            raise self._refusal("plan", "no step of a plan that failed has changed anything", "acknowledge")
+            raise self._refusal("plan", "no step of a failed plan has changed anything", "acknowledge")
         undone = await self._session.hands.undo(run)
         ctx = run.ctx
         ctx.undone = [change.path for change in undone.changes]
@@ -296,7 +305,7 @@ class Approval:
         await self._session.remember(run)
         return self._status()
 
-    # ---- inside ----
+    # ---- private ----
 
     def _status(self, version: int | None = None) -> Status:
         session = self._session
@@ -305,7 +314,7 @@ class Approval:
             log = session.journal.projection.steps
             return status_of(
                 run.run_id,
-                State(run.cursor.state),
+                ApprovalState(run.cursor.state),
                 run.ctx,
                 log,
                 launch=session.launch,
@@ -313,9 +322,10 @@ class Approval:
                 here=True,
             )
         if session.damage is None:
-            return Status(state=State.IDLE, actions=("submit",))
+            return Status(state=ApprovalState.IDLE, actions=("submit",))
         error, recovered = recovery.damaged(str(session.damage), self._clock.time())
-        return Status(state=State.FAILED, error=error, recovery=recovered, actions=(recovery.DISCARD,))
+        actions = (recovery.DISCARD,)
+        return Status(state=ApprovalState.FAILED, error=error, recovery=recovered, actions=actions)
 
     def _run(self, action: str) -> ApprovalRun:
         run = self._session.run
@@ -324,35 +334,35 @@ class Approval:
             raise self._refusal("state", f"{action}: {what}", *self._status().actions)
         return run
 
-    def _allow(self, action: str, *states: State) -> Any:
-        """Return the run, in one of these states; without one it is Idle. Raises GateRefused."""
+    def _allow(self, action: str, *states: ApprovalState) -> Any:
+        """Return the run if it is in one of these states; without a run the state is Idle. Raises GateRefused."""
         status = self._status()
         if status.state not in states or (self._session.run is None and action != "submit"):
-            possible = ", ".join(state.value for state in states)
-            reason = f"{action} is not possible in {status.state.value}; possible in {possible}"
+            reason = f"{action} is not possible in {status.state.value}; possible in {', '.join(states)}"
             raise self._refusal("state", reason, *status.actions)
         return self._session.run
 
     def _refusal(self, gate: str, reason: str, *steps: str, code: str = "ST-001") -> GateRefused:
         return GateRefused(BlockedGate(gate, reason, steps, code=code if gate in ("state", "plan") else ""))
 
-    async def _go(self, event: Event, why: str = "") -> Status:
+    async def _go(self, event: ApprovalEvent, why: str = "") -> Status:
         run = self._run(event.value)
         run.ctx.why = spoken(why, "the reason")
         await self._session.drive(run, event)
         return self._status()
 
     async def _still_holds(self, run: ApprovalRun) -> None:
-        """Let a plan expire that cannot be carried out any more as it was shown, and say so. Raises GateRefused."""
+        """Expire a plan that cannot be executed as shown any more. Raises GateRefused."""
         shut = before.expired(run) or await self._session.hands.standing(run)
         if shut is None:
             return
         run.ctx.plan_status = PlanStatus.EXPIRED.value
-        await self._session.drive(run, Event.REJECT)
-        raise GateRefused(_expired(shut))
+        await self._session.drive(run, ApprovalEvent.REJECT)
+        expired = shut._replace(reason=f"{shut.reason}; the plan has expired", next_steps=("submit",))
+        raise GateRefused(expired)
 
-    async def _derived(self, run: ApprovalRun, plan: Plan, steps: tuple[str, ...]) -> Plan:
-        """Make a plan of some steps the one that waits. It counts as seen where it has no step that nobody named."""
+    async def _derived(self, run: ApprovalRun, plan: ApprovalPlan, steps: tuple[str, ...]) -> ApprovalPlan:
+        """Make a plan of some steps the waiting plan. It counts as shown if it contains only the named steps."""
         chosen = selection(plan, steps)
         if tuple(chosen) == tuple(step.id for step in plan.steps):
             return plan
@@ -382,17 +392,11 @@ class Approval:
         if run is None or not run.control.driving:
             return
         self._wishes += 1
-        payload = {"wish": wish}
         signal_id = f"{wish}-{run.seq}-{self._wishes}"
-        run.mailbox.post(Signal(kind="decision", id=signal_id, by=self._by, why=why, payload=payload))
+        run.mailbox.post(Signal(kind="decision", id=signal_id, by=self._by, why=why, payload={"wish": wish}))
 
     def _step(  # noqa: PLR0917 - the parts of one fact
         self, step: PlanStep, index: int, of: int, phase: str, seconds: float, status: str, output: str
     ) -> Awaitable[None] | None:
         on_step = self._on_step
         return None if on_step is None else on_step(StepFact(step, index, of, phase, status, seconds, output))
-
-
-def _expired(blocked: BlockedGate) -> BlockedGate:
-    """Return a shut gate after which the plan has expired: only a new request helps."""
-    return blocked._replace(reason=f"{blocked.reason}; the plan has expired", next_steps=("submit",))

@@ -1,4 +1,4 @@
-"""Runs of approval as records, and out of records again: every command of a person is another process."""
+"""Approval runs as records, and their restoration: each command of a person runs in its own process."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.run import Run
-from orchestrator.machines.approval.model import ApprovalContext, State
-from orchestrator.runtime.service.position import place
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalState
+from orchestrator.runtime.service.position import rebuilt
 from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun
 
 GRAPH = "approval"
 
 
 def codec(launch: Callable[[], Mapping[str, Any]]) -> ContextCodec[ApprovalContext]:
-    """Return the codec of approval; `launch` is kept with a request: how its planner is made, never a key."""
+    """Return the codec of approval; `launch` is stored with a request: how to make its planner, never a key."""
     return ContextCodec(ApprovalContext, about=lambda _: {"launch": dict(launch())} if launch() else {})
 
 
@@ -28,7 +27,7 @@ def run_id(number: int) -> str:
 
 
 async def newest(journal: Journal) -> RunHead | None:
-    """Return the present request of a project: the one that was begun last."""
+    """Return the current request of a project, the one that was started last."""
     found: RunHead | None = None
     async for head in journal.runs(graph=GRAPH):
         if found is None or number_of(head) > number_of(found):
@@ -37,7 +36,7 @@ async def newest(journal: Journal) -> RunHead | None:
 
 
 def number_of(head: RunHead) -> int:
-    """Return which request of the project a run is."""
+    """Return the number of a run among the project's requests."""
     last = head.run_id.rpartition("-")[2]
     return int(last) if last.isdecimal() else 0
 
@@ -45,12 +44,11 @@ def number_of(head: RunHead) -> int:
 def restored(
     stored: StoredRun, machine: Machine, deps: ApprovalDeps, codec: ContextCodec[ApprovalContext]
 ) -> ApprovalRun:
-    """Return the run as it stood at its last record, ready for `drive`. Raises Corrupt; touches nothing."""
-    ctx = codec.decoded(stored.context)
-    run: ApprovalRun = Run(machine, stored.run_id, ctx, deps)
-    codec.adopt(run)
-    place(run, stored, deps.clock.monotonic())
-    run.acknowledge(stored.inbox)  # what is missing before it was reported as lost
-    if run.cursor.state != State.FAILED:  # it has gone on since: the next error is the first again
+    """Return the run as of its last record, ready for `drive`. Raises Corrupt; changes nothing."""
+    run: ApprovalRun = rebuilt(stored, machine, codec.decoded(stored.context), deps, codec)
+    run.acknowledge(stored.inbox)  # messages missing before it were reported as lost
+    if (
+        run.cursor.state != ApprovalState.FAILED
+    ):  # it has continued since, so the next error is the first again
         run.clear_error()
     return run

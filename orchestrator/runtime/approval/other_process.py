@@ -1,4 +1,4 @@
-"""A project that another process may hold: looking at it without writing a byte, and asking whoever works on it."""
+"""Access to a project that another process may hold: read its status without writing, and post control requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.errors import Corrupt, TooNew
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, Posted, Record, RunHead
-from orchestrator.machines.approval.model import State
+from orchestrator.machines.approval.model import ApprovalState
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval import codec as record
 from orchestrator.runtime.approval import project_journal as store
@@ -21,21 +21,21 @@ from orchestrator_callbacks.approval.control_request import WISHES
 from orchestrator_guards import BlockedGate
 
 _FEW = 20
-"""How many of the last requests are looked at for one that is the same."""
+"""Number of last requests that are checked for a duplicate."""
 
 
 async def look(project: Path | str) -> Status:
-    """Return where a project stands, whoever holds it."""
+    """Return the status of a project, whoever holds it."""
     folder = store.folder_of(project)
-    begun = (folder / projection.STATE).exists()  # before the journal is read: it is written after that
+    begun = (folder / projection.STATE).exists()  # before the journal is read, because it is written later
     path = folder / "journal.db"
     if not path.exists():
-        return _damaged(store.EMPTY) if begun else Status(state=State.IDLE, actions=("submit",))
+        return _damaged(store.EMPTY) if begun else Status(state=ApprovalState.IDLE, actions=("submit",))
     journal = SqliteJournal(path, only_reads=True)
     try:
         head = await record.newest(journal)
         if head is None:
-            return _damaged(store.EMPTY) if begun else Status(state=State.IDLE, actions=("submit",))
+            return _damaged(store.EMPTY) if begun else Status(state=ApprovalState.IDLE, actions=("submit",))
         return _told(head, await journal.load(head.run_id))
     except (Corrupt, TooNew) as damage:
         return _damaged(str(damage))
@@ -45,7 +45,7 @@ async def look(project: Path | str) -> Status:
 
 def _damaged(why: str) -> Status:
     error, found = recovery.damaged(why, time.time())
-    return Status(state=State.FAILED, error=error, recovery=found, actions=(recovery.DISCARD,))
+    return Status(state=ApprovalState.FAILED, error=error, recovery=found, actions=(recovery.DISCARD,))
 
 
 def _told(head: RunHead, records: list[Record]) -> Status:
@@ -54,16 +54,16 @@ def _told(head: RunHead, records: list[Record]) -> Status:
     for one in records:
         log.fold(one.kind, one.body)
     ctx = record.codec(dict).decoded(stored.context)
-    state = State(stored.state or State.IDLE)
+    state = ApprovalState(stored.state or ApprovalState.IDLE)
     launch = stored.created.get("launch") or {}
     return status_of(head.run_id, state, ctx, log, held=head.owner, launch=launch)
 
 
 async def ask(project: Path | str, wish: str, by: str, why: str) -> None:
-    """Leave a wish for the process that works on a project. Raises GateRefused where nobody does."""
+    """Post a control request to the process that works on a project. Raises GateRefused if there is none."""
     if wish not in WISHES:
         raise GateRefused(
-            BlockedGate("state", f"nobody can be asked to {wish!r}; known: {', '.join(WISHES)}")
+            BlockedGate("state", f"unknown control request {wish!r}; allowed: {', '.join(WISHES)}")
         )
     path = store.folder_of(project) / "journal.db"
     journal = SqliteJournal(path) if path.exists() else None
@@ -80,23 +80,25 @@ async def _posted(journal: Journal, wish: str, by: str, why: str) -> None:
     if head is None:
         raise _nobody("Idle")
     stored = StoredRun.of(head.run_id, await journal.load(head.run_id))
-    state = State(stored.state or State.IDLE)
+    state = ApprovalState(stored.state or ApprovalState.IDLE)
     if head.owner is None or state not in WORKING:
         raise _nobody(state.value)
-    if state is State.CANCELLING:
-        reason = "it is being cancelled already; nothing stops that"
+    if state is ApprovalState.CANCELLING:
+        reason = "it is being cancelled already, which cannot be stopped"
         raise GateRefused(BlockedGate("not_cancelling", reason, ("status",), code="IPC-002"))
-    if wish == "pause" and state is not State.EXECUTING:
+    if wish == "pause" and state is not ApprovalState.EXECUTING:
         reason = f"pause is not possible in {state.value}; possible in Executing"
         raise GateRefused(BlockedGate("state", reason, ("cancel",), code="ST-001"))
     posted = await journal.inbox(head.run_id, stored.inbox)
     if any(one.kind == wish and one.id not in stored.handled for one in posted[-_FEW:]):
-        reason = f"it was asked to {wish} already, and will as soon as it can"
+        reason = f"a request to {wish} is pending already and takes effect as soon as possible"
         raise GateRefused(BlockedGate("state", reason, ("status",), code="IPC-006"))
     await journal.post(head.run_id, Posted(f"{wish}-{head.seq}-{len(posted) + 1}", wish, {"why": why}, by))
 
 
 def _nobody(state: str) -> GateRefused:
     return GateRefused(
-        BlockedGate("state", f"nobody works on the project now; it is {state}", ("status",), code="ST-001")
+        BlockedGate(
+            "state", f"no process works on the project now; it is {state}", ("status",), code="ST-001"
+        )
     )

@@ -1,4 +1,4 @@
-"""Where a project stands, as a person is told: by the process that holds it, or by one that only looks."""
+"""The status of a project, from the process that holds it or from another one."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ from typing import Any
 
 from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.graph import is_approved
-from orchestrator.machines.approval.model import ApprovalContext, State
-from orchestrator.machines.approval.plan import Plan
-from orchestrator.runtime.approval.status import Question, RecoveryNote, Status, StepState
+from orchestrator.machines.approval.model import ApprovalContext, ApprovalState
+from orchestrator.machines.approval.plan import ApprovalPlan
+from orchestrator.runtime.approval.status import IntentQuestion, RecoveryNote, Status, StepState
 from orchestrator.runtime.approval.step_log import UNKNOWN, StepLog
 
-WORKING = frozenset((State.EXTRACTING_INTENT, State.PLANNING, State.EXECUTING, State.CANCELLING))
-"""States in which somebody is at work: a process that holds the project, or else there was a crash."""
+WORKING = frozenset(
+    (
+        ApprovalState.EXTRACTING_INTENT,
+        ApprovalState.PLANNING,
+        ApprovalState.EXECUTING,
+        ApprovalState.CANCELLING,
+    )
+)
+"""States in which a process works on the project; without such a process there was a crash."""
 
 
-def status_of(  # noqa: PLR0917 - the parts of what is told
+def status_of(  # noqa: PLR0917 - the parts of a status
     run_id: str,
-    state: State,
+    state: ApprovalState,
     ctx: ApprovalContext,
     log: StepLog,
     held: str | None = None,
@@ -27,7 +34,7 @@ def status_of(  # noqa: PLR0917 - the parts of what is told
     *,
     here: bool = False,
 ) -> Status:
-    """Return what is told of a request. `version`: of an earlier plan; `here`: this process holds it."""
+    """Return the status of a request. `version` selects an earlier plan; `here`: this process holds the project."""
     plain = ctx.plan if version is None else _version(ctx, version)
     kept = ctx.kept
     return Status(
@@ -35,7 +42,7 @@ def status_of(  # noqa: PLR0917 - the parts of what is told
         run_id=run_id,
         request=ctx.request,
         intent=ctx.intent,
-        question=Question(ctx.question, kept, kept.get("confidence") if kept else None)
+        question=IntentQuestion(ctx.question, kept, kept.get("confidence") if kept else None)
         if ctx.question
         else None,
         plan=_readable(plain),
@@ -55,10 +62,10 @@ def status_of(  # noqa: PLR0917 - the parts of what is told
     )
 
 
-def _readable(plain: Mapping[str, Any] | None) -> Plan | None:
-    """Return a plan; None where there is none, or what is stored is none any more: a resume says that then."""
+def _readable(plain: Mapping[str, Any] | None) -> ApprovalPlan | None:
+    """Return a plan; None if there is none or it is unreadable, which a resume reports."""
     try:
-        return None if plain is None else Plan.read(plain)
+        return None if plain is None else ApprovalPlan.read(plain)
     except ApprovalError:
         return None
 
@@ -71,8 +78,8 @@ def _version(ctx: ApprovalContext, version: int) -> Mapping[str, Any] | None:
     return next((one["plan"] for one in chosen), None)
 
 
-def _actions(state: State, ctx: ApprovalContext, log: StepLog, held: str | None) -> Iterator[str]:
-    """Yield what a person can do, the likeliest first."""
+def _actions(state: ApprovalState, ctx: ApprovalContext, log: StepLog, held: str | None) -> Iterator[str]:
+    """Yield the possible actions of a person, the most likely first."""
     if held is not None:
         yield from _ASKED.get(state, ())
     else:
@@ -112,15 +119,15 @@ def _failed_plans(ctx: ApprovalContext) -> Iterator[Mapping[str, Any]]:
 
 
 _ASKED = {
-    State.EXTRACTING_INTENT: ("cancel",),
-    State.PLANNING: ("cancel",),
-    State.EXECUTING: ("pause", "cancel"),
+    ApprovalState.EXTRACTING_INTENT: ("cancel",),
+    ApprovalState.PLANNING: ("cancel",),
+    ApprovalState.EXECUTING: ("pause", "cancel"),
 }
-"""What another process that works on the project can be asked for. Nothing stops a cancel."""
+"""Control requests to another process that works on the project. A cancel cannot be stopped."""
 
 _OWN = {
-    State.IDLE: _idle,
-    State.AWAITING_APPROVAL: _awaiting,
-    State.PAUSED: _paused,
-    State.FAILED: _failed,
+    ApprovalState.IDLE: _idle,
+    ApprovalState.AWAITING_APPROVAL: _awaiting,
+    ApprovalState.PAUSED: _paused,
+    ApprovalState.FAILED: _failed,
 }

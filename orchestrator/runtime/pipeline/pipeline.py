@@ -1,25 +1,24 @@
-"""The pipeline put together: table, guards, hooks and the host's stages meet here. `Pipeline` is the door to it."""
+"""`Pipeline`, the facade of the pipeline machine: graph, guards, hooks and the host's stages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
-from orchestrator.kernel.journal import Journal, Lease, Record
+from orchestrator.kernel.journal import Journal, Record, RunHead
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.outcome import Ending, Outcome
+from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.machines.pipeline.ending import ending
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.pipeline.model import PipelineContext, State
+from orchestrator.machines.pipeline.model import OrchestrationState, PipelineContext
 from orchestrator.machines.pipeline.ports import (
     EFFECTS,
     BudgetManager,
@@ -35,24 +34,37 @@ from orchestrator.runtime.pipeline import codec as pipeline_record
 from orchestrator.runtime.pipeline.prompt_stage import BoundStage, PromptStage
 from orchestrator.runtime.pipeline.result import PipelineResult, result_of
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.control import Control
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.human_input import HumanInput
-from orchestrator.runtime.service.live_run import LiveRuns
-from orchestrator.runtime.service.recovery import Migration, Recovery, RunAlreadyEnded, path_of
+from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_service import new_id, outside_loop
 from orchestrator_callbacks.pipeline import before, enter, leave
 from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
 
 
 class Pipeline(HumanInput[PipelineResult]):
-    """Runs plan → validate → implement → judge: any number of runs, also at once.
+    """Run plan → validate → implement → judge, for any number of runs, also concurrent ones.
 
-    Each of the four is a port (see `orchestrator.machines.pipeline.ports`) or a PromptStage. `budget` is the host's
-    own, asked before and after each stage beside `limits.token_budget`. `rubric` says what the judge's scores mean.
-    `journal`, `observers`, `hooks`, `graph`, `clock`, `migrations` and `launch` are as for Orchestrator; `deps` are the
-    host's handles, which ports find in their request. Raises ConfigError or GraphError when this cannot work; nothing
-    is started here.
+    The constructor starts nothing.
+
+    Args:
+        planner: A port (see `orchestrator.machines.pipeline.ports`) or a PromptStage; the other three alike.
+        validator: Checks a plan.
+        implementer: Implements a plan.
+        judge: Scores an implementation.
+        limits: Default limits of a run.
+        rubric: Thresholds for the judge's scores.
+        budget: The host's own budget, checked before and after each stage in addition to `limits.token_budget`.
+        deps: Handles of the host, in `StageRequest.deps`.
+        journal, observers, hooks, graph, clock, migrations, launch: As for Orchestrator.
+
+    Raises:
+        ConfigError: An argument is invalid.
+        GraphError: The graph is invalid or does not fit the hooks.
+
+    Example:
+        pipeline = Pipeline(plan, validate, implement, judge)
+        result = await pipeline.run("A light show for this song.")
     """
 
     def __init__(
@@ -79,23 +91,21 @@ class Pipeline(HumanInput[PipelineResult]):
         if rubric is not None and not isinstance(rubric, Rubric):
             raise ConfigError(f"rubric is a {type(rubric).__name__}; give Rubric(approve=7.0)")
         self._rubric = rubric or Rubric()
-        self._clock = clock or SystemClock()
+        self._set_up(clock or SystemClock(), journal, observers, migrations)
         self._machine = Machine(graph, collect(graph, enter, leave, before, extra=tuple(hooks)))
-        self._observers = compose.watchers(observers)
-        self._journal, self._retire = compose.records(journal)
-        self._live = LiveRuns()
-        self._control = Control(self._live, self._journal, self._clock)
         self._codec = pipeline_record.codec(launch)
         given = {"planner": planner, "validator": validator, "implementer": implementer, "judge": judge}
         if budget is not None and not callable(getattr(budget, "is_exhausted", None)):
-            raise ConfigError(f"budget must have `is_exhausted()`; {type(budget).__name__} has not")
+            raise ConfigError(f"budget must have a method `is_exhausted()`; {type(budget).__name__} does not")
         ports = {_STATE_OF[name]: self._port(name, port) for name, port in given.items()}
         self._deps = PipelineDeps(ports=ports, clock=self._clock, budget=budget, host=deps)
-        self._driver, self._recovery = self._wired(tuple(migrations))
-        self.hosting = self._hosted(ports.values(), launch)
-        """For the engine that runs this pipeline."""
+        self._wire()
+        parts = self._journal, self._driver, self._clock, self._live, self._recovery
+        stages = [port.hosting for port in ports.values() if isinstance(port, BoundStage)]
+        self.hosting = Hosting(*parts, launch, stages)
+        """Engine-only interface of this pipeline."""
 
-    # ---- running ----
+    # ---- run ----
 
     async def run(
         self,
@@ -105,11 +115,22 @@ class Pipeline(HumanInput[PipelineResult]):
         limits: PipelineLimits | None = None,
         deadline: float | None = None,
     ) -> PipelineResult:
-        """Run the pipeline for `spec` (plain data: text, or what JSON can hold) and return its PipelineResult.
+        """Run the pipeline and return its PipelineResult.
 
-        `deadline` is in seconds from now, on top of `limits`. Raises RunExists for a known run_id and ConfigError for
-        a spec that cannot be stored; how the run itself ends is `result.outcome`. A cancelled caller gets its
-        CancelledError; the run is then left where it was, for `resume`.
+        If the caller is cancelled, it gets its CancelledError, and the run is left where it was and can be resumed.
+
+        Args:
+            spec: Plain data: text, or JSON types.
+            run_id: Id of the run; random by default.
+            limits: Limits of this run instead of the pipeline's.
+            deadline: Seconds from now, in addition to `limits`.
+
+        Returns:
+            The PipelineResult. Its `outcome` says how the run ended.
+
+        Raises:
+            RunExists: `run_id` is in use.
+            ConfigError: The spec cannot be stored, or another argument is invalid.
         """
         self.check(run_id, None, limits, deadline)
         return await self.begin(spec, run_id or new_id(), None, limits, deadline)
@@ -122,9 +143,10 @@ class Pipeline(HumanInput[PipelineResult]):
         limits: PipelineLimits | None = None,
         tenant: str = "",
     ) -> str:
-        """Put a run into the journal for a worker to carry, and return its id; no stage is done here.
+        """Store a run in the journal for a worker, and return its id; no stage is executed here.
 
-        For a journal that other processes share. `tenant` is whose it is, for limits of each. Raises as `run` does.
+        Requires a journal that other processes share. `tenant` names the owner of the run, for limits per tenant.
+        Raises the errors of `run`.
         """
         self.check(run_id, None, limits, None)
         return await self._deposit(self._new(spec, run_id or new_id(), limits), tenant)
@@ -136,33 +158,32 @@ class Pipeline(HumanInput[PipelineResult]):
     async def resume(
         self, run_id: str, *, limits: PipelineLimits | None = None, by: str = "", again: bool = False
     ) -> PipelineResult:
-        """Go on with a run of the journal where it stands, and return its result; an ended one is only told.
+        """Resume a run of the journal from its last record and return its result. For an ended run it is only read.
 
-        A stage that had ended is not carried out again; one that was cut short is. With a port that is `irreversible`
-        that takes `again=True`: a person looked, and it may be. A program that the last owner left running is ended;
-        where that cannot be known, because it was started on another host, it takes `again=True` as well. `limits`
-        replace those it was started with. Raises RunUnknown, Held while another process has it, OtherGraph, Corrupt,
-        and Suspended for a run that failed to get on too often or waits for `again`.
+        A finished stage is not executed again; an interrupted one is. A program that the last owner left running is
+        ended first.
+
+        Args:
+            run_id: Id of the run.
+            limits: Limits from now on instead of the run's own.
+            by: Who resumes the run.
+            again: A person has checked that an interrupted stage may be repeated. Required if its port is
+                `irreversible`, and if its program was started on another host.
+
+        Raises:
+            RunUnknown: The journal does not have the run.
+            Held: Another process owns the run.
+            OtherGraph: The run has another version of the graph and there is no migration.
+            Corrupt: The run is damaged.
+            Suspended: The run requires `again`, or failed to make progress too often.
         """
         arguments.check_run(limits=limits, kind=PipelineLimits)
-        live = self._live.find(run_id)
-        if live is not None:
-            return await self._resume_here(live, by, changed=limits is not None)
-        if (await self._journal.head(run_id)).status == "ended":
-            return await self._told(run_id)
-        if not again:
-            await self._refuse_unknown(run_id)
-        try:
-            with self._live.taking(run_id):
-                run, path = await self._taken_up(run_id, limits, by, again=again)
-        except RunAlreadyEnded:
-            return await self._told(run_id)
-        return await self._carry(run, path, park=self.parks)
+        return await self._resume(run_id, limits, by, again=again)
 
-    # ---- what an engine asks of an agent ----
+    # ---- called by an engine ----
 
     def check(self, run_id: object, conversation_id: object, limits: object, deadline: object) -> None:
-        """Look at the arguments of one run. Raises ConfigError."""
+        """Check the arguments of one run. Raises ConfigError."""
         arguments.check_run(run_id, None, limits, deadline, kind=PipelineLimits)
         if conversation_id is not None:
             raise ConfigError("a pipeline has no conversations: leave conversation_id out")
@@ -171,36 +192,39 @@ class Pipeline(HumanInput[PipelineResult]):
         self,
         spec: Any,
         run_id: str,
-        conversation_id: str | None,  # noqa: ARG002 - a pipeline has none, which `check` says
+        conversation_id: str | None,  # noqa: ARG002 - always None, see `check`
         limits: PipelineLimits | None,
         deadline: float | None,
         follower: Follower | None = None,
     ) -> PipelineResult:
-        """Begin a run and drive it to its end; arguments as `check` has seen them."""
+        """Start a run with checked arguments and drive it to its end."""
         run = self._new(spec, run_id, limits)
         run.follow(follower)
         self._limit_time(run, deadline)
         return await self._carry(run, park=self.parks)
 
-    # ---- inside ----
+    # ---- private ----
 
     def _new(self, spec: Any, run_id: str, limits: PipelineLimits | None) -> PipelineRun:
         ctx = PipelineContext(pipeline_record.plain_spec(spec), limits or self._limits, self._rubric)
         return Run(self._machine, run_id, ctx, self._deps)
 
     def _port(self, name: str, given: object) -> Port:
-        """Return what does the work of a stage. Raises ConfigError for what cannot."""
+        """Return the port of a stage. Raises ConfigError if it is invalid."""
         port = given.bound(self, _STATE_OF[name]) if isinstance(given, PromptStage) else given
         if not callable(port) or isinstance(port, type):
             shown = port.__name__ if isinstance(port, type) else type(port).__name__
             raise ConfigError(f"{name} is {shown}; give a function of one request, or a PromptStage")
         effect = getattr(given, "effect", "idempotent")
         if effect not in EFFECTS:
-            raise ConfigError(f"the effect of {name} is {effect!r}; known: {', '.join(EFFECTS)}")
+            raise ConfigError(f"the effect of {name} is {effect!r}; allowed: {', '.join(EFFECTS)}")
         return port
 
-    def _wired(self, migrations: Sequence[Migration]) -> tuple[Driver, Recovery]:
-        """Return the driver and the recovery of the runs, their observers told what names will come."""
+    # ---- what RunService asks of a composition ----
+
+    laps = ("plan_ready",)
+
+    def _declare(self) -> None:
         compose.announce(
             self._observers,
             self._machine.graph,
@@ -208,66 +232,33 @@ class Pipeline(HumanInput[PipelineResult]):
             self._limits.max_seconds,
             guards=("affordable", "host_budget", "iterations", "refinements", "tokens"),
         )
-        driver = Driver(
-            self._machine,
-            observers=(self._live, *self._observers),
-            journal=self._journal,
-            clock=self._clock,
-            ending=ending,
-            summary=pipeline_record.summary,
-            codec=self._codec,
-        )
-        graph, now = self._machine.graph, self._clock.time
-        return driver, Recovery(self._journal, graph, self._codec, driver.owner, migrations, now=now)
 
-    def _hosted(self, ports: Iterable[Port], launch: Mapping[str, Any] | None) -> Hosting:
-        parts = self._journal, self._driver, self._clock, self._live, self._recovery
-        return Hosting(*parts, launch, [port.hosting for port in ports if isinstance(port, BoundStage)])
+    def _ending(self, run: PipelineRun) -> Ending:
+        return ending(run)
 
-    async def _refuse_unknown(self, run_id: str) -> None:
-        """Raise Suspended where a stage may have happened that must not happen twice; nobody claims the run then."""
-        if not any(pipeline_record.is_irreversible(port) for port in self._deps.ports.values()):
+    def _summary(self, run: PipelineRun) -> Mapping[str, Any]:
+        return pipeline_record.summary(run)
+
+    def _result(self, run: PipelineRun, path: Iterable[Transition], end: Ending) -> PipelineResult:
+        return result_of(run, path, end)
+
+    def _restore(self, stored: StoredRun, records: Iterable[Record]) -> PipelineRun:
+        return pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
+
+    async def _check_resume(self, head: RunHead, *, again: bool) -> None:
+        """Raise Suspended if an irreversible stage may have happened; the run is not claimed then."""
+        if again or not any(pipeline_record.is_irreversible(port) for port in self._deps.ports.values()):
             return
-        stored, records = await self._recovery.read(run_id)
+        stored, records = await self._recovery.read(head.run_id)
         unread = await stored.unread(self._journal)
-        cancelled = any(one.kind == "cancel" for one in unread)  # then nothing is carried out any more
+        cancelled = any(one.kind == "cancel" for one in unread)  # then no stage is executed any more
         if stored.fingerprint == self._machine.graph.fingerprint and not cancelled:
-            run = pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
-            pipeline_record.refuse_unknown(run)
-
-    async def _taken_up(
-        self, run_id: str, limits: PipelineLimits | None, by: str, *, again: bool
-    ) -> tuple[PipelineRun, list[Transition]]:
-        """Claim a run of the journal and announce that it goes on; return it with the path it has taken."""
-
-        async def restore(stored: StoredRun, records: list[Record], lease: Lease) -> PipelineRun:
-            run = pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
-            run.set_lease(lease)
-            if limits is not None:
-                run.ctx.limits = limits
-            return run
-
-        run, records = await self._take_up(run_id, by, restore, again=again)
-        return run, self._path(run_id, records)
-
-    async def _told(self, run_id: str) -> PipelineResult:
-        """Return the result of a run that has ended, as its records tell it."""
-        stored, records = await self._recovery.read(run_id)
-        run = pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
-        said = stored.ended or {}
-        end = Ending(Outcome(said["outcome"]), said["reason"])
-        return result_of(run, self._path(run_id, records), end)
-
-    def _path(self, run_id: str, records: Iterable[Any]) -> list[Transition]:
-        return path_of(run_id, self._machine.graph.name, records, laps=("plan_ready",))
-
-    def _result(self, run: PipelineRun, path: Sequence[Transition]) -> PipelineResult:
-        return result_of(run, path, run.ending or ending(run))
+            pipeline_record.refuse_unknown(self._restore(stored, records))
 
 
-_STATE_OF: Mapping[str, State] = {
-    "planner": State.PLANNING,
-    "validator": State.VALIDATING,
-    "implementer": State.IMPLEMENTING,
-    "judge": State.JUDGING,
+_STATE_OF: Mapping[str, OrchestrationState] = {
+    "planner": OrchestrationState.PLANNING,
+    "validator": OrchestrationState.VALIDATING,
+    "implementer": OrchestrationState.IMPLEMENTING,
+    "judge": OrchestrationState.JUDGING,
 }

@@ -1,4 +1,4 @@
-"""Runs of the ralph loop as records, and out of records again: in another process, after a crash, tomorrow."""
+"""Runs of the ralph loop as records, and their restoration in another process or after a crash."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from typing import Any
 
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.machines.ralph.contract import OrchestratorOutput, OrchestratorStatus
-from orchestrator.machines.ralph.model import RalphContext, State
+from orchestrator.machines.ralph.model import RalphContext, RalphState
 from orchestrator.runtime.service import program_recovery
-from orchestrator.runtime.service.position import place
-from orchestrator_callbacks.ralph.deps import RalphDeps, RalphRun
 
 
 def codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[RalphContext]:
@@ -22,19 +19,8 @@ def codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[RalphContext]
     return ContextCodec(RalphContext, about=lambda _: about)
 
 
-def restored(
-    stored: StoredRun, machine: Machine, ctx: RalphContext, deps: RalphDeps, codec: ContextCodec[RalphContext]
-) -> RalphRun:
-    """Return the run as it stood at its last record, ready for `drive`. Touches nothing outside."""
-    above = stored.created.get("parent_run_id")
-    run: RalphRun = Run(machine, stored.run_id, ctx, deps, parent_run_id=above)
-    codec.adopt(run)
-    place(run, stored, deps.clock.monotonic())
-    return run
-
-
 def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
-    """Return the totals that `run.completed` logs, and for each limit that is on the share of it that was used."""
+    """Return the totals for `run.completed`, and the used share of each enabled limit."""
     ctx, limits = run.ctx, run.ctx.limits
     budgets = (
         ("iterations", ctx.iteration, limits.max_executions),
@@ -50,14 +36,14 @@ def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
     }
 
 
-# ---- for who asks how it stands ----
+# ---- status ----
 
-_NEXT: Mapping[State, str] = {
-    State.INITIALIZING: "resolve the session",
-    State.PLANNING: "plan",
-    State.EXECUTING: "execute {task}",
-    State.REVIEWING: "review {task}",
-    State.COMPLETE: "hold the whole against the goal",
+_NEXT: Mapping[RalphState, str] = {
+    RalphState.INITIALIZING: "resolve the session",
+    RalphState.PLANNING: "plan",
+    RalphState.EXECUTING: "execute {task}",
+    RalphState.REVIEWING: "review {task}",
+    RalphState.COMPLETE: "check the work against the goal",
 }
 
 
@@ -66,12 +52,12 @@ _LETS_GO_ON: Mapping[str, str] = {
     "paused": "resume",
     program_recovery.REASON: "end its programs on other hosts, then resume with --again",
 }
-"""Why a run is parked -> what a person does about that."""
+"""Reason of a parked run -> action of a person that continues it."""
 
 
 def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
-    """Return how a stored run stands, in the words of the seed's contract (systems 6.3)."""
-    state = State(stored.state) if stored.state in set(State) else State.INITIALIZING
+    """Return the status of a stored run."""
+    state = RalphState(stored.state) if stored.state in set(RalphState) else RalphState.INITIALIZING
     ended, parked = stored.ended, stored.parked
     waits = parked is not None and parked.get("reason") in _LETS_GO_ON
     how = OrchestratorStatus.IN_PROGRESS
@@ -88,7 +74,7 @@ def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
     return OrchestratorOutput(
         status=how,
         session_id=ctx.session_id,
-        current_state=stored.state or State.INITIALIZING.value,
+        current_state=stored.state or RalphState.INITIALIZING.value,
         last_action=str(stored.step.get("event", "")),
         next_action=following,
         summary="; ".join((*ctx.blockers, *failed, ctx.summary or counted)),

@@ -1,17 +1,30 @@
-"""Where a stored run stands: the same for every graph."""
+"""Rebuild a run from its records: the same for every graph."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.failure import restored_failure
+from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.run_parts import Cursor
 
 
-def place(run: Run[Any, Any], stored: StoredRun, now: float) -> None:
-    """Let a new run stand where a stored one stood at its last record. `now` is monotonic."""
+def rebuilt(
+    stored: StoredRun, machine: Machine, ctx: Any, deps: Any, codec: ContextCodec[Any]
+) -> Run[Any, Any]:
+    """Return a run with this context as it stood at its last record, ready for `drive`. Changes nothing outside."""
+    above = stored.created.get("parent_run_id")
+    run: Run[Any, Any] = Run(machine, stored.run_id, ctx, deps, parent_run_id=above)
+    codec.adopt(run)
+    _place(run, stored, deps.clock.monotonic())
+    return run
+
+
+def _place(run: Run[Any, Any], stored: StoredRun, now: float) -> None:
+    """Set a new run to the last record of a stored one. `now` is monotonic."""
     machine = run.machine
     cursor = Cursor(
         stored.state or run.cursor.state,
@@ -29,6 +42,6 @@ def place(run: Run[Any, Any], stored: StoredRun, now: float) -> None:
     if stored.failure is not None:
         cursor.error, cursor.failure = restored_failure(stored.failure, machine.graph.name, run.run_id)
     run.restore(cursor)
-    # A pause is read at once, an answer or a message when a hook comes to it: the first may have overtaken the second.
-    # The whole inbox is read again; requests that the run has read are known by their ids.
+    # A pause is read at once, an answer or a message only when a hook reads it, so a pause may have overtaken
+    # earlier ones. The whole inbox is read again; requests that the run has read are known by their ids.
     run.mailbox.forget(stored.handled)

@@ -1,11 +1,11 @@
-"""Carrying runs to their end, the same for every graph: live here, durable in one journal, stopped by whoever may."""
+"""Execution of runs, the same for every graph: live in this process, durable in one journal, with control requests."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from orchestrator.errors import (
@@ -21,17 +21,28 @@ from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.journal import Journal, Lease, Record, let_go
+from orchestrator.kernel.journal import Journal, Record, RunHead, let_go
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Observer, RunParked, RunRecovered, Transition
 from orchestrator.kernel.run import Run
+from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.control import Control
-from orchestrator.runtime.service.live_run import LiveRuns
+from orchestrator.runtime.service.control import RunController
+from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.runtime.service.program_recovery import REASON, ProgramsUnknown
-from orchestrator.runtime.service.recovery import ClaimedRun, OpenRun, Recovery
+from orchestrator.runtime.service.recovery import (
+    ClaimedRun,
+    Migration,
+    OpenRun,
+    Recovery,
+    RunAlreadyEnded,
+    path_of,
+)
 from orchestrator.runtime.service.run_scope import RunScope
 from orchestrator.telemetry.scope import scope
+from orchestrator_callbacks.llm_loop.deps import ToolProvider
 
 R = TypeVar("R")
 
@@ -40,66 +51,152 @@ _NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corr
 
 
 class RunService(Generic[R]):
-    """The runs of one graph; R is what each gives in the end. Made into something by a composition of `runtime`."""
+    """Runs the runs of one graph; R is the type of their results. Base of the facades in `runtime`."""
 
-    _journal: Journal
-    _live: LiveRuns
+    _limits: Any
+    _machine: Machine
+    _codec: ContextCodec[Any]
     _driver: Driver
     _recovery: Recovery
-    _control: Control
-    _codec: ContextCodec[Any]
-    _observers: Sequence[Observer]
-    _retire: Callable[[str], None]
-    """Lets the journal go of a run that is left where it is."""
+    laps: Container[str] = ()
+    """Events that count an iteration of the path."""
     waits_for: str = "somebody"
-    """What a run waits for that is left in the journal, in words."""
+    """Description of the cause that a parked run waits for."""
     parks: bool = False
-    """A run that has to wait for somebody is left in the journal (Suspended) and does not wait here; runs below do."""
+    """Whether a run that has to wait for a person is left in the journal (Suspended); child runs always wait here."""
 
-    # ---- what a composition says ----
+    # ---- putting it together ----
 
-    def _result(self, run: Run[Any, Any], path: Sequence[Transition]) -> R:
-        """Return what a run gives that ended here."""
+    def _set_up(
+        self,
+        clock: Clock,
+        journal: Journal | None,
+        observers: Iterable[Observer] | None,
+        migrations: Iterable[Migration],
+        tools: ToolProvider | None = None,
+    ) -> None:
+        """Set what the services of all machines consist of. `_wire` follows when machine and codec are set too."""
+        self._clock, self._migrations = clock, tuple(migrations)
+        self._observers = compose.watchers(observers)
+        self._journal, self._retire = compose.records(journal)
+        self._live = RunRegistry()
+        self._control = RunController(self._live, self._journal, clock, tools)
+
+    def _wire(self, *watching: Observer, owner: str | None = None) -> None:
+        """Make the driver and the recovery of the runs, and declare to the observers which names will come."""
+        self._declare()
+        self._driver = Driver(
+            self._machine,
+            observers=(self._live, *watching, *self._observers),
+            journal=self._journal,
+            owner=owner,
+            clock=self._clock,
+            ending=self._ending,
+            summary=self._summary,
+            codec=self._codec,
+        )
+        graph, now = self._machine.graph, self._clock.time
+        self._recovery = Recovery(
+            self._journal, graph, self._codec, self._driver.owner, self._migrations, now=now
+        )
+
+    # ---- what a composition defines ----
+
+    def _declare(self) -> None:
+        """Declare to the observers which names the runs will have."""
+        compose.announce(self._observers, self._machine.graph, self._journal, self._limits.max_seconds)
+
+    def _ending(self, run: Run[Any, Any]) -> Ending:
+        """Return outcome and reason of a run in its terminal state."""
         raise NotImplementedError
 
+    def _summary(self, run: Run[Any, Any]) -> Mapping[str, Any]:
+        """Return the totals that `run.completed` logs."""
+        raise NotImplementedError
+
+    def _result(self, run: Run[Any, Any], path: Iterable[Transition], end: Ending) -> R:
+        """Return the result of a run that ended."""
+        raise NotImplementedError
+
+    def _with_recorded_output(self, result: R, ended: Mapping[str, Any]) -> R:  # noqa: ARG002 - by default none
+        """Return the result of an ended run with the output that only the record of its end has."""
+        return result
+
+    def _restore(self, stored: StoredRun, records: Iterable[Record]) -> Run[Any, Any]:
+        """Return a run as it stood at its last record. Changes nothing outside."""
+        raise NotImplementedError
+
+    def _check_model(self, limits: Any) -> None:
+        """Check that a run with these limits may ask its model; None: its limits are not changed."""
+
+    async def _check_resume(self, head: RunHead, *, again: bool) -> None:
+        """Check that a run may be resumed, before it is claimed. Raises Suspended, ConfigError."""
+
+    async def _update(
+        self,
+        run: Run[Any, Any],
+        stored: StoredRun,  # noqa: ARG002 - for compositions
+        records: Sequence[Record],  # noqa: ARG002
+        limits: Any,
+    ) -> None:
+        """Change a restored run that this process has claimed: other limits, losses, what is outside of its records."""
+        if limits is not None:
+            run.ctx.limits = limits
+
+    async def _drive(self, run: Run[Any, Any], path: Iterable[Transition]) -> R:
+        """Drive a resumed run to its end."""
+        return await self._carry(run, path, park=self.parks)
+
     def _out_of_hand(self, run: Run[Any, Any]) -> None:
-        """Do what must be done when nobody drives a run any more, before its result is made."""
+        """Clean up a run that is not driven any more, before its result is made."""
 
     def _over(self, run: Run[Any, Any]) -> None:
-        """Do what must be done when a run that had begun is over here: it ended, or is left where it is."""
+        """Clean up a started run that is over here: it ended, or was left where it is."""
 
-    # ---- leaving it to others ----
+    # ---- deposit ----
 
     async def _deposit(self, run: Run[Any, Any], tenant: str) -> str:
-        """Put a new run into the journal, for a worker to take up, and return its id. Raises ConfigError."""
+        """Store a new run in the journal for a worker, and return its id. Raises ConfigError."""
         await self._driver.deposit(run, {"tenant": tenant} if arguments.checked_tenant(tenant) else {})
         return run.run_id
 
-    # ---- people ----
+    # ---- control ----
 
     async def open_runs(self) -> list[OpenRun]:
-        """List the runs of this graph in the journal that have not ended, and what `resume` would do with each."""
+        """List the runs of this graph in the journal that have not ended, with the effect of `resume` on each."""
         return await self._recovery.open_runs()
 
     def cancel(
         self, run_id: str, *, reason: str = "caller", by: str = "caller", why: str = ""
     ) -> Awaitable[None]:
-        """Ask a run to stop: it starts nothing more and ends as `cancelled`.
+        """Request that a run stops: it starts nothing more and ends as `cancelled`.
 
-        A run that lives here has heard of it when this returns. For one of another process, await this: the request
-        is in the journal then. `reason` is `caller` or `shutdown` (the process goes down). Raises RunUnknown, and
-        ConfigError for another reason.
+        A live run of this process has received the request when this returns. For a run of another process, await the
+        result: the request is in the journal then.
+
+        Args:
+            run_id: Id of the run.
+            reason: "caller", or "shutdown" if the process stops.
+            by: Who cancels the run.
+            why: The reason as text.
+
+        Raises:
+            RunUnknown: The run does not exist.
+            ConfigError: `reason` has another value.
         """
         return self._control.stop(run_id, reason, by, why)
 
     def pause(self, run_id: str, *, by: str = "", why: str = "") -> Awaitable[None]:
-        """Ask a run to park before its next step, after what is in flight; `resume` lets it go on. As `cancel`."""
+        """Request that a run parks before its next step, after the work in flight; `resume` continues it.
+
+        As `cancel`.
+        """
         return self._control.hold(run_id, by, why)
 
-    # ---- inside ----
+    # ---- private ----
 
     def _limit_time(self, run: Run[Any, Any], deadline: float | None) -> None:
-        """Give a new run its end: the limit of its time, and the caller's `deadline` in seconds from now."""
+        """Set the end of a new run: its time limit, and the caller's `deadline` in seconds from now."""
         if deadline is not None:
             run.ctx.deadline = max(0.0, deadline)
             if deadline <= 0:
@@ -107,13 +204,13 @@ class RunService(Generic[R]):
         self._set_end(run, self._control.clock.monotonic())
 
     def _set_end(self, run: Run[Any, Any], began: float) -> None:
-        """Set the time (monotonic) by which the run must have ended, from when it began."""
+        """Set the time (monotonic) by which a run must end, from its start."""
         seconds = [limit for limit in (run.ctx.limits.max_seconds, run.ctx.deadline) if limit]
         expires_at = began + min(seconds) if seconds else None
         run.limit_time(expires_at, getattr(run.ctx.limits, "cancel_seconds", GRACE))
 
     async def _carry(self, run: Run[Any, Any], path: Iterable[Transition] = (), *, park: bool = False) -> R:
-        """Drive a run to its end; with `park` until it has to wait for somebody, which raises Suspended."""
+        """Drive a run to its end; with `park` until it has to wait for a person, which raises Suspended."""
         try:
             self._live.open(run, path)
         except OrchestratorError:
@@ -133,56 +230,86 @@ class RunService(Generic[R]):
             if not run.ended:
                 leaves = run.control.pause_request is not None and run.control.pause_request.by == "shutdown"
                 raise Suspended(run.run_id, "shutdown" if leaves else self.waits_for)
-            end = self._result(run, kept)
+            end = self._result(run, kept, run.ending or self._ending(run))
             return end
         finally:
-            if run.started_at is not None:  # a run that was refused said nothing
+            if run.started_at is not None:  # a refused run wrote no record
                 self._over(run)
                 if not run.ended:
                     await self._driver.release(run)
                     self._retire(run.run_id)
             self._live.ended(run.run_id, end or Suspended(run.run_id, "interrupted"))
 
+    async def _resume(self, run_id: str, limits: Any, by: str, *, again: bool = False) -> R:
+        """Resume a run of the journal, and return its result; for one that has ended, the result it had.
+
+        `limits`, unless None, replace those it has. `again` as for `Recovery.claim`.
+        """
+        live = self._live.find(run_id)
+        if live is not None:
+            return await self._resume_here(live, by, changed=limits is not None)
+        self._check_model(limits)
+        head = await self._journal.head(run_id)
+        if head.status == "ended":
+            return await self._ended_result(run_id)
+        await self._check_resume(head, again=again)
+        try:
+            with self._live.taking(run_id):
+                run, path = await self._claim(run_id, limits, by, again=again)
+        except RunAlreadyEnded:
+            return await self._ended_result(run_id)
+        return await self._drive(run, path)
+
+    async def _ended_result(self, run_id: str) -> R:
+        """Return the result of a run that has ended, as its records say."""
+        stored, records = await self._recovery.read(run_id)
+        said = stored.ended or {}
+        end = Ending(Outcome(said["outcome"]), said["reason"])
+        result = self._result(self._restore(stored, records), self._path(run_id, records), end)
+        return self._with_recorded_output(result, said)
+
+    def _path(self, run_id: str, records: Iterable[Record]) -> list[Transition]:
+        return path_of(run_id, self._machine.graph.name, records, laps=self.laps)
+
     async def _resume_here(self, run: Run[Any, Any], by: str, *, changed: bool) -> R:
-        """Let a run that was paused here go on, and return what it gives. Raises Held where nothing holds it."""
+        """Resume a run that was paused here, and return its result. Raises Held if it is not paused."""
         if run.control.pause_request is None or changed:
-            raise Held(run.run_id, "this process: it is under way here")
+            raise Held(run.run_id, "this process: it is active here")
         self._control.go_on(run.run_id, by)
         end: R = await asyncio.shield(self._live.end_of(run.run_id))
         return end
 
-    async def _take_up(
-        self,
-        run_id: str,
-        by: str,
-        restore: Callable[[StoredRun, list[Record], Lease], Awaitable[Run[Any, Any]]],
-        *,
-        again: bool = False,
-    ) -> tuple[Run[Any, Any], list[Record]]:
-        """Claim a run of the journal, let `restore` make it again, announce that it goes on; return both.
+    async def _claim(
+        self, run_id: str, limits: Any, by: str, *, again: bool = False
+    ) -> tuple[Run[Any, Any], list[Transition]]:
+        """Claim and restore a run of the journal, announce that it continues; return it with the path it has taken.
 
-        What `restore` changes in the context (other limits, a loss that is charged) stands in the announcement, and
-        the programs that the last owner left running. `again` as for `Recovery.claim`.
+        The announcement has what `_update` changed in the context (other limits, a loss that is charged), and the
+        programs that the last owner left running. `again` as for `Recovery.claim`.
         """
         stored, records, lease, ended = await self._claimed(run_id, again=again)
         try:
-            run = await restore(stored, records, lease)
+            run = self._restore(stored, records)
+            run.set_lease(lease)
+            await self._update(run, stored, records, limits)
             changes = self._codec.changes(run)
             self._set_end(run, run.started_at or 0.0)
             body = {"at": self._control.clock.time(), "by": by, "context": changes}
             if ended:
                 body["ended"] = list(ended)
                 _LOG.warning(
-                    "run %r: %s still ran and was ended before its work is repeated", run_id, ", ".join(ended)
+                    "run %r: %s was still running and was ended before its work is repeated",
+                    run_id,
+                    ", ".join(ended),
                 )
             await self._driver.announce(run, "resumed", body)
         except BaseException:
             await let_go(self._journal, lease)
             raise
-        return run, records
+        return run, self._path(run_id, records)
 
     async def _claimed(self, run_id: str, *, again: bool) -> ClaimedRun:
-        """Claim a run, and tell observers what became of one that its last owner had left."""
+        """Claim a run, and publish the recovery of one that its last owner had left."""
         try:
             found = await self._recovery.claim(run_id, again=again)
         except ProgramsUnknown as error:
@@ -197,7 +324,7 @@ class RunService(Generic[R]):
         return found
 
     async def _parked(self, run_id: str) -> RunParked:
-        """Return the fact that a run waits for a person who knows what became of its programs."""
+        """Return the fact that a run waits for a person who has to check its programs."""
         stored, _ = await self._recovery.read(run_id)
         graph = self._driver.machine.graph
         state = stored.state or graph.initial.value
@@ -209,12 +336,15 @@ class RunService(Generic[R]):
 
 
 def new_id() -> str:
-    """Return an id that no run has."""
+    """Return a random run id."""
     return secrets.token_hex(16)
 
 
 def outside_loop(called: str, instead: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """Run `work` to its end where there is no event loop. Raises ConfigError inside one: what to await there."""
+    """Run `work` to its end outside an event loop.
+
+    Raises ConfigError, which names the coroutine to await, inside one.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:

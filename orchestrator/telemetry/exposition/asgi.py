@@ -1,4 +1,4 @@
-"""The pages as an ASGI application. Rendering takes milliseconds, so threads of its own do it, not the event loop."""
+"""The pages as an ASGI application. Rendering takes milliseconds, so it uses threads of its own, not the event loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def asgi_app(
 ) -> App:
     """Return an application with the pages of the package; arguments as for `Pages`. Raises ConfigError.
 
-    It can be mounted below any path, or stand alone. Its threads start with the first request.
+    Mount it below any path, or run it alone. Its threads start with the first request.
     """
     return _App(Pages(registry, token=token, live=live, heartbeat=heartbeat, ready=ready))
 
@@ -70,7 +70,7 @@ class _App:
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """Go along with a server that says when it starts and stops."""
+    """Answer the lifespan messages of a server."""
     while (message := await receive())["type"] != "lifespan.shutdown":
         await send({"type": f"{message['type']}.complete"})
     await send({"type": "lifespan.shutdown.complete"})
@@ -80,7 +80,7 @@ def _request(scope: Scope) -> PageRequest:
     path, root = str(scope["path"]), str(scope.get("root_path") or "").rstrip("/")
     if root and (
         path == root or path.startswith(f"{root}/")
-    ):  # servers differ in whether a mount's path is in it
+    ):  # some servers include the path of a mount, others do not
         path = path[len(root) :]
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:

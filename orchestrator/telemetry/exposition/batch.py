@@ -1,14 +1,10 @@
-"""What a batch job leaves behind: when it last went well, and how long it last took.
+"""Store the results of a batch job: the time of its last success, and the duration of its last run.
 
-A job that ends before anybody scrapes it cannot serve its metrics. These two outlive it: in a file that node_exporter's
+A job that ends before a scrape cannot serve its metrics. These two outlive it: in a file that node_exporter's
 textfile collector reads, in a Pushgateway, or both.
 
-    with Batch("nightly-report", textfile="/var/lib/node_exporter/nightly-report.prom") as batch:
-        result = agent.run_sync(prompt)
-        batch.failed = result.outcome != "completed"
-
-The series carry the label `batch`, because node_exporter refuses two files with one series. Only these two are sent,
-never the counters of runs: what is pushed stays for ever, and has no `up` that would tell its end. `forget` removes a
+The series have the label `batch`, because node_exporter refuses two files with one series. Only these two are sent,
+never the counters of runs: pushed data stays for ever, and has no `up` that would show its end. `forget` removes a
 retired job from the gateway.
 """
 
@@ -40,9 +36,21 @@ _TIMEOUT = 10.0
 class Batch:
     """One job, measured in a `with` block. An exception in the block is a failure, and so is setting `failed`.
 
-    `name` is the label value; `textfile` a file to write (its name must end in .prom), `gateway` the address of a
-    Pushgateway. A failed job keeps the time of its last success. That something could not be written or pushed is
-    logged and never fails the job; it is in `problems`. Raises ConfigError for a name or a place that cannot be.
+    A failed job keeps the time of its last success. An error of the file or gateway is logged and never fails the
+    job; it is in `problems`.
+
+    Args:
+        name: Value of the label `batch`.
+        textfile: File to write; its name must end in .prom.
+        gateway: Address of a Pushgateway.
+
+    Raises:
+        ConfigError: The name or a destination is invalid.
+
+    Example:
+        with Batch("nightly-report", textfile="/var/lib/node_exporter/nightly-report.prom") as batch:
+            result = agent.run_sync(prompt)
+            batch.failed = result.outcome != "completed"
     """
 
     def __init__(
@@ -63,7 +71,7 @@ class Batch:
         self.name = name
         self.failed = False
         self.problems: list[str] = []
-        """What went wrong while telling, one sentence each."""
+        """Errors of file and gateway, one sentence each."""
         self._textfile = None if textfile is None else Path(textfile)
         self._gateway = gateway
         self._clock = clock
@@ -87,7 +95,7 @@ class Batch:
     def _tell(self, tell: Callable[[Any], None], place: object) -> None:
         try:
             tell(place)
-        except Exception as error:  # noqa: BLE001 - the job is done, whatever becomes of its figures
+        except Exception as error:  # noqa: BLE001 - the job is complete even if its figures are lost
             why = getattr(error, "strerror", None) or getattr(error, "reason", None) or type(error).__name__
             self._complain(f"batch {self.name}: {place} does not have the figures: {why}")
 
@@ -97,10 +105,10 @@ class Batch:
 
 
 def write(textfile: str | Path, name: str, seconds: float, success: float | None) -> None:
-    """Write the figures of a job to a file, all or nothing: a reader finds the old file or the new one.
+    """Write the figures of a job to a file atomically: a reader finds the old file or the new one.
 
-    `success` is when the job went well (epoch seconds), None when it did not: then the time in the file stays. The
-    file can be read by everybody, since node_exporter is another user. Raises OSError.
+    `success` is the time of the success (epoch seconds), None after a failure: then the time in the file stays. The
+    file is readable for all users, because node_exporter is another user. Raises OSError.
     """
     file = Path(textfile)
     kept = success if success is not None else _last_success(file, name)
@@ -111,21 +119,21 @@ def write(textfile: str | Path, name: str, seconds: float, success: float | None
 def push(gateway: str, name: str, seconds: float, success: float | None) -> None:
     """Push the figures of a job to a Pushgateway, in the group of the job's name. Raises OSError.
 
-    A success replaces the group; after a failure only the duration is replaced, the last success stays.
+    A success replaces the group; a failure replaces only the duration, so the last success stays.
     """
     send = prometheus_client.pushadd_to_gateway if success is None else prometheus_client.push_to_gateway
     send(gateway, job=name, registry=_figures(name, seconds, success), timeout=_TIMEOUT)
 
 
 def forget(gateway: str, name: str) -> None:
-    """Remove the group of a job that is retired. Raises OSError."""
+    """Remove the group of a retired job. Raises OSError."""
     prometheus_client.delete_from_gateway(gateway, job=name, timeout=_TIMEOUT)
 
 
 def _figures(name: str, seconds: float, success: float | None) -> CollectorRegistry:
     registry = CollectorRegistry()
     _gauge(_TOOK, registry).labels(name).set(seconds)
-    if success is not None:  # never 0: "half a century ago" would page somebody
+    if success is not None:  # never 0: "half a century ago" would fire an alert
         _gauge(_WENT_WELL, registry).labels(name).set(success)
     return registry
 
@@ -135,7 +143,7 @@ def _gauge(row: Metric, registry: CollectorRegistry) -> Gauge:
 
 
 def _last_success(file: Path, name: str) -> float | None:
-    """Return what the file says; None where there is none, or it is no such file."""
+    """Return the time in the file; None if there is no file, or it has another form."""
     with suppress(OSError, ValueError):
         for family in text_string_to_metric_families(file.read_text(encoding="utf-8")):
             for sample in family.samples:

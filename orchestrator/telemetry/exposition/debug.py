@@ -1,6 +1,6 @@
-"""What an operator asks of a live process: which runs, in which state, since when; and where the code stands.
+"""Debug pages of a live process: its runs with state and time, and its stacks.
 
-Nothing here shows a prompt, an argument, a result or the value of a variable.
+They never show a prompt, an argument, a result or the value of a variable.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from orchestrator.telemetry.stack import stacks
 __all__ = ["MOST_RUNS", "LiveSource", "runs", "stacks"]
 
 MOST_RUNS = 1_000
-"""Runs that a page lists; the counts are those of all."""
+"""Maximum runs on a page; the counts include all."""
 
 LiveSource: TypeAlias = Callable[[], Iterable[LiveRun]]
-"""Returns the runs of this process now, as `telemetry.live.Live.standing` does. Called from any thread."""
+"""Returns the present runs of this process, like `telemetry.live.Live.standing`. Called from any thread."""
 
 
 def runs(source: LiveSource | None, now: float) -> dict[str, Any]:

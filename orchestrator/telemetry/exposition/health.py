@@ -1,4 +1,4 @@
-"""Is the process alive, is it ready: questions for whoever restarts it and whoever sends it work."""
+"""Liveness and readiness of the process, for supervisors and load balancers."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 Check: TypeAlias = Callable[[], bool]
-"""Whether one thing that readiness needs is there. Called from a thread; one that raises says no."""
+"""Returns whether one requirement of readiness is met. Called from a thread; an exception counts as no."""
 
 Heartbeat: TypeAlias = Callable[[], float | None]
-"""Seconds since the event loop last moved; None while nobody watches it. Must not block."""
+"""Returns the seconds since the event loop last moved; None if it is not watched. Must not block."""
 
 STALE = 5.0
-"""Seconds after which a heartbeat is a dead one."""
+"""Age in seconds from which a heartbeat counts as lost."""
 
 _PATIENCE = 2.0
-"""Seconds to wait for checks that somebody else is running, and for a store to answer."""
+"""Seconds to wait for checks of another request, and for a store to answer."""
 
 _ROOM = 100 * 1024 * 1024
 
 
 class HealthStore(Protocol):
-    """What a store is asked; every journal is one."""
+    """The part of a store that a check calls; every journal has it."""
 
     async def news(self, since: int) -> tuple[int, list[str]]:
-        """Return where the store stands. Raises what the store raises where it does not."""
+        """Return the position of the store. Raises the error of a store that cannot be used."""
         ...
 
 
 class HealthCheck:
-    """Answers both questions."""
+    """Answers liveness and readiness."""
 
     def __init__(self, heartbeat: Heartbeat | None = None, ready: Mapping[str, Check] | None = None) -> None:
         self._heartbeat = heartbeat
@@ -42,7 +42,7 @@ class HealthCheck:
         self._asking = threading.Lock()
 
     def alive(self) -> tuple[bool, dict[str, Any]]:
-        """Return whether the event loop moves, and what is known of it."""
+        """Return whether the event loop moves, with details."""
         age = None if self._heartbeat is None else self._heartbeat()
         if age is None:
             return True, {"alive": True}
@@ -50,9 +50,9 @@ class HealthCheck:
         return alive, {"alive": alive, "event_loop_age_seconds": round(age, 3)}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Return whether every check says yes, and what each said.
+        """Return whether every check succeeds, with each result.
 
-        One caller asks at a time: a check that hangs must not take a thread for each probe that comes by.
+        Only one caller runs the checks at a time: a check that hangs must not take a thread for each probe.
         """
         if not self._asking.acquire(timeout=_PATIENCE):
             return False, {"ready": False, "why": "the checks before this one have not come back"}
@@ -67,12 +67,12 @@ class HealthCheck:
 def _yes(check: Check) -> bool:
     try:
         return bool(check())
-    except Exception:  # noqa: BLE001 - whatever it is, it is no yes
+    except Exception:  # noqa: BLE001 - any error means not ready
         return False
 
 
 def writable(path: str | Path, room: int = _ROOM) -> Check:
-    """Return a check that a file, or the nearest folder above it, can be written to and its disk has `room` bytes."""
+    """Return a check that a file, or its nearest existing folder, is writable and its disk has `room` bytes."""
     file = Path(path).absolute()
 
     def check() -> bool:
@@ -85,12 +85,12 @@ def writable(path: str | Path, room: int = _ROOM) -> Check:
 def answers(
     store: HealthStore, loop: asyncio.AbstractEventLoop | None = None, patience: float = _PATIENCE
 ) -> Check:
-    """Return a check that a journal itself answers a read, on the loop that uses it, within `patience` seconds.
+    """Return a check that a journal answers a read within `patience` seconds, on the loop that uses it.
 
-    `loop` None: the one that runs now; RuntimeError where none does. The check says no while that loop is blocked, and
-    must not be called on its thread: pages inside a server on the same loop (`asgi_app`) call checks from others. One
-    read proves neither room to write, as `writable` does, nor that a file is whole: what SQLite has in memory it reads
-    there, and `orchestrator doctor` proves the rest.
+    `loop` None means the running loop; without one it raises RuntimeError. The check fails while that loop is
+    blocked, and must not be called in its thread: pages inside a server on the same loop (`asgi_app`) call checks
+    from others. One read proves neither room to write, as `writable` does, nor that a file is intact: SQLite answers
+    from memory if it can, and `orchestrator doctor` verifies the rest.
     """
     home = loop or asyncio.get_running_loop()
 

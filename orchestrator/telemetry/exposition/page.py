@@ -1,4 +1,4 @@
-"""The pages, without a transport: a request in, an answer out. May block, so it belongs in a thread."""
+"""The pages, without a transport: a request in, an answer out. A call may block, so use a thread."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from orchestrator.telemetry.exposition.health import Check, HealthCheck, Heartbe
 from orchestrator.telemetry.exposition.render import rendered
 
 _PATIENCE = 10.0
-"""Seconds a scrape waits for the one before it. One at a time: side by side they only slow each other down, and a
-collector that hangs must not take a thread for each scrape."""
+"""Seconds that a scrape waits for the one before it. Scrapes run one at a time: concurrent ones slow each other down,
+and a collector that hangs must not take a thread for each scrape."""
 
 _PASSED_ON = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
-"""Headers of proxies: then the address is the proxy's and says nothing about who asks."""
+"""Headers of proxies: with one of them the address is the proxy's and does not identify the client."""
 
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
@@ -36,7 +36,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """What is asked. `headers` by lower-case name; `client` is the address of the other side, or empty."""
+    """A request. `headers` by lower-case name; `client` is the address of the client, or empty."""
 
     method: str
     path: str
@@ -44,11 +44,11 @@ class PageRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
     client: str = ""
     loop: asyncio.AbstractEventLoop | None = None
-    """The event loop that took the request, where one did."""
+    """The event loop that received the request, if any."""
 
 
 class PageAnswer(NamedTuple):
-    """What is answered. A body stands here also for HEAD; the transport leaves it out."""
+    """The answer to a request. It has a body also for HEAD; the transport omits it."""
 
     status: HTTPStatus
     headers: tuple[tuple[str, str], ...]
@@ -56,11 +56,18 @@ class PageAnswer(NamedTuple):
 
 
 class Pages:
-    """What all ways of serving have in common.
+    """The pages, shared by all servers.
 
-    `token` is what bearers must show for the metrics, and what opens the debug pages from elsewhere. `live` returns
-    the live runs, `heartbeat` the age of the event loop's last sign of life, `ready` has the checks of readiness by
-    name; `loop` is the event loop whose tasks /debug/stacks shows. Raises ConfigError for an empty token.
+    Args:
+        registry: Registry of the metrics; None is the default one.
+        token: Token that bearers need for the metrics, and that opens the debug pages to other hosts.
+        live: Returns the live runs.
+        heartbeat: Returns the seconds since the event loop last moved.
+        ready: Checks of readiness by name.
+        loop: Event loop whose tasks /debug/stacks shows.
+
+    Raises:
+        ConfigError: The token is empty.
     """
 
     def __init__(
@@ -95,7 +102,7 @@ class Pages:
         }
 
     def answer(self, request: PageRequest) -> PageAnswer:
-        """Answer a request; what goes wrong inside is a 500 that quotes nothing."""
+        """Answer a request; an internal error becomes a 500 that quotes nothing."""
         page = self._pages.get(request.path.rstrip("/"))
         if page is None:
             return _sentence(HTTPStatus.NOT_FOUND, f"there are: {', '.join(sorted(self._pages)[1:])}")
@@ -116,10 +123,10 @@ class Pages:
 
     @staticmethod
     def is_quick(path: str) -> bool:
-        """Whether a page is answered from memory at once, so that an event loop may do it itself."""
+        """Return whether a page is answered from memory at once, so that an event loop may render it."""
         return path.rstrip("/") == "/healthz"
 
-    # ---- who may ----
+    # ---- access ----
 
     def _scraper(self, request: PageRequest) -> HTTPStatus | None:
         return None if self._token is None or self._bears_token(request) else HTTPStatus.UNAUTHORIZED
@@ -167,7 +174,7 @@ class Pages:
 
 
 def _broken(path: str, error: Exception) -> PageAnswer:
-    """Answer for a page that failed; its text may quote anything, so only its type is told."""
+    """Answer for a page that failed. Its text may quote anything, so the answer names only its type."""
     logging.getLogger("orchestrator").error("%s failed: %s", path, type(error).__name__)
     return _sentence(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__} inside")
 
@@ -177,9 +184,10 @@ def _anybody(_: PageRequest) -> HTTPStatus | None:
 
 
 def _is_local(request: PageRequest) -> bool:
-    """Tell whether somebody on this machine asks, and not through a proxy or a name that leads here by a trick.
+    """Return whether the client is on this host, and not behind a proxy or a foreign host name.
 
-    A web page can be made to ask a loopback port under a name of its own (DNS rebinding); then Host tells.
+    A web page can send requests to a loopback port under a name of its own (DNS rebinding); the Host header reveals
+    that.
     """
     if any(name in request.headers for name in _PASSED_ON):
         return False

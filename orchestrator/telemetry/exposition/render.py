@@ -1,4 +1,4 @@
-"""A registry as bytes, in the format a scraper asks for."""
+"""Render a registry as bytes, in the format that the scraper requests."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 _HEADER = re.compile(r"[\w.*/+;=,:\" -]{0,1000}", re.ASCII)
-"""What a header that chooses a format looks like; parts of it come back in the answer's content type."""
+"""Accepted form of a header that chooses a format; parts of it are returned in the answer's content type."""
 
 
 class RenderedScrape(NamedTuple):
-    """A scrape. `zipped`: the body is compressed by gzip."""
+    """A rendered scrape. `zipped`: the body is compressed by gzip."""
 
     body: bytes
     content_type: str
@@ -31,8 +31,8 @@ def rendered(
 ) -> RenderedScrape:
     """Render a registry; None is the default one, or in multiprocess mode that of all processes.
 
-    `accept` and `encoding` are the headers of those names; `names` are the samples wanted, none for all. Raises what a
-    collector raises.
+    `accept` and `encoding` are the headers of those names; `names` are the requested samples, none for all. Raises
+    the errors of a collector.
     """
     source = registry if registry is not None else _default()
     encode, content_type = _encoder(accept)
@@ -45,7 +45,7 @@ def rendered(
 def _encoder(accept: str) -> tuple[Callable[[Any], bytes], str]:
     try:
         return choose_encoder(accept if _HEADER.fullmatch(accept) else "")
-    except (TypeError, ValueError):  # a version that is none
+    except (TypeError, ValueError):  # an invalid version
         return choose_encoder("")
 
 
@@ -54,7 +54,7 @@ def _default() -> CollectorRegistry:
         return prometheus_client.REGISTRY
     from prometheus_client import multiprocess
 
-    # A fresh one for each scrape: its collector reads the files of all processes.
+    # A new one for each scrape: its collector reads the files of all processes.
     shared = CollectorRegistry(support_collectors_without_names=True)
     multiprocess.MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
     return shared

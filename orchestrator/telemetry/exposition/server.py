@@ -1,7 +1,7 @@
-"""A small HTTP server for the pages, in threads of its own, for a process that has none.
+"""A small HTTP server for the pages, in its own threads, for a process without a server.
 
-It survives clients that connect and say nothing, or say it a byte at a time: a connection lives ten seconds at most,
-there are never more than 32, and one more is turned away. It listens on this machine only unless told otherwise.
+It survives clients that connect and send nothing, or one byte at a time: a connection lasts ten seconds at most, and
+a connection beyond 32 is refused. By default it listens on this host only.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from orchestrator.telemetry.exposition.health import Check, Heartbeat
 from orchestrator.telemetry.exposition.page import PageRequest, Pages
 
 PORT = 9464
-"""What OpenTelemetry's Prometheus exporters use, too: registered for this."""
+"""The port registered for OpenTelemetry's Prometheus exporters."""
 
 MOST = 32
-"""Connections at once."""
+"""Maximum concurrent connections."""
 LONGEST = 10.0
-"""Seconds a connection may last until its request is read."""
+"""Maximum seconds of a connection until its request is read."""
 
 _HIGHEST = 65535
 _BUSY = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -65,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
         return "orchestrator"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the standard library's
-        """Say nothing: a scrape every few seconds is no news."""
+        """Log nothing: a scrape every few seconds is no news."""
 
 
 class _Talk(NamedTuple):
@@ -106,12 +106,12 @@ class _Server(TCPServer):
             thread.start()
 
     def heard(self, request: socket.socket) -> None:
-        """Take note that a request was read: how long its answer takes is no fault of the client's."""
+        """Record that a request was read: the client is not responsible for the duration of its answer."""
         with self._lock:
             self._unheard.pop(request, None)
 
     def service_actions(self) -> None:
-        """Hang up on whoever has not said what he wants. Called by the loop several times a second."""
+        """Close connections without a complete request in time. Called by the loop several times a second."""
         before = time.monotonic() - LONGEST
         with self._lock:
             late = [request for request, since in self._unheard.items() if since < before]
@@ -119,7 +119,7 @@ class _Server(TCPServer):
             _hang_up(request)
 
     def finish_talks(self) -> None:
-        """Hang up on everybody and wait, not for ever, until their threads are gone."""
+        """Close all connections and wait, up to a limit, for the end of their threads."""
         with self._lock:
             talks = dict(self._talks)
             silent = list(self._unheard)
@@ -132,12 +132,12 @@ class _Server(TCPServer):
             _hang_up(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that go away in the middle; the pages report their own faults."""
+        """Ignore clients that disconnect early; the pages report their own faults."""
 
     def _talk(self, request: socket.socket, client_address: Any) -> None:
         try:
             self.finish_request(request, client_address)
-        except Exception:  # noqa: BLE001 - whatever the other side does, the server goes on
+        except Exception:  # noqa: BLE001 - no client may stop the server
             self.handle_error(request, client_address)
         finally:
             with self._lock:
@@ -152,7 +152,7 @@ def _hang_up(request: socket.socket) -> None:
 
 
 class MetricsServer:
-    """A running server. Leaving its `with` block, or `close()`, ends it with every thread it made."""
+    """A running server. Leaving its `with` block, or `close()`, ends it with all of its threads."""
 
     def __init__(self, server: _Server, host: str, port: int) -> None:
         self.host = host
@@ -166,12 +166,12 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Where the metrics are."""
+        """Address of the metrics."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/metrics"
 
     def close(self) -> None:
-        """Stop listening and end the threads; a second call does nothing."""
+        """Stop listening and end the threads; a second call has no effect."""
         server, self._server = self._server, None
         _running.discard(self)
         if server is None:
@@ -182,7 +182,7 @@ class MetricsServer:
         server.finish_talks()
 
     def abandon(self) -> None:
-        """Let go of the port. In a forked child: the threads stayed with the parent."""
+        """Close the socket. In a forked child: the threads stayed with the parent."""
         if self._server is not None:
             self._server.socket.close()
             self._server = None
@@ -209,8 +209,16 @@ def serve_metrics(
 ) -> MetricsServer:
     """Serve the pages of the package over plain HTTP until the returned server is closed.
 
-    `port` 0 picks a free one (`server.port`). `loop` is the event loop whose tasks /debug/stacks shows: by default
-    the one this is called in, if any. The others are as for `Pages`. Raises ConfigError when it cannot listen.
+    The other arguments are those of `Pages`. Raises ConfigError if it cannot listen.
+
+    Args:
+        host: Address to listen on.
+        port: Port to listen on; 0 selects a free one (`server.port`).
+        loop: Event loop whose tasks /debug/stacks shows; None is the running loop, if any.
+
+    Example:
+        with serve_metrics(port=9464, ready={"journal": answers(journal)}):
+            ...
     """
     pages = Pages(
         registry, token=token, live=live, heartbeat=heartbeat, ready=ready, loop=loop or _running_loop()
@@ -240,7 +248,7 @@ _running: set[MetricsServer] = set()
 
 
 def _let_go_in_child() -> None:
-    """A child that kept the socket would keep the port, and connections that nobody answers."""
+    """Close the socket in a forked child, which would otherwise keep the port and answer no connection."""
     for server in tuple(_running):
         server.abandon()
     _running.clear()

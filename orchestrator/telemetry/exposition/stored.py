@@ -1,8 +1,7 @@
-"""What a journal tells, as metrics: for runs whose own processes are too short to be scraped.
+"""Metrics from a journal, for runs whose processes are too short-lived to be scraped.
 
-The names are those of live processes, so that alerts and dashboards hold; what live processes do not have are the rows
-`scraped.STORED` of the catalogue. Serve a journal under a job of its own, and not beside a process that serves the same
-runs itself: both would count them.
+The names are those of live processes, so that alerts and dashboards apply; `scraped.STORED` has the additional ones.
+Serve a journal under its own job, and not beside a process that serves the same runs: both would count them.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class StoredRunStatus:
     entered_at: float
     started_at: float
     reason: str = ""
-    """Why it parked."""
+    """Reason of the parking."""
     written_at: float = 0.0
-    """When its last record was written: for a parked run, since when it waits."""
+    """Time of its last record: for a parked run, the start of its wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +45,20 @@ class JournalSnapshot:
 
     read_at: float
     seconds: float
-    """How long reading took."""
+    """Seconds that the read took."""
     bytes: int
     standing: tuple[StoredRunStatus, ...] = ()
     ended: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """(machine, outcome, reason) -> runs in the journal that ended so."""
+    """(machine, outcome, reason) -> ended runs in the journal."""
     completed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """The same, of those that ended since we look; never less than before."""
+    """The same for runs that ended since the start of the collector; never decreases."""
     unreadable: int = 0
 
 
 class JournalCollector(Collector):
-    """Serves the last picture of a journal; nothing of it before there is one.
+    """Serves the last snapshot of a journal; nothing of it before the first one.
 
-    `limits` is how many seconds states may last: (machine, state) -> seconds.
+    `limits` are the dwell limits: (machine, state) -> seconds.
     """
 
     def __init__(
@@ -72,17 +71,17 @@ class JournalCollector(Collector):
         self._failures = 0
 
     def show(self, picture: JournalSnapshot) -> None:
-        """Put a newer picture in place of the last."""
+        """Replace the last snapshot by a newer one."""
         with self._lock:
             self._picture = picture
 
     def failed(self) -> None:
-        """Count a look that failed; the last picture stays, and its age tells."""
+        """Count a failed read; the last snapshot stays, and its age shows the failure."""
         with self._lock:
             self._failures += 1
 
     def describe(self) -> Iterator[Metric]:
-        """Name everything, so that a registry can refuse duplicates."""
+        """Yield all names, so that a registry can refuse duplicates."""
         yield from _families(JournalSnapshot(0.0, 0.0, 0), self._backend)
         yield _failures(0)
         yield from self._constant()
@@ -105,7 +104,7 @@ class JournalCollector(Collector):
 
 
 def registry_of(collector: JournalCollector) -> CollectorRegistry:
-    """Return a registry with a journal's figures and those of this process."""
+    """Return a registry with the metrics of a journal and those of this process."""
     registry = CollectorRegistry()
     registry.register(collector)
     ProcessCollector(registry=registry)

@@ -1,4 +1,4 @@
-"""The pages as a WSGI application, for hosts under gunicorn and its like."""
+"""The pages as a WSGI application, for hosts under gunicorn and similar servers."""
 
 from __future__ import annotations
 

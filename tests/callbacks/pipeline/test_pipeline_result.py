@@ -12,9 +12,9 @@ from orchestrator.machines.pipeline.model import (
     Evaluation,
     Implementation,
     Issue,
+    OrchestrationState,
     Plan,
     Severity,
-    State,
     Validation,
 )
 from orchestrator.machines.pipeline.ports import StageRequest
@@ -26,31 +26,31 @@ class Step(BaseModel):
     name: str
 
 
-def given(stage: State, value: Any) -> Any:
+def given(stage: OrchestrationState, value: Any) -> Any:
     return read(stage, value, Rubric())
 
 
 def test_a_plan_is_plain_data_whatever_it_was_made_of() -> None:
-    assert given(State.PLANNING, Plan({"a": (1, 2)}, 3)) == Plan({"a": [1, 2]}, 3)
-    assert given(State.PLANNING, Step(name="x")) == Plan({"name": "x"})
-    assert given(State.PLANNING, [Step(name="x")]) == Plan([{"name": "x"}])
-    assert given(State.IMPLEMENTING, "text") == Implementation("text")
+    assert given(OrchestrationState.PLANNING, Plan({"a": (1, 2)}, 3)) == Plan({"a": [1, 2]}, 3)
+    assert given(OrchestrationState.PLANNING, Step(name="x")) == Plan({"name": "x"})
+    assert given(OrchestrationState.PLANNING, [Step(name="x")]) == Plan([{"name": "x"}])
+    assert given(OrchestrationState.IMPLEMENTING, "text") == Implementation("text")
 
 
 def test_what_a_plan_says_is_what_a_journal_would_give_back() -> None:
-    assert given(State.PLANNING, {1: (float("nan"), float("inf"))}) == Plan({"1": [None, None]})
+    assert given(OrchestrationState.PLANNING, {1: (float("nan"), float("inf"))}) == Plan({"1": [None, None]})
 
 
 @pytest.mark.parametrize("tokens", [-1, 1.5, True, "3"])
 def test_a_stage_can_spend_whole_numbers_of_tokens_only(tokens: Any) -> None:
-    request = StageRequest(stage=State.PLANNING, spec="x", iteration=0, refinement=0)
+    request = StageRequest(stage=OrchestrationState.PLANNING, spec="x", iteration=0, refinement=0)
     with pytest.raises(ConfigError, match="whole number"):
         request.spend(tokens)
 
 
 @pytest.mark.parametrize("value", [[], (), {"issues": []}, Validation(), iter([])])
 def test_no_issues_are_none_in_every_form(value: Any) -> None:
-    assert given(State.VALIDATING, value) == Validation()
+    assert given(OrchestrationState.VALIDATING, value) == Validation()
 
 
 def test_issues_may_be_typed_or_plain_and_an_issue_without_severity_is_an_error() -> None:
@@ -60,7 +60,7 @@ def test_issues_may_be_typed_or_plain_and_an_issue_without_severity_is_an_error(
         {"message": "d"},
     ]
 
-    found = given(State.VALIDATING, {"issues": listed, "tokens": 4})
+    found = given(OrchestrationState.VALIDATING, {"issues": listed, "tokens": 4})
 
     assert [str(issue) for issue in found.issues] == ["info: a", "warning: c: b", "error: d"]
     assert (found.ok, found.tokens) == (False, 4)
@@ -72,31 +72,47 @@ def test_a_validation_of_any_errors_alone_keeps_a_plan_back() -> None:
 
 
 def test_a_score_may_be_a_whole_number() -> None:
-    assert given(State.JUDGING, {"score": 7, "categories": {"a": 1}}) == Evaluation(7.0, {"a": 1.0})
+    assert given(OrchestrationState.JUDGING, {"score": 7, "categories": {"a": 1}}) == Evaluation(
+        7.0, {"a": 1.0}
+    )
 
 
 @pytest.mark.parametrize(
     ("stage", "value", "said"),
     [
-        (State.PLANNING, None, "planning gave nothing"),
-        (State.PLANNING, {1, object()}, "cannot be stored as JSON"),
-        (State.VALIDATING, "ok", "it must give a Validation or a list of issues"),
-        (State.VALIDATING, {"ok": True}, "it must give a Validation"),
-        (State.VALIDATING, [{"severity": "fatal", "message": "m"}], "known: error, warning, info"),
-        (State.VALIDATING, ["bad"], "it needs severity and message"),
-        (State.JUDGING, 9.0, "must give an Evaluation or a mapping with a score"),
-        (State.JUDGING, {"score": None}, "gave score None; it must be a number"),
-        (State.JUDGING, {"score": 10.5}, "scores are from 0 to 10"),
-        (State.JUDGING, {"score": 9, "categories": {"a": -1}}, "judging gave a -1"),
-        (State.JUDGING, {"score": 9, "categories": "none"}, "they must map names to scores"),
-        (State.JUDGING, {"score": 9, "tokens": 1.5}, "gave tokens 1.5"),
-        (State.JUDGING, {"score": 9, "comments": "\ud800"}, "judging gave what cannot be stored as JSON"),
-        (State.VALIDATING, [Issue(Severity.INFO, "\udfff")], "validating gave what cannot be stored as JSON"),
-        (State.PLANNING, Plan("p", -1), "gave tokens -1; it must be 0 or more"),
-        (State.IMPLEMENTING, Implementation("p", "few"), "gave tokens 'few'"),  # type: ignore[arg-type]
-        (State.PLANNING, {"n": 2**70}, "cannot be stored as JSON"),
+        (OrchestrationState.PLANNING, None, "planning returned nothing; it must return a result"),
+        (OrchestrationState.PLANNING, {1, object()}, "cannot be stored as JSON"),
+        (OrchestrationState.VALIDATING, "ok", "it must give a Validation or a list of issues"),
+        (OrchestrationState.VALIDATING, {"ok": True}, "it must give a Validation"),
+        (
+            OrchestrationState.VALIDATING,
+            [{"severity": "fatal", "message": "m"}],
+            "allowed: error, warning, info",
+        ),
+        (OrchestrationState.VALIDATING, ["bad"], "it needs severity and message"),
+        (OrchestrationState.JUDGING, 9.0, "must give an Evaluation or a mapping with a score"),
+        (OrchestrationState.JUDGING, {"score": None}, "gave score None; it must be a number"),
+        (OrchestrationState.JUDGING, {"score": 10.5}, "scores are from 0 to 10"),
+        (OrchestrationState.JUDGING, {"score": 9, "categories": {"a": -1}}, "judging gave a -1"),
+        (OrchestrationState.JUDGING, {"score": 9, "categories": "none"}, "they must map names to scores"),
+        (OrchestrationState.JUDGING, {"score": 9, "tokens": 1.5}, "gave tokens 1.5"),
+        (
+            OrchestrationState.JUDGING,
+            {"score": 9, "comments": "\ud800"},
+            "judging returned a value that cannot be stored as JSON",
+        ),
+        (
+            OrchestrationState.VALIDATING,
+            [Issue(Severity.INFO, "\udfff")],
+            "validating returned a value that cannot be stored as JSON",
+        ),
+        (OrchestrationState.PLANNING, Plan("p", -1), "gave tokens -1; it must be 0 or more"),
+        (OrchestrationState.IMPLEMENTING, Implementation("p", "few"), "gave tokens 'few'"),  # type: ignore[arg-type]
+        (OrchestrationState.PLANNING, {"n": 2**70}, "cannot be stored as JSON"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_a_sentence(stage: State, value: Any, said: str) -> None:
+def test_what_cannot_be_read_is_refused_in_a_sentence(
+    stage: OrchestrationState, value: Any, said: str
+) -> None:
     with pytest.raises(RunError, match=said):
         given(stage, value)

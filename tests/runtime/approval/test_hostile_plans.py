@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.machines.approval.fault import RULES, ApprovalError
-from orchestrator.machines.approval.plan import Plan, PlanDraft
+from orchestrator.machines.approval.plan import ApprovalPlan, PlanDraft
 from orchestrator.runtime.approval.plan_file import read_plan
 from orchestrator.runtime.approval.workspace import Workspace
 from tests.runtime.approval.hostile import HOSTILE, Hostile, project
@@ -26,7 +26,7 @@ def everything(root: Path) -> dict[str, object]:
     return found
 
 
-async def planned(hostile: Hostile, root: Path) -> Plan:
+async def planned(hostile: Hostile, root: Path) -> ApprovalPlan:
     draft = PlanDraft.read(hostile.plain)
     return await Workspace(root).validated(draft, plan_id="plan-1", version=1)
 

@@ -18,7 +18,7 @@ from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryAttempt
 from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind
-from orchestrator.machines.approval.plan import Plan
+from orchestrator.machines.approval.plan import ApprovalPlan
 from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.limiter import RateLimit, RateLimitedModel
@@ -52,7 +52,7 @@ def _guard() -> Iterator[None]:
         yield
 
 
-async def planned(llm: LLM, root: Path, told: list[RetryAttempt] | None = None, **more: Any) -> Plan:
+async def planned(llm: LLM, root: Path, told: list[RetryAttempt] | None = None, **more: Any) -> ApprovalPlan:
     clock = FakeClock(auto=True)
     planner = ModelPlanner(llm, root, limits=more.pop("limits", None))
     request = PlanRequest(intent=INTENT, **more)

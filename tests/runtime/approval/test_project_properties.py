@@ -19,8 +19,8 @@ from orchestrator.kernel.journal import Journal, Record
 from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.approval.intent import Extraction
-from orchestrator.machines.approval.model import State
-from orchestrator.machines.approval.plan import FileChange, Plan, PlanDraft, PlanStep, StepKind
+from orchestrator.machines.approval.model import ApprovalState
+from orchestrator.machines.approval.plan import ApprovalPlan, FileChange, PlanDraft, PlanStep, StepKind
 from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.approval import Approval
@@ -232,7 +232,12 @@ class Person:
 
     async def _holds(self, command: str, before: Tree) -> None:
         status, now = await self.approval.status(), tree(self.root)
-        assert status.state in (State.IDLE, State.AWAITING_APPROVAL, State.PAUSED, State.FAILED), self.trail
+        assert status.state in (
+            ApprovalState.IDLE,
+            ApprovalState.AWAITING_APPROVAL,
+            ApprovalState.PAUSED,
+            ApprovalState.FAILED,
+        ), self.trail
         self.seen[status.state] += 1
         if now != before and command != "edit":
             assert command in MAY_WRITE, self.trail
@@ -274,12 +279,12 @@ def check_path(records: list[Record], trail: list[str]) -> None:
 
 def check_writes(records: list[Record], trail: list[str]) -> None:
     approved: set[str] = set()
-    plan: Plan | None = None
+    plan: ApprovalPlan | None = None
     executing = False
     for record in records:
         body = record.body
         if isinstance(body.get("plan"), dict):
-            plan = Plan.read(body["plan"])
+            plan = ApprovalPlan.read(body["plan"])
         if record.kind == "context" and body.get("consent") is not None:
             assert plan is not None
             assert body["consent"]["digest"] == plan.digest, trail

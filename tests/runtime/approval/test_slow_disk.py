@@ -17,7 +17,7 @@ import pytest
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.runtime.approval.file_listing import Progress
+from orchestrator.runtime.approval.file_listing import ListingProgress
 from orchestrator.runtime.approval.workspace import Workspace
 from tests.runtime.approval.stand import planted, waiting
 from tests.runtime.approval.stand import project as opened
@@ -168,7 +168,7 @@ async def test_a_file_that_is_too_slow_to_be_listed_is_named_and_nothing_after_i
 
 
 def test_the_limit_of_a_listing_begins_anew_with_each_file() -> None:
-    progress = Progress()
+    progress = ListingProgress()
     progress.turns_to("a.py")
     path, since = progress.at
     while time.monotonic() <= since:

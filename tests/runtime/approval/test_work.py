@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.machines.approval import patch
 from orchestrator.machines.approval.fault import ApprovalError
-from orchestrator.machines.approval.plan import Plan
+from orchestrator.machines.approval.plan import ApprovalPlan
 from orchestrator.runtime.approval.step_work import StepWork, completed
 from orchestrator.runtime.approval.workspace import Workspace
 from tests.runtime.approval.work_stage import EDIT, STEPS, Crash, Stage, all_done, project, refused, tree
@@ -272,7 +272,7 @@ async def test_an_edit_of_the_open_step_blocks_it_until_the_person_has_put_the_f
     assert (root / "a.py").read_bytes() == before
 
 
-async def _each(work: StepWork, plan: Plan, then: Callable[[], None]) -> None:
+async def _each(work: StepWork, plan: ApprovalPlan, then: Callable[[], None]) -> None:
     for step in plan.steps:
         await work.perform(step)
         then()

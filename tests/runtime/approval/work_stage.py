@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.machines.approval.fault import ApprovalError
-from orchestrator.machines.approval.plan import Plan, PlanDraft
+from orchestrator.machines.approval.plan import ApprovalPlan, PlanDraft
 from orchestrator.runtime.approval.step_work import StepWork
 from orchestrator.runtime.approval.workspace import Workspace
 from orchestrator.testing.clock import FakeClock
@@ -58,7 +58,9 @@ class Stage:
         self.journal = MemoryJournal()
 
     async def begin(self, **options: Any) -> StepWork:
-        self.plan: Plan = await Workspace(self.root).validated(self.draft, plan_id="plan-1", version=1)
+        self.plan: ApprovalPlan = await Workspace(self.root).validated(
+            self.draft, plan_id="plan-1", version=1
+        )
         self.lease = await self.journal.create("run", "me", BODY)
         return StepWork(self.journal, self.lease, self.root, self.plan, clock=FakeClock(auto=True), **options)
 
@@ -72,12 +74,12 @@ class Stage:
         return [(one.kind, dict(one.body)) for one in (await self.journal.load("run"))[1:]]
 
 
-async def all_done(work: StepWork, plan: Plan) -> None:
+async def all_done(work: StepWork, plan: ApprovalPlan) -> None:
     for step in plan.steps:
         await work.perform(step)
 
 
-async def refused(work: StepWork, plan: Plan, step: str) -> ApprovalError:
+async def refused(work: StepWork, plan: ApprovalPlan, step: str) -> ApprovalError:
     with pytest.raises(ApprovalError) as error:
         await work.perform(plan.step(step))
     return error.value

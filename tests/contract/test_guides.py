@@ -1,7 +1,8 @@
-"""Every block of the README is run: Python executed, commands typed, diagrams and traces compared."""
+"""Every block of the guides is run: Python executed, commands typed, diagrams and traces compared."""
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from orchestrator import LLM_LOOP, Limits
+from orchestrator.cli.docs import GUIDES
 from orchestrator.cli.exit import EXIT_CODES
 from orchestrator.cli.pipeline.spec import PipelineSpec
 from orchestrator.cli.ralph.agents import AgentsFile
@@ -24,50 +26,58 @@ from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.settings import build
+from tests.derived import HINT, TRACES, trace
 from tests.providers.loopback import Loopback, in_a_thread
 from tests.providers.talker import ANSWER, talker
 
 ROOT = Path(__file__).resolve().parents[2]
-README = ROOT / "README.md"
+PATHS = {guide.topic: ROOT / guide.path for guide in GUIDES}
 
 
 class Block(NamedTuple):
+    topic: str
+    heading: str
     language: str
     text: str
-    heading: str
-    number: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.topic}: {self.heading}"
 
 
-def blocks(of: Path = README) -> list[Block]:
+def blocks(topic: str) -> list[Block]:
     found, heading = [], ""
-    for number, match in enumerate(
-        re.finditer(r"^#+ ([^\n]+)$|^```(\w*)\n(.*?)^```$", of.read_text(), re.MULTILINE | re.DOTALL)
-    ):
+    pattern = r"^#+ ([^\n]+)$|^```(\w*)\n(.*?)^```$"
+    text = PATHS[topic].read_text(encoding="utf-8")
+    for match in re.finditer(pattern, text, re.MULTILINE | re.DOTALL):
         if match[1]:
             heading = match[1]
         else:
-            found.append(Block(match[2], match[3], heading, number))
+            found.append(Block(topic, heading, match[2], match[3]))
     return found
 
 
-def of_language(language: str) -> list[Block]:
-    return [block for block in blocks() if block.language == language]
+def of_language(language: str, topic: str | None = None) -> list[Block]:
+    topics = [topic] if topic else list(PATHS)
+    return [block for one in topics for block in blocks(one) if block.language == language]
 
 
-OWN_MODEL = "Use your own model"
-PIPELINE = "Plan, validate, implement, judge"
-APPROVAL = "Approve a plan, take it back"
-RALPH = "Plan, execute, review"
-WORKERS = "Workers on many machines"
-"""Its commands are run by test_readme_workers.py."""
+MODELS = ("start: Quickstart: an agent with a tool", "providers: In code", "providers: Use your own model")
+"""Blocks that ask a model: run against a server on this machine."""
+WORKERS = "workers: Workers on many machines"
+"""Its commands are run by test_guide_workers.py."""
 
 
 @pytest.mark.parametrize(
     "block",
-    [one for one in of_language("python") if one.heading != OWN_MODEL],
-    ids=lambda block: block.heading,
+    [one for one in of_language("python") if one.place not in MODELS],
+    ids=lambda block: block.place,
 )
 def test_every_python_block_runs(block: Block, tmp_path: Path) -> None:
+    if block.text.startswith(">>>"):
+        test = doctest.DocTestParser().get_doctest(block.text, {}, block.place, None, 0)
+        assert doctest.DocTestRunner().run(test).failed == 0
+        return
     script = tmp_path / "block.py"
     script.write_text(block.text)
 
@@ -91,7 +101,7 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopba
 
 @pytest.mark.campaign
 def test_the_commands_of_ones_own_model_work_against_a_server(provider: Loopback, tmp_path: Path) -> None:
-    [block] = [one for one in of_language("sh") if one.heading == OWN_MODEL]
+    [block] = [one for one in of_language("sh") if one.place == "providers: Use your own model"]
     commands = block.text.replace("http://127.0.0.1:8080", provider.url).splitlines()
     for command in commands:
         done = _run(["bash", "-c", f"{sys.executable} -m {command}"], cwd=tmp_path)
@@ -103,8 +113,20 @@ def test_the_commands_of_ones_own_model_work_against_a_server(provider: Loopback
 
 
 @pytest.mark.campaign
+def test_the_first_quickstart_works_against_a_server(provider: Loopback, tmp_path: Path) -> None:
+    code, command = [one for one in blocks("start") if one.place == MODELS[0]]
+    (tmp_path / "block.py").write_text(code.text)
+    done = _run([sys.executable, "-W", "error", "block.py"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"completed: {ANSWER}\n"
+    done = _run(["bash", "-c", f"{sys.executable} -m {command.text}"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert ANSWER in done.stdout
+
+
+@pytest.mark.campaign
 def test_the_code_of_ones_own_model_works_against_a_server(provider: Loopback, tmp_path: Path) -> None:
-    [block] = [one for one in of_language("python") if one.heading == OWN_MODEL]
+    [block] = [one for one in of_language("python") if one.place == "providers: In code"]
     (tmp_path / "block.py").write_text(block.text)
     done = _run([sys.executable, "-W", "error", "block.py"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -113,15 +135,19 @@ def test_the_code_of_ones_own_model_works_against_a_server(provider: Loopback, t
 
 
 @pytest.mark.canary(
-    "Two commands", "Embed it", "Operate it", "Untrusted projects", "Approve a plan, take it back0"
+    "start: Install",
+    "agents: An agent",
+    "operations: Start",
+    "security: Untrusted projects",
+    "approval: A session",
 )
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     "block",
-    [one for one in of_language("sh") if one.heading not in {OWN_MODEL, WORKERS}],
-    ids=lambda block: block.heading,
+    [one for one in of_language("sh") if one.place not in {*MODELS, WORKERS}],
+    ids=lambda block: block.place,
 )
-def test_every_command_exists_and_does_what_the_readme_says(block: Block, tmp_path: Path) -> None:
+def test_every_command_exists_and_does_what_the_guide_says(block: Block, tmp_path: Path) -> None:
     (tmp_path / "my_module.py").write_text(_HOST_MODULE)
     for line in block.text.splitlines():
         command = line.split(" #")[0].strip()
@@ -133,13 +159,13 @@ def test_every_command_exists_and_does_what_the_readme_says(block: Block, tmp_pa
 
 
 def test_the_diagram_is_the_one_the_command_prints() -> None:
-    [block] = of_language("mermaid")
+    [block] = of_language("mermaid", "start")
 
-    assert block.text == mermaid(LLM_LOOP)
+    assert block.text == mermaid(LLM_LOOP), HINT
 
 
 def test_the_settings_file_is_one_that_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [block] = [one for one in of_language("toml") if one.heading not in (PIPELINE, APPROVAL, RALPH)]
+    [block] = of_language("toml", "loop")
     (tmp_path / "orchestrator.toml").write_text(block.text)
     monkeypatch.chdir(tmp_path)
 
@@ -153,7 +179,7 @@ def test_the_settings_file_is_one_that_is_accepted(tmp_path: Path, monkeypatch: 
 def test_the_spec_of_a_pipeline_is_one_that_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [block] = [one for one in of_language("toml") if one.heading == PIPELINE]
+    [block] = of_language("toml", "pipeline")
     (tmp_path / "spec.toml").write_text(block.text)
     (tmp_path / "my_module.py").write_text(_HOST_MODULE)
     (tmp_path / "my_stages.py").write_text("def validate(request):\n    return []\n")
@@ -169,7 +195,7 @@ def test_the_spec_of_a_pipeline_is_one_that_is_accepted(
 def test_the_agents_of_a_ralph_loop_are_ones_that_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [block] = [one for one in of_language("toml") if one.heading == RALPH]
+    [block] = of_language("toml", "ralph")
     (tmp_path / "ralph.toml").write_text(block.text)
     (tmp_path / "my_module.py").write_text(_HOST_MODULE)
     roles = ("ask", "review", "check")
@@ -183,12 +209,12 @@ def test_the_agents_of_a_ralph_loop_are_ones_that_are_accepted(
 
     assert agents.ports().keys() == set(Role)
     assert agents.ralph_limits() == RalphLimits()
-    text = README.read_text()
+    text = PATHS["ralph"].read_text()
     assert [name for name in RalphLimits.__dataclass_fields__ if name not in text] == []
 
 
 def test_the_plan_file_is_one_that_can_be_approved_and_carried_out(tmp_path: Path) -> None:
-    [block] = [one for one in of_language("toml") if one.heading == APPROVAL]
+    [block] = of_language("toml", "approval")
     project = tmp_path / "project"
     project.mkdir()
     (tmp_path / "plan.toml").write_text(block.text)
@@ -199,15 +225,16 @@ def test_the_plan_file_is_one_that_can_be_approved_and_carried_out(tmp_path: Pat
 
 
 def test_the_traces_are_those_of_real_runs() -> None:
-    shown = [block.text for block in of_language("text") if block.heading == "Two traces"]
+    clean, stalled = (trace(said) for said in TRACES.values())
 
-    assert shown == [_trace(_CLEAN), _trace(_STALLED)]
+    assert [block.text for block in of_language("text", "start")] == [clean], HINT
+    assert [block.text for block in of_language("text", "loop")] == [clean, stalled], HINT
 
 
 def test_the_table_of_outcomes_is_complete() -> None:
     rows = {
         cells[0].strip("`"): (int(cells[1]), cells[2])
-        for line in README.read_text().splitlines()
+        for line in PATHS["loop"].read_text().splitlines()
         if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 4
         and cells[0].strip("`") in set(Outcome)
     }
@@ -221,14 +248,15 @@ def test_the_table_of_outcomes_is_complete() -> None:
 
 
 def test_the_table_of_limits_names_every_limit_with_its_default() -> None:
-    text = README.read_text()
+    text = PATHS["loop"].read_text()
     missing = [name for name in Limits.__dataclass_fields__ if f"`{name}" not in text]
 
     assert missing == []
 
 
 _HOST_MODULE = '''
-from orchestrator import ScriptedLLM, ToolCall, tool
+from orchestrator import ToolCall, tool
+from orchestrator.testing import ScriptedLLM
 
 my_llm = ScriptedLLM([[ToolCall("1", "search", '{"query": "incident"}')], "Two incidents are open."])
 
@@ -259,30 +287,6 @@ def weather(city: str) -> str:
 
 server.run()
 '''
-
-_CLEAN = """[[ToolCall("1", "search", '{"query": "incident"}')], "Two incidents are open."]"""
-_STALLED = """[[ToolCall("1", "search", '{"query": "incident"}')]] * 9"""
-
-_TRACER = """
-from orchestrator import Limits, Orchestrator, ScriptedLLM, ToolCall, tool
-
-@tool(effect="pure")
-async def search(query: str) -> list[str]:
-    '''Search.'''
-    return [query]
-
-result = Orchestrator(ScriptedLLM({script}), tools=[search], observers=()).run_sync("Summarise the open incidents.")
-for step in result.transitions:
-    print(f"{{step.seq:3}}  {{step.source:19}}{{step.event:21}}{{step.dest:19}}{{step.guard or ''}}".rstrip())
-why = f": {{result.verdict.explain()}}" if result.verdict is not None else ""
-print(f"{{result.outcome}} ({{result.reason}}){{why}}")
-"""
-
-
-def _trace(script: str) -> str:
-    done = _run([sys.executable, "-c", _TRACER.format(script=script)])
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def _run(command: list[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""The README's workers, with a database in the place of the one that it names."""
+"""The guide's workers, with a database in the place of the one that it names."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.test_readme import WORKERS, _run, of_language
+from tests.contract.test_guides import WORKERS, _run, of_language
 
 NAMED = "postgresql://agents@db.example/agents"
 
 
 @pytest.mark.campaign
 def test_the_commands_of_workers_carry_what_is_submitted(database: str, tmp_path: Path) -> None:
-    [module] = [one for one in of_language("python") if one.heading == WORKERS]
+    [module] = [one for one in of_language("python") if one.place == WORKERS]
     (tmp_path / "my_agents.py").write_text(module.text)
-    [block] = [one for one in of_language("sh") if one.heading == WORKERS]
+    [block] = [one for one in of_language("sh") if one.place == WORKERS]
     worker, submit, show = (
         f"{sys.executable} -m {line}" for line in block.text.replace(NAMED, database).splitlines()
     )

@@ -1,0 +1,69 @@
+"""The pipeline: plan, validate, implement, judge; and the state machine that a host moves itself."""
+
+from __future__ import annotations
+
+from orchestrator.machines.pipeline.graph import PIPELINE
+from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.machines.pipeline.model import (
+    Attempt,
+    Evaluation,
+    Feedback,
+    Implementation,
+    Issue,
+    OrchestrationState,
+    Plan,
+    Severity,
+    Validation,
+)
+from orchestrator.machines.pipeline.ports import (
+    BudgetManager,
+    Implementer,
+    Judge,
+    Planner,
+    StageRequest,
+    Validator,
+)
+from orchestrator.machines.pipeline.rubric import Rubric
+from orchestrator.runtime.pipeline.orchestration.agent import AgentOrchestrator
+from orchestrator.runtime.pipeline.orchestration.checkpoint import CheckpointManager
+from orchestrator.runtime.pipeline.orchestration.machine import OrchestrationStateMachine
+from orchestrator.runtime.pipeline.orchestration.model import (
+    InvalidTransitionError,
+    StateMachineObserver,
+    StateMetrics,
+    StateTransition,
+)
+from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.pipeline.prompt_stage import PromptStage
+from orchestrator.runtime.pipeline.result import PipelineResult
+
+__all__ = [
+    "PIPELINE",
+    "AgentOrchestrator",
+    "Attempt",
+    "BudgetManager",
+    "CheckpointManager",
+    "Evaluation",
+    "Feedback",
+    "Implementation",
+    "Implementer",
+    "InvalidTransitionError",
+    "Issue",
+    "Judge",
+    "OrchestrationState",
+    "OrchestrationStateMachine",
+    "Pipeline",
+    "PipelineLimits",
+    "PipelineResult",
+    "Plan",
+    "Planner",
+    "PromptStage",
+    "Rubric",
+    "Severity",
+    "StageRequest",
+    "StateMachineObserver",
+    "StateMetrics",
+    "StateTransition",
+    "Validation",
+    "Validator",
+]

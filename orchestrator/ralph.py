@@ -1,0 +1,28 @@
+"""The Ralph loop: agents plan, execute and review the tasks of a session folder."""
+
+from __future__ import annotations
+
+from orchestrator.machines.ralph.graph import RALPH
+from orchestrator.machines.ralph.limits import RalphLimits
+from orchestrator.machines.ralph.model import OrchestratorState, RalphEvent, RalphState
+from orchestrator.machines.ralph.next_state import OrchestratorEvent, next_state
+from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.runtime.ralph.command_agent import CommandAgent
+from orchestrator.runtime.ralph.prompt_agent import PromptAgent
+from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.ralph.result import RalphResult
+
+__all__ = [
+    "RALPH",
+    "AgentRequest",
+    "CommandAgent",
+    "OrchestratorEvent",
+    "OrchestratorState",
+    "PromptAgent",
+    "RalphEvent",
+    "RalphLimits",
+    "RalphOrchestrator",
+    "RalphResult",
+    "RalphState",
+    "next_state",
+]

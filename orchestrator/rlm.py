@@ -1,0 +1,81 @@
+"""RLM: code mode and tools mode, with their events, policies and machines."""
+
+from __future__ import annotations
+
+from orchestrator.machines.code_mode.graph import CODE_MODE, build_code_mode_machine
+from orchestrator.machines.code_mode.model import (
+    CodeBlocksFound,
+    CodeExecuted,
+    CodeModeContext,
+    CodeModeEvent,
+    CodeModeState,
+    DepthExceeded,
+    FinalAnswerFound,
+)
+from orchestrator.machines.rlm.limits import RlmLimits
+from orchestrator.machines.rlm.model import LLMResponseReceived, MaxIterationsReached, PolicyStop
+from orchestrator.machines.rlm.policy import (
+    ContextCompressor,
+    KeepEnds,
+    NestedCallPolicy,
+    NestedConfig,
+    NeverStop,
+    NoCompression,
+    NoNesting,
+    SimpleNestedCallPolicy,
+    StopAfter,
+    StoppingPolicy,
+)
+from orchestrator.machines.tools_mode.graph import TOOLS_MODE, build_tools_mode_machine
+from orchestrator.machines.tools_mode.model import (
+    NoToolCalls,
+    ToolCallsFound,
+    ToolsExecuted,
+    ToolsModeContext,
+    ToolsModeEvent,
+    ToolsModeState,
+)
+from orchestrator.runtime.rlm.result import RlmResult
+from orchestrator.runtime.rlm.rlm import Rlm
+from orchestrator_callbacks.code_mode.source import CodeModeSource
+from orchestrator_callbacks.rlm.loop_policy import PolicyHooks
+from orchestrator_callbacks.tools_mode.source import ToolsModeSource
+
+__all__ = [
+    "CODE_MODE",
+    "TOOLS_MODE",
+    "CodeBlocksFound",
+    "CodeExecuted",
+    "CodeModeContext",
+    "CodeModeEvent",
+    "CodeModeSource",
+    "CodeModeState",
+    "ContextCompressor",
+    "DepthExceeded",
+    "FinalAnswerFound",
+    "KeepEnds",
+    "LLMResponseReceived",
+    "MaxIterationsReached",
+    "NestedCallPolicy",
+    "NestedConfig",
+    "NeverStop",
+    "NoCompression",
+    "NoNesting",
+    "NoToolCalls",
+    "PolicyHooks",
+    "PolicyStop",
+    "Rlm",
+    "RlmLimits",
+    "RlmResult",
+    "SimpleNestedCallPolicy",
+    "StopAfter",
+    "StoppingPolicy",
+    "ToolCallsFound",
+    "ToolsExecuted",
+    "ToolsModeContext",
+    "ToolsModeEvent",
+    "ToolsModeSource",
+    "ToolsModeState",
+    "build_code_mode_machine",
+    "build_tools_mode_machine",
+]

@@ -1,0 +1,76 @@
+"""Sizes, contents lists and links of the guides, and that a wheel has all of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from orchestrator.cli.docs import GUIDES
+from tests.contract.test_guides import PATHS, ROOT
+
+LARGEST = {"start": 12_000}
+"""Bytes of a guide; 15,000 if it is not here."""
+PAGES = [*PATHS.values(), ROOT / "CONTRIBUTING.md"]
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def prose(page: Path) -> str:
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def headings(page: Path) -> list[tuple[int, str]]:
+    return [(len(one[1]), one[2]) for one in re.finditer(r"^(#+) (.+)$", prose(page), re.MULTILINE)]
+
+
+def anchor(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def links(page: Path) -> list[str]:
+    return [one[1] for one in re.finditer(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)", prose(page))]
+
+
+@pytest.mark.parametrize("topic", PATHS)
+def test_a_guide_is_no_longer_than_a_reader_bears(topic: str) -> None:
+    assert len(PATHS[topic].read_bytes()) <= LARGEST.get(topic, 15_000)
+
+
+@pytest.mark.parametrize("topic", PATHS)
+def test_a_guide_has_one_title_and_lists_its_sections_first(topic: str) -> None:
+    [title, *rest] = headings(PATHS[topic])
+    assert title[0] == 1
+    assert all(level > 1 for level, _ in rest)
+    sections = [anchor(text) for level, text in rest if level == 2]
+    before = prose(PATHS[topic]).split("\n## ")[0]
+    listed = [one[1] for one in re.finditer(r"^- \[[^\]]+\]\(#([^)]+)\)$", before, re.MULTILINE)]
+    assert listed == sections
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    broken = []
+    for link in links(page):
+        if link.startswith("https://"):
+            continue
+        path, _, section = link.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        if not there.exists() or (section and section not in {anchor(text) for _, text in headings(there)}):
+            broken.append(link)
+    assert broken == []
+
+
+def test_the_readme_links_to_every_guide() -> None:
+    there = {
+        (ROOT / link.partition("#")[0]).resolve() for link in links(ROOT / "README.md") if link[0] != "#"
+    }
+    assert set(PATHS.values()) - there == {ROOT / "README.md"}
+
+
+def test_a_wheel_has_every_guide(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        for guide in GUIDES:
+            assert archive.read(guide.in_wheel) == (ROOT / guide.path).read_bytes()
