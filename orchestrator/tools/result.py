@@ -49,9 +49,15 @@ class ToolResult:
 
     def is_said_by(self, message: Message) -> bool:
         """Return whether a tool message equals `message()`, without building that message."""
-        said = (message.content, message.tool_calls, message.tool_call_id, message.name, message.is_error)
-        mine = (self.content, (), self.call.id, self.call.name, self.outcome != "ok")
-        return said == mine and message.role == "tool" and message.refusal is None is message.reasoning
+        return (
+            message.tool_call_id == self.call.id
+            and message.content == self.content
+            and message.name == self.call.name
+            and message.is_error == (self.outcome != "ok")
+            and message.role == "tool"
+            and message.tool_calls == ()
+            and message.refusal is None is message.reasoning
+        )
 
     @classmethod
     def failure(cls, call: ToolCall, position: int, outcome: ToolOutcome, why: str, kind: str) -> ToolResult:
