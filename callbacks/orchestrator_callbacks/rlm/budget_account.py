@@ -6,7 +6,7 @@ for some of that to be settled; with nothing in flight it goes out while anythin
 more than one request, however many are asked at once; a limit on cost is not exceeded at all where the most that a
 request can cost is known: one that does not fit by itself is refused. Before a request goes out, the usage with an
 estimate for every answer in flight is recorded (`announce`), so that a crash does not lose it.
-(`llm_loop` lends the same way, in `allowance.py`, bound to its own runs and their journal.)
+`llm_loop.reservation` decides when a request is sent.
 """
 
 # ruff: noqa: SLF001 - purses of one tree look into each other
@@ -16,33 +16,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import LimitReached
 from orchestrator.llm.message import NO_USAGE, Message, Usage
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator_callbacks.llm_loop.request_usage import requires_price
+from orchestrator_callbacks.llm_loop.reservation import PayingAccount, ReservationQueue
 from orchestrator_guards import (
     Verdict,
-    cost,
-    first_refusal,
-    input_tokens,
-    output_tokens,
-    request_cost,
     sub_calls,
 )
 
 _CHARS_A_TOKEN = 4
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Flight:
-    """A request in flight: what is reserved for it, and what is charged if its answer is lost."""
-
-    need: Usage
-    """What it is likely to use; its cost is the most that it can cost, None where that is unknown."""
-    charge: Usage
 
 
 @dataclass(slots=True)
@@ -52,7 +39,7 @@ class RequestUsage:
     usage: Usage = NO_USAGE
 
 
-class RunBudget:
+class RunBudget(PayingAccount):
     """One run's budget; `lender` is the purse of the run above it."""
 
     def __init__(
@@ -60,8 +47,10 @@ class RunBudget:
     ) -> None:
         self._limits = limits
         self._lender = lender
-        self._flying: list[_Flight] = []
-        self._settled: asyncio.Event = asyncio.Event() if lender is None else lender._settled
+        self.flying: list[Usage] = []
+        self._charges: list[Usage] = []
+        """What is charged for the requests in flight if their answers are lost."""
+        self._queue: ReservationQueue = ReservationQueue() if lender is None else lender._queue
         self.usage = usage
         """Of the run and all below it."""
         self.calls = calls
@@ -74,13 +63,23 @@ class RunBudget:
     @property
     def committed(self) -> Usage:
         """What will have been used if the answers to everything in flight are lost."""
-        return sum((flight.charge for flight in self._flying), self.usage)
+        return sum(self._charges, self.usage)
+
+    @property
+    def limits(self) -> RlmLimits:
+        """The limits of the run."""
+        return self._limits
+
+    @property
+    def used(self) -> Usage:
+        """The usage of the run and all below it."""
+        return self.usage
 
     def add(self, usage: Usage) -> None:
         """Count what was used here, here and in every purse above."""
         for purse in self._all():
             purse.usage = purse.usage + usage
-        self._wake()
+        self._queue.serve()
 
     def refuse(self, verdict: Verdict) -> None:
         """Let no further request go out, here and above, where a limit bounds the cost: that of an answer is unknown.
@@ -95,7 +94,12 @@ class RunBudget:
 
     def refusal(self, need: Usage = NO_USAGE) -> Verdict | None:
         """Return why a request may not go out: a limit, here or above, that is used up or cannot cover its cost."""
-        return first_refusal(verdict for purse in self._all() for verdict in purse._verdicts(need))
+        verdicts = (purse.own_refusal(need) for purse in self._all())
+        return next((verdict for verdict in verdicts if verdict is not None), None)
+
+    def own_refusal(self, need: Usage) -> Verdict | None:
+        """Return why a request may not go out here; runs above are not asked."""
+        return PayingAccount.own_refusal(self, need) if self.unpriced is None else self.unpriced
 
     def count_call(self) -> None:
         """Count one question. Raises LimitReached where none is left, here or above; then none is counted."""
@@ -114,21 +118,25 @@ class RunBudget:
         `charge`, an estimate. Raises LimitReached where a limit is used up or cannot cover
         the request, and what `announce` raises.
         """
-        flight = _Flight(need, need.as_estimate() if charge is None else charge)
-        await self._reserve(flight)
+        purses = tuple(self._all())
+        await self._reserve(purses, need)
+        charge = need.as_estimate() if charge is None else charge
+        for purse in purses:
+            purse._charges.append(charge)
         bill = RequestUsage()
         try:
-            *_, outermost = self._all()
+            outermost = purses[-1]
             if outermost.announce is not None:
                 await outermost.announce()
             try:
                 yield bill
             except asyncio.CancelledError:
-                bill.usage = flight.charge
+                bill.usage = charge
                 raise
         finally:
-            for purse in self._all():
-                purse._flying.remove(flight)
+            for purse in purses:
+                purse._charges.remove(charge)
+            self._queue.release(purses, need)
             self.add(bill.usage)
 
     # ---- inside ----
@@ -139,45 +147,15 @@ class RunBudget:
             yield purse
             purse = purse._lender
 
-    def _verdicts(self, need: Usage) -> Iterator[Verdict]:
-        used, limits = self.usage, self._limits
-        if self.unpriced is not None:
-            yield self.unpriced
-        yield input_tokens(used.input_tokens, limits.max_input_tokens)
-        yield output_tokens(used.output_tokens, limits.max_output_tokens)
-        spent, most = used.cost_micros or 0, limits.max_cost_micros
-        yield cost(spent, most)
-        yield request_cost(spent, need.cost_micros or 0, most)
-
-    async def _reserve(self, flight: _Flight) -> None:
-        while True:
-            refusal = self.refusal(flight.need)
-            if refusal is not None:
-                raise LimitReached(refusal)
-            if all(not purse._flying or purse._fits(flight.need) for purse in self._all()):
-                for purse in self._all():
-                    purse._flying.append(flight)
-                return
-            self._settled.clear()
-            await self._settled.wait()
-
-    def _fits(self, need: Usage) -> bool:
-        """Tell whether a request fits beside those in flight. Where its most cost is unknown, one goes at a time."""
-        flying = [flight.need for flight in self._flying]
-        used = sum(flying, self.usage + need)
-        limits = self._limits
-        unknown = any(one.cost_micros is None for one in (need, *flying))
-        spent = math.inf if unknown else used.cost_micros or 0
-        pairs = (
-            (used.input_tokens, limits.max_input_tokens),
-            (used.output_tokens, limits.max_output_tokens),
-            (spent, limits.max_cost_micros),
-        )
-        return all(not limit or value <= limit for value, limit in pairs)
-
-    def _wake(self) -> None:
-        """Let those who wait look again."""
-        self._settled.set()
+    async def _reserve(self, purses: Sequence[RunBudget], need: Usage) -> None:
+        made = self._queue.request(purses, need)
+        try:
+            refusal = await made.answer
+        except BaseException:
+            self._queue.withdraw(made)
+            raise
+        if refusal is not None:
+            raise LimitReached(refusal)
 
 
 def estimated(messages: Iterable[Message]) -> Usage:
