@@ -200,7 +200,7 @@ async def _heads(journal: StoredJournal) -> AsyncIterator[RunHead | None]:
 
 
 def _identity(place: Address) -> tuple[int, int] | None:
-    """Return what tells a file from another in its place; a server stays itself."""
+    """Return the identity of a file, which another file in its place does not have; a server has always the same."""
     if not isinstance(place, Path):
         return None
     status = place.stat()
