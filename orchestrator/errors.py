@@ -101,10 +101,7 @@ class UnknownEvent(EventError):
 
 
 class Refused(EventError):
-    """A guard or a `before_`/`leave_` hook refused the event.
-
-    Hooks raise `Refused("why")`; the driver adds graph, state and event.
-    """
+    """A guard or a `before_`/`leave_` hook refused the event. Hooks raise `Refused("why")`; the driver adds names."""
 
     def __init__(
         self, reason: str, *, graph: str = "", state: str = "", event: str = "", verdict: Any = None
@@ -193,10 +190,7 @@ class RejectRequested(CancelRequested):
 
 
 class AnswerRefused(RunError):
-    """An answer does not count: `kind` gives the reason.
-
-    `earlier` has `by`, `decision` and `at` of the answer that counts instead.
-    """
+    """An answer does not count: `kind` is the reason; `earlier` has `by`, `decision` and `at` of the one that does."""
 
     def __init__(self, run_id: str, why: str, kind: str = "unasked", earlier: Any = None) -> None:
         super().__init__(f"run {run_id!r} takes no such answer: {why}")
@@ -223,10 +217,7 @@ class Suspended(RunError):
 
 
 class NotAdmitting(RunError):
-    """An engine accepts no new runs, or dropped a queued run before its start.
-
-    The journal has no record of the run.
-    """
+    """An engine accepts no new runs, or dropped a queued run before its start; the journal has no record of it."""
 
     def __init__(self, engine: str, why: str, then: str) -> None:
         super().__init__(f"engine {engine!r} does not take this run: {why}; {then}")
@@ -263,12 +254,9 @@ class OtherGraph(RunError):
 class LLMError(RunError):
     """A model call failed; the error is classified by type, status and code, never by its text.
 
-    Attributes:
-        kind: One of ERROR_KINDS.
-        status: The HTTP status, or None.
-        retry_after: Seconds that the server asked to wait, or None.
-        partial: The text that a stream returned before it was cut.
-        retryable: The provider's statement about a retry; it overrides `kind` and `status`. None without a statement.
+    `kind` is one of ERROR_KINDS, `status` the HTTP status or None. `retry_after` is seconds that the server asked to
+    wait, or None; `partial` is the text of a stream before it was cut. `retryable` is the provider's statement about a
+    retry, which overrides `kind` and `status`; None without a statement.
     """
 
     def __init__(
@@ -344,10 +332,7 @@ class Held(JournalError):
 
 
 class Fenced(JournalError):
-    """The lease is out of date because another owner claimed the run.
-
-    The write is never retried; this owner must stop.
-    """
+    """The lease is out of date: another owner claimed the run. Never retried; this owner must stop."""
 
     def __init__(self, run_id: str, epoch: int) -> None:
         super().__init__(f"run {run_id!r} was taken over: epoch {epoch} is out of date")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -131,3 +132,22 @@ def test_an_answer_with_half_a_character_gets_a_form_that_can_be_stored_and_sent
     assert parts == Response([{"type": "text", "text": "?"}], (), "stop")
     plain = Response("text", (ToolCall("i", "f", "{}"),))
     assert plain.encodable() is plain
+
+
+_COUNTS = st.integers(0, 2**53)
+_USAGES = st.builds(
+    Usage,
+    _COUNTS,
+    _COUNTS,
+    _COUNTS,
+    _COUNTS,
+    cost_micros=st.none() | _COUNTS,
+    estimated_input_tokens=_COUNTS,
+    estimated_output_tokens=_COUNTS,
+    estimated_cost_micros=_COUNTS,
+)
+
+
+@given(_USAGES, _USAGES)
+def test_the_sum_of_two_usages_is_what_combined_makes_with_addition(one: Usage, other: Usage) -> None:
+    assert one + other == one.combined(other, operator.add)

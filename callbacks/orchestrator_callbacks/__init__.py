@@ -1,1 +1,1 @@
-"""Callbacks: the impure half of each graph. One folder a graph, one module a kind of hook."""
+"""Hooks of the machines: code with side effects, one folder per machine and one module per kind of hook."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from orchestrator_guards.repetition import POLL_PATIENCE, Stall, stall
-from orchestrator_guards.turn import Policy, Turn
+from orchestrator_guards.turn import Policy, TurnFingerprint
 from orchestrator_guards.verdict import Verdict
 
 
@@ -21,7 +21,7 @@ class Escalation(StrEnum):
     STOP = "stop"
 
 
-def progress(window: Sequence[Turn], limit: int) -> Verdict:
+def progress(window: Sequence[TurnFingerprint], limit: int) -> Verdict:
     """Decide whether the run makes progress: ok iff `limit == 0` or repeats < limit x patience of the kind.
 
     `observed` is the repeats, `limit` the limit multiplied by the patience, `detail` the kind and the evidence. Both
@@ -53,7 +53,7 @@ def escalation(repeats: float, limit: float) -> Escalation:
     return Escalation.NONE
 
 
-def expected(window: Sequence[Turn], found: Stall) -> Turn | None:
+def expected(window: Sequence[TurnFingerprint], found: Stall) -> TurnFingerprint | None:
     """Return the turn that would make the stall one longer, None for an empty window.
 
     If `escalation` returns block, compare its `calls` with `call_keys` of the model's next calls. If they are equal

@@ -48,7 +48,7 @@ def grade(score: float, approve: float, hard: float) -> Grade:
     return Grade.SOFT if score >= hard else Grade.HARD
 
 
-def analysis(  # noqa: PLR0917 - thresholds and sets of one rubric
+def analysis(  # noqa: PLR0917 - the values of one rubric
     score: float,
     categories: Mapping[str, float],
     approve: float,

@@ -1,6 +1,6 @@
 """Detect a repetition at the end of a window of turns, of five kinds, and count it.
 
-A window holds the fingerprints of the last `window_size(limit)` turns of a run, oldest first (a deque).
+A window holds the fingerprints of the last `window_size(limit)` turns of a run, oldest first.
 
 - A stall is counted in *repeats*: how often the latest turn, or the whole cycle that it closes, repeated the turns
   before. The first time is 0, so four identical turns are 3 repeats, and stop at limit 3.
@@ -22,7 +22,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final, NamedTuple
 
-from orchestrator_guards.turn import Turn
+from orchestrator_guards.turn import TurnFingerprint
 
 WINDOW: Final = 16
 """Minimum turns of a window: enough for a cycle of four at limit 3."""
@@ -73,7 +73,7 @@ def window_size(limit: int) -> int:
     return max(WINDOW, limit * CHANGE_PATIENCE * POLL_PATIENCE + 2)
 
 
-def stall(window: Sequence[Turn], limit: int) -> Stall:
+def stall(window: Sequence[TurnFingerprint], limit: int) -> Stall:
     """Return the repetition of the latest turn, the kind nearest to its limit if several match.
 
     Counting stops at the limit; limit 0 is off and finds nothing. Cost: constant (about 1 µs) for a turn that repeats
@@ -98,7 +98,9 @@ def stall(window: Sequence[Turn], limit: int) -> Stall:
     return found
 
 
-def _in_a_row(window: Sequence[Turn], last: Turn, previous: Turn, limit: int) -> Stall:
+def _in_a_row(
+    window: Sequence[TurnFingerprint], last: TurnFingerprint, previous: TurnFingerprint, limit: int
+) -> Stall:
     """Return every kind but the alternation: the latest turn compared with those just before it."""
     found = _NOTHING
     if not last.calls:
@@ -111,7 +113,7 @@ def _in_a_row(window: Sequence[Turn], last: Turn, previous: Turn, limit: int) ->
     return found
 
 
-def _repeated(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
+def _repeated(window: Sequence[TurnFingerprint], last: TurnFingerprint, limit: int) -> Stall:
     """Return a repetition of the same calls, with the same results or with changing ones."""
     tools, wait = _tools(last), _wait(last)
     same = _streak(window, lambda turn: turn.results == last.results, limit * wait)
@@ -124,7 +126,7 @@ def _repeated(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
     )
 
 
-def _failing(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
+def _failing(window: Sequence[TurnFingerprint], last: TurnFingerprint, limit: int) -> Stall:
     """Return a repetition of turns that fail completely: with one message, or the same tools with several messages."""
     tools, wait = _tools(last), _wait(last)
     same = _streak(window, lambda turn: turn.failed and turn.errors == last.errors, limit * wait)
@@ -137,16 +139,16 @@ def _failing(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
     )
 
 
-def _fails_alike(turn: Turn, last: Turn) -> bool:
+def _fails_alike(turn: TurnFingerprint, last: TurnFingerprint) -> bool:
     return turn.failed and turn.tools == last.tools
 
 
-def _monologue(window: Sequence[Turn], last: Turn, limit: int) -> Stall:
+def _monologue(window: Sequence[TurnFingerprint], last: TurnFingerprint, limit: int) -> Stall:
     repeats = _streak(window, lambda turn: turn == last, limit)
     return Stall(StallKind.MONOLOGUE, repeats, f"the same text without a call, {repeats + 1} times in a row")
 
 
-def _cycle(window: Sequence[Turn], period: int, limit: int) -> Stall:
+def _cycle(window: Sequence[TurnFingerprint], period: int, limit: int) -> Stall:
     """Return a cycle of `period` turns that the latest turn closes; counts whole rounds after the first."""
     latest = [window[-1 - i] for i in range(period)]
     wait = POLL_PATIENCE if any(turn.waits for turn in latest) else 1
@@ -162,7 +164,7 @@ def _cycle(window: Sequence[Turn], period: int, limit: int) -> Stall:
     return Stall(StallKind.ALTERNATION, repeats, evidence, wait, period)
 
 
-def _streak(window: Sequence[Turn], same: Callable[[Turn], bool], most: int) -> int:
+def _streak(window: Sequence[TurnFingerprint], same: Callable[[TurnFingerprint], bool], most: int) -> int:
     """Count the turns just before the latest that are `same`, up to `most`."""
     count = 0
     for turn in islice(reversed(window), 1, most + 1):
@@ -177,9 +179,9 @@ def _nearer(one: Stall, other: Stall) -> Stall:
     return other if other.repeats * one.patience > one.repeats * other.patience else one
 
 
-def _wait(turn: Turn) -> int:
+def _wait(turn: TurnFingerprint) -> int:
     return POLL_PATIENCE if turn.waits else 1
 
 
-def _tools(turn: Turn) -> str:
+def _tools(turn: TurnFingerprint) -> str:
     return ", ".join(sorted(turn.tools)) or "an answer without a call"

@@ -29,7 +29,7 @@ _NO_ARGUMENTS: Final = frozenset(("", "null", "\0{}"))
 _STARTS: Final = frozenset('{["')
 
 
-class CallSeen(NamedTuple):
+class ObservedCall(NamedTuple):
     """One tool call with its result, for the guard."""
 
     tool: str
@@ -41,7 +41,7 @@ class CallSeen(NamedTuple):
     policy: Policy = "strict"
 
 
-class Turn(NamedTuple):
+class TurnFingerprint(NamedTuple):
     """One turn's fingerprint. Tuples are sorted: the order inside a parallel batch does not count."""
 
     calls: tuple[str, ...]
@@ -61,22 +61,22 @@ class Turn(NamedTuple):
     """Whether a poll call is among the calls: repeating this turn counts, for a while, as waiting."""
 
 
-def fingerprint(calls: Sequence[CallSeen], text: str = "") -> Turn:
+def fingerprint(calls: Sequence[ObservedCall], text: str = "") -> TurnFingerprint:
     """Return the fingerprint of one turn: its calls with their results, or its text if it has none.
 
     Example:
-        >>> one = fingerprint([CallSeen("read", '{"a": 1, "b": 2}', "ok")])
-        >>> one == fingerprint([CallSeen("READ", '{"b":2,"a":1}', "ok")])
+        >>> one = fingerprint([ObservedCall("read", '{"a": 1, "b": 2}', "ok")])
+        >>> one == fingerprint([ObservedCall("READ", '{"b":2,"a":1}', "ok")])
         True
     """
     if len(calls) == 1:
         return _single(calls[0])
     if not calls:
-        return Turn((), text=digest(" ".join(text.split())))
+        return TurnFingerprint((), text=digest(" ".join(text.split())))
     keys = [call_key(call.tool, call.arguments) for call in calls]
     contents = [canonical(call.result, CANONICAL_RESULT) for call in calls]
     failed = all(call.failed for call in calls)
-    return Turn(
+    return TurnFingerprint(
         tuple(sorted(keys)),
         tuple(sorted([digest(key + content) for key, content in zip(keys, contents, strict=True)])),
         failed,
@@ -88,7 +88,7 @@ def fingerprint(calls: Sequence[CallSeen], text: str = "") -> Turn:
     )
 
 
-def _single(call: CallSeen) -> Turn:
+def _single(call: ObservedCall) -> TurnFingerprint:
     """Return the fingerprint of the common turn with one call, where nothing needs sorting."""
     tool, arguments, result, failed, policy = call
     key = call_key(tool, arguments)
@@ -96,10 +96,10 @@ def _single(call: CallSeen) -> Turn:
     outcome = (digest(key + content),)
     tools = frozenset((tool.casefold(),))
     if policy == "strict" and not failed:
-        return Turn((key,), outcome, failed, "", tools)
+        return TurnFingerprint((key,), outcome, failed, "", tools)
     errors = (digest(content),) if failed else ()
     advances = policy == "cumulative" and not failed
-    return Turn((key,), outcome, failed, "", tools, errors, advances, policy == "poll")
+    return TurnFingerprint((key,), outcome, failed, "", tools, errors, advances, policy == "poll")
 
 
 def call_key(tool: str, arguments: str) -> str:
@@ -122,7 +122,7 @@ _known_key = lru_cache(maxsize=256)(_key)
 
 
 def call_keys(calls: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the later `Turn.calls` of these (tool, arguments), before any of them has run."""
+    """Return the later `TurnFingerprint.calls` of these (tool, arguments), before any of them has run."""
     return tuple(sorted([call_key(tool, arguments) for tool, arguments in calls]))
 
 

@@ -11,12 +11,11 @@
 Submitted runs wait in memory, first come first served; the journal knows a run only after it has started. Runs of one
 conversation run one after the other. A parked run returns its slot and queues for one when it can continue (`slot`
 documents the order); an agent that is a tool of a run shares that run's slot. A run that is cancelled while it waits
-ends without a slot: that takes a few records and must not wait for others. Leaving the block drains the engine,
-without a grace period if an exception leaves it.
+ends without a slot, because it only writes a few records. Leaving the block drains the engine, at once after an error.
 
-An engine belongs to the process and event loop that started it and has no thread: call it only from there, and from
-other threads with `asyncio.run_coroutine_threadsafe`. After a fork the child process has to make its own engine.
-Every task is awaited before the engine has stopped, and a caller's cancellation ends only the caller's waiting.
+An engine has no thread: call it only in the process and event loop that started it, and from other threads with
+`asyncio.run_coroutine_threadsafe`. After a fork the child process has to make its own engine. Every task is awaited
+before the engine has stopped, and a caller's cancellation ends only the caller's waiting.
 """
 
 from __future__ import annotations
@@ -57,30 +56,21 @@ class LocalEngine:
 
     With `recover="resume"` the engine also resumes orphaned runs, at its start and as long as it lives: runs whose
     process died or gave them back, including runs that have to ask about an irreversible call that may have happened.
-    A run that was parked for an answer stays in the journal, where it can be answered, and costs nothing here. The
-    engine resumes it when it was answered or cancelled, or when its question expires. Of several engines on one
-    journal only one resumes a run. These runs are not resumed:
-
-    - paused runs, until they are resumed or cancelled;
-    - poison runs, damaged runs, and runs of another version of the graph;
-    - runs whose graph several agents of this engine have;
-    - runs that were started with a `launch` if the agent has none.
+    A run that was parked for an answer stays in the journal and costs nothing here; it is resumed when it was answered
+    or cancelled, or when its question expires. Of several engines on one journal only one resumes a run. Not resumed
+    are paused runs until they are resumed or cancelled, poison and damaged runs, runs of another version of the graph,
+    runs whose graph several agents here have, and runs that were started with a `launch` if the agent has none.
 
     Args:
         agent: One Orchestrator or Pipeline, or several by name.
-        slots: Maximum number of concurrent runs.
         queue: Maximum number of runs that wait to start.
         grace: Seconds that runs get to end when the engine drains.
-        name: Name of the engine for operators.
-        recover: "list" only lists orphaned runs; "resume" resumes them.
         rescan: Seconds between two searches for runs whose process died.
-        signals: SIGTERM and SIGINT, caught from the start until the engine has stopped: the first one drains the
-            engine, the second ends the process at once. Without them only `run_until_signal` catches signals.
-        scheduler: Receives the orphaned runs. The engine itself then executes only submitted and resumed runs (see
-            `worker`).
+        signals: SIGTERM and SIGINT, caught until the engine has stopped: the first drains the engine, the second ends
+            the process at once. Without them only `run_until_signal` catches signals.
+        scheduler: Receives the orphaned runs; the engine executes only submitted and resumed runs (see `worker`).
 
-    Raises:
-        ConfigError: An argument is out of range, or the agents cannot work in one engine.
+    Raises ConfigError if an argument is invalid, or if the agents cannot work in one engine.
     """
 
     def __init__(
@@ -134,10 +124,8 @@ class LocalEngine:
         """Start to admit runs and return the runs that had not ended (`found`).
 
         With `recover="resume"` the runs that can continue unattended do so, oldest first, before any submitted run.
-        The records of engines on this journal that died without stopping are closed and name this engine.
-
-        Raises ConfigError if the engine was started before, RunError if an agent has another engine, and the errors
-        of the journal.
+        The records of engines on this journal that died without stopping are closed and name this engine. Raises
+        RunError if an agent has another engine, and the errors of the journal.
         """
         if self._home is not None:
             raise ConfigError(f"engine {self.name!r} was started before; make another one")
@@ -199,24 +187,11 @@ class LocalEngine:
         deadline: float | None = None,
         follower: Follower | None = None,
     ) -> Handle:
-        """Queue a run and return its handle at once.
+        """Queue a run and return its handle at once; options as for `run` of the agent, `deadline` in seconds from now.
 
-        Args:
-            prompt: Input of the run.
-            agent: Name of the agent; optional if the engine has only one.
-            run_id: Id of the run; random by default.
-            conversation_id: As for `run` of the agent.
-            limits: As for `run` of the agent.
-            deadline: Seconds from now.
-            follower: Called with each item that a stream of the run would yield.
-
-        Raises:
-            NotAdmitting: The engine admits no runs.
-            Overloaded: The queue is full.
-            RunExists: The journal or this engine already has `run_id`.
-            ConfigError: An argument is invalid.
-
-        A rejected run is not written to the journal.
+        `agent` names one of several agents; `follower` is called with each item that a stream of the run would yield.
+        Raises NotAdmitting while no runs are admitted, Overloaded if the queue is full, and RunExists for a known
+        `run_id`. A rejected run is not written to the journal.
         """
         chosen = self._agents.chosen(agent)
         self._agents[chosen].check(run_id, conversation_id, limits, deadline)
@@ -237,8 +212,7 @@ class LocalEngine:
     def stream(self, prompt: Any, *, run_id: str | None = None, **options: Any) -> RunStream:
         """Submit a run when its first fact is requested, and stream its facts; options as for `submit`.
 
-        Works as `Orchestrator.stream`, except that closing the stream does not stop the run: it continues in this
-        engine.
+        As `Orchestrator.stream`, except that closing the stream does not stop the run, which continues in this engine.
         """
         name = run_id or secrets.token_hex(16)
 
@@ -251,9 +225,7 @@ class LocalEngine:
     async def resume(
         self, run_id: str, *, agent: str | None = None, limits: Any = None, by: str = ""
     ) -> Handle:
-        """Queue a run of the journal and resume it from its last record.
-
-        A run that is paused in this engine resumes at once.
+        """Queue a run of the journal to resume it; a run that is paused in this engine resumes at once.
 
         Raises RunUnknown and the errors of `submit`. The handle raises the errors of `Orchestrator.resume`.
         """
@@ -283,17 +255,10 @@ class LocalEngine:
     # ---- operators ----
 
     async def control(self, order: str, *, by: str = "", why: str = "", **about: Any) -> None:
-        """Carry out an operator command after it was journalled with actor and reason.
+        """Carry out an operator command (one of KINDS) after it was journalled with actor and reason.
 
-        Args:
-            order: One of `KINDS` (engines/operator_command.py).
-            by: Who acts; the current user by default.
-            why: The reason.
-            about: The object of the command: `tool=`, `model=`, `slots=`, `graph=` or `grace=`.
-
-        Raises:
-            ConfigError: The command cannot be carried out.
-            JournalError: The command could not be journalled; nothing was changed.
+        `about` is the object of the command: `tool=`, `model=`, `slots=`, `graph=` or `grace=`. Raises ConfigError for
+        a command that cannot be carried out, and the errors of the journal; nothing is changed then.
         """
         self._refuse_foreign()
         given = OperatorCommand.of(order, by or somebody(), {**about, "why": why})
@@ -307,8 +272,8 @@ class LocalEngine:
     async def drain(self, grace: float | None = None, *, by: str = "", why: str = "") -> DrainReport:
         """Stop admitting runs, give the active ones `grace` seconds, park the rest, and stop the engine.
 
-        Returns the outcome of each run when no run is active here any more. A second call joins a running drain and
-        shortens it if it asks for less time. Cancelling the caller does not stop the drain.
+        Returns the outcome of each run when no run is active here. A second call joins a running drain and shortens it
+        if it asks for less time. Cancelling the caller does not stop the drain.
         """
         self._refuse_foreign()
         order = OperatorCommand.of("drain", by or somebody(), {"grace": grace, "why": why})
@@ -320,8 +285,7 @@ class LocalEngine:
     async def run_until_signal(self, grace: float | None = None) -> DrainReport:
         """Wait for SIGTERM, SIGINT or an operator's drain; then drain, and return the outcome of the runs.
 
-        A second signal ends the process at once. A drain that a signal started before this call is joined. Raises
-        ConfigError outside the main thread.
+        A second signal ends the process at once. A running drain is joined. Raises ConfigError outside the main thread.
         """
         self._refuse_foreign()
         with first_signal(self._signalled, () if self._signals else SIGNALS):

@@ -84,9 +84,7 @@ class Worker:
             be unique among the living workers.
         dispatcher: Assigns runs to workers.
         slots: Maximum number of concurrent runs.
-        grace: As for LocalEngine, in seconds.
-        rescan: As for LocalEngine, in seconds.
-        signals: As for LocalEngine.
+        grace, rescan, signals: As for LocalEngine.
 
     Raises:
         ConfigError: The journal is not shared between machines, or two agents have the same graph.

@@ -44,9 +44,10 @@ class CrashingJournal:
         crash: Called at that write: `fail` raises StoreDown, `kill` ends the process like kill -9.
 
     Example:
-        >>> journal = CrashingJournal(MemoryJournal(), at=3)                      # raises instead of the third write
-        >>> journal = CrashingJournal(MemoryJournal(), at=3, when="after")        # writes, then raises
-        >>> journal = CrashingJournal(MemoryJournal(), at=3, crash=kill)          # ends the process as kill -9 does
+        >>> from orchestrator import MemoryJournal
+        >>> journal = CrashingJournal(MemoryJournal(), at=3)  # raises instead of the third write
+        >>> journal = CrashingJournal(MemoryJournal(), at=3, when="after")  # writes, then raises
+        >>> journal = CrashingJournal(MemoryJournal(), at=3, crash=kill)  # ends the process as kill -9 does
     """
 
     def __init__(

@@ -17,7 +17,7 @@ async def heads(
     found: list[RunHead] = []
     try:
         async for head in journal.runs(graph=graph, status=status):
-            found.append(head)  # noqa: PERF401 - what came before an error counts
+            found.append(head)  # noqa: PERF401 - runs before an error count
     except Corrupt as error:
         return found, str(error)
     return found, ""

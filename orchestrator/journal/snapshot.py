@@ -29,9 +29,9 @@ class DequeSnapshot(tuple[Any, ...]):
 
 
 def taken(value: Any) -> tuple[Any, Any]:
-    """Return a copy of a value in JSON's types (immutable values are shared), and a value to compare it by."""
-    view, kept, written = WAYS[type(value)]
-    seen = kept(view(value))
+    """Return a copy of a value in JSON's types (immutable values are shared), and its snapshot."""
+    snapshot, written = WAYS[type(value)]
+    seen = snapshot(value)
     return written(seen), seen
 
 
@@ -42,23 +42,40 @@ def lasting_fields(kind: Any) -> frozenset[str]:
 
 def getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     """Return a function that reads these attributes at once."""
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda value: tuple(getattr(value, name) for name in names)
+    if not names:
+        return lambda _: ()
+    read = attrgetter(*names)
+    return read if len(names) > 1 else lambda value: (read(value),)
+
+
+def views(kind: Any, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that reads fields of a dataclass, each comparable with its snapshot at a small cost.
+
+    Of a field that is itself a dataclass whose instances have a dict, it reads that dict.
+    """
+    wholes, hints = getter(names), _hints(kind)
+    inside = getter([f"{name}.__dict__" if _has_dict(hints.get(name)) else name for name in names])
+
+    def view(value: Any) -> tuple[Any, ...]:
+        try:
+            return inside(value)
+        except AttributeError:  # a value of another class
+            return wholes(value)
+
+    return view
 
 
 Step: TypeAlias = Callable[[Any], Any]
-Way: TypeAlias = tuple[Step, Step, Step]
-"""How values of one class are viewed and copied, in three steps. Most comparisons end with the first.
+Way: TypeAlias = tuple[Step, Step]
+"""How values of one class are copied, in two steps.
 
-- The view: value -> a form to compare with the last one. It may share mutable parts with the value.
-- The last view: view -> the same without such parts.
-- The copy: last view -> JSON's types.
+- The snapshot: value -> a form to compare the value with later. It shares no mutable part with the value.
+- The written form: snapshot -> JSON's types.
 """
 
 
 class _Ways(dict[Any, Way]):
-    """Class -> the steps for its values. A cached function costs more than the comparison of an unchanged value."""
+    """Class -> the steps for its values. A cached function would cost more than the comparison with a snapshot."""
 
     def __missing__(self, kind: Any) -> Way:
         self[kind] = way = _way(kind)
@@ -69,56 +86,64 @@ WAYS: Mapping[Any, Way] = _Ways()
 
 
 def _copied(value: Any) -> Any:
-    view, kept, written = WAYS[type(value)]
-    return written(kept(view(value)))
+    snapshot, written = WAYS[type(value)]
+    return written(snapshot(value))
 
 
 def _way(kind: Any) -> Way:
     if _never_changes(kind):
-        return _itself, _itself, _itself
+        return _itself, _itself
     if issubclass(kind, dict):
-        return _itself, lambda value: {name: _copied(one) for name, one in value.items()}, _itself
+        return lambda value: {name: _copied(one) for name, one in value.items()}, _itself
     if issubclass(kind, list):
-        return _itself, lambda value: [_copied(one) for one in value], _itself
+        return lambda value: [_copied(one) for one in value], _itself
     if issubclass(kind, deque):
-        return tuple, DequeSnapshot, _itself
+        return DequeSnapshot, _itself
     if is_dataclass(kind):
         return _way_of_fields(kind)
-    return _reread, _itself, _itself  # a class of the host
+    return _reread, _itself  # a host's own class
+
+
+def _has_dict(kind: Any) -> bool:
+    """Return whether instances of a dataclass have a dict of their fields, which costs a third of slots to copy."""
+    params = getattr(kind, "__dataclass_params__", None)
+    return bool(params and kind.__dictoffset__ and params.init and all(one.init for one in fields(kind)))
 
 
 def _way_of_fields(kind: Any) -> Way:
-    """Return the steps of a dataclass: by the dict of an instance if it has one, at a third of the cost of slots."""
-    # the fields that orjson writes
-    names = [one.name for one in fields(kind) if not one.name.startswith("_")]
+    names = [one.name for one in fields(kind) if not one.name.startswith("_")]  # what orjson writes of it
     lasting, flat = lasting_fields(kind), _flat_fields(kind)
     deep = [(name, name in flat) for name in names if name not in lasting]
-    if kind.__dictoffset__ and kind.__dataclass_params__.init and all(one.init for one in fields(kind)):
+    if _has_dict(kind):
 
-        def of_dict(view: dict[str, Any]) -> Any:
-            # else there is an attribute that is not a field, or a private one
-            as_declared = list(view) == names
-            return _detached(view.copy() if as_declared else {name: view[name] for name in names}, deep)
+        def of_dict(value: Any) -> dict[str, Any]:
+            view = value.__dict__
+            as_declared = [*view] == names  # else there is an attribute that is no field, or a private one
+            parts = view.copy() if as_declared else {name: view[name] for name in names}
+            _detach(parts, deep)
+            return parts
 
-        return attrgetter("__dict__"), of_dict, _itself
+        return of_dict, _itself
     places = [(names.index(name), is_flat) for name, is_flat in deep]
+    view_of = getter(names)
 
-    def of_slots(view: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(_detached(list(view), places))
+    def of_slots(value: Any) -> tuple[Any, ...]:
+        parts = list(view_of(value))
+        _detach(parts, places)
+        return tuple(parts)
 
     def written(seen: tuple[Any, ...]) -> dict[str, Any]:
         return dict(zip(names, seen, strict=True))
 
-    return getter(names), of_slots if deep else _itself, written
+    return of_slots, written
 
 
-def _detached(parts: Any, deep: Iterable[tuple[Any, bool]]) -> Any:
+def _detach(parts: Any, deep: Iterable[tuple[Any, bool]]) -> None:
     """Copy the parts that can be changed in place: a dict of immutable values, or any other value."""
     for at, is_flat in deep:
         one = parts[at]
         if one is not None:
             parts[at] = one.copy() if is_flat and type(one) is dict else _copied(one)
-    return parts
 
 
 def _flat_fields(kind: Any) -> frozenset[str]:

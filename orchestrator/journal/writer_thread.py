@@ -174,7 +174,7 @@ class WriterThread(ABC, Generic[S]):
                 self._fail(jobs, down(self.down))
             elif jobs:
                 self._commit(jobs)
-        except BaseException as death:  # noqa: BLE001  whatever ends this thread, nobody may wait for ever
+        except BaseException as death:  # noqa: BLE001  no caller may wait for ever when this thread ends
             self.down = StoreDown(f"the {self._noun}'s writer thread died: {type(death).__name__}: {death}")
             self._fail(jobs, self.down)
         return more and self.down is None

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from orchestrator.kernel.machine import bind as bind
     from orchestrator.kernel.outcome import Outcome as Outcome
     from orchestrator.kernel.run import Run as Run
+    from orchestrator.kernel.typed import ContextInUse as ContextInUse
     from orchestrator.kernel.typed import StateMachine as StateMachine
-    from orchestrator.kernel.typed_error import ContextInUse as ContextInUse
-    from orchestrator.kernel.typed_error import UnhandledEventError as UnhandledEventError
+    from orchestrator.kernel.typed_machine import UnhandledEventError as UnhandledEventError
 
 _HOME = {
-    "ContextInUse": "typed_error",
+    "ContextInUse": "typed",
     "Driver": "driver",
     "Edge": "graph",
     "Graph": "graph",
@@ -32,7 +32,7 @@ _HOME = {
     "Outcome": "outcome",
     "Run": "run",
     "StateMachine": "typed",
-    "UnhandledEventError": "typed_error",
+    "UnhandledEventError": "typed_machine",
     "bind": "machine",
     "bounding": "graph",
 }

@@ -68,6 +68,10 @@ class CancelScope:
             self._work.task.uncancel()
         return False
 
+    async def let_others_run(self) -> None:
+        """Give other tasks and time limits their turn, between hooks that never wait."""
+        await asyncio.sleep(0)
+
     def requests(self) -> int:
         """Return how often somebody asked the work to stop: the caller, or who stops the run."""
         return self._caller.cancelling() + self._fired
@@ -89,15 +93,36 @@ class CancelScope:
         return fact
 
 
+class CallerScope:
+    """In place of a CancelScope: the work stays in the task of its caller, and nothing else stops it."""
+
+    __slots__ = ("_in_loop",)
+
+    def __init__(self, *, in_loop: bool) -> None:
+        self._in_loop = in_loop
+        """There are other tasks."""
+
+    def cancelled(self) -> bool:
+        """Return False: a cancellation reaches the caller by itself."""
+        return False
+
+    async def let_others_run(self) -> None:
+        """Give other tasks their turn, where there are any."""
+        if self._in_loop:
+            await asyncio.sleep(0)
+
+
 def cancellations() -> Callable[[], bool]:
     """Return what tells whether the running task was cancelled since, even where somebody swallowed that.
 
     In a task that works behind a scope only what somebody asked for counts.
     """
-    task = asyncio.current_task()
-    if task is None:
-        return lambda: False
     owner = here()
-    count = task.cancelling if owner is None else owner.requests
+    if owner is not None:
+        count = owner.requests
+    elif (task := asyncio.current_task()) is not None:
+        count = task.cancelling
+    else:
+        return lambda: False
     before = count()
     return lambda: count() > before

@@ -15,8 +15,8 @@ class Codec(Protocol):
         """Return what the `created` record has besides the driver's own: the whole context."""
         ...
 
-    def changes(self, run: Run[Any, Any]) -> Mapping[str, Any]:
-        """Return what changed of the context since the last call, or the opening; empty for nothing."""
+    def changes(self, run: Run[Any, Any]) -> dict[str, Any]:
+        """Return, in a new dict, what changed of the context since the last call, or the opening; empty for nothing."""
         ...
 
     def closing(self, run: Run[Any, Any]) -> Mapping[str, Any]:

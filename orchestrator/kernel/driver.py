@@ -1,9 +1,7 @@
-"""Carries runs through a machine: one event in flight, hooks in looplab's order, one failure path.
+"""Drive runs through a machine: one event in flight, hooks in looplab's order, one failure path.
 
-For each edge: guard, `before_<event>`, `before_event`, `leave_<state>`, `leave_state`, journal, state set,
-observers, `enter_<state>`, `enter_state`, `after_<event>`, `after_event`. The `enter_` hook does the
-state's work and returns the event that leaves it; the driver fires it from its own loop, so a run of any
-length needs the same small stack.
+The order of hooks is that of `MachineTransition.execute`. The `enter_` hook does the work of its state and returns the
+event that leaves it. The driver fires it from its own loop, so a run of any length needs the same small stack.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from orchestrator.errors import (
     RunExists,
     StateTimeout,
 )
-from orchestrator.kernel.cancel_scope import CancelScope
+from orchestrator.kernel.cancel_scope import CallerScope, CancelScope
 from orchestrator.kernel.clock import Alarm, Clock, SystemClock
 from orchestrator.kernel.codec import Codec
 from orchestrator.kernel.finalizer import RunFinalizer
@@ -83,7 +81,9 @@ class Driver:
         self._finalizer = RunFinalizer(
             self._report, self._writer, self._clock, ending=ending, summary=summary, codec=codec
         )
-        self._services = HookServices(self._report, self._executor, self._finalizer, self._clock)
+        self._services = HookServices(
+            self._report, self._writer, self._executor, self._finalizer, self._clock
+        )
         self._strict = strict
 
     async def start(self, run: Run[Any, Any]) -> StrEnum | None:
@@ -240,7 +240,7 @@ class Driver:
                 return
             self._stopped(run)
 
-    async def _advance(self, run: Run[Any, Any], scope: CancelScope, *, park: bool) -> None:
+    async def _advance(self, run: Run[Any, Any], scope: CancelScope | CallerScope, *, park: bool) -> None:
         """Fire event after event until the run ends, parks or is stopped; errors become the failure event."""
         turns = 0
         while not (run.cursor.ended or run.control.halted):
@@ -259,7 +259,7 @@ class Driver:
                 raise asyncio.CancelledError  # a hook swallowed it
             turns += 1
             if not turns % _TURNS:
-                await asyncio.sleep(0)
+                await scope.let_others_run()
 
     async def _next(self, run: Run[Any, Any], event: StrEnum | None, *, park: bool) -> bool:
         """Carry out what comes next. Returns False when the run parked for lack of anything."""
@@ -313,7 +313,7 @@ class Driver:
         return not busy and not run.graph.is_working(run.state) and run.state not in run.graph.terminal
 
     def _raised(
-        self, run: Run[Any, Any], scope: CancelScope, event: StrEnum | None, error: Exception
+        self, run: Run[Any, Any], scope: CancelScope | CallerScope, event: StrEnum | None, error: Exception
     ) -> None:
         if scope.cancelled():
             raise asyncio.CancelledError from error  # it came out of the hook under another name

@@ -67,12 +67,6 @@ class RunFinalizer:
         writing = None if self._writer is None else self._writer.write(run)
         return None if writing is None else await writing
 
-    async def confirm_lease(self, run: Run[Any, Any]) -> None:
-        """Raise Fenced where the run has another owner by now."""
-        late = None if self._writer is None else await self._writer.confirm_lease(run)
-        if late is not None:
-            raise late
-
     async def keep(self, run: Run[Any, Any]) -> None:
         """Write what is noted and what changed of the context, and tell it."""
         if self._writer is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
@@ -20,12 +21,31 @@ Dwell: TypeAlias = tuple[float, StrEnum]
 """(seconds, event): how long a state may last, and the event that ends it then."""
 
 G = TypeVar("G", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
 
 
 def bounding(guard: G) -> G:
     """Mark a guard that must refuse at last: a budget or progress guard. Every cycle of a graph needs one."""
     guard.bounding = True  # type: ignore[attr-defined]
     return guard
+
+
+def recorded_as(name: str) -> Callable[[C], C]:
+    """Name a class of a context in fingerprints as an earlier version named it, so that open runs of it continue.
+
+    Records have the names of fields, not of classes: only the fingerprint would change. A field that was renamed says
+    the same with `metadata={"fingerprint": (name, type)}`. A registered migration was rejected: it would refuse the run
+    to workers of the version before as long as both are at work.
+    """
+
+    def mark(kind: C) -> C:
+        setattr(kind, _RECORDED, name)
+        return kind
+
+    return mark
+
+
+_RECORDED = "__recorded_as__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,15 +309,24 @@ def enum_of(name: str, members: Mapping[str, str]) -> type[StrEnum]:
 
 def _schema(context: object) -> dict[str, dict[str, str]]:
     """Return class -> field -> type as written, for a dataclass and every dataclass in its fields."""
-    found: dict[str, dict[str, str]] = {}
+    names: dict[str, str] = {}
+    found: dict[str, type] = {}
     todo: list[object] = [context]
     while todo:
         kind = todo.pop()
         todo += get_args(kind)
-        if isinstance(kind, type) and is_dataclass(kind) and kind.__qualname__ not in found:
-            found[kind.__qualname__] = dict(_written_field(item) for item in fields(kind) if _has_part(item))
+        if not isinstance(kind, type):
+            continue
+        name = kind.__dict__.get(_RECORDED)
+        if name is not None:
+            names[kind.__name__] = name
+        if is_dataclass(kind) and (name or kind.__qualname__) not in found:
+            found[name or kind.__qualname__] = kind
             todo += _hints(kind).values()
-    return found
+    return {
+        name: dict(_written_field(item, names) for item in fields(cast("Any", kind)) if _has_part(item))
+        for name, kind in found.items()
+    }
 
 
 def _has_part(item: Field[Any]) -> bool:
@@ -305,10 +334,14 @@ def _has_part(item: Field[Any]) -> bool:
     return item.metadata.get("fingerprint", item.name) is not None
 
 
-def _written_field(item: Field[Any]) -> tuple[str, str]:
-    """Return name and type of a field; its metadata may have those of an earlier form that is still read."""
+def _written_field(item: Field[Any], names: Mapping[str, str]) -> tuple[str, str]:
+    """Return name and type of a field, with recorded names of classes.
+
+    Its metadata may have name and type of an earlier form that is still read.
+    """
     known: tuple[str, str] | None = item.metadata.get("fingerprint")
-    return known or (item.name, _written(item.type))
+    written = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), _written(item.type))
+    return known or (item.name, written)
 
 
 def _written(kind: object) -> str:

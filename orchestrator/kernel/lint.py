@@ -6,10 +6,13 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from orchestrator.kernel.graph import Edge, Graph
+
+
+T = TypeVar("T")
 
 
 class LintRule(StrEnum):
@@ -125,7 +128,7 @@ def _no_end(graph: Graph) -> Iterator[LintProblem]:
 
 
 def _unreachable(graph: Graph) -> Iterator[LintProblem]:
-    reached = _closure({graph.initial}, ((source, dest) for source, _, dest, _ in graph.rows))
+    reached = closure({graph.initial}, ((source, dest) for source, _, dest, _ in graph.rows))
     for state in graph.states:
         if state not in reached:
             yield LintProblem(
@@ -133,7 +136,8 @@ def _unreachable(graph: Graph) -> Iterator[LintProblem]:
             )
 
 
-def _closure(start: set[StrEnum], arrows: Iterable[tuple[StrEnum, StrEnum]]) -> set[StrEnum]:
+def closure(start: set[T], arrows: Iterable[tuple[T, T]]) -> set[T]:
+    """Return `start` and all that the arrows (source, dest) lead to from there."""
     listed, reached, grew = list(arrows), set(start), True
     while grew:
         fresh = {dest for source, dest in listed if source in reached and dest not in reached}
@@ -153,7 +157,7 @@ def _trap(graph: Graph) -> Iterator[LintProblem]:
         for source, _, dest, edge in graph.rows
         if dest != source and not _is_failure(graph, edge, source)
     ]
-    alive = _closure(set(ends), ((dest, source) for source, dest in onward))
+    alive = closure(set(ends), ((dest, source) for source, dest in onward))
     for state in graph.states:
         if state in graph.terminal:
             continue
@@ -172,11 +176,16 @@ def _terminal_exit(graph: Graph) -> Iterator[LintProblem]:
             yield LintProblem(LintRule.TERMINAL_EXIT, message, source, event)
 
 
-def _guards(graph: Graph) -> Iterator[LintProblem]:
+def edges_by_event(graph: Graph) -> dict[tuple[StrEnum, StrEnum], list[Edge]]:
+    """Return (source, event) -> its edges, in the order of the table."""
     groups: dict[tuple[StrEnum, StrEnum], list[Edge]] = {}
     for source, event, _, edge in graph.rows:
         groups.setdefault((source, event), []).append(edge)
-    for (source, event), edges in groups.items():
+    return groups
+
+
+def _guards(graph: Graph) -> Iterator[LintProblem]:
+    for (source, event), edges in edges_by_event(graph).items():
         where = f"{event.value!r} in {source.value!r}"
         seen: list[object] = []
         for edge in edges:
@@ -207,7 +216,7 @@ def _unbounded_cycle(graph: Graph) -> Iterator[LintProblem]:
         and dest not in paced
     }
     for state in graph.states:
-        around = _closure({dest for source, dest in free if source == state}, free)
+        around = closure({dest for source, dest in free if source == state}, free)
         if state in around:
             message = (
                 f"a cycle through {state.value!r} has no budget or progress guard (mark one with @bounding)"

@@ -56,7 +56,7 @@ class Reporter:
             try:
                 receive(fact)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is the observer's own
-                self._observer_failed(receive, error)
+                self._observer_failed(self._routes.observer(type(fact), receive), error)
 
     def publisher(self, run: Run[Any, Any]) -> Callable[[Fact], None]:
         """Return what publishes the facts of a run: to the observers, and first to who follows the run."""
@@ -67,7 +67,7 @@ class Reporter:
         try:
             follower(fact)
         except Exception as error:  # noqa: BLE001 - as in `tell`
-            self._observer_failed(follower, error)
+            self._observer_failed(getattr(follower, "__self__", follower), error)
         self.tell(fact)
 
     def send(self, run: Run[Any, Any]) -> None:
@@ -187,8 +187,7 @@ class Reporter:
         run.emit(fact)
         return fact
 
-    def _observer_failed(self, receive: Callable[[Fact], None], error: Exception) -> None:
-        observer = getattr(receive, "__self__", receive)
+    def _observer_failed(self, observer: object, error: Exception) -> None:
         name = type(observer).__name__
         self.errors[name] += 1
         for hear in self._counting:
@@ -214,6 +213,10 @@ class _Routes(dict[type[Fact], tuple[Callable[[Any], None], ...]]):
         asked = (_receiver(observer, kind) for observer in self._observers)
         self[kind] = found = tuple(receive for receive in asked if receive is not None)
         return found
+
+    def observer(self, kind: type[Fact], receive: Callable[[Any], None]) -> object:
+        """Return the observer that gave `receive` for a kind of facts."""
+        return next(one for one in self._observers if _receiver(one, kind) == receive)
 
 
 def _receiver(observer: Observer, kind: type[Fact]) -> Callable[[Any], None] | None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from orchestrator.errors import CancelRequested, InvalidEvent, UnknownEvent
-from orchestrator.kernel.journal import Draft
+from orchestrator.kernel.journal import draft
 from orchestrator.kernel.run_parts import Control, Cursor, PendingWrites
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class Run(Generic[Ctx, Deps]):
     def note(self, kind: str, body: Mapping[str, Any]) -> None:
         """Draft a record: durable with the next transition, or with `settle`. Without a journal, nothing."""
         if self.control.lease is not None and not self.control.detached:
-            self.writes.drafts.append(Draft(kind, body))
+            self.writes.drafts.append(draft(kind, body))
 
     async def settle(self) -> None:
         """Make durable what was noted. For hooks, before an effect. Raises what the journal raises."""

@@ -41,6 +41,8 @@ class Cursor:
     """The event to fire next."""
     event_object: Any = None
     """The object that the event stands for, in a machine whose events are objects: guards and actions take it."""
+    guard_answer: tuple[object, Any] | None = None
+    """An async guard and its answer, which its condition reads."""
     step: CompiledTransition | None = None
     """The edge in flight, or taken last: event, source, dest, guard_name."""
     committed: bool = False

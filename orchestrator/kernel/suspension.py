@@ -12,6 +12,7 @@ from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.transition_executor import TransitionExecutor
+from orchestrator.kernel.writer import Writer
 
 
 class Park(Exception):
@@ -39,9 +40,15 @@ class HookServices:
     """What the hooks of a run may ask of its driver, and how a driver parks a run that was paused."""
 
     def __init__(
-        self, report: Reporter, executor: TransitionExecutor, finalizer: RunFinalizer, clock: Clock
+        self,
+        report: Reporter,
+        writer: Writer | None,
+        executor: TransitionExecutor,
+        finalizer: RunFinalizer,
+        clock: Clock,
     ) -> None:
         self._report = report
+        self._writer = writer
         self._executor = executor
         self._finalizer = finalizer
         self._clock = clock
@@ -60,9 +67,15 @@ class HookServices:
         await self._finalizer.keep(run)
         _must_be_attached(run)
 
+    def doubts_lease(self, run: Run[Any, Any]) -> bool:
+        """Return whether a hook must await `confirm_lease` before an effect: the lease was not proved of late."""
+        return self._writer is not None and self._writer.doubts_lease(run)
+
     async def confirm_lease(self, run: Run[Any, Any]) -> None:
         """Raise Fenced where the run has another owner by now, StoreDown where that cannot be known."""
-        await self._finalizer.confirm_lease(run)
+        late = None if self._writer is None else await self._writer.confirm_lease(run)
+        if late is not None:
+            raise late
 
     async def wait(
         self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any], ready: Callable[[], bool]

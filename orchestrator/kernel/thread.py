@@ -1,6 +1,7 @@
-"""Sync code beside the event loop: in a daemon thread of its own, not in a pool.
+"""Synchronous code beside the event loop, in a thread; and coroutines that never wait, without an event loop.
 
-One that never returns then neither takes a place from others nor holds up the end of the process.
+A function runs in a daemon thread of its own, not in a pool: one that never returns then neither takes a place from
+others nor holds up the end of the process.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import contextvars
 import functools
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from orchestrator.errors import RunError
 from orchestrator.kernel.abandonment import here, host_call
+
+T = TypeVar("T")
 
 
 async def in_thread(
@@ -93,3 +96,18 @@ async def _waited(work: Awaitable[Any], name: str) -> Any:
         return await host_call(work, "stage", name)
     except SystemExit as error:  # the function's, not the host's
         raise RunError(f"{name} raised SystemExit") from error
+
+
+class CoroutineWaited(RuntimeError):
+    """A coroutine waited where nothing can be waited for; it was closed."""
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits. Raises what it raises, CoroutineWaited for one that does wait."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    work.close()
+    raise CoroutineWaited("a coroutine waited where nothing can be waited for")

@@ -11,7 +11,7 @@ from orchestrator.errors import Fenced, JournalError, Refused, RunError
 from orchestrator.kernel.clock import Clock, micros
 from orchestrator.kernel.failure import error_body
 from orchestrator.kernel.hooks import Hook, where
-from orchestrator.kernel.journal import Draft
+from orchestrator.kernel.journal import draft
 from orchestrator.kernel.record import EventFailed, Transition, TransitionNote
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
@@ -208,7 +208,7 @@ class TransitionExecutor:
         if self.journals:
             body = _body(fact, run.elapsed(now), cursor.failure if step.failing else None)
             writes.drafts.append(
-                Draft("transition", body if writes.note is None else _annotated(body, writes.note))
+                draft("transition", body if writes.note is None else _annotated(body, writes.note))
             )
             writes.seconds = 0.0
         return fact

@@ -1,20 +1,24 @@
-"""`StateMachine[S, E, C]`: a state machine whose events are objects, registered row by row (seed 004).
+"""`StateMachine[S, E, C]`: a state machine whose events are objects, registered edge by edge.
 
     machine: StateMachine[MyState, MyEvent, MyContext] = StateMachine("mine")
     machine.state(MyState.START).state(MyState.FINISHED).terminal(MyState.FINISHED)
     machine.transition(MyState.START, Complete, MyState.FINISHED, guard=is_good, action=keep)
     state, context = machine.run(MyState.START, MyContext(), source)
 
-It is compiled onto the kernel's Graph, so that lint, diagrams, logs, metrics, journal and history are those of every
-other machine. In each state the event source is asked for an event: `source(state, context)`, None for "no more". The
-first registered edge counts that begins in the state, whose event type the event is an instance of, and whose guard
-`guard(event, context)` allows it. Then run `on_exit(context)` of the old state, `action(event, context)`, and
-`on_enter(context)` of the new one. An edge back to its own state runs both hooks. `on_enter` of the state in which a
-run begins runs too.
+It declares a Graph and is driven as every other machine is, by `Driver`: only where the events come from differs. In
+each state the event source is asked for one: `source(state, context)`, None for "no more". The first registered edge
+counts that begins in the state, whose event type the event is an instance of, and whose guard `guard(event, context)`
+allows it. Then run `on_exit(context)` of the old state, `action(event, context)`, and `on_enter(context)` of the new
+one. An edge back to its own state runs both hooks. `on_enter` of the state in which a run begins runs too. A table
+needs no terminal state: the run then ends when the source returns None.
 
-Two things are other than in the seed's own code. An event without an edge, or whose guards all say no, raises
-UnhandledEventError: there the source was asked again for ever; `max_unhandled` keeps "stay in the state", with a bound.
-And a context is in use while it is run: a second run of it is refused (L4 and L7).
+Two things differ from the original design. An event without an edge, or whose guards all say no, raises
+UnhandledEventError; `max_unhandled` keeps "stay in the state and ask again", with a bound instead of for ever. And a
+context is in use while it is run: a second run of it is refused.
+
+A run stays in the task of its caller, and needs an event loop only where a callable waits. So nothing interrupts,
+parks or resumes it, an exception of a callable reaches the caller, and the run has then ended as failed. A machine that
+needs more takes `machine.machine(...)` and a Driver of its own.
 """
 
 from __future__ import annotations
@@ -27,8 +31,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeAlias, TypeVar, Union, cast, get_args, get_origin, overload
 
-from orchestrator.errors import ConfigError, GraphError
-from orchestrator.kernel.at_once import CoroutineWaited, at_once
+from orchestrator.errors import ConfigError, GraphError, RunError
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.codec import Codec
 from orchestrator.kernel.diagram import FORMATS
@@ -36,21 +39,21 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import is_async
 from orchestrator.kernel.journal import JournalWriter
 from orchestrator.kernel.lint import LintProblem
-from orchestrator.kernel.outcome import Ending, Outcome
+from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Observer
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.typed_error import ContextInUse
-from orchestrator.kernel.typed_table import (
-    Parts,
-    Place,
-    Row,
+from orchestrator.kernel.thread import CoroutineWaited, at_once
+from orchestrator.kernel.typed_driver import EventSource, TypedDriver, TypedRun, ending
+from orchestrator.kernel.typed_machine import (
+    Declaration,
+    StateHooks,
+    TypedEdge,
     TypedMachine,
     asyncs,
     gaps,
     graph_of,
     state_name,
 )
-from orchestrator.kernel.typed_walk import Walker, ending
 from orchestrator_guards import Verdict
 
 S = TypeVar("S", bound=Hashable)
@@ -63,6 +66,16 @@ Allowed: TypeAlias = bool | Verdict
 
 _IN_USE: dict[int, object] = {}
 """id of a context -> the run that has it. `setdefault` and `pop` of a dict are one step each, so no lock."""
+
+
+class ContextInUse(RunError):
+    """A context belongs to one run at a time: two would change it under each other."""
+
+    def __init__(self, graph: str, kind: str) -> None:
+        super().__init__(
+            f"{graph}: this {kind} is the context of a run under way; give each run a context of its own"
+        )
+        self.graph = graph
 
 
 class TypedResult(tuple[S, C], Generic[S, C]):  # noqa: SLOT001 - a tuple has no room for slots
@@ -108,14 +121,14 @@ class StateMachine(Generic[S, E, C]):
             "codec": codec,
             "clock": clock,
         }
-        self._places: dict[Hashable, Place] = {}
-        self._terminal: set[Hashable] = set()
-        self._rows: list[Row] = []
-        self._walker: Walker | None = None
+        self._declared = Declaration(name)
+        self._driver: TypedDriver | None = None
+        """Drives the runs; made at the first one, and after each change of the table."""
         self._asyncs: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<StateMachine {self.name!r}: {len(self._places)} states, {len(self._rows)} transitions>"
+        states, edges = self._declared.states, self._declared.edges
+        return f"<StateMachine {self.name!r}: {len(states)} states, {len(edges)} transitions>"
 
     # ---- building ----
 
@@ -128,14 +141,14 @@ class StateMachine(Generic[S, E, C]):
         """Register a state with its hooks; a second time replaces them. Raises ConfigError for a hook that is none."""
         _check_callable("on_enter", on_enter)
         _check_callable("on_exit", on_exit)
-        self._places[name] = Place(on_enter, on_exit)
-        self._walker = None
+        self._declared.states[name] = StateHooks(on_enter, on_exit)
+        self._driver = None
         return self
 
     def terminal(self, *states: S) -> StateMachine[S, E, C]:
         """Mark states in which a run ends. They are registered by `state` as all others are."""
-        self._terminal.update(states)
-        self._walker = None
+        self._declared.terminal.update(states)
+        self._driver = None
         return self
 
     @overload
@@ -177,8 +190,8 @@ class StateMachine(Generic[S, E, C]):
         _check_callable("guard", guard)
         _check_callable("action", action)
         for kind in _classes(event_type):
-            self._rows.append(Row(from_state, kind, to_state, guard, action))
-        self._walker = None
+            self._declared.edges.append(TypedEdge(from_state, kind, to_state, guard, action))
+        self._driver = None
         return self
 
     # ---- the table ----
@@ -186,7 +199,7 @@ class StateMachine(Generic[S, E, C]):
     @property
     def graph(self) -> Graph:
         """The table as the kernel has it. Raises GraphError with every structural fault."""
-        return graph_of(self._parts(), declared=self._initial, asked=None)
+        return graph_of(self._declared, initial=self._initial, asked=None)
 
     def lint(self) -> list[LintProblem]:
         """Return every problem of the table, worst first; an empty list is a clean one. Raises nothing."""
@@ -204,7 +217,7 @@ class StateMachine(Generic[S, E, C]):
 
     def machine(self, graph: Graph | None = None, **options: Any) -> TypedMachine:
         """Return the compiled machine, for a Driver of one's own; of `graph`, which is this one extended, if given."""
-        return TypedMachine(graph or self.graph, self._parts(), **options)
+        return TypedMachine(graph or self.graph, self._declared, **options)
 
     # ---- running ----
 
@@ -222,13 +235,13 @@ class StateMachine(Generic[S, E, C]):
         a table that cannot work, ConfigError for async callables, UnhandledEventError, ContextInUse, and whatever a
         callable raises. The context keeps what was done until then.
         """
-        walker = self._compiled(initial_state)
+        driver = self._compiled(initial_state)
         self._refuse_async(event_source)
         journal = self._options["journal"]
         if journal is not None and not getattr(journal, "at_once", False):
-            return _in_own_loop(lambda: self._walk(walker, initial_state, context, event_source, run_id))
+            return _in_own_loop(lambda: self._drive(driver, initial_state, context, event_source, run_id))
         try:
-            return at_once(self._walk(walker, initial_state, context, event_source, run_id, breathe=False))
+            return at_once(self._drive(driver, initial_state, context, event_source, run_id, in_loop=False))
         except CoroutineWaited:
             raise ConfigError(
                 f"{self.name}: a callable waited, which needs an event loop; use `await machine.arun(...)`"
@@ -243,29 +256,23 @@ class StateMachine(Generic[S, E, C]):
         run_id: str | None = None,
     ) -> TypedResult[S, C]:
         """Run as `run` does; source, guards, actions and hooks may be async functions, each of them, or not."""
-        walker = self._compiled(initial_state)
-        return await self._walk(walker, initial_state, context, event_source, run_id)
+        driver = self._compiled(initial_state)
+        return await self._drive(driver, initial_state, context, event_source, run_id)
 
     # ---- inside ----
 
-    def _parts(self) -> Parts:
-        return Parts(self.name, dict(self._places), frozenset(self._terminal), tuple(self._rows))
-
-    def _compiled(self, initial_state: S) -> Walker:
+    def _compiled(self, initial_state: S) -> TypedDriver:
         """Return what drives the runs, compiled at the first of them and whenever the table has changed since."""
-        walker = self._walker
-        if walker is None:
-            parts = self._parts()
-            graph = graph_of(parts, declared=self._initial, asked=initial_state)
-            self._asyncs = tuple(asyncs(parts))
-            walker = self._walker = Walker(TypedMachine(graph, parts), self._max_unhandled, **self._options)
+        if self._driver is None or initial_state not in self._declared.states:
+            declared = self._declared
+            graph = graph_of(declared, initial=self._initial, asked=initial_state)
+            self._asyncs = tuple(asyncs(declared))
+            self._driver = TypedDriver(TypedMachine(graph, declared), **self._options)
             for observer in self._options["observers"]:
                 declare = getattr(observer, "declare", None)
                 if declare is not None:
                     declare(graph)
-        if initial_state not in self._places:
-            graph_of(self._parts(), declared=None, asked=initial_state)  # says so
-        return walker
+        return self._driver
 
     def _refuse_async(self, source: object) -> None:
         found = [*self._asyncs, *(["the event source"] if is_async(source) else [])]
@@ -273,39 +280,34 @@ class StateMachine(Generic[S, E, C]):
             verb = "is" if len(found) == 1 else "are"
             raise ConfigError(f"{self.name}: {', '.join(found)} {verb} async; use `await machine.arun(...)`")
 
-    async def _walk(
+    async def _drive(
         self,
-        walker: Walker,
+        driver: TypedDriver,
         initial_state: S,
         context: C,
-        source: Callable[[S, C], Any],
+        ask: Callable[[S, C], Any],
         run_id: str | None,
         *,
-        breathe: bool = True,
+        in_loop: bool = True,
     ) -> TypedResult[S, C]:
-        given: object = source
-        if not callable(given):
-            kind = type(given).__name__
-            raise ConfigError(
-                f"{self.name}: the event source is a {kind}; give a function of (state, context)"
-            )
-        run: Run[Any, Any] = Run(walker.machine, run_id or secrets.token_hex(16), context, None)
+        source = EventSource(self.name, ask, self._max_unhandled)
+        run: TypedRun = Run(driver.machine, run_id or secrets.token_hex(16), context, source)
         run.cursor.state = state_name(initial_state)
         if context is not None and _IN_USE.setdefault(id(context), run) is not run:
             raise ContextInUse(self.name, type(context).__name__)
         try:
-            await walker.walk(run, source, breathe=breathe)
+            await driver.complete(run, in_loop=in_loop)
         finally:
             if context is not None:
                 _IN_USE.pop(id(context), None)
-        return _ended(run, walker)
+        return _result(run)
 
 
-def _ended(run: Run[Any, Any], walker: Walker) -> TypedResult[Any, Any]:
-    end: Ending = run.cursor.ending or ending(run)
-    done: TypedResult[Any, Any] = TypedResult((walker.machine.objects[run.cursor.state], run.ctx))
+def _result(run: TypedRun) -> TypedResult[Any, Any]:
+    machine = cast("TypedMachine", run.machine)
+    done: TypedResult[Any, Any] = TypedResult((machine.objects[run.cursor.state], run.ctx))
     done.run_id, done.transitions = run.run_id, run.cursor.seq
-    done.outcome, done.reason = end
+    done.outcome, done.reason = run.cursor.ending or ending(run)
     return done
 
 

@@ -11,7 +11,7 @@ from orchestrator.errors import Fenced, JournalError, RunExists, RunUnknown
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.codec import Codec
 from orchestrator.kernel.failure import error_body
-from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, JournalWriter, Lease, RunHead
+from orchestrator.kernel.journal import RECORD_SCHEMA, JournalWriter, Lease, RunHead, draft
 from orchestrator.kernel.record import Fact, JournalWrite, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
@@ -75,14 +75,14 @@ class Writer:
         """Draft what changed of the context. `following`: the present state's work is done, this event comes next."""
         if self._codec is None or run.control.detached:
             return
-        body = dict(self._codec.changes(run))
+        body = self._codec.changes(run)
         if following is not None:
             body["next"] = following.value
             if run.cursor.failure is not None and following == run.graph.failure_event(run.state):
                 # Another process may have to write its transition.
                 body["error"] = error_body(run.cursor.failure)
         if body:
-            run.writes.drafts.append(Draft("context", body))
+            run.writes.drafts.append(draft("context", body))
 
     def write(self, run: Run[Any, Any]) -> Late | None:
         """Make the run's drafts durable. Where that fails, detach the run from its journal and raise.
@@ -146,13 +146,20 @@ class Writer:
         self._note(run, records, began, _kind(error))
         self._report.send(run)
 
+    def doubts_lease(self, run: Run[Any, Any]) -> bool:
+        """Return whether the last proof of the lease is older than DOUBT, and the store can be asked."""
+        lease = run.control.lease
+        if self._head is None or lease is None or run.control.detached:
+            return False
+        return self._clock.monotonic() - lease.proved_at > DOUBT
+
     async def confirm_lease(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
         """Ask the store whether the lease is valid if the last proof is older than DOUBT. Raises Fenced, StoreDown.
 
         A process that was frozen after an append does not know that another one took the run over.
         """
         lease, now = run.control.lease, self._clock.monotonic()
-        if lease is None or run.control.detached or now - lease.proved_at <= DOUBT or self._head is None:
+        if lease is None or self._head is None or not self.doubts_lease(run):
             return None
         reading = asyncio.ensure_future(self._head(run.run_id))
         try:

@@ -183,10 +183,6 @@ def encodable(value: Any) -> Any:
     return value
 
 
-def _is_ascii(text: object) -> bool:
-    return type(text) is str and text.isascii()
-
-
 @value(frozen=True, slots=True)
 class Response:
     """One answer of a model."""
@@ -208,7 +204,10 @@ class Response:
         texts = [self.content, self.refusal, self.reasoning, self.model, self.finish_reason]
         for call in self.tool_calls:
             texts += (call.id, call.name, call.arguments)
-        if all(map(_is_ascii, filter(None, texts))):
+        for text in texts:
+            if text and not (type(text) is str and text.isascii()):
+                break
+        else:
             return self
         calls = tuple(
             ToolCall(encodable(call.id), encodable(call.name), encodable(call.arguments))

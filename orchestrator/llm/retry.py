@@ -19,7 +19,7 @@ import ssl
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple
@@ -68,13 +68,10 @@ class RetryAttempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how long a call is tried. All times are seconds; 0 disables a limit.
+    """How often and how long a call is tried. All times are seconds; 0 disables a limit. Raises ConfigError.
 
-    The n-th delay is `base * 2**(n-1) ± jitter`, at most `max_delay`. A Retry-After replaces it and is not capped,
-    but ends the tries if it exceeds the deadline.
-
-    Raises:
-        ConfigError: A value is out of range.
+    The n-th delay is `base * 2**(n-1) ± jitter`, at most `max_delay`. A Retry-After replaces it and is not capped, but
+    ends the tries if it exceeds the deadline.
 
     Example:
         >>> RetryPolicy(attempts=6, deadline=60).attempts
@@ -98,7 +95,7 @@ class RetryPolicy:
             if not (math.isfinite(seconds) and seconds >= 0):
                 raise ConfigError(f"{name} is {seconds}; possible: seconds, 0 or more")
 
-    async def call(
+    def call(
         self,
         fn: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
@@ -106,18 +103,13 @@ class RetryPolicy:
         on_attempt: Callable[[RetryAttempt], None] | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         rng: random.Random | None = None,
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """Return the first answer of `fn(*args)`. If all tries fail, raise the last error with a note about the tries.
 
-        Args:
-            fn: The asynchronous function to call.
-            may_retry: Called once after each failed try, before `on_attempt`; by default `classify` decides.
-            on_attempt: Called after each try except a cancelled one: a cancellation is never retried.
-            clock: Clock that measures the deadline.
-            rng: Source of the jitter.
-            *args: Arguments of `fn`.
+        `may_retry` is called once after each failed try, before `on_attempt`; by default `classify` decides.
+        `on_attempt` is called after each try except a cancelled one: a cancellation is never retried.
         """
-        return await _called(self, lambda: fn(*args), on_attempt, clock, rng, may_retry)
+        return _called(self, lambda: fn(*args), on_attempt, clock, rng, may_retry)
 
     def call_sync(
         self,
@@ -131,8 +123,7 @@ class RetryPolicy:
     ) -> T:
         """Return the first answer of `fn(*args)`, as `call` does, for code that runs in a thread.
 
-        `sleep` waits the given seconds between two tries; an error that it raises ends the tries. `clock` measures
-        the deadline.
+        `sleep` waits seconds between two tries; an error that it raises ends them. `clock` measures the deadline.
         """
         started = clock.monotonic()
         try:
@@ -158,20 +149,20 @@ class RetryTable:
 
     policies: Mapping[str, RetryPolicy]
 
-    async def call(
+    def call(
         self,
         fn: Callable[[*Ts], Awaitable[T]],
         *args: *Ts,
         on_attempt: Callable[[RetryAttempt], None] | None = None,
         clock: Clock = _SYSTEM_CLOCK,
         rng: random.Random | None = None,
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """Return the first answer of `fn(*args)`, as `RetryPolicy.call` does."""
         once = RetryPolicy(attempts=1)
-        return await _called(once, lambda: fn(*args), on_attempt, clock, rng, None, self.policies)
+        return _called(once, lambda: fn(*args), on_attempt, clock, rng, None, self.policies)
 
 
-async def _called(  # noqa: PLR0917 - what both kinds of policy are asked with
+async def _called(  # noqa: PLR0917 - the arguments of both kinds of policy
     policy: RetryPolicy,
     fn: Callable[[], Awaitable[T]],
     on_attempt: Callable[[RetryAttempt], None] | None,

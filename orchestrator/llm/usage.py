@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, field, fields, replace
-from operator import add
 from typing import Any
 
 from orchestrator.kernel.value import value
@@ -83,7 +82,18 @@ class Usage:
         return in_currency(self.estimated_cost_micros)
 
     def __add__(self, other: Usage) -> Usage:
-        return self.combined(other, add)
+        # Once a turn: `combined` takes three times as long.
+        own, others = self.cost_micros, other.cost_micros
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_input_tokens + other.cached_input_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            cost_micros=None if own is None and others is None else (own or 0) + (others or 0),
+            estimated_input_tokens=self.estimated_input_tokens + other.estimated_input_tokens,
+            estimated_output_tokens=self.estimated_output_tokens + other.estimated_output_tokens,
+            estimated_cost_micros=self.estimated_cost_micros + other.estimated_cost_micros,
+        )
 
     def combined(self, other: Usage, by: Callable[[int, int], int]) -> Usage:
         """Return the usage whose numbers are `by` of both; an unknown cost counts as 0 if the other is known."""
@@ -120,7 +130,7 @@ class Usage:
         if isinstance(stored, Usage):
             return stored
         if not isinstance(stored, Mapping):
-            raise ValueError(f"a usage is an object, not {type(stored).__name__}")  # noqa: TRY004 - a record's fault
+            raise ValueError(f"a usage is an object, not {type(stored).__name__}")  # noqa: TRY004 - the record is invalid
         known = {item.name: stored[item.name] for item in fields(cls) if stored.get(item.name) is not None}
         for name, count in known.items():
             if not isinstance(count, int) or isinstance(count, bool):

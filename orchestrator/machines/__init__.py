@@ -1,1 +1,4 @@
-"""What is allowed: one folder a graph, its model (states, events, limits, context) and its table. Data only."""
+"""The graph, states, events, limits and context of each machine, one folder per machine.
+
+Data and pure functions only.
+"""

@@ -1,4 +1,4 @@
-"""Why a run failed: one table from its first error to a reason, the same for every graph."""
+"""The reason of a failed run from its first error: one table for every graph."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ _EVENTS = {
     "refused": "policy_stop",
     "callback_error": "callback_error",
 }
-"""Reason of the first failed event -> reason of `failed`, where the error's type says nothing."""
+"""Reason of the first failed event -> reason of `failed`, if the type of the error gives none."""
 
 
 def reason_of(run: Run[Any, Any], error: Exception | None) -> str:
-    """Return the reason; `run.ctx.fault` is that of a place which knows better than the error's type."""
+    """Return the reason of a failure.
+
+    `run.ctx.fault`, set at the place of the error, is more specific than its type.
+    """
     for kind, reason in _ERRORS:
         if isinstance(error, kind):
             return reason
@@ -37,6 +40,6 @@ def reason_of(run: Run[Any, Any], error: Exception | None) -> str:
 
 
 def completed(output: object, reason: str) -> Ending:
-    """Return the end of a run that completed: with `reason`, but `empty_answer` where its final answer is blank."""
+    """Return the ending of a completed run: with `reason`, or `empty_answer` if its final answer is blank."""
     blank = isinstance(output, str) and not output.strip()
     return Ending(Outcome.COMPLETED, "empty_answer" if blank else reason)

@@ -197,7 +197,7 @@ def native_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     try:
         return transform_schema(dict(schema))
-    except Exception:  # noqa: BLE001  the SDK asserts and raises in many ways over what it does not know
+    except Exception:  # noqa: BLE001  the SDK raises many errors for an unknown schema
         return None
 
 

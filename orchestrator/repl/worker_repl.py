@@ -157,7 +157,7 @@ class WorkerRepl:
         """Kill a worker that exceeds a limit, and one that cannot be watched any more."""
         try:
             await self._watch(worker, watch)
-        except Exception as error:  # noqa: BLE001  whatever it is, no limit would hold from now on
+        except Exception as error:  # noqa: BLE001  after any error no limit would be enforced
             worker.kill("exit", f"it could not be watched: {type(error).__name__}")
 
     async def _watch(self, worker: ReplProcess, watch: Stopwatch) -> None:
@@ -225,7 +225,7 @@ class WorkerRepl:
             return [(False, "there is no model to ask here")] * len(prompts)
         try:
             answers: Sequence[Answer] = await self._broker(prompts)
-        except Exception as error:  # noqa: BLE001  it is raised where the question was asked
+        except Exception as error:  # noqa: BLE001  raised again where the question was asked
             answers = [error] * len(prompts)
         if len(answers) != len(prompts):
             answers = [ReplError(f"{len(answers)} answers came to {len(prompts)} questions")] * len(prompts)

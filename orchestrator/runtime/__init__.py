@@ -1,1 +1,1 @@
-"""Composition roots, one file a graph: table, guards and hooks meet here and only here."""
+"""Composition roots, one folder per machine: only here graph, guards and hooks are combined."""

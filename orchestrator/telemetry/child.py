@@ -116,7 +116,7 @@ def instruments_of(registry: CollectorRegistry) -> Instruments:
     with LOCK:
         found = _instruments.get(registry)
         if found is None:
-            made: Instruments = Instruments(maker(registry, lambda: made.settle()), at_once=_in_files())  # noqa: PLW0108 - there is none yet
+            made: Instruments = Instruments(maker(registry, lambda: made.settle()), at_once=_in_files())  # noqa: PLW0108 - not defined yet
             found = _instruments[registry] = made
             registry.register(LiveCollector(found))
         return found

@@ -50,7 +50,7 @@ class LiveCollector:
     def _guarded(self, section: Callable[[], dict[str, Values]]) -> Iterable[core.Metric]:
         try:
             return [_family(name, values) for name, values in section().items()]
-        except Exception:  # noqa: BLE001 - one store that cannot be asked must not cost the whole scrape
+        except Exception:  # noqa: BLE001 - the error of one store must not fail the whole scrape
             self._use.counters["telemetry_errors_total", "collector"].inc()
             return ()
 

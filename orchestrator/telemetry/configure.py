@@ -66,7 +66,7 @@ class LineHandler(logging.Handler):
             getattr(self._logger, level_of(record.levelno))(
                 _text(record), ts=stamp(record.created), logger=record.name, **_fields(record)
             )
-        except Exception:  # noqa: BLE001 - logging must not fail whoever logs
+        except Exception:  # noqa: BLE001 - logging must not fail its caller
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 - logging's name
@@ -96,7 +96,7 @@ def frames_of(trace: TracebackType | None) -> list[str]:
 def _text(record: logging.LogRecord) -> str:
     try:
         return scrub(record.getMessage())[:_LONGEST]
-    except Exception:  # noqa: BLE001 - arguments that do not fit, or cannot be printed
+    except Exception:  # noqa: BLE001 - wrong arguments, or unprintable ones
         return f"[a line of {record.name} that cannot be put together]"
 
 

@@ -115,7 +115,8 @@ class TransitionLog:
             WorkAbandoned: self._abandoned,
         }
         if threshold <= LEVELS["info"]:
-            self._by_type |= {Transition: self._transition, RunStarted: self._started}
+            transition = self._transition if self._lines is None else self._lines.write
+            self._by_type |= {Transition: transition, RunStarted: self._started}
 
     def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
         """Return the writer for facts of a kind; None if the kind has no line at this level."""
@@ -155,9 +156,6 @@ class TransitionLog:
         return logger
 
     def _transition(self, fact: Transition) -> None:
-        if self._lines is not None:
-            self._lines.write(fact)
-            return
         fields = self._fields(fact)
         run = self.bound(fact.run_id, fact.graph)
         run.info(fields.pop("msg"), **{key: fields[key] for key in fields if key not in _BOUND})

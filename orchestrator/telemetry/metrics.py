@@ -49,15 +49,11 @@ from orchestrator.telemetry.tally import LineCounts
 
 
 class Metrics:
-    """An observer that counts facts on a registry. Any number of these may share a registry.
+    """An observer that counts facts on a registry; None is the default one. Several may share a registry.
 
-    Undeclared names are counted under `_other`, `_unknown` or `_unregistered`.
-
-    Args:
-        registry: The registry; None is the default one.
-        exemplar: Returns trace_id and span_id of the present span if it is sampled, else None. The durations of
-            states,
-            runs, requests and tools have it as exemplar.
+    Undeclared names are counted under `_other`, `_unknown` or `_unregistered`. `exemplar` returns trace_id and
+    span_id of the present span if it is sampled, else None; the durations of states, runs, requests and tools have it
+    as exemplar.
 
     Example:
         >>> registry = CollectorRegistry()
@@ -112,17 +108,8 @@ class Metrics:
     ) -> None:
         """Declare the names of later facts, so that every series exists at 0. A further call adds names.
 
-        Names beyond `labels.CAPS` become `_other`.
-
-        Args:
-            graph: The graph, with the names of its states, events and guards.
-            tools: Names of tools.
-            model: Name of the model.
-            provider: Provider of that model.
-            models: Model -> provider, for several models.
-            guards: Guard names of verdicts in addition to those of the graph's edges.
-            backends: Backends of journals.
-            run_seconds: Maximum seconds of a run.
+        `models` is model -> provider, for several models. `guards` are guard names of verdicts in addition to those
+        of the graph's edges. `run_seconds` is the maximum of a run. Names beyond `labels.CAPS` become `_other`.
         """
         pairs = [(other, name) for name, other in (models or {}).items()]
         if model:
@@ -174,10 +161,7 @@ class Metrics:
             raise
 
     def observer_failed(self, observer: object) -> None:
-        """Count an exception of an observer.
-
-        The observer is this one, called without `observe`, or one that counts nothing.
-        """
+        """Count an exception of an observer: this one, called without `observe`, or one that counts nothing."""
         if observer is self:
             if self._is_plain:
                 self.telemetry_error("metrics")

@@ -106,7 +106,7 @@ class ParkNotice:
         while (notice := self._notices.get()) is not None:
             try:
                 _DELIVERY.call_sync(self._post, notice, may_retry=lambda _: True)
-            except Exception as error:  # noqa: BLE001 - whatever the other side does, runs go on
+            except Exception as error:  # noqa: BLE001 - no server may stop the runs
                 self._failed(type(error).__name__)
 
     def _post(self, notice: dict[str, Any]) -> None:

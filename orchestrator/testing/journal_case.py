@@ -84,6 +84,6 @@ class JournalCase:
         """Return another handle of this test's data."""
         return self.store(self.folder)
 
-    async def die(self, journal: Journal, owner: str) -> None:  # noqa: ARG002  for those who override it
+    async def die(self, journal: Journal, owner: str) -> None:  # noqa: ARG002  for overriding methods
         """End an owner of runs through `journal`."""
         await journal.close()

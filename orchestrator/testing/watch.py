@@ -107,7 +107,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     watch = _WATCH.get()
     if watch is None or not (event in _EVENTS or event.partition(".")[0] in _FAMILIES):
         return
-    if _importing(sys._getframe(1)):  # noqa: SLF001 - the one way to know who asks
+    if _importing(sys._getframe(1)):  # noqa: SLF001 - the only way to find the caller
         return
     detail = f" ({arguments[0]!r})" if event == "open" and arguments else ""
     watch.seen.append(f"it reached outside: {event}{detail}")

@@ -80,7 +80,7 @@ def why_of(error: BaseException) -> str:
             return str(error) or type(error).__name__
         leaves = itertools.islice(_leaves(error), _SHOWN_LEAVES)
         return f"{error.message}: {'; '.join(map(told_of, leaves))}"
-    except Exception:  # noqa: BLE001  an exception that cannot say what it is still is an answer
+    except Exception:  # noqa: BLE001  an exception with a broken __str__ is still an answer
         return type(error).__name__
 
 

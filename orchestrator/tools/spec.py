@@ -174,38 +174,19 @@ def tool(
 ) -> ToolSpec | Callable[[Callable[..., Any]], ToolSpec]:
     """Make a tool of a function, as `@tool` or `@tool(effect="pure", timeout=10)`.
 
-    The schema comes from the type hints (without a hint, any JSON value). The descriptions come from the docstring:
-    its first paragraph and its `Args:` section.
-
-    Args:
-        function: The function; omitted when the decorator has options.
-        name: Name for the model; by default the function's name.
-        description: Description for the model; by default from the docstring.
-        **options: Any of the following.
-
-    Options:
+    The schema comes from the type hints (without a hint, any JSON value). `name` is by default the function's name. The
+    descriptions come from `description` or the docstring: its first paragraph and its `Args:` section. Raises
+    ConfigError for an unknown or invalid option, and for a parameter that no model can fill. The options:
 
         effect="irreversible"       effect of a second run: "pure", "idempotent", "compensable", "irreversible"
         undo=None                   function that reverts a call; with "compensable", and required there
         timeout=None                seconds (float) that one call may run; None is no limit
-        approval=False              bool or ApprovalRule: a person must approve each call, or those that the rule
-            selects
+        approval=False              bool or ApprovalRule: a person must approve each call, or those of the rule
         sequential=False            bool: runs alone, after all earlier calls of its turn and before all later ones
         max_result_chars=20_000     characters (int) of a result that are kept; 0 is no limit
         progress="strict"           how repeated calls count: "strict", "poll" or "cumulative"
         plain_text=False            bool: a failure is also recognised from the text of a result
         max_concurrency=0           concurrent calls (int) over all runs; 0 leaves only the limit of the turn
-
-    Raises:
-        ConfigError: An option is unknown or invalid, or a model cannot fill a parameter.
-
-    Example:
-        >>> @tool(effect="pure")
-        ... def add(a: int, b: int) -> int:
-        ...     "Return the sum of two numbers."
-        ...     return a + b
-        >>> add.name, add(2, 3)
-        ('add', 5)
     """
     for option in options.keys() - set(_OPTIONS):
         close = difflib.get_close_matches(option, _OPTIONS, n=1)
@@ -302,7 +283,7 @@ def _name_and_text(target: object) -> tuple[str, str]:
 
 def _is_async(target: object) -> bool:
     """Return whether a call gives a coroutine. `__wrapped__` does not count: a sync wrapper may run the coroutine."""
-    asked = (target, getattr(type(target), "__call__", None))  # noqa: B004  the method itself is wanted
+    asked = (target, getattr(type(target), "__call__", None))  # noqa: B004  the method itself is needed
     return any(inspect.iscoroutinefunction(function) for function in asked)
 
 

@@ -104,12 +104,8 @@ class ToolSet:
     ) -> Coroutine[Any, Any, ToolResult]:
         """Run one call. Any error becomes an error result; only a cancellation passes through.
 
-        Args:
-            call: The call.
-            position: Its position in the turn.
-            context_for: Makes the ToolContext of the call.
-            waited: Seconds that the call has waited already; they count as queued.
-            exact: The arguments are in canonical form: a call that its tool would read in another way does not run.
+        `waited` is the seconds that the call has waited already; they count as queued. With `exact` the arguments are
+        in canonical form: a call that its tool would read in another way does not run.
         """
         spec = self.find(call.name)
         if spec is None:
@@ -149,19 +145,11 @@ class ToolSet:
     ) -> list[ToolResult]:
         """Run the calls of one turn and return their results in call order.
 
-        On cancellation async tools are cancelled and joined, waiting calls never start, and threads continue alone
-        with `cancelled` set. An exception of `before` or `after` ends the turn in the same way and is raised.
-
-        Args:
-            calls: The calls of the turn.
-            context_for: Makes the ToolContext of a call.
-            max_concurrent: Maximum concurrent calls; 0 is no limit.
-            before: Receives each call before it runs.
-            after: Receives each result before it is stored.
-            done: One place per call, filled as results arrive, so it survives a cancellation. The call of a filled
-                place
-                does not run.
-            exact: See `execute`.
+        `max_concurrent` limits the concurrent calls (0: no limit). `before` and `after` receive each call and each
+        result. `done` has one place per call, filled as results arrive, so it survives a cancellation; the call of a
+        filled place does not run. On cancellation async tools are cancelled and joined, waiting calls never start,
+        and threads continue alone with `cancelled` set. An exception of `before` or `after` ends the turn in the same
+        way and is raised. `exact` is that of `execute`.
         """
         done = [None] * len(calls) if done is None else done
         if len(done) != len(calls):
@@ -331,7 +319,7 @@ class _Group:
                 await call()
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001  raised by the turn, once the others have ended
+        except BaseException as error:  # noqa: BLE001  raised by the turn after the others have ended
             self.failures.append(error)
             asyncio.get_running_loop().call_soon(self._stop)
 

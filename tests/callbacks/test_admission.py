@@ -9,12 +9,12 @@ import pytest
 from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.limits import OFF
-from orchestrator.machines.llm_loop.model import Success
+from orchestrator.machines.llm_loop.model import RepeatedSuccess
 from orchestrator.providers.scripted import call
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop import admission, tool_work
-from orchestrator_guards import CallSeen, call_key, fingerprint
+from orchestrator_guards import ObservedCall, call_key, fingerprint
 from tests.callbacks.stand import answered, facts, loop_run
 
 
@@ -62,14 +62,14 @@ async def test_the_first_refusal_stands() -> None:
 async def test_a_tool_says_what_repeating_it_means(policy: str, times: int, ok: bool) -> None:
     spec = tool(name="watch", progress=policy)(lambda: "same")  # type: ignore[call-overload]
     run = answered(loop_run(tools=[spec], limits=replace(OFF, max_repeated_success=3)), call("watch"))
-    run.ctx.progress.successes["watch"] = Success(call_key("watch", "{}"), "same", times)
+    run.ctx.progress.successes["watch"] = RepeatedSuccess(call_key("watch", "{}"), "same", times)
     await tool_work.run_calls(run)
     assert outcomes(run.ctx.results) == ["ok" if ok else "denied"]
 
 
 async def test_a_turn_that_was_expected_to_repeat_is_not_run() -> None:
     run = answered(loop_run(tools=[echo]), call("echo", n=2), call("echo", n=1))
-    run.ctx.progress.expected = fingerprint([CallSeen("echo", f'{{"n": {n}}}', "") for n in (1, 2)])
+    run.ctx.progress.expected = fingerprint([ObservedCall("echo", f'{{"n": {n}}}', "") for n in (1, 2)])
     await tool_work.run_calls(run)
     assert outcomes(run.ctx.results) == ["denied", "denied"]
     assert run.ctx.spent.tool_calls == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -113,6 +112,6 @@ def test_the_turn_kept_back_is_used_for_a_last_try() -> None:
 
 def test_the_same_unusable_answer_over_and_over_is_no_progress() -> None:
     run = said("bad", loop_run(limits=replace(TWICE, max_no_progress=2)))
-    run.ctx.turns = deque([fingerprint([], "bad")] * 2)
+    run.ctx.turns = (fingerprint([], "bad"),) * 2
     with pytest.raises(LimitReached, match="no_progress"):
         answer.request_another(run, "issue")

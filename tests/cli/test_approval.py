@@ -151,7 +151,7 @@ def test_the_parts_of_a_request_are_one_plan_each_and_each_waits_for_its_own_yes
     approval("diff")
     first = approval("approve", "--execute")
     assert first.code == 0
-    assert "question: Go on with the next part: Two." in first.out
+    assert "question: Continue with the next part: Two." in first.out
     assert not (shop.folder / "b.txt").exists()
     assert "pending" in approval("submit", "--confirm").out
     approval("diff")

@@ -54,23 +54,23 @@ HANGS = "import sys, threading; print('{}', flush=True); threading.Event().wait(
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        (SAYS_GARBAGE, "the planner gave what cannot be used: the answer is not JSON: it begins"),
+        (SAYS_GARBAGE, "the answer of the planner is invalid: the answer is not JSON: it starts with"),
         (ENDS_BADLY, "ended with exit code 1: no key for the model"),
         (HANGS, "took longer than 1 s and was killed"),
-        ("print('[]')", "the planner gave what cannot be used"),
+        ("print('[]')", "the answer of the planner is invalid"),
         (
             "import json; print(json.dumps({'status': 'completed'}))",
             "it says completed, and there is no task in tasks.md: `- [ ] task-1: what` is one (asked 3 times)",
         ),
         (
             PLANS.format(tasks="# T\n\n- [?] task-1: what\n"),
-            "tasks.md:3: unknown marker [?]; known: [ ], [/], [P]",
+            "tasks.md:3: unknown marker [?]; allowed: [ ], [/], [P]",
         ),
         (
             PLANS.format(tasks="# T\n\n```\n- [ ] task-1: what\n"),
-            "tasks.md:3: a code fence begins here and never ends",
+            "tasks.md:3: a code fence starts here and never ends",
         ),
-        (PLANS.format(tasks="- [ ] task-1: a\n- [ ] task-1: b\n"), "tasks.md:2: task task-1 is there twice"),
+        (PLANS.format(tasks="- [ ] task-1: a\n- [ ] task-1: b\n"), "tasks.md:2: task task-1 occurs twice"),
     ],
     ids=["garbage", "exit 1", "hangs", "a list", "no tasks", "unknown marker", "unclosed fence", "twice"],
 )
@@ -91,7 +91,7 @@ def test_a_planner_that_is_of_no_use_fails_the_run_and_says_how(
         ("(folder / 'tasks.task-1-report.md').touch()", "it says completed, and there is no report"),
         (
             "(folder / 'progress.md').write_text('# mine\\n')\n(folder / 'tasks.task-1-report.md').write_text('x')",
-            "progress.md was changed by somebody else since it was read; nothing was written",
+            "progress.md was changed outside since it was read; nothing was written",
         ),
     ],
     ids=["no report", "an empty report", "progress.md written"],
@@ -111,7 +111,7 @@ def test_an_executor_that_writes_over_an_earlier_report_is_caught(folder: Path, 
         "    (folder / name).write_text(f'attempt {request[\"ATTEMPT_NUMBER\"]}')"
     )
     agents(folder, planner=GOOD, executor=REPORTS.format(work=work))
-    why = "tasks.task-1-report.md: was written over; a report is only ever added to"
+    why = "tasks.task-1-report.md: was overwritten; a report may only be appended to"
     assert why in failed(cli)
     assert why in json.loads(cli("ralph", "status", "--json").out)["summary"]
 
@@ -199,7 +199,7 @@ def test_what_cannot_be_run_is_said_before_anything_is_made(
         (("x", "--agents", "two.toml"), "agents.planner takes one of python, command, model, not 2"),
         (("x", "--agents", good, "--limit", "max_task_attempts=-1"), "max_task_attempts is -1"),
         (("x", "--agents", good, "--limit", "attempts=1"), "attempts"),
-        (("--agents", good, "--session", "nowhere"), "nowhere: there is no such session directory"),
+        (("--agents", good, "--session", "nowhere"), "nowhere: the session directory does not exist"),
         (("--agents", good, "--import", "bad.md"), "bad.md:2: unknown marker [?]"),
         (("--agents", good, "--import", "bad.md", "--session", "."), "give one of them"),
         (("--agents", "none.toml", "--import", "good.md"), "there is no module 'nowhere'"),
@@ -221,7 +221,7 @@ def test_a_session_that_cannot_be_read_is_refused_with_its_line_and_left_as_it_i
     (made / "progress.md").write_text("# Progress\n\n- [done] task-1\n")
     for command in (("run", "--session"), ("tasks",)):
         said = one_sentence(cli("ralph", *command, str(made)))
-        assert "progress.md:3: unknown marker [done]; known: [ ], [/], [P], [x], [F], [C]" in said
+        assert "progress.md:3: unknown marker [done]; allowed: [ ], [/], [P], [x], [F], [C]" in said
     assert sorted(file.name for file in made.iterdir()) == ["progress.md", "tasks.md"]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from orchestrator.cli.runs.path import MOST_LINES, StateVisit, drawn, folded
 from orchestrator.cli.runs.phrase import roughly, seconds_in, size, span
 from orchestrator.cli.runs.question import expired
 from orchestrator.cli.runs.story import Story
+from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import ConfigError
 from orchestrator.journal.redacted import SHOWN, parted
 from orchestrator.kernel.journal import Draft, Record
@@ -181,6 +184,14 @@ def test_a_migrated_context_replaces_all_messages() -> None:
 
 
 # ---- content ----
+
+
+def test_each_member_of_a_context_that_is_shown_is_one_of_a_machine() -> None:
+    contexts: list[Any] = [graph.context for graph in SHIPPED.values()]
+    members = {field.name for context in contexts for field in fields(context)}
+    shown = SHOWN["created"]["context"]
+    assert shown is not None
+    assert shown.keys() - members == {"next"}  # of a pending event, which is no member
 
 
 def test_nothing_that_anybody_said_is_shown() -> None:

@@ -24,6 +24,7 @@ from orchestrator.errors import (
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request
+from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.testing.clock import FakeClock
@@ -139,6 +140,28 @@ async def test_a_pause_gives_the_slot_back_and_one_that_comes_while_it_waits_for
         await engine.resume("first", by="ben")
         assert (await first).outcome is Outcome.COMPLETED
         assert stage.effects["look"] == 1
+
+
+async def test_only_a_paused_run_of_the_engine_can_be_resumed_and_not_with_other_limits() -> None:
+    stage = Stage()
+    runner = agent(stage)
+    async with LocalEngine(runner, slots=1) as engine:
+        first = await engine.submit("look", run_id="first")
+        queued = await engine.submit("queued", run_id="queued")
+        await until(lambda: stage.asked == ["look"])
+        for name in ("first", "queued"):
+            with pytest.raises(RunExists, match=name):
+                await engine.resume(name, by="ann")
+        await runner.pause("first", by="ann")
+        stage.let("look")
+        await until(lambda: first.phase is Phase.WAITING)
+        with pytest.raises(RunExists, match="first"):
+            await engine.resume("first", limits=Limits(max_iterations=3), by="ann")
+        assert first.phase is Phase.WAITING
+        stage.let("queued")
+        await queued
+        await engine.resume("first", by="ann")
+        assert (await first).outcome is Outcome.COMPLETED
 
 
 async def test_a_run_that_is_cancelled_while_it_waits_ends_though_every_slot_is_taken() -> None:

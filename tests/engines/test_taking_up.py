@@ -285,6 +285,53 @@ async def test_an_engine_that_admits_nothing_takes_nothing_up_until_it_admits_ag
     assert resumed == ["engine open"] * 8 + ["engine closed"]
 
 
+async def test_a_run_that_another_process_moved_on_to_its_next_question_while_it_was_queued_is_left_alone() -> (
+    None
+):
+    clock, effects, journal = FakeClock(), [], MemoryJournal()
+    busy, free = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="irreversible", approval=True)
+    async def send(to: str) -> str:
+        effects.append(to)
+        return f"sent to {to}"
+
+    async def model(request: Any) -> Any:
+        prompt = next(message.text for message in request.messages if message.role == "user")
+        if prompt == "busy":
+            busy.set()
+            await free.wait()
+            return "free"
+        done = [message for message in request.messages if message.role == "tool"]
+        return call("send", to="ab"[len(done)]) if len(done) < 2 else "both"
+
+    def runner() -> Orchestrator:
+        return Orchestrator(
+            FunctionLLM(model), tools=[send], journal=journal, clock=clock, observers=(), retry=NO_WAIT
+        )
+
+    async with left(runner(), clock) as first:
+        await first.submit("two letters", run_id="letters")
+        await until(lambda: first.status()["waiting"] == 1)
+    async with LocalEngine(runner(), slots=1, recover="resume", rescan=SOON) as engine:
+        await engine.submit("busy", run_id="busy")
+        await busy.wait()
+        other = runner()
+        await other.approve("letters", by="ann")
+        await until(lambda: engine.status()["queued"] == 1)
+        async with left(other, clock) as elsewhere:
+            await elsewhere.resume("letters")
+            await until(lambda: elsewhere.status()["waiting"] == 1)
+        moved = await journal.head("letters")
+        assert (effects, moved.status, moved.owner) == (["a"], "parked", None)
+        free.set()
+        await until(lambda: engine.status()["queued"] == engine.status()["taken"] == 0)
+        assert (await journal.head("letters")).seq == moved.seq
+        await other.approve("letters", by="ann")
+        assert (await ended(journal, "letters")).reason == "none"
+    assert effects == ["a", "b"]
+
+
 async def test_an_engine_that_only_lists_takes_up_nothing() -> None:
     clock = FakeClock()
     journal, stage = await parked("ask 1", "ask 2", clock=clock)

@@ -13,11 +13,11 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator_guards import CallSeen, Policy, StallKind
+from orchestrator_guards import ObservedCall, Policy, StallKind
 
 REAL = Path(__file__).parents[1] / "data" / "progress" / "real.jsonl"
 
-Calls = tuple[CallSeen, ...]
+Calls = tuple[ObservedCall, ...]
 Step = Calls | str
 """One turn: its calls, or its text."""
 
@@ -31,9 +31,9 @@ class Trace(NamedTuple):
 
 def call(
     tool: str, arguments: object, result: str = "ok", *, failed: bool = False, policy: Policy = "strict"
-) -> CallSeen:
+) -> ObservedCall:
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return CallSeen(tool, text, result, failed, policy)
+    return ObservedCall(tool, text, result, failed, policy)
 
 
 def one(
@@ -70,7 +70,7 @@ def _recorded(row: dict[str, object]) -> Trace:
     steps: list[Step] = []
     for turn in turns:
         calls = turn.get("calls")
-        steps.append(turn["text"] if calls is None else tuple(CallSeen(*seen) for seen in calls))
+        steps.append(turn["text"] if calls is None else tuple(ObservedCall(*seen) for seen in calls))
     run = "" if row["run"] is None else f" run {row['run']}"
     return Trace(f"{row['id']}{run}", None, str(row["reason"]), steps)
 

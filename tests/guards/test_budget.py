@@ -90,9 +90,9 @@ def test_d16_a_cap_is_decided_before_any_call_of_a_batch_runs() -> None:
 def test_d17_tool_names_are_case_folded_everywhere() -> None:
     assert guards.tool_key("Straße_Search") == guards.tool_key("STRASSE_SEARCH")
     assert guards.call_key("Search", "{}") == guards.call_key("sEARCH", "{}")
-    turns = [guards.fingerprint([guards.CallSeen(name, "{}", "ok")]) for name in ("Search", "SEARCH")]
+    turns = [guards.fingerprint([guards.ObservedCall(name, "{}", "ok")]) for name in ("Search", "SEARCH")]
     assert turns[0] == turns[1]
-    pairs = [guards.fingerprint([guards.CallSeen(name, "{}", "ok")] * 2) for name in ("Search", "SEARCH")]
+    pairs = [guards.fingerprint([guards.ObservedCall(name, "{}", "ok")] * 2) for name in ("Search", "SEARCH")]
     assert pairs[0] == pairs[1]
     assert pairs[0].tools == {"search"}
 

@@ -14,12 +14,12 @@ from orchestrator_guards import (
     MAX_PERIOD,
     POLL_PATIENCE,
     WINDOW,
-    CallSeen,
     Escalation,
+    ObservedCall,
     Policy,
     Stall,
     StallKind,
-    Turn,
+    TurnFingerprint,
     call_keys,
     escalation,
     expected,
@@ -35,17 +35,17 @@ limits = st.integers(1, 6)
 
 def turn(
     name: object, result: object = "ok", *, tool: str = "f", failed: bool = False, policy: Policy = "strict"
-) -> Turn:
-    return fingerprint([CallSeen(tool, f'{{"n": "{name}"}}', str(result), failed, policy)])
+) -> TurnFingerprint:
+    return fingerprint([ObservedCall(tool, f'{{"n": "{name}"}}', str(result), failed, policy)])
 
 
-def said(text: str) -> Turn:
+def said(text: str) -> TurnFingerprint:
     return fingerprint([], text)
 
 
 A, B, C = turn("a"), turn("b"), turn("c")
 
-KINDS: dict[str, tuple[StallKind, int, list[Turn]]] = {
+KINDS: dict[str, tuple[StallKind, int, list[TurnFingerprint]]] = {
     "repeat_result": (StallKind.REPEAT_RESULT, 1, [A] * 80),
     "repeat": (StallKind.REPEAT, CHANGE_PATIENCE, [turn("a", i) for i in range(80)]),
     "error_cycle, same error": (StallKind.ERROR_CYCLE, 1, [turn(i, "no", failed=True) for i in range(80)]),
@@ -72,7 +72,7 @@ KINDS: dict[str, tuple[StallKind, int, list[Turn]]] = {
 @pytest.mark.parametrize(("kind", "patience", "turns"), KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_a_stall_of_n_repeats_is_refused_at_exactly_n(
-    kind: StallKind, patience: int, turns: list[Turn], limit: int
+    kind: StallKind, patience: int, turns: list[TurnFingerprint], limit: int
 ) -> None:
     n = limit * patience
     before, at, after = (progress(turns[: repeats + 1], limit) for repeats in (n - 1, n, n + 1))
@@ -103,12 +103,12 @@ def test_repeats_are_counted_from_the_first_repetition() -> None:
 
 
 @pytest.mark.parametrize("window", [[], [A], [A, B], [A, B, C], [A, B, A], [B, A, A]])
-def test_a_short_window_is_no_stall(window: list[Turn]) -> None:
+def test_a_short_window_is_no_stall(window: list[TurnFingerprint]) -> None:
     assert progress(window, 2).ok
 
 
 @pytest.mark.parametrize("window", [turns for _, _, turns in KINDS.values()])
-def test_a_limit_of_zero_is_off(window: list[Turn]) -> None:
+def test_a_limit_of_zero_is_off(window: list[TurnFingerprint]) -> None:
     assert stall(window, 0).kind is None
     assert progress(window, 0).ok
 
@@ -123,7 +123,7 @@ def test_a_window_of_different_turns_never_trips(names: list[int], limit: int) -
 
 @given(before=st.lists(st.sampled_from([A, B, C]), max_size=20), limit=limits, extra=st.integers(1, 5))
 def test_a_window_that_ends_in_limit_plus_one_identical_turns_trips(
-    before: list[Turn], limit: int, extra: int
+    before: list[TurnFingerprint], limit: int, extra: int
 ) -> None:
     assert not progress([*before, *[A] * (limit + extra)], limit)
 
@@ -142,7 +142,7 @@ def test_a_b_a_b_trips(limit: int, before: list[int], *, extra: bool) -> None:
     turns=st.lists(st.sampled_from([A, B, C, said("x"), turn("a", "no", failed=True)]), max_size=40),
     limit=limits,
 )
-def test_the_guard_is_monotone_in_its_limit_and_pure(turns: list[Turn], limit: int) -> None:
+def test_the_guard_is_monotone_in_its_limit_and_pure(turns: list[TurnFingerprint], limit: int) -> None:
     before = list(turns)
 
     assert progress(turns, limit).ok <= progress(turns, limit + 1).ok
@@ -151,7 +151,7 @@ def test_the_guard_is_monotone_in_its_limit_and_pure(turns: list[Turn], limit: i
 
 
 def test_d5_three_files_attached_in_one_batch_are_no_stall() -> None:
-    batch = fingerprint([CallSeen("attach", f'{{"file": "{name}"}}', "ok") for name in "abc"])
+    batch = fingerprint([ObservedCall("attach", f'{{"file": "{name}"}}', "ok") for name in "abc"])
 
     assert stall([batch], 1).kind is None
     assert progress([A, batch], 1).ok
@@ -165,7 +165,7 @@ def test_d5_three_files_attached_one_after_the_other_are_no_stall(policy: Policy
 
 
 def test_d5_the_same_batch_in_another_order_is_the_same_batch() -> None:
-    calls = [CallSeen("read", '{"p": 1}', "1"), CallSeen("read", '{"p": 2}', "2")]
+    calls = [ObservedCall("read", '{"p": 1}', "1"), ObservedCall("read", '{"p": 2}', "2")]
     window = [fingerprint(calls), fingerprint(calls[::-1])] * 2
 
     assert not progress(window, 3)
@@ -200,7 +200,9 @@ def test_a_cumulative_call_that_fails_is_a_repeat() -> None:
 
 
 def test_one_cumulative_success_makes_the_batch_progress() -> None:
-    batch = fingerprint([CallSeen("read", "{}", "1"), CallSeen("append", "{}", "ok", policy="cumulative")])
+    batch = fingerprint(
+        [ObservedCall("read", "{}", "1"), ObservedCall("append", "{}", "ok", policy="cumulative")]
+    )
 
     assert progress([batch] * 9, 3).ok
 
@@ -215,7 +217,9 @@ def test_a_cycle_with_a_poll_in_it_is_a_wait() -> None:
 
 
 def test_a_poll_in_a_batch_makes_the_turn_a_wait() -> None:
-    batch = fingerprint([CallSeen("sleep", "{}", ""), CallSeen("job", "{}", "pending", policy="poll")])
+    batch = fingerprint(
+        [ObservedCall("sleep", "{}", ""), ObservedCall("job", "{}", "pending", policy="poll")]
+    )
 
     assert progress([batch] * 30, 3).ok
     assert not progress([batch] * 31, 3)
@@ -255,7 +259,7 @@ def test_a_success_ends_an_error_cycle() -> None:
         ([A, B, C], ""),
     ],
 )
-def test_the_verdict_explains_itself(window: list[Turn], detail: str) -> None:
+def test_the_verdict_explains_itself(window: list[TurnFingerprint], detail: str) -> None:
     assert progress(window, 3).detail == detail
 
 
@@ -286,14 +290,14 @@ def test_every_step_of_the_escalation_is_reached_in_order(limit: int) -> None:
     assert Escalation.STOP not in steps[:limit]
 
 
-def judge(window: Sequence[Turn], limit: int) -> Escalation:
+def judge(window: Sequence[TurnFingerprint], limit: int) -> Escalation:
     verdict = progress(window, limit)
     return escalation(verdict.observed, verdict.limit)
 
 
 @pytest.mark.parametrize(("kind", "patience", "turns"), KINDS.values(), ids=KINDS)
 def test_a_blocked_call_counts_as_the_repeat_it_was(
-    kind: StallKind, patience: int, turns: list[Turn]
+    kind: StallKind, patience: int, turns: list[TurnFingerprint]
 ) -> None:
     window = turns[: 3 * patience]
     assert judge(window, 3) is Escalation.BLOCK

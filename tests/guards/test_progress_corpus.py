@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from orchestrator_guards import StallKind, Turn, fingerprint, progress, stall, window_size
+from orchestrator_guards import StallKind, TurnFingerprint, fingerprint, progress, stall, window_size
 from tests.guards.corpus import Trace, derived, recorded
 from tests.guards.corpus_innocent import innocent
 from tests.guards.corpus_stalls import stalls
@@ -18,7 +18,7 @@ def corpus() -> list[Trace]:
 
 def first_stop(trace: Trace) -> StallKind | None:
     """Replay a trace turn by turn as a run would; return the kind of stall that stops it."""
-    window: deque[Turn] = deque(maxlen=window_size(LIMIT))
+    window: deque[TurnFingerprint] = deque(maxlen=window_size(LIMIT))
     for step in trace.steps:
         window.append(fingerprint((), step) if isinstance(step, str) else fingerprint(step))
         if not progress(window, LIMIT):

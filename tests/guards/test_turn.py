@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import orchestrator_guards
-from orchestrator_guards import CallSeen, Turn, call_key, call_keys, fingerprint
+from orchestrator_guards import ObservedCall, TurnFingerprint, call_key, call_keys, fingerprint
 from orchestrator_guards.turn import CANONICAL_ARGUMENTS, CANONICAL_RESULT, canonical, digest
 
 json_values = st.recursive(
@@ -22,7 +22,7 @@ json_values = st.recursive(
     max_leaves=8,
 )
 seen_calls = st.builds(
-    CallSeen,
+    ObservedCall,
     st.sampled_from(["read", "write", "Search"]),
     json_values.map(json.dumps) | st.text(max_size=10),
     st.text(max_size=20),
@@ -31,8 +31,8 @@ seen_calls = st.builds(
 )
 
 
-def single(arguments: str, result: str = "ok", tool: str = "f") -> Turn:
-    return fingerprint([CallSeen(tool, arguments, result)])
+def single(arguments: str, result: str = "ok", tool: str = "f") -> TurnFingerprint:
+    return fingerprint([ObservedCall(tool, arguments, result)])
 
 
 @pytest.mark.parametrize(
@@ -97,19 +97,19 @@ def test_a_result_is_part_of_the_turn_but_not_of_its_calls() -> None:
 
 
 def test_results_that_change_places_between_two_calls_are_different_results() -> None:
-    pair = [CallSeen("a", "{}", "1"), CallSeen("b", "{}", "2")]
-    swapped = [CallSeen("a", "{}", "2"), CallSeen("b", "{}", "1")]
+    pair = [ObservedCall("a", "{}", "1"), ObservedCall("b", "{}", "2")]
+    swapped = [ObservedCall("a", "{}", "2"), ObservedCall("b", "{}", "1")]
 
     assert fingerprint(pair).results != fingerprint(swapped).results
 
 
 @given(calls=st.lists(seen_calls, max_size=5), data=st.data())
-def test_the_order_inside_a_batch_does_not_count(calls: list[CallSeen], data: st.DataObject) -> None:
+def test_the_order_inside_a_batch_does_not_count(calls: list[ObservedCall], data: st.DataObject) -> None:
     assert fingerprint(data.draw(st.permutations(calls))) == fingerprint(calls)
 
 
 @given(seen=seen_calls)
-def test_a_batch_of_one_is_the_same_however_it_is_built(seen: CallSeen) -> None:
+def test_a_batch_of_one_is_the_same_however_it_is_built(seen: ObservedCall) -> None:
     alone, twice = fingerprint([seen]), fingerprint([seen, seen])
 
     assert twice.calls == alone.calls * 2
@@ -127,7 +127,7 @@ def test_json_is_compared_as_json(value: object) -> None:
 
 
 @given(calls=st.lists(seen_calls, max_size=3), text=st.text(max_size=20))
-def test_a_fingerprint_is_pure(calls: list[CallSeen], text: str) -> None:
+def test_a_fingerprint_is_pure(calls: list[ObservedCall], text: str) -> None:
     before = list(calls)
 
     assert fingerprint(calls, text) == fingerprint(calls, text)
@@ -135,7 +135,7 @@ def test_a_fingerprint_is_pure(calls: list[CallSeen], text: str) -> None:
 
 
 def test_a_turn_fails_only_when_every_call_does() -> None:
-    good, bad = CallSeen("a", "{}", "ok"), CallSeen("b", "{}", "no", failed=True)
+    good, bad = ObservedCall("a", "{}", "ok"), ObservedCall("b", "{}", "no", failed=True)
 
     assert not fingerprint([good, bad]).failed
     assert fingerprint([bad, bad]).failed
@@ -144,7 +144,7 @@ def test_a_turn_fails_only_when_every_call_does() -> None:
 
 
 def test_the_text_counts_only_without_calls() -> None:
-    seen = [CallSeen("a", "{}", "ok")]
+    seen = [ObservedCall("a", "{}", "ok")]
 
     assert fingerprint(seen, "one") == fingerprint(seen, "two")
     assert fingerprint([], "one two") == fingerprint([], " one\ntwo ")
@@ -152,7 +152,7 @@ def test_the_text_counts_only_without_calls() -> None:
 
 
 def test_no_argument_or_result_can_be_read_from_a_turn() -> None:
-    turn = fingerprint([CallSeen("login", '{"password": "hunter2"}', "token abc", failed=True)])
+    turn = fingerprint([ObservedCall("login", '{"password": "hunter2"}', "token abc", failed=True)])
 
     assert "hunter2" not in repr(turn)
     assert "abc" not in repr(turn)
@@ -160,8 +160,8 @@ def test_no_argument_or_result_can_be_read_from_a_turn() -> None:
 
 def test_fingerprints_are_the_same_in_every_process() -> None:
     program = """if True:
-        from orchestrator_guards import CallSeen, fingerprint
-        calls = [CallSeen(tool, '{"b": [1, "é"], "a": null}', "ok ü", tool == "Y") for tool in "XYZ"]
+        from orchestrator_guards import ObservedCall, fingerprint
+        calls = [ObservedCall(tool, '{"b": [1, "é"], "a": null}', "ok ü", tool == "Y") for tool in "XYZ"]
         turn = fingerprint(calls)
         print(turn.calls, turn.results, sorted(turn.tools))
         print(fingerprint([calls[1]]).errors, fingerprint([], "ß").text)
@@ -184,7 +184,7 @@ def test_fingerprints_are_the_same_in_every_process() -> None:
 
 def test_digests_are_those_of_the_first_release() -> None:
     """A resumed run compares new turns with old ones: a change here is a change of the journal."""
-    turn = fingerprint([CallSeen("Read", '{"b": 2, "a": [true, null, "é"]}', '{"text": "x"}')])
+    turn = fingerprint([ObservedCall("Read", '{"b": 2, "a": [true, null, "é"]}', '{"text": "x"}')])
 
     assert turn.calls == ("c666660057d265d8",)
     assert turn.results == ("35f38d8104e524d9",)

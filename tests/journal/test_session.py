@@ -149,7 +149,7 @@ def test_only_the_moves_of_the_table_are_made(tmp_path: Path, before: Marker, af
         session.mark("task-1", after)
         assert progress.read_text(encoding="utf-8") == f"- [{after}] task-1 keeps this\n"
     else:
-        with pytest.raises(IllegalMove, match="cannot go from"):
+        with pytest.raises(IllegalMove, match="cannot move from"):
             session.mark("task-1", after)
         assert progress.read_text(encoding="utf-8") == f"- [{before}] task-1 keeps this\n"
 
@@ -170,7 +170,7 @@ def test_an_edit_from_outside_is_refused_and_left_alone(tmp_path: Path) -> None:
     progress = session.path / "progress.md"
     theirs = "# Mine now\n\n- [C] task-1: not wanted any more\n"
     progress.write_text(theirs, encoding="utf-8")
-    with pytest.raises(OutsideEdit, match=r"progress\.md was changed by somebody else"):
+    with pytest.raises(OutsideEdit, match=r"progress\.md was changed outside"):
         session.mark("task-2", Marker.ACTIVE)
     assert progress.read_text(encoding="utf-8") == theirs
     (session.path / "tasks.md").write_text("- [ ] task-7: other\n", encoding="utf-8")
@@ -222,34 +222,34 @@ BAD = [
     (
         "tasks.md",
         "- [?] task-1: what\n",
-        "tasks.md:1: unknown marker [?]; known: [ ], [/], [P], [x], [F], [C]",
+        "tasks.md:1: unknown marker [?]; allowed: [ ], [/], [P], [x], [F], [C]",
     ),
-    ("progress.md", "# P\n\n- [done] task-1\n", "progress.md:3: unknown marker [done]; known"),
-    ("progress.md", "- [] task-1\n", "progress.md:1: unknown marker []; known"),
+    ("progress.md", "# P\n\n- [done] task-1\n", "progress.md:3: unknown marker [done]; allowed"),
+    ("progress.md", "- [] task-1\n", "progress.md:1: unknown marker []; allowed"),
     (
         "tasks.md",
         "# T\n- [ ] task-1: a\n\n- [x] task-1: b\n",
-        "tasks.md:4: task task-1 is there twice; first in line 2",
+        "tasks.md:4: task task-1 occurs twice; first in line 2",
     ),
     (
         "tasks.md",
         "# Tasks\n\n```\n- task-1: in here\n",
-        "tasks.md:3: a code fence begins here and never ends",
+        "tasks.md:3: a code fence starts here and never ends",
     ),
     (
         "tasks.md",
         "# Tasks\n<!-- note\n- task-1: in here\n",
-        "tasks.md:2: a comment begins here and never ends",
+        "tasks.md:2: a comment starts here and never ends",
     ),
     (
         "tasks.md",
         "- [ ] task-1: a\n  - Depends on: task-9\n",
-        "tasks.md:1: task-1 waits for task-9, which is no task",
+        "tasks.md:1: task-1 depends on task-9, which is not a task",
     ),
     (
         "tasks.md",
         "- [ ] task-1: a\n  - Depends on: task-2\n- [ ] task-2: b\n  - Depends on: task-1\n",
-        "tasks.md:1: these tasks wait for each other: task-1, task-2",
+        "tasks.md:1: these tasks depend on each other: task-1, task-2",
     ),
 ]
 

@@ -78,14 +78,14 @@ def test_taking_it_again_after_a_crash_makes_no_second_session(tmp_path: Path) -
 
 BAD_PRD = [
     ('{"userStories": [\n{"id": "a-1",}]}', ":2: is not JSON"),
-    ("[1]", ':1: is no list of stories: an object with "userStories" is needed'),
-    ('{"userStories": {}}', ":1: is no list of stories"),
-    ('{"userStories": [\n {"id": "a-1", "title": "t"},\n 7]}', ":3: a story is an object"),
+    ("[1]", ':1: is not a list of stories; it must be an object with "userStories"'),
+    ('{"userStories": {}}', ":1: is not a list of stories"),
+    ('{"userStories": [\n {"id": "a-1", "title": "t"},\n 7]}', ":3: a story must be an object"),
     ('{"userStories": [\n\n {"id": "../x", "title": "t"}]}', ":3: the id of a story is '../x'"),
     ('{"userStories": [{"id": "a-1", "title": " "}]}', ":1: story a-1 has no title"),
     (
         '{"userStories": [{"id": "a-1", "title": "t", "passes": "yes"}]}',
-        ":1: passes of a-1 is 'yes'; it is true or",
+        ":1: passes of a-1 is 'yes'; it must be true or",
     ),
     ('{"userStories": [{"id": "a-1", "title": "t", "priority": "high"}]}', ":1: priority of a-1 is 'high'"),
     (
@@ -94,7 +94,7 @@ BAD_PRD = [
     ),
     (
         '{"userStories": [{"id": "a-1", "title": "t"},\n {"id": "a-1", "title": "u"}]}',
-        ":2: story a-1 is there twice; first in line 1",
+        ":2: story a-1 occurs twice; first in line 1",
     ),
 ]
 
@@ -115,11 +115,11 @@ def test_a_log_about_no_story_or_without_a_form_is_refused_with_its_line(tmp_pat
     log = tmp_path / "progress.txt"
     log.write_text("# Log\n\n## [2026-03-04] - US-999\n- what\n", encoding="utf-8")
     with pytest.raises(
-        SessionFileError, match=r"progress\.txt:3: is about US-999, which is no story; known: US-001"
+        SessionFileError, match=r"progress\.txt:3: is about the unknown story US-999; known: US-001"
     ):
         taken(tmp_path, WALLET, log)
     log.write_text("# Log\n## [2026-03-04] US-001\n", encoding="utf-8")
-    with pytest.raises(SessionFileError, match=r"progress\.txt:2: is no entry"):
+    with pytest.raises(SessionFileError, match=r"progress\.txt:2: is not an entry"):
         taken(tmp_path, WALLET, log)
     assert not (tmp_path / ".ralph-sessions").exists()
 

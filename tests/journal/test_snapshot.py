@@ -68,8 +68,8 @@ class Odd:
 
 def shows(seen: object, value: object) -> bool:
     """Whether one look finds a value as it was seen."""
-    view, _, _ = WAYS[type(value)]
-    return bool(view(value) == seen)
+    snapshot, _ = WAYS[type(value)]
+    return bool(snapshot(value) == seen)
 
 
 @BOTH

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -19,6 +21,15 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.writer_thread import ENOUGH
 from orchestrator.testing.journal_case import BODY, NOTE, PARKED, write
+
+ANSWERED_WITHIN = 30.0
+"""Seconds after which a caller is taken to wait for ever."""
+
+
+async def answered(*pending: Any) -> None:
+    """Wait until all are done. A write that nobody answers cannot be cancelled: it is left alone then."""
+    _, unanswered = await asyncio.wait(pending, timeout=ANSWERED_WITHIN)
+    assert not unanswered
 
 
 def names_in(folder: Path) -> list[str]:
@@ -198,6 +209,55 @@ async def test_a_writer_thread_that_dies_is_an_error_to_everybody(tmp_path: Path
         assert len(await journal.load("run")) == 1
 
 
+async def test_a_store_that_goes_down_in_mid_batch_answers_everybody_who_waits(tmp_path: Path) -> None:
+    async with SqliteJournal(tmp_path / "journal.db", queue=8) as journal:
+        handle = journal._handle
+        assert handle is not None
+        lease = await journal.create("run", "me", BODY)
+        gate = threading.Event()
+
+        def fail(_: object) -> None:
+            raise apsw.IOError("disk I/O error")
+
+        blocked = handle.writer.submit(lambda tx: gate.wait() and None)
+        broken = handle.writer.submit(lambda tx: tx.cursor.execute("INSERT INTO run(id) VALUES (99)").get)
+        down = handle.writer.submit(fail)
+        behind = journal.append(lease, [NOTE])
+        assert behind is not None
+        without_room = [asyncio.create_task(journal.create(f"run {n}", "me", BODY)) for n in range(20)]
+        await asyncio.sleep(0)
+        gate.set()
+        everybody: tuple[Awaitable[Any], ...] = (blocked, broken, down, behind, *without_room)
+        await answered(*everybody)
+        ends = await asyncio.gather(*everybody, return_exceptions=True)
+        assert (ends[0], type(ends[1])) == (None, apsw.ConstraintError)
+        for refused in ends[2:]:
+            assert isinstance(refused, StoreDown)
+            assert "disk I/O error" in str(refused)
+        await journal.reopen()
+        assert [head.run_id async for head in journal.runs()] == ["run"]
+        assert len(await journal.load("run")) == 1
+
+
+async def test_what_was_queued_when_another_thread_found_the_store_broken_is_refused_and_not_written(
+    tmp_path: Path,
+) -> None:
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        handle = journal._handle
+        assert handle is not None
+        lease = await journal.create("run", "me", BODY)
+        written = journal.append(lease, [NOTE])
+        handle.writer.poison(apsw.IOError("disk I/O error"))
+        assert written is not None
+        await answered(written)
+        with pytest.raises(StoreDown, match="disk I/O error"):
+            await written
+        with pytest.raises(StoreDown, match="disk I/O error"):
+            journal.append(lease, [NOTE])
+        await journal.reopen()
+        assert len(await journal.load("run")) == 1
+
+
 def test_a_program_that_does_not_close_its_journal_ends_and_loses_nothing(tmp_path: Path) -> None:
     program = """
 import asyncio, sys
@@ -313,3 +373,17 @@ def test_files_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: P
     assert third.alive(token)
     living.end()
     assert names_in(tmp_path / "owners") == []
+
+
+def test_a_file_that_goes_while_those_of_the_dead_are_swept_keeps_no_other_from_being_removed(
+    tmp_path: Path,
+) -> None:
+    dead, living = (SqlitePresence(tmp_path / "owners") for _ in range(2))
+    dead.begin()
+    dead.abandon()
+    token = living.begin()
+    for name in ("0", "zzz"):
+        (tmp_path / "owners" / name).symlink_to(tmp_path / "gone")  # listed, and not there when it is opened
+    living.sweep()
+    assert names_in(tmp_path / "owners") == sorted(["0", token, "zzz"])
+    living.end()

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import GraphError
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.graph import Edge, Graph, bounding, guard_name
+from orchestrator.kernel.graph import Edge, Graph, bounding, guard_name, recorded_as
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.machine import Machine
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -118,6 +118,34 @@ def test_it_changes_with_the_schema_of_the_context_and_of_what_is_in_it() -> Non
     assert fingerprint(context=None) != before
 
 
+def test_a_renamed_class_that_says_its_recorded_name_leaves_the_fingerprint_as_it_is() -> None:
+    def context(part: type, name: str) -> str:
+        whole: type = dataclass(
+            type("Whole", (), {"__annotations__": {"parts": f"dict[str, {name}]", "part": name}})
+        )
+        globals()[name] = part
+        try:
+            whole.__module__ = __name__
+            return fingerprint(context=whole)
+        finally:
+            del globals()[name]
+
+    def part(name: str) -> type:
+        return dataclass(type(name, (), {"__annotations__": {"number": int}, "__qualname__": name}))
+
+    before = context(part("Spent"), "Spent")
+    assert context(recorded_as("Spent")(part("RunUsage")), "RunUsage") == before
+    assert context(part("RunUsage"), "RunUsage") != before
+
+    @recorded_as("Outer")
+    class Base:
+        pass
+
+    assert fingerprint(context=dataclass(type("Below", (Base,), {}))) != fingerprint(
+        context=dataclass(Base)
+    ), "the recorded name of a class is not that of the classes derived from it"
+
+
 def test_a_context_that_names_what_only_type_checkers_import_has_a_fingerprint() -> None:
     @dataclass
     class Odd:
@@ -186,6 +214,13 @@ def test_a_single_source_may_be_given_alone(source: Any) -> None:
     graph = TOY.extend(without=[("check", "finish")], edges=[Edge("finish", source, "done")])
     assert [(row[0], row[2]) for row in graph.rows if row[1] == "finish"] == [("check", "done")]
     assert graph.edges[-1].sources == (graph.states("check"),)
+
+
+def test_the_failure_event_may_be_given_by_its_name_for_all_states_or_for_each() -> None:
+    by_state: Any = {state.value: "fail" for state in TOY.states if state is not S.LOST}
+    name: Any = "fail"
+    assert replace(TOY, failure=name).failure is E.FAIL
+    assert replace(TOY, failure=by_state).failure == dict.fromkeys(map(S, by_state), E.FAIL)
 
 
 def test_an_edge_from_a_source_that_is_not_declared_is_one_problem() -> None:

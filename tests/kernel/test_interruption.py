@@ -141,6 +141,22 @@ async def test_no_hook_runs_after_one_that_stopped_the_run() -> None:
     assert a.facts.path == ["start", "did", "fail"]
 
 
+async def test_no_after_hook_of_an_edge_runs_once_an_enter_hook_stopped_the_run() -> None:
+    ran: list[str] = []
+
+    async def stop(run: ToyRun) -> E:
+        run.cancel()
+        return E.DID
+
+    async def late(run: ToyRun) -> None:
+        ran.append(run.hook)
+
+    a = rig(enter_work=stop, after_start=late, after_fail=late)
+    await a.driver.drive(a.run)
+    assert ran == ["after_fail"]
+    assert a.facts.path == ["start", "fail"]
+
+
 async def test_a_limit_that_passes_while_a_stop_is_open_changes_nothing() -> None:
     began = asyncio.Event()
 

@@ -32,7 +32,7 @@ def graph_with(guard: Any) -> Any:
 
 
 def context() -> LoopContext:
-    return LoopContext([Message("user", "go")], Limits(), 1)
+    return LoopContext([Message("user", "go")], Limits(), 1, output=deque())
 
 
 def asked(guard: Any, ctx: Any) -> Any:
@@ -44,7 +44,8 @@ CHANGES: dict[str, Any] = {
     "context.spent.by_tool['look'] from nothing to 1": lambda ctx: ctx.spent.by_tool.update(look=1),
     "context.wrapping_up from False to True": lambda ctx: setattr(ctx, "wrapping_up", True),
     "context.messages from list of 1 to list of 2": lambda ctx: ctx.messages.append(Message("user", "x")),
-    "context.turns from deque of 0 to deque of 1": lambda ctx: ctx.turns.append("turn"),
+    "context.turns from () to ('turn',)": lambda ctx: setattr(ctx, "turns", ("turn",)),
+    "context.output from deque of 0 to deque of 1": lambda ctx: ctx.output.append("turn"),
     "context.ledger.noted from set of 0 to set of 1": lambda ctx: ctx.ledger.noted.add(1),
 }
 

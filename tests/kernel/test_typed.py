@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import ConfigError, GraphError
+from orchestrator.errors import ConfigError, GraphError, RunError
+from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import bounding
 from orchestrator.kernel.history import History
 from orchestrator.kernel.lint import LintRule
@@ -21,8 +22,9 @@ from orchestrator.kernel.record import (
     RunStarted,
     Transition,
 )
+from orchestrator.kernel.run import Run
 from orchestrator.kernel.typed import StateMachine
-from orchestrator.kernel.typed_error import UnhandledEventError
+from orchestrator.kernel.typed_machine import TypedMachine, UnhandledEventError
 from orchestrator_guards import Verdict
 from tests.kernel.typed_toy import (
     Again,
@@ -498,3 +500,54 @@ def test_events_of_one_name_from_two_places_are_told_apart() -> None:
     machine.state("a").state("b").terminal("b").transition("a", Go, "a").transition("a", other, "b")
     assert {event.value for event in machine.graph.events} == {"tests.kernel.typed_toy.Go", "elsewhere.Go"}
     assert machine.run("a", None, lambda s, c: other())[0] == "b"
+
+
+# ---- the library's table decides ----
+
+
+async def moved_by(machine: TypedMachine, event: object) -> tuple[str, list[str]]:
+    """Where an event leads from the initial state, and what was noted on the way."""
+    notes = Notes()
+    run: Run[Notes, None] = Run(machine, "r", notes, None)
+    driver = Driver(machine)
+    await driver.start(run)
+    run.set_event_object(event)
+    await driver.fire(run, machine.graph.events(machine.event_name(run.cursor.state, type(event))))
+    return run.cursor.state, notes.lines
+
+
+async def test_a_transition_removed_through_the_library_is_no_candidate_any_more() -> None:
+    machine = plain()
+    machine.transition(Place.START, Go, Place.DONE).transition(Place.START, Go, Place.WORK)
+    machine.transition(Place.WORK, Finish, Place.DONE)
+    compiled = machine.machine()
+    assert await moved_by(compiled, Go()) == ("DONE", [])
+    compiled.remove_transition("Go", "START", "DONE")
+    assert await moved_by(compiled, Go()) == ("WORK", [])
+
+
+async def test_a_transition_added_through_the_library_takes_events_of_its_class() -> None:
+    compiled = toy().machine()
+    compiled.add_transition("Finish", "START", "DONE", before=lambda run: run.ctx.add("added"))
+    assert await moved_by(compiled, Finish()) == (
+        "DONE",
+        ["enter start", "exit start", "added", "enter done"],
+    )
+
+
+async def test_actions_stay_with_their_transitions_in_a_graph_that_lost_one() -> None:
+    machine = toy().transition(Place.START, Finish, Place.DONE, action=lambda e, c: c.add("at once"))
+    graph = machine.graph.extend(without=[("WORK", "Again")])
+    _, lines = await moved_by(machine.machine(graph), Finish())
+    assert lines == ["enter start", "exit start", "at once", "enter done"]
+
+
+async def test_an_async_guard_is_not_evaluated_outside_a_transition() -> None:
+    async def small(event: Go, _notes: Notes) -> bool:
+        return event.number < 5
+
+    machine = plain().transition(Place.START, Go, Place.WORK, small).transition(Place.WORK, Go, Place.DONE)
+    run: Run[Notes, None] = Run(machine.machine(), "r", Notes(), None)
+    run.set_event_object(Go())
+    with pytest.raises(RunError, match="guard small is async; it is evaluated in a transition only"):
+        run.may("Go")

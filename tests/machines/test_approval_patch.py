@@ -104,15 +104,15 @@ def test_context_that_differs_by_anything_is_refused_and_nothing_is_guessed(text
     ("diff", "why"),
     [
         ("", "no hunk"),
-        ("--- a/x\n", "after the line"),
+        ("--- a/x\n", "must follow the line"),
         ("--- a/x\n+++ b/x\n", "no hunk"),
-        ("three\n", "no head of a hunk"),
+        ("three\n", "is not a hunk header"),
         (DIFF.replace("-2,3", "-2,4"), "has 3 old"),
-        (DIFF.replace("+2,3", "+2,2"), "one more"),
-        (DIFF + "more\n", "no head of a hunk"),
-        (DIFF.replace(" two", "*two"), "begins with"),
+        (DIFF.replace("+2,3", "+2,2"), "beyond the number of lines"),
+        (DIFF + "more\n", "is not a hunk header"),
+        (DIFF.replace(" two", "*two"), "starts with"),
         ("@@ -0,1 +1 @@\n-a\n+b\n", "line 0"),
-        ("@@ -1 +1 @@\n\\ No newline at end of file\n-a\n+b\n", "begins with"),
+        ("@@ -1 +1 @@\n\\ No newline at end of file\n-a\n+b\n", "starts with"),
     ],
 )
 def test_what_is_no_diff_is_unreadable(diff: str, why: str) -> None:
@@ -121,12 +121,12 @@ def test_what_is_no_diff_is_unreadable(diff: str, why: str) -> None:
 
 
 def test_hunks_that_overlap_or_go_back_are_refused() -> None:
-    with pytest.raises(PatchMismatch, match="hunk 2 begins before"):
+    with pytest.raises(PatchMismatch, match="hunk 2 starts before"):
         parse(DIFF + "@@ -1 +1 @@\n-one\n+eins\n").apply(TEXT)
 
 
 def test_an_end_that_is_missing_may_only_be_the_last() -> None:
-    with pytest.raises(PatchMismatch, match="without an end"):
+    with pytest.raises(PatchMismatch, match="without a line end"):
         parse("@@ -1 +1 @@\n-one\n+eins\n\\ No newline at end of file\n").apply(TEXT)
 
 

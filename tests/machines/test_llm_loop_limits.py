@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections import deque
 from dataclasses import fields, replace
 from typing import Any
 
@@ -16,17 +15,17 @@ from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.llm_loop.graph import hard_refusal, may_continue, may_restart, verdicts
 from orchestrator.machines.llm_loop.limits import OFF, Limits
-from orchestrator.machines.llm_loop.model import LoopContext, Progress, Spent
+from orchestrator.machines.llm_loop.model import LoopContext, Progress, RunUsage
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.rlm.limits import RlmLimits
-from orchestrator_guards import CallSeen, Verdict, fingerprint
+from orchestrator_guards import ObservedCall, Verdict, fingerprint
 
 NUMBERS = [item.name for item in fields(Limits) if isinstance(getattr(Limits(), item.name), int | float)]
 
 
 def context(limits: Limits, *, iteration: int = 0, **spent: Any) -> LoopContext:
-    return LoopContext([Message("user", "go")], limits, 1, iteration=iteration, spent=Spent(**spent))
+    return LoopContext([Message("user", "go")], limits, 1, iteration=iteration, spent=RunUsage(**spent))
 
 
 # ---- validation ----
@@ -97,8 +96,8 @@ def test_at_most_one_turn_is_kept_back(turns: int) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"max_iteration": 3}, "there is no limit 'max_iteration'; did you mean 'max_iterations'?"),
-        ({"timeout": 3}, "there is no limit 'timeout'; known: max_iterations, max_tool_errors,"),
+        ({"max_iteration": 3}, "unknown limit 'max_iteration'; did you mean 'max_iterations'?"),
+        ({"timeout": 3}, "unknown limit 'timeout'; known: max_iterations, max_tool_errors,"),
     ],
 )
 def test_a_limit_that_is_none_is_told_with_the_one_that_was_meant(given: dict[str, Any], said: str) -> None:
@@ -108,7 +107,7 @@ def test_a_limit_that_is_none_is_told_with_the_one_that_was_meant(given: dict[st
 
 
 def test_limits_are_given_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"limits are given by name, as Limits\(max_iterations=3\)"):
+    with pytest.raises(ConfigError, match=r"give limits by name, as Limits\(max_iterations=3\)"):
         Limits(3)  # type: ignore[call-arg]
 
 
@@ -204,8 +203,8 @@ def test_the_worst_tool_decides_about_errors(streak: int, ok: bool) -> None:
 @pytest.mark.parametrize(("turns", "ok"), [(3, True), (4, False), (5, False)])
 def test_three_repeats_are_four_equal_turns(turns: int, ok: bool) -> None:
     ctx = context(replace(OFF, max_no_progress=3))
-    turn = fingerprint([CallSeen("look", "{}", "same")])
-    ctx.turns = deque([turn] * turns)
+    turn = fingerprint([ObservedCall("look", "{}", "same")])
+    ctx.turns = (turn,) * turns
     assert may_continue(ctx).ok is ok
 
 

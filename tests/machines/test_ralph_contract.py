@@ -143,11 +143,11 @@ def test_what_the_orchestrator_says_has_the_members_of_its_contract() -> None:
 @pytest.mark.parametrize(
     ("role", "given_", "why"),
     [
-        (Role.REVIEWER, {"status": "completed"}, "a completed review has a verdict: Qualified or Failed"),
+        (Role.REVIEWER, {"status": "completed"}, "a completed review needs a verdict: Qualified or Failed"),
         (
             Role.CHECKER,
             {"passed": True, "missing_tasks": [{"id": "task-3", "description": "d"}]},
-            "passed is true, and yet this is missing: task-3",
+            "passed is true although a task is missing: task-3",
         ),
         (Role.REVIEWER, '{"status": "error", "feedback": "\\ud800"}', "half a character"),
         (Role.EXECUTOR, {"status": "blocked", "blockers": ["\ud800"]}, "half a character"),
@@ -158,7 +158,7 @@ def test_what_the_orchestrator_says_has_the_members_of_its_contract() -> None:
                 "verdict": "Qualified",
                 "criteria_results": [{"criterion": "c", "met": False}],
             },
-            "the verdict is Qualified, and yet this is not met: c",
+            "the verdict is Qualified although a criterion is not met: c",
         ),
         (
             Role.REVIEWER,
@@ -189,7 +189,7 @@ def test_an_output_that_breaks_its_contract_is_refused_with_the_member(
         read(role, given_)
     assert why in raised.value.why
     assert raised.value.role == role.value
-    assert str(raised.value).startswith(f"the {role.value} gave what cannot be used: ")
+    assert str(raised.value).startswith(f"the answer of the {role.value} is invalid: ")
 
 
 def test_a_review_that_qualifies_has_every_criterion_met() -> None:

@@ -153,4 +153,4 @@ def test_a_list_that_was_saved_as_utf_16_is_refused_and_not_read_as_empty(
 ) -> None:
     text = decoded("# Tasks\n\n- [ ] task-1: what\n".encode("utf-16"))
     (problem,) = read(outline(text)).problems
-    assert (problem.line, problem.why) == (1, "holds a zero byte; save the file as UTF-8")
+    assert (problem.line, problem.why) == (1, "contains a zero byte; save the file as UTF-8")

@@ -310,7 +310,7 @@ async def test_in_the_llm_loop_a_policy_decides_which_calls_of_agents_are_runs(
     ],
 )
 def test_halves_of_a_policy_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="go together"):
+    with pytest.raises(ConfigError, match="must be given together"):
         PolicyHooks(**options)
 
 
@@ -323,5 +323,5 @@ async def test_a_source_without_policies_asks_none() -> None:
 
 
 def test_a_mode_that_there_is_not_is_refused_where_it_is_said() -> None:
-    with pytest.raises(ConfigError, match="agent_mode is 'shell'; known: code, tools"):
+    with pytest.raises(ConfigError, match="agent_mode is 'shell'; allowed: code, tools"):
         NestedConfig("shell")  # type: ignore[arg-type]

@@ -232,7 +232,7 @@ def test_the_limits_have_the_defaults_of_the_seed() -> None:
         ({"max_depth": 1.5}, "it must be a whole number"),
         ({"max_cost": "3"}, "it must be a number"),
         ({"max_seconds": float("nan")}, "it must be 0 (off) or more"),
-        ({"max_turns": 3}, "there is no limit 'max_turns'"),
+        ({"max_turns": 3}, "unknown limit 'max_turns'"),
     ],
 )
 def test_a_limit_that_is_none_is_refused_in_a_sentence(given: dict[str, Any], words: str) -> None:
@@ -242,7 +242,7 @@ def test_a_limit_that_is_none_is_refused_in_a_sentence(given: dict[str, Any], wo
 
 
 def test_limits_are_given_by_name_and_cannot_be_changed() -> None:
-    with pytest.raises(ConfigError, match="limits are given by name"):
+    with pytest.raises(ConfigError, match="give limits by name"):
         RlmLimits(3)  # type: ignore[call-arg]
     with pytest.raises(FrozenInstanceError):
         CODE_LIMITS.max_depth = 3  # type: ignore[misc]

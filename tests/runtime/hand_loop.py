@@ -39,9 +39,9 @@ from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop.answer import FEEDBACK
 from orchestrator_guards import (
     FAILURE_PHRASES,
-    CallSeen,
     Escalation,
-    Turn,
+    ObservedCall,
+    TurnFingerprint,
     Verdict,
     call_key,
     call_keys,
@@ -102,10 +102,10 @@ class HandLoop:
     counted: dict[str, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     streaks: dict[str, Streak] = field(default_factory=dict)
-    turns: deque[Turn] = field(default_factory=deque)
+    turns: deque[TurnFingerprint] = field(default_factory=deque)
     last: str = ""
     stalled: int = 0
-    blocked: Turn | None = None
+    blocked: TurnFingerprint | None = None
     refusal: Verdict | None = None
 
     async def run(self) -> tuple[str, str]:
@@ -310,7 +310,7 @@ class HandLoop:
         """Tell whether the run is stuck enough to restart, and enough to stop."""
         limit, threshold = self.limits.max_no_progress, self.limits.restart_stall_threshold
         threshold = min(threshold, limit) if limit else threshold
-        seen = [CallSeen(r.call.name, r.call.arguments, r.content, self._failed(r)) for r in results]
+        seen = [ObservedCall(r.call.name, r.call.arguments, r.content, self._failed(r)) for r in results]
         if "D5" not in self.defects:
             self._remember(fingerprint(seen))
             found = stall(self.turns, threshold)
@@ -320,7 +320,7 @@ class HandLoop:
         self.last = exact
         return self.stalled >= threshold, bool(limit) and self.stalled >= limit
 
-    def _remember(self, turn: Turn) -> None:
+    def _remember(self, turn: TurnFingerprint) -> None:
         """Repaired D5: a window of turns, and the last repetition is blocked before it runs."""
         limit = self.limits.max_no_progress
         if self.blocked is not None and turn.calls == self.blocked.calls:

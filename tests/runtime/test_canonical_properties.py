@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
@@ -25,7 +26,7 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Orchestrator
-from orchestrator.tools.argument import DuplicateKeys, json_data
+from orchestrator.tools.argument import DuplicateKeys, encode, json_data
 from orchestrator.tools.spec import ToolSpec, canonical_arguments, tool
 from orchestrator_guards import approval_digest
 
@@ -289,3 +290,22 @@ def test_a_name_given_twice_is_the_first_fault_and_no_text_with_one_passes(text:
         found = fault(lambda given, spec=spec: canonical_arguments(spec, given), text)  # type: ignore[misc]
         assert (found is DuplicateKeys) is (scanned is DuplicateKeys)
         assert found is not None or scanned is None
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(_JSON)
+def test_arguments_are_written_as_the_encoder_of_the_standard_library_writes_them(data: object) -> None:
+    plain = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False)
+    assert encode(data) == plain.encode(data)
+
+
+@pytest.mark.parametrize("data", [float("nan"), [float("inf")], {"a": -float("inf")}])
+def test_a_number_that_json_does_not_have_is_not_written(data: object) -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        encode(data)

@@ -16,7 +16,7 @@ from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.llm_loop import graph
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue, may_restart
 from orchestrator.machines.llm_loop.limits import OFF
-from orchestrator.machines.llm_loop.model import LoopContext, Spent, TurnDecision
+from orchestrator.machines.llm_loop.model import LoopContext, RunUsage, TurnDecision
 from orchestrator.providers.scripted import call
 from orchestrator.testing import ScriptedLLM, check_guard, strict_guards
 from orchestrator_callbacks.llm_loop import turn_accounting
@@ -137,8 +137,8 @@ def context(limits: Limits = OFF, **others: Any) -> LoopContext:
 def test_a_decision_is_void_once_the_run_has_used_more_or_has_other_limits() -> None:
     changes: tuple[dict[str, Any], ...] = (
         {"iteration": 2},
-        {"spent": Spent(Usage(11))},
-        {"spent": Spent(Usage(5), seconds=9.0)},
+        {"spent": RunUsage(Usage(11))},
+        {"spent": RunUsage(Usage(5), seconds=9.0)},
         {"limits": replace(OFF, max_input_tokens=5)},
     )
     for change in changes:
@@ -178,7 +178,7 @@ def test_the_edge_answers_as_the_guards_would(
     limits = replace(OFF, max_iterations=most, max_input_tokens=most, max_seconds=float(most))
 
     def at(iteration: int, tokens: int, seconds: int) -> LoopContext:
-        return context(limits, iteration=iteration, spent=Spent(Usage(tokens), seconds=float(seconds)))
+        return context(limits, iteration=iteration, spent=RunUsage(Usage(tokens), seconds=float(seconds)))
 
     before, ctx = at(*asked), at(*now)
     if verdict := may_continue(before):

@@ -82,12 +82,12 @@ async def test_a_run_stopped_before_the_request_does_not_ask_the_model() -> None
         (Response(5), "content of type int"),  # type: ignore[arg-type]
         (Response("x", usage=None), "usage of type NoneType"),  # type: ignore[arg-type]
         (Response("x", usage=Usage(-1, 2)), "usage with input_tokens below 0"),
-        (Response("x", usage=Usage(1, 2**70)), "usage with output_tokens beyond all counting"),
+        (Response("x", usage=Usage(1, 2**70)), "usage with output_tokens of 2**53 or more"),
         (Response("x", usage=Usage(1.5, 2)), "input_tokens '1.5'; it must be a whole number"),  # type: ignore[arg-type]
         (Response("x", usage=Usage(1, 2, cost=math.nan)), "usage with cost nan; it must be None or a number"),
         (Response("x", usage=Usage(1, 2, cost=-0.1)), "usage with cost -0.1; it must be None or a number"),
-        (Response(tool_calls=({"id": "1"},)), "no tuple of ToolCall"),  # type: ignore[arg-type]
-        (Response(tool_calls=ToolCall("1", "f")), "no tuple of ToolCall"),  # type: ignore[arg-type]
+        (Response(tool_calls=({"id": "1"},)), "not a tuple of ToolCall"),  # type: ignore[arg-type]
+        (Response(tool_calls=ToolCall("1", "f")), "not a tuple of ToolCall"),  # type: ignore[arg-type]
         (Response(tool_calls=(ToolCall("1", "f", {"a": 1}),)), "arguments are JSON text"),  # type: ignore[arg-type]
         (Response(["x"]), "content whose parts are not all mappings"),  # type: ignore[list-item]
         (Response(None, refusal=5), "a refusal of type int"),  # type: ignore[arg-type]
@@ -117,14 +117,14 @@ async def test_a_price_that_is_no_amount_fails_the_run_and_is_refused_where_a_li
     cost: Any,
 ) -> None:
     options: dict[str, Any] = {"observers": (), "price": lambda model, tokens: cost}
-    with pytest.raises(ConfigError, match=re.escape(f"the price of 'scripted' came out as {cost!r}")):
+    with pytest.raises(ConfigError, match=re.escape(f"the price of 'scripted' is {cost!r}")):
         Orchestrator(ScriptedLLM(["x"]), limits=Limits(max_cost=1.0), **options)
     agent = Orchestrator(ScriptedLLM(["x"]), **options)
 
     result = await agent.run("go", run_id="r")
 
     assert result.outcome is Outcome.FAILED
-    assert f"the price of 'scripted' came out as {cost!r}; it must be None or a number" in str(result.error)
+    assert f"the price of 'scripted' is {cost!r}; it must be None or a number" in str(result.error)
     assert (await agent.resume("r")).outcome is Outcome.FAILED  # it is stored so that it can be read
 
 

@@ -70,7 +70,7 @@ def test_an_answer_is_json_alone_or_in_the_last_fenced_block_of_prose(said: str)
     ("said", "why"),
     [
         ("", "the answer is not JSON: it is empty"),
-        ("\x00\x1bgarbage {", "the answer is not JSON: it begins"),
+        ("\x00\x1bgarbage {", "the answer is not JSON: it starts with"),
         ("[1]", "valid dictionary"),
         ("{}", "status: Field required"),
         ('{"status": "great"}', "status: Input should be 'completed', 'failed' or 'blocked'"),

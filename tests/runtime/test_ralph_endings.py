@@ -122,7 +122,7 @@ async def test_a_reviewer_that_writes_over_the_report_fails_the_run(tmp_path: Pa
 
     result = await World(tmp_path, {Role.REVIEWER: [replaces]}, tasks=ONE).ralph().run_async("x")
     assert (result.outcome, markers(result.session_path)) == (Outcome.FAILED, {"task-1": "P"})
-    assert "tasks.task-1-report.md: was written over; a report is only ever added to" in str(result.error)
+    assert "tasks.task-1-report.md: was overwritten; a report may only be appended to" in str(result.error)
 
 
 async def test_a_report_that_is_missing_is_asked_for_and_then_fails_the_run(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_limit_is_zero_or_more_and_has_a_name(limit: str) -> None:
     RalphLimits(**{limit: 0})
     with pytest.raises(ConfigError, match=f"{limit} is -1; it must be 0"):
         RalphLimits(**{limit: -1})
-    with pytest.raises(ConfigError, match="there is no limit 'max_tries'"):
+    with pytest.raises(ConfigError, match="unknown limit 'max_tries'"):
         RalphLimits(max_tries=3)  # type: ignore[call-arg]
 
 

@@ -23,7 +23,7 @@ from orchestrator.machines.ralph.contract import (
 )
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
-from orchestrator.machines.ralph.model import OrchestratorState, RalphEvent, RalphState, Standing, trigger
+from orchestrator.machines.ralph.model import OrchestratorState, RalphEvent, RalphState, TaskCounts, trigger
 from orchestrator.machines.ralph.next_state import Given, OrchestratorEvent, next_state
 from orchestrator.machines.ralph.ports import AgentRequest
 from tests.runtime.ralph_stage import World, log_of, markers
@@ -183,7 +183,7 @@ outputs = st.one_of(
     st.builds(ReviewerOutput, status=st.just("error")),
     st.builds(CheckerOutput, passed=st.booleans()),
 )
-standings = st.builds(Standing, *[st.integers(0, 2)] * 7)
+standings = st.builds(TaskCounts, *[st.integers(0, 2)] * 7)
 events = st.one_of(
     outputs,
     st.builds(

@@ -15,7 +15,7 @@ from orchestrator.machines.ralph.fault import AgentOutputInvalid, IllegalMove
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.marker import MOVES, Marker, check_move
-from orchestrator.machines.ralph.model import RalphContext, RalphEvent, RalphState, Standing
+from orchestrator.machines.ralph.model import RalphContext, RalphEvent, RalphState, TaskCounts
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.machines.ralph.step import next_work, resolved
 from orchestrator.runtime.ralph.session.directory import SessionDirectory
@@ -250,15 +250,15 @@ def test_r5_the_inference_in_all_its_orders() -> None:
     old = RalphContext(is_new=False)
     asked = RalphContext(is_new=False, requirements=("more",))
     e = RalphEvent
-    assert resolved(old, Standing(review=1, active=1, planning=1, open=1)) is e.REVIEW_RESUMED
-    assert resolved(old, Standing(active=1, planning=1, open=1)) is e.EXECUTION_RESUMED
-    assert resolved(old, Standing(planning=1, open=1)) is e.SESSION_RESOLVED
-    assert resolved(old, Standing(open=1, done=1)) is e.EXECUTION_RESUMED
-    assert resolved(old, Standing(done=1, cancelled=1)) is e.COMPLETION_RESUMED
-    assert resolved(old, Standing()) is e.SESSION_RESOLVED
-    assert resolved(old, Standing(cancelled=2)) is e.SESSION_RESOLVED, "nothing was done: that is no end"
-    assert resolved(asked, Standing(done=1)) is e.SESSION_RESOLVED
-    assert resolved(asked, Standing(review=1)) is e.REVIEW_RESUMED, "a review under way is ended first"
+    assert resolved(old, TaskCounts(review=1, active=1, planning=1, open=1)) is e.REVIEW_RESUMED
+    assert resolved(old, TaskCounts(active=1, planning=1, open=1)) is e.EXECUTION_RESUMED
+    assert resolved(old, TaskCounts(planning=1, open=1)) is e.SESSION_RESOLVED
+    assert resolved(old, TaskCounts(open=1, done=1)) is e.EXECUTION_RESUMED
+    assert resolved(old, TaskCounts(done=1, cancelled=1)) is e.COMPLETION_RESUMED
+    assert resolved(old, TaskCounts()) is e.SESSION_RESOLVED
+    assert resolved(old, TaskCounts(cancelled=2)) is e.SESSION_RESOLVED, "nothing was done: that is no end"
+    assert resolved(asked, TaskCounts(done=1)) is e.SESSION_RESOLVED
+    assert resolved(asked, TaskCounts(review=1)) is e.REVIEW_RESUMED, "a review under way is ended first"
 
 
 def test_r6_qa_coordinate_is_read_as_discovery() -> None:
@@ -359,7 +359,7 @@ def test_r9_one_function_moves_markers_and_it_knows_the_ways() -> None:
             elif (before, after) in allowed:
                 assert check_move("t", before, after) is True
             else:
-                with pytest.raises(IllegalMove, match=r"task 't' cannot go from"):
+                with pytest.raises(IllegalMove, match=r"task 't' cannot move from"):
                     check_move("t", before, after)
     m = Marker
     assert {(m.REVIEW, m.DONE), (m.REVIEW, m.OPEN)} <= allowed, "the seed's two moves"
@@ -423,8 +423,8 @@ async def test_r11_what_a_try_left_that_the_network_broke_is_set_aside(tmp_path:
 
 
 async def test_r12_a_task_in_review_keeps_the_session_from_being_complete(tmp_path: Path) -> None:
-    assert next_work(Standing(done=3, review=1)) is RalphEvent.REVIEW_PENDING
-    assert next_work(Standing(done=3)) is RalphEvent.NO_TASKS_REMAINING
+    assert next_work(TaskCounts(done=3, review=1)) is RalphEvent.REVIEW_PENDING
+    assert next_work(TaskCounts(done=3)) is RalphEvent.NO_TASKS_REMAINING
 
     def also_marks(request: AgentRequest) -> Any:
         path = Path(request.input["SESSION_PATH"])

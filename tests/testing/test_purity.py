@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,7 @@ from orchestrator.kernel.purity import CHECK_PURITY
 from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue, may_restart
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import LoopContext, Progress, Spent
+from orchestrator.machines.llm_loop.model import LoopContext, Progress, RunUsage
 from orchestrator.testing.paths import edge_paths, walk
 from orchestrator.testing.purity import GuardImpure, check_guard, pure, strict_guards
 from tests.testing.gate import GATE, Visitor, is_member
@@ -87,9 +86,9 @@ def contexts(draw: st.DrawFn) -> LoopContext:
         wrap_up_turns=draw(st.integers(0, 1)),
     )
     usage = Usage(draw(number), draw(number), cost=draw(number))
-    spent = Spent(usage, seconds=draw(number), retries=draw(number))
-    turn = guards.fingerprint([guards.CallSeen("read", "{}", "same")])
-    turns, seen = deque([turn] * draw(number)), Progress({"read": draw(number)})
+    spent = RunUsage(usage, seconds=draw(number), retries=draw(number))
+    turn = guards.fingerprint([guards.ObservedCall("read", "{}", "same")])
+    turns, seen = (turn,) * draw(number), Progress({"read": draw(number)})
     return LoopContext(
         [Message("user", "hello")],
         limits,

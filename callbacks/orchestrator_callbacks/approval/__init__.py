@@ -1,1 +1,1 @@
-"""The hooks of approval, by kind, and what they share."""
+"""The hooks of approval by kind, and their common helpers."""

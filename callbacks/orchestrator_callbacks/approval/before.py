@@ -1,4 +1,4 @@
-"""`before_<event>`: what must hold, and what is known from then on. Durable together with the transition."""
+"""`before_<event>`: conditions of an event, and context changes that are durable together with the transition."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from orchestrator_guards import BlockedGate
 
 EXPIRED = "the plan has expired"
 SET_BACK = 60.0
-"""Seconds that a clock may go back: it is put right by less than that all the time."""
+"""Seconds that a clock may be set back; normal adjustments are smaller."""
 
-# ---- a person's decisions ----
+# ---- decisions of a person ----
 
 
 async def before_approve(run: ApprovalRun) -> None:
-    """Look once more: the plan has not expired, and the project is as it was when the plan was made."""
+    """Check again that the plan has not expired and that the project is as it was when the plan was made."""
     _refuse(run, expired(run) or await run.deps.hands.ready(run, provider=False))
     run.ctx.plan_status = PlanStatus.APPROVED.value
 
 
 async def before_resume(run: ApprovalRun) -> None:
-    """Validate the resume: nothing but our own steps has changed the files of the plan, and the planner is there."""
+    """Check that only the plan's own steps have changed its files, and that the planner is reachable."""
     _refuse(run, await run.deps.hands.ready(run, provider=True))
     run.ctx.conflicts = []
 
 
 async def before_cancel(run: ApprovalRun) -> None:
-    """A plan that is being made anew is dropped; one that was approved is over."""
+    """Mark the plan as cancelled and drop requested changes."""
     ctx = run.ctx
     if ctx.plan is not None:
         ctx.plan_status = PlanStatus.CANCELLED.value
@@ -37,7 +37,7 @@ async def before_cancel(run: ApprovalRun) -> None:
 
 
 async def before_reject(run: ApprovalRun) -> None:
-    """The plan is discarded; its versions are kept."""
+    """Discard the plan; its versions are kept."""
     ctx = run.ctx
     if ctx.plan_status in (PlanStatus.PENDING.value, PlanStatus.APPROVED.value):
         ctx.plan_status = PlanStatus.EXPIRED.value if expired(run) else PlanStatus.REJECTED.value
@@ -45,13 +45,13 @@ async def before_reject(run: ApprovalRun) -> None:
 
 
 async def before_request_changes(run: ApprovalRun) -> None:
-    """The person's answer was about the version before. Another one must be within the planner's budget."""
+    """Drop the consent to the previous version. Another version must fit into the planner's budget."""
     _refuse(run, run.deps.hands.affordable())
     run.ctx.consent = None
 
 
 async def before_retry(run: ApprovalRun) -> None:
-    """Same intent, new plan, within the planner's budget: what was said and done about the old one is void."""
+    """Start a new plan for the same intent, within the planner's budget, and drop everything about the old one."""
     _refuse(run, run.deps.hands.affordable())
     ctx = run.ctx
     ctx.plan, ctx.plan_status, ctx.consent, ctx.changes = None, "", None, ""
@@ -59,23 +59,23 @@ async def before_retry(run: ApprovalRun) -> None:
 
 
 async def before_acknowledge(run: ApprovalRun) -> None:
-    """The request is over; the next part of a composite one waits for the person's word."""
+    """Close the request; the next part of a composite request waits for the person's confirmation."""
     ctx = run.ctx
     if run.step is not None and run.step.source.value == "Completed" and ctx.queue:
         following, *ctx.queue = ctx.queue
         ctx.kept = following
-        ctx.question = f"Go on with the next part: {following.get('summary', '')}"
+        ctx.question = f"Continue with the next part: {following.get('summary', '')}"
     _forget(run)
 
 
 async def before_submit(run: ApprovalRun) -> None:
-    """A new request: what an earlier one left open is void."""
+    """Start a new request and drop what an earlier one left open."""
     ctx = run.ctx
     ctx.kept, ctx.question = None, ""
 
 
 async def before_steps_completed(run: ApprovalRun) -> None:
-    """All steps are done."""
+    """Record that all steps are done."""
     ctx = run.ctx
     ctx.plan_status = PlanStatus.COMPLETED.value
     ctx.completed = [*ctx.completed, ApprovalPlan.read(ctx.plan or {}).label]
@@ -85,46 +85,46 @@ async def before_steps_completed(run: ApprovalRun) -> None:
 
 
 async def before_ai_error(run: ApprovalRun) -> None:
-    """Keep the error for the person to see."""
+    """Keep the error, to show it to the person."""
     _keep(run)
 
 
 async def before_plan_invalid(run: ApprovalRun) -> None:
-    """Keep the error for the person to see."""
+    """Keep the error, to show it to the person."""
     _keep(run)
 
 
 async def before_step_failed(run: ApprovalRun) -> None:
-    """Keep the error; the steps that are done stay, until somebody rolls them back (B12)."""
+    """Keep the error. Completed steps stay until a person rolls them back."""
     _keep(run)
     run.ctx.plan_status = PlanStatus.FAILED.value
 
 
 async def before_resume_failed(run: ApprovalRun) -> None:
-    """Keep the error for the person to see."""
+    """Keep the error, to show it to the person."""
     _keep(run)
     run.ctx.plan_status = PlanStatus.FAILED.value
 
 
 async def before_rollback_failed(run: ApprovalRun) -> None:
-    """Keep the error: not everything is as it was."""
+    """Keep the error: not all files could be restored."""
     _keep(run)
     run.ctx.plan_status = PlanStatus.FAILED.value
 
 
 def expired(run: ApprovalRun) -> BlockedGate | None:
-    """Say that the plan has waited for too long, or that nobody can know, or None."""
+    """Return the gate for an expired plan or an unknown waiting time, else None."""
     ctx, now = run.ctx, run.deps.clock.time()
     if not ctx.expires_at:
         return None
     if now < _made_at(ctx) - SET_BACK:
-        reason = "the clock was set back since the plan was made: nobody knows how long it has waited"
+        reason = "the clock was set back since the plan was made, so its waiting time is unknown"
         return BlockedGate("plan", reason, ("submit",), code="ST-004")
     return BlockedGate("plan", EXPIRED, ("submit",), code="ST-004") if now >= ctx.expires_at else None
 
 
 def _made_at(ctx: ApprovalContext) -> float:
-    """Return when the newest version of the plan was made, epoch seconds."""
+    """Return when the newest version of the plan was made, in epoch seconds."""
     return float(ctx.versions[-1].get("at", 0.0)) if ctx.versions else 0.0
 
 
@@ -136,7 +136,7 @@ def _refuse(run: ApprovalRun, blocked: BlockedGate | None) -> None:
 
 
 def _forget(run: ApprovalRun) -> None:
-    """The run goes on after its error: the next one is the first again."""
+    """Clear the error, so that the next error counts as the first one."""
     run.ctx.fault, run.ctx.shown = None, False
     run.clear_error()
 

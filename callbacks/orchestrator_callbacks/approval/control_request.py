@@ -1,7 +1,7 @@
-"""What a person, here or in another process, wants of a run that works: to pause, or to be cancelled.
+"""Control requests of a person, in this or another process, to a working run: pause or cancel.
 
-Such a wish comes into the run's mailbox as an answer that no driver reads; the hooks look for it where they can stop:
-between steps, after an answer of the planner. What was read is in the journal with the next record.
+Such a request arrives in the run's mailbox as an answer that no driver reads. The hooks check for it where they can
+stop: between steps, and after an answer of the planner. The next record stores the requests that were read.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ WISHES = ("pause", "cancel")
 
 
 def of(signal: Signal) -> str:
-    """Return what a signal wishes; empty for anything else."""
+    """Return the control request of a signal, "" for any other signal."""
     return str(signal.payload.get("wish", ""))
 
 
 def is_there(run: ApprovalRun, *wishes: str) -> bool:
-    """Tell whether one of these is wished."""
+    """Return whether one of these requests is in the mailbox."""
     return any(of(signal) in wishes for signal in run.mailbox.decided)
 
 
 def taken(run: ApprovalRun, *wishes: str) -> str:
-    """Take all that is wished: return the strongest of `wishes` (the last one given), or nothing.
+    """Take all requests from the mailbox and return the strongest of `wishes` (the last one given), or "".
 
-    A wish that cannot be had here, or that a stronger one stands above, is refused, in the journal too.
+    A request that is impossible here, or weaker than another one, is refused, also in the journal.
     """
     found: list[Signal] = []
     while (signal := run.mailbox.decision()) is not None:
@@ -37,7 +37,7 @@ def taken(run: ApprovalRun, *wishes: str) -> str:
 
 
 def note(run: ApprovalRun, signal: Signal, refused: str = "") -> None:
-    """Take down who asked for what, and what became of it."""
+    """Record a request with its actor and its result."""
     body = {
         "id": signal.id,
         "kind": of(signal),

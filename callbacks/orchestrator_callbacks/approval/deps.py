@@ -1,4 +1,4 @@
-"""What the hooks of approval may touch: live handles, built by the runtime, never stored."""
+"""Dependencies of the approval hooks: live handles that the runtime builds, never stored."""
 
 from __future__ import annotations
 
@@ -17,61 +17,61 @@ from orchestrator_guards import BlockedGate
 
 
 class RollbackReport(Protocol):
-    """What a rollback did."""
+    """The result of a rollback."""
 
     @property
     def changes(self) -> Sequence[Any]:
-        """Changes that were taken back, each with its path."""
+        """Changes that were reverted, each with its path."""
         ...
 
     @property
     def conflicts(self) -> Sequence[Any]:
-        """Files that were kept, because somebody else has changed them."""
+        """Files that were kept, because they were changed outside."""
         ...
 
 
 class StepOutcomeReport(Protocol):
-    """What came of a step that is complete."""
+    """The result of a completed step."""
 
     @property
     def output(self) -> str:
-        """The end of what a command said; for nobody but the person who looks on."""
+        """Last part of a command's output, only for the person who watches."""
         ...
 
 
 class PlanActions(Protocol):
-    """The planner and the project, as the hooks use them. All that a planner says has been looked over here."""
+    """The planner and the project, as the hooks use them. Answers of the planner are validated here."""
 
     async def extract(self, run: ApprovalRun) -> Extraction:
-        """Ask the planner what the person wants. Raises Faulted after the table's retries."""
+        """Request the person's intent from the planner. Raises ApprovalError after the retries of the error table."""
         ...
 
     async def draft(self, run: ApprovalRun, plan_id: str, version: int) -> ApprovalPlan:
-        """Ask the planner for a plan that breaks no rule. Raises Faulted after the table's retries."""
+        """Request a valid plan from the planner. Raises ApprovalError after the retries of the error table."""
         ...
 
     async def ready(self, run: ApprovalRun, *, provider: bool) -> BlockedGate | None:
-        """Say what keeps a plan from being carried out: drift, a command in doubt, the log; `provider`: the planner."""
+        """Return the gate that blocks a plan: drift, an uncertain command, the log, or with `provider` the planner."""
         ...
 
     def affordable(self) -> BlockedGate | None:
-        """Say what keeps the planner from being asked for another plan: a budget that is used up."""
+        """Return the gate that blocks another planner request, a used-up budget, or None."""
         ...
 
     async def left(self, run: ApprovalRun) -> tuple[PlanStep, ...]:
-        """Return the steps that are still to be done, in their order."""
+        """Return the remaining steps in order."""
         ...
 
     async def turn(self, step: PlanStep) -> None:
-        """Return once a step may be begun: no more is done in a minute than is allowed."""
+        """Return when a step may start within the rate limits."""
         ...
 
     async def perform(self, run: ApprovalRun, step: PlanStep) -> StepOutcomeReport:
-        """Carry out one step, wholly or not at all. Raises Faulted."""
+        """Execute one step completely or not at all. Raises ApprovalError."""
         ...
 
     async def undo(self, run: ApprovalRun) -> RollbackReport:
-        """Take back what the plan has changed, and what plans of this request had that failed before it."""
+        """Revert the changes of the plan, and those of failed earlier plans of this request."""
         ...
 
 
@@ -83,13 +83,12 @@ class ApprovalDeps:
     clock: Clock
     limits: ApprovalLimits
     on_step: Callable[[PlanStep, int, int, str, float, str, str], Awaitable[None] | None] | None = None
-    """Told of each step as it begins and ends: step, number, of how many, `begins` or `ends`, seconds, status
-    (`running`, then `done` or `failed`), the end of what a command said.
-    """
+    """Called when a step starts and ends: step, number, total, `begins` or `ends`, seconds, status (`running`, then
+    `done` or `failed`), last part of a command's output."""
     operation: asyncio.Task[StepOutcomeReport] | None = None
-    """The step in flight: Cancelling, entered at once, waits for it before it takes anything back."""
+    """The step in flight. Cancelling is entered at once and waits for it before it reverts anything."""
     refusal: Exception | None = None
-    """Why the last event from outside was refused."""
+    """Why the last outside event was refused."""
 
 
 ApprovalRun: TypeAlias = Run[ApprovalContext, ApprovalDeps]

@@ -1,4 +1,4 @@
-"""`enter_<state>`: the work of each state of approval. Each returns the event that leaves its state."""
+"""`enter_<state>`: the work of each state of approval. Each hook returns the event that leaves its state."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from orchestrator_callbacks.approval.error_mapping import known
 
 
 async def enter_extracting_intent(run: ApprovalRun) -> ApprovalEvent:
-    """Find out what the person wants."""
+    """Extract the person's intent."""
     return await known(request.understood(run))
 
 
 async def enter_planning(run: ApprovalRun) -> ApprovalEvent:
-    """Have a plan made for it."""
+    """Request a plan for the intent."""
     return await known(request.planned(run))
 
 
 async def enter_executing(run: ApprovalRun) -> ApprovalEvent:
-    """Carry out what the person approved."""
+    """Execute the approved plan."""
     return await known(execution.carried_out(run))
 
 
 async def enter_cancelling(run: ApprovalRun) -> ApprovalEvent:
-    """Take back what was carried out."""
+    """Revert the executed steps."""
     return await known(execution.taken_back(run))
 
 
 async def enter_completed(_run: ApprovalRun) -> ApprovalEvent:
-    """Go on to Idle: nobody need say so."""
+    """Return to Idle without waiting for a person."""
     return ApprovalEvent.ACKNOWLEDGE

@@ -1,4 +1,4 @@
-"""Errors of the work as the table of errors knows them; the text of a stranger's error goes nowhere."""
+"""Mapping of exceptions to error codes. The text of an unknown exception is never stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (JournalError, "FS-010"),
     (TimeoutError, "AI-002"),
 )
-"""Type of an error that is no Faulted -> its code."""
+"""Type of an exception other than ApprovalError -> its code."""
 
 _OF_PROVIDERS = {row.kind: row.code for row in RULES.values() if row.code.startswith("AI-")} | {
     "connection": "AI-002",
@@ -23,9 +23,10 @@ _OF_PROVIDERS = {row.kind: row.code for row in RULES.values() if row.code.starts
 
 
 async def known(work: Awaitable[ApprovalEvent]) -> ApprovalEvent:
-    """Return what the work of a state gives; whatever it raises is an error of the table, or the journal's.
+    """Return the event of a state's work. Converts every exception to ApprovalError or JournalError.
 
-    A record of a failure has the error's text, and that of a stranger may hold a key or a prompt.
+    The record of a failure contains the error's text, and the text of an unknown exception may contain a key or a
+    prompt.
     """
     try:
         return await work
@@ -36,7 +37,7 @@ async def known(work: Awaitable[ApprovalEvent]) -> ApprovalEvent:
 
 
 def fault_of(error: Exception | None) -> Fault:
-    """Return an error as the table knows it."""
+    """Return the fault of an exception."""
     if isinstance(error, ApprovalError):
         return error.fault
     if isinstance(error, LLMError):

@@ -1,4 +1,4 @@
-"""An approved plan, step by step; and back again."""
+"""Execution of an approved plan step by step, and its rollback."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from orchestrator_callbacks.approval.deps import ApprovalRun
 
 
 async def carried_out(run: ApprovalRun) -> ApprovalEvent:
-    """Carry out the steps that are left, one by one.
+    """Execute the remaining steps one by one.
 
-    It pauses between steps only. A cancel is heard at once, also while a step is in flight: the state moves on, and
-    Cancelling waits for the step (B2). A step that waits for its turn is not in flight.
+    A pause takes effect between steps. A cancel takes effect at once, even while a step is in flight: the state
+    changes, and Cancelling waits for the step. A step that waits for a rate limit is not in flight.
     """
     steps = await run.deps.hands.left(run)
     total = len(ApprovalPlan.read(run.ctx.plan or {}).steps)
@@ -35,7 +35,7 @@ async def carried_out(run: ApprovalRun) -> ApprovalEvent:
 
 
 async def _turn(run: ApprovalRun, step: PlanStep) -> None:
-    """Wait until a step may be begun, or somebody does not want it any more."""
+    """Wait until a step may start, or until a control request arrives."""
     turn = asyncio.create_task(run.deps.hands.turn(step))
     heard = asyncio.create_task(run.mailbox.until(lambda: control_request.is_there(run, "pause", "cancel")))
     try:
@@ -49,7 +49,7 @@ async def _turn(run: ApprovalRun, step: PlanStep) -> None:
 
 
 async def _step(run: ApprovalRun, step: PlanStep, number: int, total: int) -> bool:
-    """Carry out one step. False where somebody cancelled meanwhile: then it is still in flight."""
+    """Execute one step. Returns False if a cancel arrived meanwhile; the step is still in flight then."""
     deps = run.deps
     began = deps.clock.monotonic()
     label = ApprovalPlan.read(run.ctx.plan or {}).step_label(step)
@@ -61,7 +61,7 @@ async def _step(run: ApprovalRun, step: PlanStep, number: int, total: int) -> bo
     try:
         await asyncio.wait((operation, heard), return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
-        await settled(operation)  # a step is never left half done for being interrupted
+        await settled(operation)  # an interruption never leaves a step half done
         raise
     finally:
         heard.cancel()
@@ -98,7 +98,7 @@ async def _tell(  # noqa: PLR0917 - the parts of one fact
 
 
 async def settled(operation: asyncio.Task[Any]) -> None:
-    """Wait until a step has ended, whatever became of it and whoever cancels meanwhile; that is raised after."""
+    """Wait until a step has ended, with any result. A cancellation meanwhile is raised afterwards."""
     late: asyncio.CancelledError | None = None
     while not operation.done():
         try:
@@ -110,12 +110,15 @@ async def settled(operation: asyncio.Task[Any]) -> None:
 
 
 async def taken_back(run: ApprovalRun) -> ApprovalEvent:
-    """Wait for the step in flight, then take back what the plan has changed. An edit from outside is kept, and told."""
+    """Wait for the step in flight, then revert the plan's changes.
+
+    A file that was changed outside is kept and reported.
+    """
     ctx, deps = run.ctx, run.deps
     if deps.operation is not None:
         await settled(deps.operation)
         if not deps.operation.cancelled():
-            deps.operation.exception()  # a step that failed has taken itself back; what matters now is the rest
+            deps.operation.exception()  # a failed step has reverted itself; now the other steps follow
         deps.operation = None
     undone = await deps.hands.undo(run)
     ctx.undone = [*ctx.undone, *(path for path in map(_path, undone.changes) if path not in ctx.undone)]

@@ -1,4 +1,4 @@
-"""From what a person wrote to a plan that breaks no rule. All that the planner says is untrusted."""
+"""From a person's request to a valid plan. All answers of the planner are untrusted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from orchestrator_callbacks.approval.deps import ApprovalRun
 
 
 async def understood(run: ApprovalRun) -> ApprovalEvent:
-    """Find out what the person wants, and how sure that is.
+    """Extract the person's intent and its confidence.
 
-    A cancel that comes meanwhile is kept until the planner has answered; the answer is then dropped (B5).
+    A cancel that arrives meanwhile takes effect when the planner has answered; the answer is dropped.
     """
     ctx = run.ctx
     if ctx.confirmed and ctx.intent is not None:
@@ -39,7 +39,7 @@ def _decided(ctx: ApprovalContext, extraction: Extraction, proceed: float, confi
 
 
 async def planned(run: ApprovalRun) -> ApprovalEvent:
-    """Have a plan made. A cancel that comes meanwhile drops it (B4)."""
+    """Request a plan. A cancel that arrives meanwhile drops it."""
     ctx = run.ctx
     plan_id, version = _name(ctx)
     plan = await run.deps.hands.draft(run, plan_id, version)
@@ -51,7 +51,7 @@ async def planned(run: ApprovalRun) -> ApprovalEvent:
 
 
 def _name(ctx: ApprovalContext) -> tuple[str, int]:
-    """Return id and version of the next plan: another version where the person asked for changes, else a new plan."""
+    """Return id and version of the next plan: another version if the person requested changes, else a new plan."""
     if ctx.changes and ctx.plan is not None:
         before = ApprovalPlan.read(ctx.plan)
         return before.id, before.version + 1
@@ -59,7 +59,7 @@ def _name(ctx: ApprovalContext) -> tuple[str, int]:
 
 
 def next_id(ctx: ApprovalContext) -> str:
-    """Return an id that no plan of the project has."""
+    """Return an id that is unique in the project."""
     return f"plan-{ctx.number}" + (f"-{ctx.plan_number + 1}" if ctx.plan_number else "")
 
 
@@ -80,5 +80,5 @@ def _version(plan: ApprovalPlan) -> dict[str, Any]:
 
 
 def intent_of(ctx: ApprovalContext) -> Intent:
-    """Return the intent that is planned for."""
+    """Return the intent of the current plan."""
     return Intent.read(ctx.intent or {})

@@ -1,4 +1,4 @@
-"""`enter_<state>`: each asks the run's event source for the event that leaves its state."""
+"""`enter_<state>`: each hook gets the event that leaves its state from the run's event source."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from orchestrator_callbacks.rlm.deps import ModeRun, next_event
 
 
 async def enter_init(run: ModeRun) -> Any:
-    """Begin: ask the model, or say that the run is too deep for turns of its own."""
+    """Call the model, or report that the run is too deep for turns."""
     return await next_event(run)
 
 
 async def enter_shallow_call(run: ModeRun) -> Any:
-    """Ask the model once."""
+    """Call the model once."""
     return await next_event(run)
 
 
 async def enter_prompting(run: ModeRun) -> Any:
-    """Read what the model said."""
+    """Parse the model's reply."""
     return await next_event(run)
 
 
 async def enter_executing(run: ModeRun) -> Any:
-    """Run the code, and ask the model what it says to that."""
+    """Run the code, and call the model with the results."""
     return await next_event(run)

@@ -1,8 +1,7 @@
-"""The event source of code mode: asks the model, reads its replies, runs its code. Seed 004 and systems.md 7.2.
+"""The event source of code mode: calls the model, parses its replies, runs its code.
 
-Code comes before an answer in the same reply (L9): the blocks run, then the answer of the reply as it was counts, if
-every block came to its end. An answer by the name of a variable that is not there is none: the model is told, and goes
-on.
+Code runs before an answer in the same reply counts: if every block ends without an error, the answer of the reply
+counts as it was. An answer that names a missing variable does not count: the model is informed and continues.
 """
 
 from __future__ import annotations
@@ -41,10 +40,19 @@ _NO_VARIABLE = "There is no variable {name!r} whose value could be the answer."
 
 
 class CodeModeSource:
-    """`await source(state, context)` for the machine of code mode; `blocking()` is the same for its sync `run`.
+    """Event source for the machine of code mode: `await source(state, context)`.
 
-    `llm` is asked, `repl` runs the code and keeps its variables; both are the caller's. `stopping` and `compressor` may
-    be None. `instructions` replace what the model is told about code mode.
+    Args:
+        llm: The model. It belongs to the caller.
+        repl: Runs the code and keeps its variables. It belongs to the caller.
+        stopping: Decides after each turn whether another one follows.
+        compressor: Shortens the history for the model.
+        params: Parameters of the model requests.
+        instructions: Replaces the instructions about code mode.
+
+    Example:
+        with CodeModeSource(llm, repl).blocking() as source:
+            machine.run(CodeModeState.INIT, CodeModeContext(prompt="How many lines?"), source)
     """
 
     def __init__(
@@ -76,7 +84,7 @@ class CodeModeSource:
                 return None
 
     def blocking(self) -> BlockingSource[CodeModeState, CodeModeEvent, CodeModeContext]:
-        """Return this source for `machine.run`; close it, or use it as a context manager."""
+        """Return a synchronous source for `machine.run`. Close it, or use it as a context manager."""
         return BlockingSource(self)
 
     async def close(self) -> None:
@@ -92,14 +100,14 @@ class CodeModeSource:
         return LLMResponseReceived(text_of(await self._talk.ask(ctx)))
 
     async def _ask_once(self, ctx: CodeModeContext) -> CodeModeEvent:
-        """Ask without a REPL. A model that knows the mode may mark its answer; a variable is nowhere here."""
+        """Call the model without a REPL. The model may mark its answer; an answer by variable is not possible here."""
         response = await self._talk.ask_with(prompt.shallow(ctx))
         said = text_of(response)
         final = read(said).final
         return LLMResponseReceived(final.value if final is not None and final.kind == "text" else said)
 
     async def _read(self, ctx: CodeModeContext) -> CodeModeEvent:
-        """Tell code from an answer; a reply with neither is a turn all the same."""
+        """Distinguish code from an answer. A reply with neither also counts as a turn."""
         if await self._talk.should_stop(ctx):
             return PolicyStop()
         reply = read(ctx.last_response or "")
@@ -110,7 +118,7 @@ class CodeModeSource:
         return CodeBlocksFound(reply.blocks)
 
     async def _execute(self, ctx: CodeModeContext) -> CodeModeEvent:
-        """Run the blocks, look for the answer, tell the model, and let it say what comes next."""
+        """Run the blocks, look for the answer, and call the model with the results."""
         reply = read(ctx.last_response or "")
         done = await self._run(ctx)
         answer = await self._answer(reply, done)
@@ -118,7 +126,7 @@ class CodeModeSource:
             return FinalAnswerFound(answer)
         told = [*([ctx.notice] if ctx.notice else []), *_told(ctx, done), *_remarks(reply, done)]
         await self._talk.complete_turn(ctx, "\n".join(result.told(_chars(ctx)) for result in done))
-        if await self._talk.should_stop(ctx):  # before the limit, which asks once more (L6)
+        if await self._talk.should_stop(ctx):  # before the limit check, which calls the model once more
             return PolicyStop()
         if at_last_turn(ctx):
             return await self._ask_last(ctx, told)
@@ -128,7 +136,7 @@ class CodeModeSource:
     # ---- parts of a turn ----
 
     async def _run(self, ctx: CodeModeContext) -> list[CodeResult]:
-        """Run the blocks in order, also after one that failed, but not after the worker was lost with all names."""
+        """Run the blocks in order, even after a failed one, but not after the worker was lost with its variables."""
         done: list[CodeResult] = []
         for code in ctx.blocks:
             done.append(await self._repl.run(code, seconds=ctx.limits.code_seconds or None))
@@ -137,7 +145,7 @@ class CodeModeSource:
         return done
 
     async def _answer(self, reply: Reply, done: list[CodeResult]) -> str | None:
-        """Return the answer of a turn whose code came to its end: what the code gave, else what the reply says."""
+        """Return the answer of a turn without code errors: from FINAL_VAR in the code, else from the reply."""
         if not all(result.ok for result in done):
             return None
         given = next((result.final for result in reversed(done) if result.final is not None), None)
@@ -149,7 +157,10 @@ class CodeModeSource:
         return await self._repl.variable(final.value)
 
     async def _ask_last(self, ctx: CodeModeContext, told: list[str]) -> MaxIterationsReached:
-        """Ask for the answer; without a marked one the whole reply is it. No answer where a budget refuses (L8)."""
+        """Request the final answer; an unmarked reply counts as a whole.
+
+        Returns no answer if a budget refuses the request.
+        """
         try:
             response = await self._talk.ask(ctx, [Message("user", "\n\n".join([*told, prompt.LIMIT]))])
         except LimitReached:
@@ -164,7 +175,7 @@ def _chars(ctx: CodeModeContext) -> int:
 
 
 def _told(ctx: CodeModeContext, done: list[CodeResult]) -> list[str]:
-    """Return what the model is told of its blocks, one text for each."""
+    """Return the text for the model about each block."""
     numbered = len(ctx.blocks) > 1
     texts = []
     for number, result in enumerate(done, 1):
@@ -176,7 +187,7 @@ def _told(ctx: CodeModeContext, done: list[CodeResult]) -> list[str]:
 
 
 def _remarks(reply: Reply, done: list[CodeResult]) -> list[str]:
-    """Return what the model is told of an answer that did not count, or of a reply with nothing in it."""
+    """Return the text for the model about an answer that did not count, or about a reply without code and answer."""
     remarks = [_UNCLOSED] if reply.unclosed else []
     if reply.final is not None:
         failed = not all(result.ok for result in done)

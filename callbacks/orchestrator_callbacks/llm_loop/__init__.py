@@ -1,1 +1,1 @@
-"""The hooks of the LLM loop: `enter`, `leave`, `before`, `after`; beside them the work that they call by name."""
+"""The hooks of the LLM loop: `enter`, `leave`, `before`, `after`, and the work that they call by name."""

@@ -1,6 +1,7 @@
-"""Which calls of a turn may run; caps are checked before a tool runs, never after (D16).
+"""Admission of the calls of a turn. Caps are checked before a tool runs, never after.
 
-It is decided before the turn's intent is written, so that after a crash the journal tells what may have begun.
+Admission happens before the intent of the turn is written, so that the journal shows after a crash which calls may
+have started.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 from orchestrator.kernel.clock import micros
 from orchestrator.llm.message import ToolCall
-from orchestrator.machines.llm_loop.model import Ledger, LoopContext, Question
+from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, Question
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import canonical_call
@@ -37,11 +38,11 @@ UNDECIDED = "the run was stopped before anybody approved this call"
 def admit(run: LoopRun) -> None:
     """Decide on every call of the answer: refused, asked about, or run. Each decision is journalled.
 
-    This is the one place where a call gets its canonical form. Guards, questions, intents and tools all use that form;
-    the message history keeps the model's own text. A call without such a form is answered here.
+    Only this function gives a call its canonical form. Guards, questions, intents and tools use that form; the
+    message history keeps the model's own text. A call without a canonical form gets its result here.
     """
     ctx = run.ctx
-    ctx.ledger = Ledger()
+    ctx.ledger = CallLedger()
     forms = [canonical_form(run, call, position) for position, call in enumerate(_asked_of(ctx))]
     ctx.results = [None] * len(forms)
     repeats = ctx.progress.expected is not None and _keys(forms) == ctx.progress.expected.calls
@@ -69,13 +70,13 @@ def admit(run: LoopRun) -> None:
 
 
 def canonical_form(run: LoopRun, call: ToolCall, position: int) -> ToolCall | ToolResult:
-    """Return a call in canonical form, or its error result; a call of a tool that does not exist as it is."""
+    """Return a call in canonical form, or its error result; a call of an unknown tool is returned unchanged."""
     spec = run.deps.tools.find(call.name)
     return call if spec is None else canonical_call(spec, call, position)
 
 
 def set_form(ctx: LoopContext, position: int, call: ToolCall) -> None:
-    """Keep the form in which a call runs; the model's own text needs no keeping."""
+    """Store the form in which a call runs, if it differs from the model's own text."""
     asked = _asked_of(ctx)[position]
     if call is asked or call == asked:
         ctx.ledger.canonical.pop(position, None)
@@ -90,9 +91,9 @@ def put_question(
     judgement: ApprovalDecision = ApprovalDecision(asks=True),  # noqa: B008 - a tuple
     expires_at: float | None = None,
 ) -> None:
-    """Ask a person about a call. Until it is answered the call has a provisional result.
+    """Ask a person about a call, which has a provisional result until then.
 
-    `expires_at` is that of the question which this one replaces; without it the patience of the run counts from now.
+    `expires_at` is the expiry of a question that this one replaces; without it `approval_seconds` count from now.
     """
     ctx = run.ctx
     call = asked_call(ctx, position)
@@ -118,7 +119,8 @@ def put_question(
 
 
 def _about(ctx: LoopContext, key: str, why: str, epoch: int) -> str:
-    # An answer to one question must not count for another about the same call: it may have been given before.
+    # An answer to one question must not count for another question about the same call, which may have been asked
+    # later.
     if why == "approval":
         return key
     before = ctx.ledger.decided.get(key)
@@ -126,9 +128,9 @@ def _about(ctx: LoopContext, key: str, why: str, epoch: int) -> str:
 
 
 def renew_question(run: LoopRun, position: int, question: Question) -> None:
-    """Ask again if a stored question is not about what would run now, or has a digest of an older version.
+    """Ask again if a stored question differs from the current call, or has a digest of an older version.
 
-    A call that its tool does not take any more needs no approval: it is answered with the error result.
+    A call that its tool does not accept any more needs no approval: it gets the error result.
     """
     ctx = run.ctx
     call = asked_call(ctx, position)
@@ -138,7 +140,7 @@ def renew_question(run: LoopRun, position: int, question: Question) -> None:
             del ctx.ledger.asked[position]
             note_result(run, form)
             return
-        form = call  # whether it took effect is still to be found out
+        form = call  # whether it took effect is still unknown
     digest = digest_of(run, form, _about(ctx, question.key, question.why, question.epoch))
     if (question.version, question.arguments, question.digest) == (DIGEST_VERSION, form.arguments, digest):
         return
@@ -150,9 +152,9 @@ def renew_question(run: LoopRun, position: int, question: Question) -> None:
 
 
 def readmit(run: LoopRun, position: int) -> bool:
-    """Check again a call that was interrupted, under the tools of this process; return whether it may run.
+    """Check an interrupted call again with the tools of this process; return whether it may run.
 
-    What a person approved as another tool, or for another schema, effect or approval flag, is asked again, and so is a
+    A person is asked again if the tool, schema, effect or approval flag differs from what was approved, and about a
     call that needed no approval when it was announced.
     """
     ctx = run.ctx
@@ -175,15 +177,15 @@ def readmit(run: LoopRun, position: int) -> bool:
 
 
 def is_approved(ctx: LoopContext, position: int) -> bool:
-    """Whether a person let a call run."""
+    """Return whether a person approved a call."""
     answer = ctx.ledger.decided.get(key_of(ctx, position), {})
     return answer.get("decision") == "approve"
 
 
 def replacement(run: LoopRun, position: int, call: ToolCall) -> ToolCall | ToolResult:
-    """Return the call that a host's hook put in the place of another, in canonical form, or its error result.
+    """Return the call that a host's hook put in place of another, in canonical form, or its error result.
 
-    A hook cannot approve for a person: what was approved runs unchanged or not at all.
+    A hook cannot approve for a person: an approved call runs unchanged or not at all.
     """
     form = canonical_form(run, call, position)
     if isinstance(form, ToolResult):
@@ -196,7 +198,7 @@ def replacement(run: LoopRun, position: int, call: ToolCall) -> ToolCall | ToolR
 
 
 def note_intent(run: LoopRun, positions: Sequence[int]) -> None:
-    """Announce calls to the journal: after this nobody can say that they did not run."""
+    """Announce calls in the journal: from then on they may have run."""
     if not positions:
         return
     ctx = run.ctx
@@ -221,16 +223,16 @@ def _announced(run: LoopRun, position: int, call: ToolCall) -> dict[str, Any]:
 
 
 _INVENTED = {"registered": False}
-"""Marks a tool that nobody registered: its name is the model's word, and no name to show."""
+"""Marks an unregistered tool: its name comes from the model and must not be shown."""
 
 
 def effect_of(spec: ToolSpec | None) -> str:
-    """Return the effect of a tool. One that does not exist does nothing."""
+    """Return the effect of a tool. An unknown tool has none."""
     return spec.effect if spec else "pure"
 
 
 def note_result(run: LoopRun, result: ToolResult) -> None:
-    """Take a call's result, and announce it to the journal."""
+    """Store a call's result and journal it."""
     ctx, position = run.ctx, result.position
     ctx.results[position] = result
     ctx.ledger.noted.add(position)
@@ -255,12 +257,12 @@ def note_result(run: LoopRun, result: ToolResult) -> None:
 
 
 def key_of(ctx: LoopContext, position: int) -> str:
-    """Return what names a call in records: (turn, position) and not its id, for ids repeat and can be empty."""
+    """Return the key of a call in records: (turn, position), because ids of calls can repeat or be empty."""
     return f"{ctx.iteration}:{position}"
 
 
 def asked_call(ctx: LoopContext, position: int) -> ToolCall:
-    """Return a call as it is to run: in canonical form, the model's or what a person made of it."""
+    """Return a call as it will run: in canonical form, from the model or edited by a person."""
     return ctx.ledger.canonical.get(position) or _asked_of(ctx)[position]
 
 
@@ -269,7 +271,7 @@ def _asked_of(ctx: LoopContext) -> tuple[ToolCall, ...]:
 
 
 def close_turn(ctx: LoopContext) -> None:
-    """Append the results of the turn in call order, once; calls without one are answered as cancelled."""
+    """Append the results of the turn in call order, once; calls without a result are answered as cancelled."""
     calls = ctx.response.tool_calls if ctx.response else ()
     if not calls or ctx.messages[-1].role != "assistant":
         return
@@ -279,7 +281,7 @@ def close_turn(ctx: LoopContext) -> None:
 
 
 def unfinished(call: ToolCall, position: int) -> ToolResult:
-    """Return the result of a call that was cut short."""
+    """Return the result of an interrupted call."""
     return ToolResult.failure(call, position, "cancelled", UNFINISHED, kind="Cancelled")
 
 
@@ -297,7 +299,7 @@ def _blocked(ctx: LoopContext, *, repeats: bool) -> str | None:
 
 
 def _over_limit(ctx: LoopContext, call: ToolCall, spec: ToolSpec | None) -> str | None:
-    """Ask the guards that look at one call; the first refusal ends the run after this turn."""
+    """Evaluate the guards about one call; the first refusal ends the run after this turn."""
     refusal = first_refusal(_asked(ctx, call, spec))
     if refusal is None:
         return None

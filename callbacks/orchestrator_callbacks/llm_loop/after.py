@@ -1,4 +1,4 @@
-"""`after_<event>`: what is remembered of a run that did not end well."""
+"""`after_<event>`: memory of failed runs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from orchestrator_callbacks.llm_loop.deps import LoopRun
 
 
 async def after_failure(run: LoopRun) -> None:
-    """Keep a failure episode."""
+    """Store a failure episode."""
     await memory.store_failure(run)
 
 
 async def after_budget_exceeded(run: LoopRun) -> None:
-    """Keep a failure episode: running out is a failure too (D6)."""
+    """Store a failure episode: a used-up budget is a failure too."""
     await memory.store_failure(run)

@@ -1,4 +1,4 @@
-"""The final answer: read it, or ask once more with one feedback message that is replaced, never stacked."""
+"""The final answer: parse it, or request another one with a single feedback message that replaces the previous one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEEDBACK = (
 
 
 def read(run: LoopRun) -> str | None:
-    """Set `ctx.output` from the answer; return what is wrong with it when it cannot be used."""
+    """Set `ctx.output` from the answer; return the fault of an unusable answer, else None."""
     ctx, spec = run.ctx, run.deps.output
     response = ctx.response or Response()
     text = response.message().text
@@ -30,16 +30,16 @@ def read(run: LoopRun) -> str | None:
         ctx.output = spec.parse(text)
     except UnusableAnswer as error:
         if ctx.wrapping_up:
-            ctx.output = None  # in free text it stays among the messages: the host was promised a type
+            ctx.output = None  # free text stays in the messages: the host expects a typed output
             return None
         return f"the model refused: {response.refusal}" if response.refusal else str(error)
     return None
 
 
 def request_another(run: LoopRun, issue: str) -> None:
-    """Put the feedback after the unusable answer, and take away the last such pair.
+    """Add the feedback after the unusable answer, and remove the previous answer and feedback.
 
-    Raises CompletionError when no retry is left, LimitReached when another budget says no.
+    Raises CompletionError when no retry is left, LimitReached when another budget refuses.
     """
     ctx = run.ctx
     attempts, most = ctx.completion.retries, ctx.limits.completion_retries
@@ -66,7 +66,7 @@ def request_another(run: LoopRun, issue: str) -> None:
 
 
 def _asked(ctx: LoopContext, moved: Verdict | None) -> list[Verdict]:
-    """Ask the guards whether the model may be asked once more; a refusal that was made stands."""
+    """Evaluate the guards for another request; an existing refusal stands."""
     if ctx.wrapping_up:
         return whole_budgets(ctx)
     return verdicts(ctx, moved) if ctx.verdict is None else [ctx.verdict]

@@ -1,7 +1,7 @@
-"""Whether a person is asked about a call, and the digest of what that person approves.
+"""The approval rule of a tool, and the digest of an approved call.
 
-The approval flag in the digest is `always`, `rule` or `never`: which of them the tool declares. What a rule says about
-the arguments follows from these, and a function has no name that two processes share.
+The approval flag in the digest is `always`, `rule` or `never`, as the tool declares it. The result of a rule follows
+from the arguments, and a function has no name that two processes share.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _LONGEST = 300
 
 
 class ApprovalDecision(NamedTuple):
-    """What an approval rule says about a call."""
+    """The decision of an approval rule about a call."""
 
     asks: bool
-    """A person has to approve the call."""
+    """Whether a person has to approve the call."""
     verdict: Verdict | None = None
     notice: str = ""
-    """Why the person is asked although the rule did not say so."""
+    """Why the person is asked although the rule did not request it."""
 
 
 def judge_call(spec: ToolSpec | None, call: ToolCall) -> ApprovalDecision:
-    """Return whether a person has to approve a call in canonical form. If the rule fails, a person has to."""
+    """Return whether a person has to approve a call in canonical form. A failing rule counts as yes."""
     if spec is None or isinstance(spec.approval, bool):
         return ApprovalDecision(spec is not None and spec.approval is True)
     try:
         found: object = spec.approval(json.loads(call.arguments))
-    except Exception as error:  # noqa: BLE001 - whatever a host's rule raises: the safe answer is to ask
+    except Exception as error:  # noqa: BLE001 - for any error of a host's rule the safe answer is to ask
         return ApprovalDecision(asks=True, notice=_because(f"failed ({told_of(error)})"))
     if isinstance(found, bool):
         return ApprovalDecision(found)
@@ -52,7 +52,7 @@ def _because(what: str) -> str:
 
 
 def _is_sound(verdict: Verdict) -> bool:
-    """Whether a Verdict can be stored and shown."""
+    """Return whether a Verdict can be stored and shown."""
     ok: object = verdict.ok
     texts: tuple[object, ...] = (verdict.guard, verdict.detail)
     numbers: tuple[object, ...] = (verdict.observed, verdict.limit)
@@ -71,7 +71,7 @@ def approval_flag(spec: ToolSpec | None) -> str:
 
 
 def digest_of(run: LoopRun, call: ToolCall, about: str) -> str:
-    """Return the digest of a call in canonical form; `about` names the call, and the question if it is another one."""
+    """Return the digest of a call in canonical form; `about` names the call, and a later question about it."""
     spec = run.deps.tools.find(call.name)
     schema: dict[str, Any] | None = None if spec is None else dict(spec.parameters)
     return approval_digest(

@@ -7,10 +7,10 @@ from orchestrator_callbacks.llm_loop.deps import LoopRun
 
 
 async def before_response_with_tools(run: LoopRun) -> None:
-    """Decide which calls may run, so that what is about to happen is durable before it does."""
+    """Decide which calls may run, so that their announcement is durable before they start."""
     admission.admit(run)
 
 
 async def before_restart_loop(run: LoopRun) -> None:
-    """Go back to the messages the run started with. What was spent stays spent, iterations included (D19)."""
+    """Restore the messages of the start of the run. Used budgets, including iterations, are not given back."""
     turn_accounting.start_over(run.ctx)

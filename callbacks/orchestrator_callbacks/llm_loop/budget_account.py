@@ -1,8 +1,8 @@
-"""Budgets that a run lends to the runs below it: reserved before each request to a model, settled after it.
+"""Budgets that a run shares with its child runs: reserved before each model request, settled after it.
 
-Tokens and money are lent; iterations, tool calls and time are each run's own. Each run of a tree has an account, and
-its usage counts for every run above it: for their limits, and as theirs in the journal. `reservation` decides when a
-request is sent.
+Tokens and cost are shared; iterations, tool calls and time belong to each run alone. Each run of a tree has an
+account, and its usage counts for every run above it, in their limits and in their journals. `reservation` decides when
+a request is sent.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from orchestrator.errors import LimitReached
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import Below, LoopContext
+from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext
 from orchestrator_callbacks.llm_loop.reservation import PayingAccount, Reservation, ReservationQueue
 from orchestrator_guards import (
     Verdict,
 )
 
 _LEAST_COST = 1e-6
-"""One micro-unit, the least that a limit can be."""
+"""One micro-unit, the smallest possible limit."""
 
 
 @dataclass(slots=True, eq=False)
 class BudgetAccount(PayingAccount):
-    """What one run may spend of what the runs above it lend, and what those below it have in flight."""
+    """Budget of one run within the limits of the runs above it, and the reservations of its child runs."""
 
     run: Run[LoopContext, Any]
     lender: BudgetAccount | None = None
-    """Of the run above it."""
+    """Account of the parent run."""
     dormant: dict[str, Usage] = field(default_factory=dict)
-    """Run below -> what was counted for it after a crash, until it is taken up again itself."""
+    """Child run -> usage counted for it after a crash, until it is resumed."""
     above: tuple[BudgetAccount, ...] = field(init=False)
-    """The accounts of all runs above it, the nearest first."""
+    """Accounts of all runs above, the nearest first."""
     flying: list[Usage] = field(init=False, default_factory=list)
-    """Reserved for requests in flight below this run."""
+    """Reservations for requests in flight below this run."""
     queue: ReservationQueue = field(init=False)
     """Requests of the whole tree that do not fit yet."""
 
@@ -63,11 +63,11 @@ class BudgetAccount(PayingAccount):
         return limits.wrap_up_share if limits.wrap_up_turns else 0.0
 
     async def reserve(self, need: Usage) -> None:
-        """Return once a request that uses `need` at most may go out; `settle` must follow.
+        """Return when a request that uses at most `need` may be sent; `settle` must follow.
 
-        A need without a cost is one that may cost anything. Raises LimitReached when a run above has nothing left, or
-        less than the request can cost. While the request waits, the journal says so: after
-        a crash nothing is charged for it.
+        A need without a cost may cost any amount. While the request waits, the journal records that, so that a crash
+        charges nothing for it. Raises LimitReached if a run above has nothing left, or less than the maximum cost of
+        the request.
         """
         if not self.above:
             return
@@ -79,7 +79,7 @@ class BudgetAccount(PayingAccount):
             raise LimitReached(refusal)
 
     def settle(self, need: Usage, used: Usage) -> None:
-        """Put what a request used in the place of what was reserved for it."""
+        """Replace a reservation by the actual usage of the request."""
         if not self.above:
             return
         self.queue.release(self.above, need)
@@ -88,20 +88,20 @@ class BudgetAccount(PayingAccount):
         self.queue.serve()
 
     def found(self, run_id: str, used: Usage) -> None:
-        """Count what a run right below has used by its own records, in the place of what was counted before."""
+        """Count the usage of a direct child run from its own records, in place of the earlier count."""
         more = used.combined(self.dormant.pop(run_id, NO_USAGE), sub)
         for account in (self, *self.above):
             account.add(more)
 
     def add(self, used: Usage) -> None:
-        """Count what a run below has used."""
+        """Count the usage of a child run."""
         spent = self.run.ctx.spent
         if spent.below is None:
-            spent.below = Below()
+            spent.below = ChildUsage()
         spent.below.usage = spent.below.usage + used
 
     def own_refusal(self, need: Usage) -> Verdict | None:
-        """Return the verdict on a limit of which nothing is left to lend, or less than `need` can cost; or None."""
+        """Return the verdict on a limit that is used up, or whose rest is below the cost of `need`; else None."""
         verdict = PayingAccount.own_refusal(self, need)
         if verdict is None:
             return None
@@ -122,9 +122,9 @@ class BudgetAccount(PayingAccount):
 
 
 def lent(ctx: LoopContext, limits: Limits, share: float) -> Limits:
-    """Return the limits of a run below: its own, and at most `share` of what is left of each limit of `ctx`.
+    """Return the limits of a child run: its own, and at most `share` of the rest of each limit of `ctx`.
 
-    A share of 0 leaves them as they are. At least one token, or next to no money, is lent: 0 would be no limit.
+    A share of 0 returns them unchanged. At least one token or one micro-unit is given, because 0 would mean no limit.
     """
     if not share:
         return limits
@@ -132,7 +132,7 @@ def lent(ctx: LoopContext, limits: Limits, share: float) -> Limits:
 
     def part(limit: float, spent: float, least: float, own: float) -> float:
         rest = max(least, share * (limit - spent)) if limit else 0
-        return min(own, rest) if own and rest else own or rest  # 0 is none
+        return min(own, rest) if own and rest else own or rest  # 0 means no limit
 
     return replace(
         limits,

@@ -1,4 +1,4 @@
-"""The context fills up: note it, and replace older messages by one summary before a request would not fit."""
+"""Compaction: log that the context fills up, and replace older messages by a summary before a request is too long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOOL_RESULTS = 3
 
 
 def is_due(ctx: LoopContext) -> bool:
-    """Tell whether to compact before the next request: asked anew each turn, with a cooldown (fixes D9)."""
+    """Return whether to compact before the next request. Checked in each turn, with a cooldown."""
     limits, state = ctx.limits, ctx.context
     if not limits.compaction_threshold or not state.limit or len(ctx.messages) <= ctx.base:
         return False
@@ -24,7 +24,7 @@ def is_due(ctx: LoopContext) -> bool:
 
 
 def warn(run: LoopRun) -> None:
-    """Log the highest threshold that the last reply passed; each once, until compaction or restart (fixes D9)."""
+    """Log the highest threshold that the last reply passed, each one once until compaction or restart."""
     ctx, state = run.ctx, run.ctx.context
     if not state.limit:
         return
@@ -41,7 +41,7 @@ def warn(run: LoopRun) -> None:
 
 
 async def compact(run: LoopRun) -> None:
-    """Replace every message since the beginning by one summary; a memory that cannot keep it is only counted."""
+    """Replace every message since the start by one summary. A memory that cannot store it is only counted."""
     ctx = run.ctx
     summary = Message("system", _summary(ctx))
     ctx.messages = [*ctx.messages[: ctx.base], summary]

@@ -1,4 +1,4 @@
-"""The text of a model on its way, piece by piece, for whoever follows the run."""
+"""Text of the model in chunks, for the follower of a run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model
 
 
 class DeltaStream:
-    """Asks the model of a run for one answer, in as many attempts as it takes, and passes on what it says meanwhile.
+    """Requests one answer from the model in as many attempts as needed, and passes on its text meanwhile.
 
-    Each attempt has a listener of its own: what an adapter still hands over when its attempt is over is dropped, for
-    the reader has been told that the answer begins again.
+    Each attempt has its own listener. Text that an adapter delivers after the end of its attempt is dropped, because
+    the follower already knows that the answer starts again.
     """
 
     def __init__(self, run: LoopRun, follower: Follower) -> None:
@@ -25,7 +25,7 @@ class DeltaStream:
         self._first: float | None = None
 
     async def complete(self, request: Request) -> Response:
-        """Ask once more. A listener that a hook of the host put into the request hears the text as well."""
+        """Make one attempt. A listener that a host's hook set on the request gets the text as well."""
         attempt = self._attempt = self._attempt + 1
         host = request.on_delta
 
@@ -42,7 +42,7 @@ class DeltaStream:
             self._speaks = False
 
     def take_first(self) -> float | None:
-        """Return, once, how many seconds the attempt took to its first piece of text; None where there was none."""
+        """Return, once, the seconds from the start of the attempt to its first text; None without text."""
         first, self._first = self._first, None
         return first
 

@@ -1,4 +1,4 @@
-"""What the hooks of the loop may touch: live handles, built by the runtime, never stored."""
+"""Dependencies of the loop's hooks: live handles that the runtime builds, never stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.tools.spec import ToolContext, ToolSpec
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 
 Point: TypeAlias = Callable[..., Awaitable[Any]]
-"""A host's hook at one of the POINTS. What it returns replaces what it was given; None leaves it."""
+"""A host's hook at one of the POINTS. Its result replaces its argument; None keeps the argument."""
 
 POINTS = {
     "before_llm_request": "request",
@@ -30,12 +30,12 @@ POINTS = {
     "after_tool_execution": "result",
     "before_finalize": "output",
 }
-"""The five places inside the loop's states where a host's hooks may look and change.
+"""The five points inside the loop's states where a host's hooks may read and change values.
 
 `before_llm_request(run, request)` may return another Request, `after_llm_response(run, response)` a Response,
-`before_tool_execution(run, call)` another ToolCall or a ToolResult that stands for the call, so that it does not run,
-`after_tool_execution(run, result)` a ToolResult, `before_finalize(run, output)` any output. An error in any of them
-fails the run, another kind of value is one. To refuse a call and let the model read why, or to change what it reads:
+`before_tool_execution(run, call)` another ToolCall, or a ToolResult that replaces the call so that it does not run,
+`after_tool_execution(run, result)` a ToolResult, and `before_finalize(run, output)` any output. An error or a value
+of another type fails the run. To deny a call with a reason for the model, or to change a result:
 
     async def before_tool_execution(self, run, call):
         return ToolResult.denied(call, "not on Sundays") if call.name == "pay" else None
@@ -46,9 +46,10 @@ fails the run, another kind of value is one. To refuse a call and let the model 
 
 
 def split(bound: Hooks) -> tuple[Hooks, Mapping[str, tuple[Point, ...]]]:
-    """Part what was bound, with POINTS as points, into the machine's hooks and the hosts' points.
+    """Split the bound hooks into the machine's hooks and the host's hooks at POINTS.
 
-    `after_llm_response` is the name of both: the hook of the event takes (run), the point (run, response).
+    `after_llm_response` is a name of both: the hook of the event takes (run), the hook of the point takes (run,
+    response).
     """
     hooks: dict[str, tuple[Hook, ...]] = dict(bound.by_name)
     points: dict[str, tuple[Point, ...]] = {}
@@ -62,10 +63,10 @@ def split(bound: Hooks) -> tuple[Hooks, Mapping[str, tuple[Point, ...]]]:
 
 
 class ServiceHost(Protocol):
-    """Who runs the runs of any graph, and keeps to what was ordered about models and tools."""
+    """An engine that executes runs of any graph, and applies the operator commands about models and tools."""
 
     async def may_ask(self, run: Run[Any, Any], model: str, /) -> None:
-        """Return when a model may be asked, by its configured name."""
+        """Return when requests to a model are allowed, by its configured name."""
         ...
 
     async def before_tool_execution(self, run: Run[Any, Any], call: ToolCall, /) -> ToolResult | None:
@@ -74,11 +75,11 @@ class ServiceHost(Protocol):
 
 
 class ToolProvider(Protocol):
-    """The tools of an agent; `ToolSet` is one, `ReplayTools` another."""
+    """The tools of an agent, such as `ToolSet` or `ReplayTools`."""
 
     @property
     def offers(self) -> tuple[ToolSpec, ...]:
-        """What the model is told of."""
+        """The tools that are offered to the model."""
         ...
 
     def find(self, name: str) -> ToolSpec | None:
@@ -96,56 +97,56 @@ class ToolProvider(Protocol):
         after: Callable[[ToolResult], Awaitable[ToolResult | None]] | None = None,
         exact: bool = False,
     ) -> list[ToolResult]:
-        """Run the calls that have no result in `done` yet; fill it in place and return it, in call order.
+        """Run the calls that have no result in `done` yet; fill `done` in place and return it, in call order.
 
-        With `exact` arguments are in canonical form, and a call that its tool reads otherwise does not run.
+        With `exact` the arguments are in canonical form, and a call that its tool parses differently does not run.
         """
         ...
 
     async def take_back(
         self, call: ToolCall, position: int, context_for: Callable[[ToolCall, int], ToolContext]
     ) -> None:
-        """Undo a call that may have run, with its tool's `undo`. Raises what that raises."""
+        """Undo a call that may have run with its tool's `undo`. Raises the errors of `undo`."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class LoopDeps:
-    """Handles of an agent, shared by its runs but for those with an account."""
+    """Handles of an agent, shared by its runs, except runs with a budget account."""
 
     llm: LLM
     tools: ToolProvider
     retry: RetryPolicy
     clock: Clock
     model: str
-    """The configured model name, as labels and logs show it."""
+    """The configured model name, for labels and logs."""
     memory: Memory | None = None
     output: OutputSpec | None = None
     price: Price | None = None
     unpriced: set[tuple[str, float]] = field(default_factory=set)
-    """(model, max_cost) that the log has named: a price was wanted and nobody had one."""
+    """(model, max_cost) pairs whose unknown price was logged already."""
     points: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     host: Any = None
     """The host's own handles: `ToolContext.deps`."""
     account: BudgetAccount | None = None
-    """Of one run, which then has these handles to itself: it runs below another, or others run below it."""
+    """Account of one run, which then has its own copy of these handles because it has a parent or child runs."""
 
 
 LoopRun: TypeAlias = Run[LoopContext, LoopDeps]
 
 
 def ask_model(run: LoopRun, request: Request) -> Awaitable[Response]:
-    """Ask the model once. Where it ignores a cancellation it is abandoned."""
+    """Call the model once. If it ignores a cancellation, it is abandoned."""
     return host_call(run.deps.llm.complete(request), "model", run.deps.model)
 
 
 def open_account(
     run: LoopRun, lender: BudgetAccount | None = None, dormant: dict[str, Usage] | None = None
 ) -> BudgetAccount:
-    """Give a run an account, in handles of its own; what sleeps in one that it has stays, unless `dormant` is given.
+    """Give a run an account in its own handles; existing dormant usage is kept unless `dormant` is given.
 
-    The only place where the handles of a run are replaced.
+    Only this function replaces the handles of a run.
     """
     if dormant is None:
         dormant = run.deps.account.dormant if run.deps.account else {}
@@ -161,19 +162,19 @@ _GIVES: Mapping[str, tuple[type, ...]] = {
     "after_tool_execution": (ToolResult,),
     "before_finalize": (object,),
 }
-"""Point -> what its hooks may return beside None."""
+"""Point -> types that its hooks may return besides None."""
 
 
 async def through(run: LoopRun, point: str, value: Any) -> Any:
-    """Pass a value through the host's hooks at a point, each seeing what the one before made of it.
+    """Pass a value through the host's hooks at a point, each with the result of the previous one.
 
-    A result that stands for a call ends that: there is no call any more that the next hook could look at. Raises
-    RunError for a hook that returns something else than its point takes.
+    A result that replaces a call stops this, because no call is left for the next hook. Raises RunError for a hook
+    that returns a wrong type.
     """
     for hook in run.deps.points.get(point, ()):
         run.set_hook(point)
         changed = await hook(run, value)
-        if run.control.halted:  # somebody stopped the run meanwhile, the hook itself perhaps: go no further
+        if run.control.halted:  # the run was stopped meanwhile, perhaps by the hook itself: stop here
             await asyncio.sleep(0)
         if changed is None:
             continue

@@ -1,4 +1,4 @@
-"""`enter_<state>`: the work of each state of the LLM loop. Each returns the event that leaves its state."""
+"""`enter_<state>`: the work of each state of the LLM loop. Each hook returns the event that leaves its state."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from orchestrator_callbacks.llm_loop.deps import LoopRun, through
 
 
 async def enter_init(run: LoopRun) -> LoopEvent:
-    """Put what memory has to say before the conversation."""
+    """Insert messages of the memory before the conversation."""
     await memory.prepare(run)
     return LoopEvent.START_LOOP
 
 
 async def enter_await_llm(run: LoopRun) -> LoopEvent:
-    """Ask the model, with retries, and take its answer into the transcript."""
-    # Where no guard was asked on the way here, the whole budgets are: nothing is spent beyond them.
+    """Call the model, with retries, and add its answer to the transcript."""
+    # If no guard was evaluated on the way here, check the full budgets: nothing is spent beyond them.
     refusal = hard_refusal(run.ctx) if decided(run.ctx) is None else None
     if refusal is not None:
         run.ctx.verdict = refusal
@@ -34,19 +34,19 @@ async def enter_await_llm(run: LoopRun) -> LoopEvent:
 
 
 async def enter_evaluate_response(run: LoopRun) -> LoopEvent:
-    """Tell tool calls from a final answer."""
+    """Distinguish tool calls from a final answer."""
     response = run.ctx.response
     return LoopEvent.RESPONSE_WITH_TOOLS if response and response.tool_calls else LoopEvent.RESPONSE_NO_TOOL
 
 
 async def enter_process_tools(run: LoopRun) -> LoopEvent:
-    """Run the calls that are allowed, all at once within the caps; results keep the order of the calls."""
+    """Run the admitted calls concurrently within the caps; results keep the order of the calls."""
     await tool_work.run_calls(run)
     return LoopEvent.TOOLS_EXECUTED
 
 
 async def enter_update_budgets(run: LoopRun) -> LoopEvent:
-    """Count what the turn used and did, then ask every guard whether another may start."""
+    """Account for the turn, then evaluate every guard for another turn."""
     ctx = run.ctx
     asked = verdicts(ctx, turn_accounting.account(run))
     if ctx.verdict is not None:
@@ -60,7 +60,7 @@ async def enter_update_budgets(run: LoopRun) -> LoopEvent:
 
 
 async def enter_handle_completion(run: LoopRun) -> LoopEvent:
-    """Accept the final answer, or ask for a better one while retries are left."""
+    """Accept the final answer, or request a better one while retries are left."""
     turn_accounting.note_time(run)
     issue = answer.read(run)
     if issue is None:
@@ -70,6 +70,6 @@ async def enter_handle_completion(run: LoopRun) -> LoopEvent:
 
 
 async def enter_finalize(run: LoopRun) -> None:
-    """Let the host see the output, then keep the exchange in memory. A failing store costs no output."""
+    """Pass the output to the host's hooks, then store the exchange in memory. A failing store keeps the output."""
     run.ctx.output = await through(run, "before_finalize", run.ctx.output)
     await memory.store(run)

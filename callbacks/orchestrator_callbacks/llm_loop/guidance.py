@@ -1,4 +1,4 @@
-"""Tool guidance: the model is reminded of what failed and of calls that worked. Shown, never stored."""
+"""Tool guidance: reminds the model of failed and of successful calls. Part of the request, never stored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHOWN = 240
 
 
 def guidance(ctx: LoopContext) -> Iterator[Message]:
-    """Yield at most one message: the last failed calls, then as many that worked, newest last (seed 003: three)."""
+    """Yield at most one message: the last failed calls, then as many successful ones, newest last."""
     failed: list[str] = []
     worked: list[str] = []
     most = ctx.limits.guidance
@@ -32,7 +32,7 @@ def guidance(ctx: LoopContext) -> Iterator[Message]:
 
 
 def _arguments(ctx: LoopContext) -> list[str | None]:
-    """Return for each message since the beginning the call it answers, by position; None for other messages."""
+    """Return for each message since the start the call that it answers, by position; None for other messages."""
     texts: list[str | None] = []
     pending: list[str] = []
     for message in ctx.messages[ctx.base :]:

@@ -1,4 +1,4 @@
-"""Questions about calls, and the answers of people: bound to exactly what was asked, each counted once."""
+"""Questions about calls and the answers of people: each answer is bound to its question and counted once."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ EXPIRED = "nobody approved this call in time"
 
 
 async def await_answers(run: LoopRun) -> None:
-    """Return once a question was answered or has expired: approved calls have no result then, the others have.
+    """Return when a question was answered or has expired. Approved calls have no result then, the others have one.
 
-    Raises RejectRequested when a person ended the run instead.
+    Raises RejectRequested if a person ended the run instead.
     """
     ledger = run.ctx.ledger
     before = len(ledger.asked)
@@ -41,7 +41,7 @@ async def await_answers(run: LoopRun) -> None:
 
 
 async def _wait(run: LoopRun) -> None:
-    """Park until somebody answers, or the first question expires."""
+    """Park until an answer arrives or the first question expires."""
     asked = questions(run)
     clock = run.deps.clock
     ends = min((question.expires_at for question in asked if question.expires_at), default=0.0)
@@ -68,7 +68,7 @@ def _expire(run: LoopRun) -> bool:
 
 
 def _take(run: LoopRun, signal: Signal) -> None:
-    """Carry out one answer; one that does not count is journalled with the reason and changes nothing."""
+    """Apply one answer. An invalid answer is journalled with the reason and changes nothing."""
     answer = signal.payload
     if not answer:
         return  # an alarm: a question expired
@@ -88,17 +88,17 @@ def _take(run: LoopRun, signal: Signal) -> None:
 
 
 def questions(run: LoopRun) -> list[Question]:
-    """Return what a person is asked about a run, in the order of the calls."""
+    """Return the open questions of a run, in the order of the calls."""
     return [question for _, question in sorted(run.ctx.ledger.asked.items())]
 
 
 def judged(run: LoopRun, answer: Mapping[str, Any]) -> Question | Refusal:
-    """Return the question that an answer is about, or why it does not count."""
+    """Return the question of an answer, or the reason why the answer is invalid."""
     return judge_answer(questions(run), run.ctx.ledger.decided, answer, now=run.deps.clock.time())
 
 
 def apply_answer(run: LoopRun, position: int, answer: Mapping[str, Any], why: str) -> None:
-    """Let an answered call run, or give it the result that a person decided on."""
+    """Prepare an answered call to run, or give it the result that the person decided."""
     ctx = run.ctx
     call = asked_call(ctx, position)
     match answer["decision"]:

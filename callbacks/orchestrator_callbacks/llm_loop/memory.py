@@ -1,4 +1,4 @@
-"""The memory port: what is put before a conversation and what is kept of it. Every call has a deadline."""
+"""The memory port: messages before a conversation, and their storage after it. Every call has a deadline."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from orchestrator_callbacks.llm_loop.deps import LoopRun
 T = TypeVar("T")
 
 _SYSTEM_CLOCK = SystemClock()
-"""A fake clock that stands still must not make a memory wait for ever."""
+"""The real clock: a fake clock that stands still must not make a memory wait for ever."""
 _EPISODE_CHARS = 2048
 _EPISODE_CALLS = 4
 
 
 async def prepare(run: LoopRun) -> None:
-    """Put what memory knows after the leading system messages and before the rest. An error fails the run."""
+    """Insert the memory's messages after the leading system messages. An error fails the run."""
     ctx, memory = run.ctx, run.deps.memory
     if memory is None:
         return
@@ -32,14 +32,14 @@ async def prepare(run: LoopRun) -> None:
         ctx.fault = "memory_error"
         raise
     place = next((i for i, message in enumerate(ctx.messages) if message.role != "system"), len(ctx.messages))
-    # A new list: what stood in the old one is with the journal, which is told only of what came at its end.
+    # A new list: the journal has the old one and is told only of messages appended to it.
     ctx.messages = [*ctx.messages[:place], *known, *ctx.messages[place:]]
     ctx.base += len(known)
     ctx.recalled = (place, place + len(known))
 
 
 async def store(run: LoopRun) -> None:
-    """Keep the last exchange. A store that fails leaves the output and marks the run as degraded (P12)."""
+    """Store the last exchange. A failing store keeps the output and marks the run as degraded."""
     ctx, memory = run.ctx, run.deps.memory
     if memory is None or ctx.remembered:
         return
@@ -51,31 +51,31 @@ async def store(run: LoopRun) -> None:
 
 
 def conversation(ctx: LoopContext) -> list[Message]:
-    """Return what was said, without what memory put in: each run of a conversation asks memory anew."""
+    """Return the conversation without the memory's messages: each run of a conversation asks memory again."""
     start, end = ctx.recalled
     return [*ctx.messages[:start], *ctx.messages[end:]]
 
 
 async def keep_summary(run: LoopRun, summary: Message) -> bool:
-    """Keep a compaction's summary; False when memory could not."""
+    """Store a compaction's summary; return False if memory could not."""
     memory = run.deps.memory
     return memory is None or await _kept(run, memory.compact(key(run), summary))
 
 
 async def store_failure(run: LoopRun) -> None:
-    """Keep a failure episode. Nothing can go wrong here that would hide the failure itself."""
+    """Store a failure episode. An error of the store is ignored, so that it does not hide the failure itself."""
     memory = run.deps.memory
     if memory is not None:
         await _kept(run, memory.store_failure(key(run), _episode(run)))
 
 
 def key(run: LoopRun) -> str:
-    """Return the key under which memory files this run: its conversation, else the run itself."""
+    """Return the memory key of a run: its conversation, else the run itself."""
     return run.ctx.conversation_id or run.run_id
 
 
 async def _within(ctx: LoopContext, asked: Awaitable[T]) -> T:
-    """Return what a call of the memory gives. Raises TimeoutError after `memory_seconds`."""
+    """Return the result of a memory call. Raises TimeoutError after `memory_seconds`."""
     call = host_call(asked, "memory", "memory")
     if not ctx.limits.memory_seconds:
         return await call
@@ -88,7 +88,7 @@ async def _within(ctx: LoopContext, asked: Awaitable[T]) -> T:
 async def _kept(run: LoopRun, storing: Awaitable[None]) -> bool:
     try:
         await _within(run.ctx, storing)
-    except Exception:  # noqa: BLE001  whatever a host's store raises: the run's own end stands
+    except Exception:  # noqa: BLE001 - errors of a host's store do not change the end of the run
         run.emit(OperationAttempt(run.graph.name, run.run_id, "memory", 1, "exhausted", "other"))
         return False
     return True

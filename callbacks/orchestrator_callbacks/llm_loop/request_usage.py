@@ -1,8 +1,8 @@
-"""What requests to a model cost: after the answer, and at most before it, in micro-units (`orchestrator_guards.money`).
+"""Cost of model requests: the actual cost after an answer, and the maximum before it, in micro-units.
 
-The most that a request can cost is known where its output is bounded (`max_tokens` or a synonym among the parameters,
-else `max_output_tokens` of the model), its input is text, and the price of the model is known. Of the input it counts
-what the last answer reported, and a token for each byte of text since: no tokenizer makes more tokens than bytes.
+The maximum cost of a request is known if its output is bounded (`max_tokens` or a synonym among the parameters, else
+`max_output_tokens` of the model), its input is text, and the price of the model is known. The input counts the tokens
+that the last answer reported, and one token per byte of text since: no tokenizer makes more tokens than bytes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from orchestrator_guards import Verdict, cost_unknown, request_cost, reserve
 from orchestrator_guards.money import cost_micros
 
 _UNKNOWN_OUTPUT = 4096
-"""Tokens of a lost answer, where nothing else is known."""
+"""Tokens of a lost answer without any other estimate."""
 
 
 class Pricing(NamedTuple):
-    """What is known of the cost of one model."""
+    """Information about the cost of one model."""
 
     price: Price | None
     llm: LLM
@@ -44,7 +44,7 @@ class Pricing(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Return whether the cost of answers can be known: by the provider, or by a price of each of the models."""
+        """Return whether answers have a known cost: from the provider, or from a price of each of the models."""
         if getattr(self.llm, "reports_cost", False):
             return True
         one = Usage(1, 1)
@@ -52,7 +52,7 @@ class Pricing(NamedTuple):
 
     @property
     def most_output(self) -> int:
-        """The most tokens that an answer has where the request does not say it; 0 where that is unknown."""
+        """Maximum tokens of an answer if the request does not limit them; 0 if unknown."""
         return int(getattr(self.llm, "max_output_tokens", 0) or 0)
 
     @property
@@ -60,10 +60,11 @@ class Pricing(NamedTuple):
         return tuple(getattr(self.llm, "models", None) or (self.model,))
 
     def cost(self, usage: Usage, model: str | None) -> int | None:
-        """Return what the provider says that an answer costs, else its price; None where neither is known.
+        """Return the cost that the provider reports for an answer, else its price; None if both are unknown.
 
-        The price is looked up by the name in the answer, then by the configured one, which a host's own table may have.
-        Where there are several models behind one name, that would be the price of another.
+        The price is looked up by the name in the answer, then by the configured name, which a host's own table may
+        have. The second lookup is skipped if the name stands for several models, because it could give the price of
+        another one.
         """
         if usage.cost_micros is not None:
             return usage.cost_micros
@@ -73,14 +74,14 @@ class Pricing(NamedTuple):
         return cost
 
     def most(self, request: Request, known: int = 0, start: int = 0) -> int | None:
-        """Return the most that a request can cost, whichever model answers; None where that is unknown.
+        """Return the maximum cost of a request, whichever model answers; None if it is unknown.
 
         `known` is an upper bound of the input tokens of the first `start` messages and of the tools.
         """
         output = output_limit(request.params) or self.most_output
         if not output or not _UNBOUNDED.isdisjoint(request.params):
             return None
-        several = getattr(self.llm, "models", None)  # each has a tokenizer of its own
+        several = getattr(self.llm, "models", None)  # each model has its own tokenizer
         read = input_most(request) if several else input_most(request, known, start)
         if read is None:
             return None
@@ -99,7 +100,7 @@ class Pricing(NamedTuple):
         if cost is None:
             return None
         if not isinstance(cost, int | float) or not is_amount(cost):
-            raise ConfigError(f"the price of {self.model!r} came out as {cost!r}; {_MONEY}")
+            raise ConfigError(f"the price of {self.model!r} is {cost!r}; {_MONEY}")
         return cost_micros(cost)
 
 
@@ -115,12 +116,12 @@ class _Limits(Protocol):
 
 
 def requires_price(limits: _Limits) -> bool:
-    """Return whether a limit on cost ends a run when the cost of an answer is unknown."""
+    """Return whether a cost limit ends a run when the cost of an answer is unknown."""
     return bool(limits.max_cost) and limits.on_unknown_cost == "stop"
 
 
 def refuse_unpriced(limits: _Limits, models: Iterable[Pricing]) -> None:
-    """Raise ConfigError where `limits` bound the cost and the price of a model is unknown."""
+    """Raise ConfigError if `limits` bound the cost and the price of a model is unknown."""
     if not requires_price(limits):
         return
     for one in models:
@@ -133,32 +134,32 @@ def refuse_unpriced(limits: _Limits, models: Iterable[Pricing]) -> None:
 
 
 def pricing(run: LoopRun) -> Pricing:
-    """Return what is known of the cost of a run's model."""
+    """Return the cost information about a run's model."""
     deps = run.deps
     return Pricing(deps.price, deps.llm, deps.model)
 
 
-def limits_above(run: LoopRun) -> Iterable[Any]:
-    """Yield the limits that the cost of a run counts for: its own, and those of the runs above it."""
-    yield run.ctx.limits
-    if run.deps.account is not None:
-        for account in run.deps.account.above:
-            yield account.run.ctx.limits
+def _stops_unpriced(run: LoopRun) -> bool:
+    """Return whether a limit on cost ends a run when the cost of an answer is unknown: its own, or one above it."""
+    account = run.deps.account
+    return requires_price(run.ctx.limits) or (
+        account is not None and any(requires_price(one.run.ctx.limits) for one in account.above)
+    )
 
 
 def most(run: LoopRun, request: Request) -> int | None:
-    """Return the most that the next request of a run can cost; None where that is unknown."""
+    """Return the maximum cost of the next request of a run; None if it is unknown."""
     known, start = _reported(run.ctx, request)
     return pricing(run).most(request, known, start)
 
 
 def refusal(run: LoopRun, request: Request) -> Verdict | None:
-    """Return why the limits on cost do not allow a request, or None. What the runs above lend is not looked at here."""
+    """Return the refusal of a request by the run's cost limits, or None. Shared budgets are not checked here."""
     ctx = run.ctx
     limits = ctx.limits
     if not limits.max_cost and run.deps.account is None:
         return None
-    if any(map(requires_price, limits_above(run))) and not (asked := pricing(run)).known:
+    if _stops_unpriced(run) and not (asked := pricing(run)).known:
         return cost_unknown(1, model=asked.model)
     if not limits.max_cost or (cost := most(run, request)) is None:
         return None
@@ -168,7 +169,7 @@ def refusal(run: LoopRun, request: Request) -> Verdict | None:
 
 
 def _reported(ctx: LoopContext, request: Request) -> tuple[int, int]:
-    """Return the tokens that the last answer reported, and of how many messages they are; (0, 0) if unknown."""
+    """Return the tokens that the last answer reported and the number of messages that they cover; (0, 0) if unknown."""
     messages = request.messages
     if not ctx.context.tokens or not isinstance(messages, Transcript) or not messages.views(ctx.messages):
         return 0, 0
@@ -182,11 +183,11 @@ def _answered(ctx: LoopContext) -> int:
 
 
 def lost(run: LoopRun) -> Usage:
-    """Return what an answer that has not come is charged with, marked as an estimate.
+    """Return the charge for a lost answer, marked as an estimate.
 
-    Its input is what the last answer reported, and a token for every two bytes said since; before the first answer,
-    and after a compaction, the tools count too, and everything said. Its output is `max_tokens` of the request, else as
-    much as the largest answer of the run so far, else the most that the model answers, else 4,096 tokens.
+    Its input is what the last answer reported, plus a token for every two bytes since. Before the first answer, and
+    after a compaction, the tools and all messages are counted. Its output is `max_tokens` of the request, else the
+    largest answer of the run so far, else the model's maximum, else 4,096 tokens.
     """
     ctx, asked = run.ctx, pricing(run)
     known = _answered(ctx) if ctx.context.tokens else 0
@@ -199,24 +200,22 @@ def lost(run: LoopRun) -> Usage:
 
 
 def lost_output(params: Any, largest: int, asked: Pricing) -> int:
-    """Return the tokens of an answer that was lost: the request's limit, the largest so far, or the model's maximum."""
+    """Return the tokens of a lost answer: the request's limit, the largest so far, or the model's maximum."""
     return output_limit(params) or largest or asked.most_output or _UNKNOWN_OUTPUT
 
 
 def estimated(usage: Usage, asked: Pricing, largest: int) -> Usage:
-    """Return a usage that was not reported, as an estimate. Its cost is its price, else that of the dearest answer."""
+    """Return an unreported usage as an estimate. Its cost is its price, else that of the most expensive answer."""
     cost = asked.cost(usage, None)
     return replace(usage, cost_micros=cost if cost is not None else largest or None).as_estimate()
 
 
 def uncountable(usage: object) -> str | None:
-    """Say why an answer's usage is none: no budget could be held with it, and no journal would keep it."""
+    """Return why an answer's usage is invalid for budgets and journals, or None."""
     if not isinstance(usage, Usage):
         return f"usage of type {type(usage).__name__}, not a Usage"
-    counts = _counts(usage)
-    if {*map(type, counts)} != {int} or min(counts) < 0 or max(counts) >= _ENDLESS:
-        fault = next(filter(None, map(_count_fault, _COUNTS, counts)), None)
-        if fault is not None:
+    for name, count in zip(_COUNTS, _counts(usage), strict=True):
+        if (type(count) is not int or not 0 <= count < _ENDLESS) and (fault := _count_fault(name, count)):
             return fault
     cost: object = usage.cost_micros
     if cost is None or (isinstance(cost, int) and is_amount(cost)):
@@ -228,42 +227,43 @@ def _count_fault(name: str, count: object) -> str | None:
     if not isinstance(count, int) or isinstance(count, bool):
         return f"usage with {name} {str(count)[:40]!r}; it must be a whole number, 0 or more"
     if not 0 <= count < _ENDLESS:
-        return f"usage with {name} {'below 0' if count < 0 else 'beyond all counting'}"
+        return f"usage with {name} {'below 0' if count < 0 else 'of 2**53 or more'}"
     return None
 
 
 _COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
 _counts: Callable[[Usage], tuple[int, ...]] = attrgetter(*_COUNTS)
 _ENDLESS = 2**53
-"""A number of tokens that nobody ever used; sums of those below it are kept by every journal."""
+"""A number of tokens that is never reached; every journal can store sums of smaller ones."""
 _MONEY = "it must be None or a number, 0 or more"
 
 
 def priced(run: LoopRun, response: Response) -> Usage:
-    """Return the usage of an answer with what it costs."""
+    """Return the usage of an answer with its cost."""
     if run.deps.price is None:
         return response.usage
     return with_cost(pricing(run), response)
 
 
 def with_cost(asked: Pricing, response: Response) -> Usage:
-    """Return the usage of an answer of a model with its cost."""
+    """Return the usage of an answer with its cost, for one model."""
     usage = response.usage
     cost = asked.cost(usage, response.model)
     return usage if cost == usage.cost_micros else replace(usage, cost_micros=cost)
 
 
 def unpriced(run: LoopRun, response: Response) -> Verdict | None:
-    """Log that the cost of an answer is unknown; return the verdict that ends the run where a limit bounds the cost."""
+    """Log that the cost of an answer is unknown; return the verdict that ends the run if a limit bounds the cost."""
     note_unpriced(run, response)
-    stops = any(map(requires_price, limits_above(run)))
-    return cost_unknown(1, model=(response.model or run.deps.model)[:_LONGEST]) if stops else None
+    if not _stops_unpriced(run):
+        return None
+    return cost_unknown(1, model=(response.model or run.deps.model)[:_LONGEST])
 
 
 def note_unpriced(run: LoopRun, response: Response) -> None:
-    """Log that an answer has no known cost, where somebody wants to know it: the agent has prices, or a `max_cost`.
+    """Log that the cost of an answer is unknown, if the agent has prices or a `max_cost`.
 
-    Once for each model and limit; `limit` is the `max_cost` that does not count this answer, or 0.
+    Logged once for each model and limit; `limit` is the `max_cost` that does not count this answer, or 0.
     """
     deps, limit = run.deps, run.ctx.limits.max_cost
     if deps.price is None and not limit:
@@ -283,4 +283,4 @@ def note_unpriced(run: LoopRun, response: Response) -> None:
 
 
 _LONGEST, _MOST = 120, 64
-"""Characters of a name that may come from outside; how many names are remembered, and so logged."""
+"""Maximum characters of a name from outside; maximum number of names that are remembered and logged."""

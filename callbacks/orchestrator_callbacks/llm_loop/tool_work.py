@@ -1,4 +1,4 @@
-"""The work of `process_tools`: run what may run, find out what a crash left open, wait for people."""
+"""The work of `process_tools`: run the admitted calls, resolve calls that a crash left open, wait for people."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def run_calls(run: LoopRun) -> None:
     """Answer every call of the response: refused ones at once, the others by their tools or by a person."""
     ctx = run.ctx
     calls = ctx.response.tool_calls if ctx.response else ()
-    if len(ctx.results) != len(calls):  # another graph came here by an event of its own
+    if len(ctx.results) != len(calls):  # another graph came here by its own event
         admit(run)
         await run.settle()
     try:
@@ -48,7 +48,7 @@ async def run_calls(run: LoopRun) -> None:
 
 
 def close_ledger(run: LoopRun) -> None:
-    """Note a result for each call that has none: the run was stopped, so nothing is open any more."""
+    """Record a result for each call that has none: the run was stopped, so no call stays open."""
     ctx = run.ctx
     ctx.ledger.asked.clear()
     for position, result in enumerate(ctx.results):
@@ -70,14 +70,15 @@ async def _execute(run: LoopRun) -> None:
         changed = await through(run, "after_tool_execution", result) if hooked else result
         note_result(run, changed)
         if ctx.ledger.started[result.position] != "pure" and not all(ctx.results):
-            await run.settle()  # the others may take long; the last one goes with the transition
+            await run.settle()  # the others may take long; the last result is written with the transition
         return changed if changed is not result else None
 
     async def before(call: ToolCall) -> ToolCall | ToolResult | None:
-        hooked = "before_tool_execution" in deps.points  # an engine may put a hook there while a call waits
+        hooked = "before_tool_execution" in deps.points  # an engine may add a hook there while a call waits
         chosen = await _chosen(run, calls, call) if hooked else None
-        if not isinstance(chosen, ToolResult) and run.control.services is not None:
-            await run.control.services.confirm_lease(run)  # the effect comes next
+        services = run.control.services
+        if not isinstance(chosen, ToolResult) and services is not None and services.doubts_lease(run):
+            await services.confirm_lease(run)  # the effect comes next
         return chosen
 
     await deps.tools.execute_all(
@@ -92,7 +93,7 @@ async def _execute(run: LoopRun) -> None:
 
 
 async def _chosen(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> ToolCall | ToolResult | None:
-    """Ask the host's hooks about a call; return what stands for it, None for itself."""
+    """Pass a call to the host's hooks; return its replacement, None for no change."""
     changed: ToolCall | ToolResult = await through(run, "before_tool_execution", call)
     if isinstance(changed, ToolResult) or changed == call:
         return changed
@@ -100,7 +101,7 @@ async def _chosen(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> To
 
 
 def _started(run: LoopRun) -> list[ToolCall]:
-    """Return the calls of the turn as they are to run; those without a result count as started."""
+    """Return the calls of the turn as they will run; calls without a result count as started."""
     ctx = run.ctx
     calls: list[ToolCall] = []
     for position, result in enumerate(ctx.results):
@@ -112,7 +113,7 @@ def _started(run: LoopRun) -> list[ToolCall]:
 
 
 async def _ask_about_abandoned(run: LoopRun, position: int) -> ToolResult | None:
-    """Ask about an abandoned call and return its provisional result. It may still be running: nothing is undone."""
+    """Ask about an abandoned call and return its provisional result. It may still be running, so nothing is undone."""
     put_question(run, position, "unknown_effect")
     await run.settle()
     provisional: ToolResult | None = run.ctx.results[position]
@@ -120,7 +121,7 @@ async def _ask_about_abandoned(run: LoopRun, position: int) -> ToolResult | None
 
 
 async def _recover(run: LoopRun) -> None:
-    """Deal with calls that may have begun and have no result. What counts is the effect declared when each began."""
+    """Resolve calls that may have started and have no result, by the effect declared when each was announced."""
     ctx, ledger = run.ctx, run.ctx.ledger
     for position, question in sorted(ledger.asked.items()):
         renew_question(run, position, question)
@@ -133,14 +134,14 @@ async def _recover(run: LoopRun) -> None:
             case "ask":
                 _ask_about(run, position, "unknown_effect")
             case "again":
-                readmit(run, position)  # with the same key, as one that has not begun
+                readmit(run, position)  # with the same key, like a call that has not started
     if ledger.started:
         ledger.started.clear()
-        await run.settle()  # what is announced anew is durable before it runs
+        await run.settle()  # new announcements are durable before the calls run
 
 
 def _ask_about(run: LoopRun, position: int, why: str) -> None:
-    """Ask about an interrupted call, in the form in which it would run again if it still can."""
+    """Ask about an interrupted call, in the form in which it would run again if that is still possible."""
     form = canonical_form(run, asked_call(run.ctx, position), position)
     if isinstance(form, ToolCall):
         set_form(run.ctx, position, form)
@@ -148,9 +149,9 @@ def _ask_about(run: LoopRun, position: int, why: str) -> None:
 
 
 def after_crash(effect: str) -> Literal["again", "undo", "ask"]:
-    """Return what becomes of a call that may have begun and has no result.
+    """Return the handling of a call that may have started and has no result.
 
-    It runs again with the same key, is taken back first, or is for a person to look at.
+    It runs again with the same key ("again"), is undone first ("undo"), or a person decides ("ask").
     """
     match effect:
         case "pure" | "idempotent":
@@ -166,7 +167,7 @@ async def _take_back(run: LoopRun, position: int) -> None:
     call = asked_call(ctx, position)
     try:
         await run.deps.tools.take_back(call, position, lambda _, at: context(run, at))
-    except Exception:  # noqa: BLE001 - whatever it is: a person has to look
+    except Exception:  # noqa: BLE001 - for any error a person has to decide
         _tell_rollback(run, "failed")
         _ask_about(run, position, "undo_failed")
         return
@@ -182,13 +183,13 @@ def _tell_rollback(run: LoopRun, outcome: str) -> None:
 
 
 def context(run: LoopRun, position: int) -> ToolContext:
-    """Return what a tool may know of its call. The key is the same for every try of the call, also after a crash."""
+    """Return the context of a call for its tool. The key is the same for every attempt, also after a crash."""
     key = f"{run.run_id}:{key_of(run.ctx, position)}"
     return ToolContext(run.run_id, key, run.deps.host, run.expires_at, clock=run.deps.clock)
 
 
 def _report(run: LoopRun) -> None:
-    """Tell observers of each call once, in the order of the calls."""
+    """Publish each call to observers once, in the order of the calls."""
     ctx = run.ctx
     if len(ctx.ledger.told) == len(ctx.results):
         return

@@ -1,4 +1,4 @@
-"""One question to the model: what it is shown, how it is asked, what its answer adds to the run."""
+"""One model request: its content, its attempts, and the effect of its answer on the run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WRAP_UP = (
 
 
 def compose(run: LoopRun) -> Request:
-    """Return the next request. Warnings, guidance and the wrap-up notice are shown but never become history."""
+    """Return the next request. Warnings, guidance and the wrap-up notice are part of it but not of the history."""
     ctx, deps = run.ctx, run.deps
     return Request(
         Transcript(ctx.messages, _notices(ctx)),
@@ -60,12 +60,12 @@ def _notices(ctx: LoopContext) -> tuple[Message, ...]:
 
 
 async def next_request(run: LoopRun) -> Request:
-    """Return the next request, as the host's hooks leave it. Where it can cost too much, the run wraps up with it.
+    """Return the next request after the host's hooks. A request that can cost too much becomes the wrap-up request.
 
-    Raises LimitReached where the limit on cost allows not even that, and where no price can be known.
+    Raises LimitReached if the cost limit does not allow that one either, or if no price can be known.
     """
     ctx = run.ctx
-    for _ in range(2):  # the second is the wrap-up turn, which may use what was kept back for it
+    for _ in range(2):  # the second request is the wrap-up turn, which may use its reserved share
         request = compose(run)
         if "before_llm_request" in run.deps.points:
             request = await through(run, "before_llm_request", request)
@@ -79,17 +79,17 @@ async def next_request(run: LoopRun) -> Request:
 
 
 def ask(run: LoopRun, request: Request) -> Coroutine[Any, Any, Response]:
-    """Ask the model, trying again as the policy allows. Every try is a fact; the last error is raised itself.
+    """Call the model with the retries of the policy. Every attempt is published; the last error is raised itself.
 
-    Raises LimitReached from it when the policy would have gone on but the run has no retries left, and where the
-    runs above this one have nothing left to lend it.
+    Raises LimitReached from that error if the policy would retry but the run has no retries left, and if the runs
+    above have no budget left.
     """
     account = run.deps.account
     return _tried(run, request) if account is None else _within(account, run, request)
 
 
 async def _within(account: BudgetAccount, run: LoopRun, request: Request) -> Response:
-    """Ask the model for what the runs above have left. An answer that is not waited for counts as if it had come."""
+    """Call the model within the budget of the runs above. An abandoned answer is charged like a received one."""
     charge, used = lost(run), NO_USAGE
     need = replace(charge, cost_micros=request_usage.most(run, request))
     try:
@@ -101,7 +101,7 @@ async def _within(account: BudgetAccount, run: LoopRun, request: Request) -> Res
         response = await _tried(run, request)
         used = priced(run, response)
     except asyncio.CancelledError:
-        if run.interruption is not None:  # it will not be resumed here, where this would be charged
+        if run.interruption is not None:  # this process will not resume it and charge it there
             used = charge
             run.ctx.spent.usage = run.ctx.spent.usage + charge
         raise
@@ -128,11 +128,11 @@ async def _tried(run: LoopRun, request: Request) -> Response:
     try:
         response: object = await policy.call(complete, request, on_attempt=tried, clock=deps.clock)
     except asyncio.CancelledError:
-        # Cut off by a limit: the model hung, and nobody called it off.
+        # Interrupted by a limit: the model hung, and the run was not cancelled.
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)
         seconds = deps.clock.monotonic() - started
         _report_call(run, "timeout" if cut else "cancelled", seconds, deltas, route)
-        if run.interruption is not None and deps.account is None:  # nobody will resume it here and be charged
+        if run.interruption is not None and deps.account is None:  # it is not resumed and charged here
             ctx.spent.usage = ctx.spent.usage + lost(run)
         raise
     except Exception as error:
@@ -151,12 +151,12 @@ async def _tried(run: LoopRun, request: Request) -> Response:
 
 
 def _routed(request: Request, route: Route) -> Request:
-    """Return the request with a route; one that a host's hook made has none."""
+    """Return the request with a route; a request of a host's hook has none."""
     return request if request.route is route else replace(request, route=route)
 
 
 def malformed(response: object) -> str | None:
-    """Say what is wrong with what a model gave, so that the model's adapter is blamed and nothing behind it."""
+    """Return the fault in a model's result, so that the error names the model's adapter; None if it is valid."""
     if not isinstance(response, Response):
         return f"a {type(response).__name__}, not a Response"
     usage: object = response.usage
@@ -164,10 +164,10 @@ def malformed(response: object) -> str | None:
     if (fault := _unreadable(response) or uncountable(usage)) is not None:
         return fault
     if not isinstance(calls, tuple):
-        return "tool_calls that are no tuple of ToolCall"
+        return "tool_calls that are not a tuple of ToolCall"
     for call in calls:
         if not isinstance(call, ToolCall):
-            return "tool_calls that are no tuple of ToolCall"
+            return "tool_calls that are not a tuple of ToolCall"
         if not _is_text(call):
             return "a ToolCall whose id, name and arguments are not all text (arguments are JSON text)"
     return None
@@ -178,14 +178,14 @@ def _is_text(call: Any) -> bool:
 
 
 def _unreadable(response: Response) -> str | None:
-    """Say what is wrong with the texts of a response."""
+    """Return the fault in the texts of a response, or None."""
     content: object = response.content
     refusal: object = response.refusal
     if not isinstance(content, _CONTENT):
         return f"content of type {type(content).__name__}; it must be text, a list of parts, or None"
     if isinstance(content, list) and not all(isinstance(part, Mapping) for part in content):
         return "content whose parts are not all mappings, as OpenAI's are"
-    if not isinstance(refusal, str | None):
+    if refusal is not None and not isinstance(refusal, str):
         return f"a refusal of type {type(refusal).__name__}; it must be text or None"
     return None
 
@@ -194,7 +194,7 @@ _CONTENT = (str, list, type(None))
 
 
 def _policy(ctx: LoopContext, policy: RetryPolicy) -> RetryPolicy:
-    """Return the policy with no more tries than the run's own budget of retries has left."""
+    """Return the policy with at most the retries that the run's own budget has left."""
     if not ctx.limits.max_retries:
         return policy
     left = max(0, ctx.limits.max_retries - ctx.spent.retries)
@@ -241,7 +241,7 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
             len(response.tool_calls) if response else 0,
             first,
             context_used=_filled(run, usage) if response else None,
-            at=run.deps.clock.time() - seconds,  # told as soon as it is over
+            at=run.deps.clock.time() - seconds,  # published as soon as it is over
             queued=queued,
         )
     )
@@ -253,9 +253,9 @@ def _filled(run: LoopRun, usage: Usage) -> float | None:
 
 
 def take(run: LoopRun, response: Response) -> None:
-    """Add an answer to the transcript, the bill and the account of how full the context is.
+    """Add an answer to the transcript, the usage and the context size.
 
-    Raises LimitReached for an answer whose cost is unknown, where a limit bounds the cost.
+    Raises LimitReached for an answer of unknown cost if a limit bounds the cost.
     """
     ctx = run.ctx
     usage = priced(run, response)

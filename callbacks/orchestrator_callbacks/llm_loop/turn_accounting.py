@@ -1,17 +1,22 @@
-"""After a turn: what it did, whether it repeated itself, and whether the run may go on."""
+"""Accounting after a turn: its results, its repetitions, and the decision about another turn."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from orchestrator.machines.llm_loop.graph import restart_budgets, whole_budgets
-from orchestrator.machines.llm_loop.model import Completion, LoopContext, Progress, Success, TurnDecision
+from orchestrator.machines.llm_loop.model import (
+    Completion,
+    LoopContext,
+    Progress,
+    RepeatedSuccess,
+    TurnDecision,
+)
 from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider
 from orchestrator_guards import (
-    CallSeen,
     Escalation,
+    ObservedCall,
     Verdict,
     call_key,
     escalation,
@@ -30,19 +35,19 @@ REPEATING = "You are repeating yourself ({what}). Do something different, or giv
 
 
 def account(run: LoopRun) -> Verdict | None:
-    """Count errors and successes of each tool, take the turn's fingerprint, and arm what follows from a stall.
+    """Count errors and successes of each tool, add the turn's fingerprint, and prepare the reaction to a stall.
 
-    Return the verdict of the progress guard, if it is on.
+    Returns the verdict of the progress guard, if it is enabled.
     """
     ctx = run.ctx
     note_time(run)
-    seen: list[CallSeen] = []
+    seen: list[ObservedCall] = []
     for result in ctx.results:
         if result is None:
             continue
         call = _seen(run.deps.tools, result)
         seen.append(call)
-        if result.outcome != "denied":  # it did not run, so it is neither the tool's error nor its success
+        if result.outcome != "denied":  # it did not run, so it is neither an error nor a success of the tool
             _count(ctx.progress, call)
     if ctx.limits.max_no_progress or ctx.limits.max_restarts:
         return remember(ctx, seen)
@@ -50,21 +55,22 @@ def account(run: LoopRun) -> Verdict | None:
 
 
 def note_time(run: LoopRun) -> None:
-    """Take down how long the run has lasted when it entered the present state."""
-    if run.started_at is not None:
-        run.ctx.spent.seconds = run.entered_at - run.started_at
+    """Store the duration of the run at the entry of the current state."""
+    cursor = run.cursor
+    if cursor.started_at is not None:
+        run.ctx.spent.seconds = cursor.entered_at - cursor.started_at
 
 
-def _seen(tools: ToolProvider, result: ToolResult) -> CallSeen:
+def _seen(tools: ToolProvider, result: ToolResult) -> ObservedCall:
     spec = tools.find(result.call.name)
     failed = result.is_error or failed_result(
         result.content, declared_plain_text=bool(spec and spec.plain_text)
     )
     policy = spec.progress if spec else "strict"
-    return CallSeen(result.call.name, result.call.arguments, result.content, failed, policy)
+    return ObservedCall(result.call.name, result.call.arguments, result.content, failed, policy)
 
 
-def _count(seen: Progress, call: CallSeen) -> None:
+def _count(seen: Progress, call: ObservedCall) -> None:
     tool = tool_key(call.tool)
     streak = next_streak(seen.error_streaks.get(tool, 0), failed=call.failed)
     if streak:
@@ -74,23 +80,21 @@ def _count(seen: Progress, call: CallSeen) -> None:
     seen.error_streaks.pop(tool, None)
     key, before = call_key(call.tool, call.arguments), seen.successes.get(tool)
     same = before is not None and before.call == key and before.result == call.result
-    seen.successes[tool] = Success(key, call.result, before.times + 1 if same and before else 1)
+    seen.successes[tool] = RepeatedSuccess(key, call.result, before.times + 1 if same and before else 1)
 
 
-def remember(ctx: LoopContext, seen: list[CallSeen], text: str = "") -> Verdict | None:
-    """Add a turn to the window; warn the model, or block the next repetition, as the guard's escalation says.
+def remember(ctx: LoopContext, seen: list[ObservedCall], text: str = "") -> Verdict | None:
+    """Add a turn to the window; warn the model, or block the next repetition, as the guard's escalation requires.
 
-    Return the verdict of the progress guard, if it is on.
+    Returns the verdict of the progress guard, if it is enabled.
     """
     state, limits = ctx.progress, ctx.limits
     turn = fingerprint(seen, text)
     if state.expected is not None and turn.calls == state.expected.calls:
-        # It was blocked, so it has no result of its own, and counts as the repeat it was.
+        # It was blocked and has no result of its own; it counts as the repetition.
         turn = state.expected
     size = window_size(limits.max_no_progress or limits.restart_stall_threshold)
-    if ctx.turns.maxlen != size:
-        ctx.turns = deque(ctx.turns, maxlen=size)
-    ctx.turns.append(turn)
+    ctx.turns = (*ctx.turns[1 - size :], turn)
     state.expected, state.warning = None, ""
     if limits.max_no_progress:
         return _escalate(ctx, limits.max_no_progress)
@@ -112,7 +116,7 @@ def _escalate(ctx: LoopContext, limit: int) -> Verdict:
 
 
 def decide(ctx: LoopContext, asked: Sequence[Verdict]) -> Verdict:
-    """Return the first refusal; without one the last verdict, kept as the decision that the edge's guard reads."""
+    """Return the first refusal, else the last verdict, which is stored as the decision for the edge's guard."""
     refusal = first_refusal(asked)
     if refusal is None:
         _keep(ctx, asked[-1])
@@ -125,7 +129,7 @@ def _keep(ctx: LoopContext, verdict: Verdict, *, restart: bool = False) -> None:
 
 
 def may_start_over(ctx: LoopContext, asked: Iterable[Verdict]) -> bool:
-    """Tell whether to restart: the run is stuck, a restart is left, no other guard refuses a turn."""
+    """Return whether to restart: the run is stuck, a restart is left, and no other guard refuses a turn."""
     if ctx.wrapping_up or not is_stuck(ctx):
         return False
     if not all(verdict.ok or verdict.guard == "no_progress" for verdict in asked):
@@ -136,19 +140,19 @@ def may_start_over(ctx: LoopContext, asked: Iterable[Verdict]) -> bool:
 
 
 def is_stuck(ctx: LoopContext) -> bool:
-    """Tell whether the run repeats itself enough to start over; asked before the no-progress guard."""
+    """Return whether the run repeats itself enough for a restart; checked before the no-progress guard."""
     limits = ctx.limits
     if not limits.max_restarts or not limits.restart_stall_threshold or not ctx.turns:
         return False
     threshold = limits.restart_stall_threshold
     if limits.max_no_progress:
-        threshold = min(threshold, limits.max_no_progress)  # above it the guard would always come first
+        threshold = min(threshold, limits.max_no_progress)  # above it the guard would refuse first
     found = stall(ctx.turns, threshold)
     return found.repeats >= threshold * found.patience
 
 
 def may_go_on(ctx: LoopContext) -> bool:
-    """Tell whether another turn starts: a normal one, or the one kept back for wrapping up."""
+    """Return whether another turn starts: a normal one, or the reserved wrap-up turn."""
     if ctx.verdict is None:
         return True
     if not ctx.limits.wrap_up_turns or ctx.wrapping_up or not decide(ctx, whole_budgets(ctx)):
@@ -158,11 +162,11 @@ def may_go_on(ctx: LoopContext) -> bool:
 
 
 def start_over(ctx: LoopContext) -> None:
-    """Restart: the messages of the beginning, an empty progress account, a new count of completion retries."""
+    """Restart: restore the first messages, clear the progress state, and reset the count of completion retries."""
     ctx.spent.restarts += 1
     ctx.messages = ctx.messages[: ctx.base]
     ctx.response, ctx.results, ctx.verdict = None, [], None
     ctx.progress = Progress()
-    ctx.turns.clear()
+    ctx.turns = ()
     ctx.completion = Completion()
     ctx.context.warned, ctx.context.compacted_at, ctx.context.tokens = 0, ctx.iteration, 0

@@ -1,1 +1,1 @@
-"""The hooks of the pipeline, by kind, and what they share."""
+"""The hooks of the pipeline by kind, and their common helpers."""

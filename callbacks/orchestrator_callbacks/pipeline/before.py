@@ -1,7 +1,7 @@
-"""`before_<event>`: what is counted, and what the next stage is told, on the way to it.
+"""`before_<event>`: counters, and feedback for the next stage.
 
-Durable together with the transition, so a count can never differ from the history. They work on what the context has:
-whoever moves the machine without stages has the same counts and no feedback.
+The changes are durable together with the transition, so a counter always agrees with the history. They use only the
+context: code that drives the machine without stages gets the same counters and no feedback.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from orchestrator_callbacks.pipeline.deps import PipelineRun
 
 
 async def before_plan_ready(run: PipelineRun) -> None:
-    """Count an iteration: a plan was made. One that failed or ran out of budget is none."""
+    """Count an iteration: a plan was made. A plan that failed or exceeded the budget does not count."""
     run.ctx.iteration += 1
 
 
 async def before_plan_invalid(run: PipelineRun) -> None:
-    """Tell the planner what was found."""
+    """Add the issues as feedback for the planner."""
     ctx = run.ctx
     if ctx.validation is not None:
         _add(ctx, FeedbackKind.VALIDATION_FAILURE, feedback.of_validation(ctx.validation))
 
 
 async def before_soft_failure(run: PipelineRun) -> None:
-    """Count a refinement, and tell the implementer what the judge said."""
+    """Count a refinement, and add the judge's objections as feedback for the implementer."""
     run.ctx.refinements += 1
     _tell(run.ctx, FeedbackKind.JUDGE_SOFT_FAILURE)
 
 
 async def before_hard_failure(run: PipelineRun) -> None:
-    """Tell the planner what the judge said."""
+    """Add the judge's objections as feedback for the planner."""
     _tell(run.ctx, FeedbackKind.JUDGE_HARD_FAILURE)
 
 
 async def before_failure(run: PipelineRun) -> None:
-    """Keep the limit that was reached, if it was one."""
+    """Keep the refusal if a limit caused the failure."""
     run.ctx.verdict = ending.limit_of(run.error)
 
 

@@ -1,4 +1,4 @@
-"""What the hooks of the pipeline may touch: live handles, built by the runtime, never stored."""
+"""Dependencies of the pipeline's hooks: live handles that the runtime builds, never stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PipelineDeps:
     """Handles of a pipeline, shared by its runs."""
 
     ports: Mapping[OrchestrationState, Port]
-    """Working state -> who does its work."""
+    """Working state -> its port."""
     clock: Clock
     budget: BudgetManager | None = None
     host: Any = None

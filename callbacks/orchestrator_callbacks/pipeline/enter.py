@@ -1,4 +1,4 @@
-"""`enter_<state>`: the work of each stage of the pipeline. Each returns the event that leaves its state."""
+"""`enter_<state>`: the work of each stage of the pipeline. Each hook returns the event that leaves its state."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from orchestrator_guards import Fix
 
 
 async def enter_initialized(_run: PipelineRun) -> PipelineEvent:
-    """Begin: there is nothing to prepare."""
+    """Start; there is nothing to prepare."""
     return PipelineEvent.START
 
 
 async def enter_planning(run: PipelineRun) -> PipelineEvent:
-    """Have a plan made."""
+    """Make a plan."""
     return await stage.work(run, lambda _: PipelineEvent.PLAN_READY)
 
 
 async def enter_validating(run: PipelineRun) -> PipelineEvent:
-    """Have the plan looked over: an error sends it back, warnings do not."""
+    """Validate the plan. An error leads back to planning, warnings do not."""
     return await stage.work(run, _validated)
 
 
 async def enter_implementing(run: PipelineRun) -> PipelineEvent:
-    """Have the plan implemented, or its implementation refined."""
+    """Implement the plan, or refine its implementation."""
     return await stage.work(run, lambda _: PipelineEvent.IMPLEMENTED)
 
 
 async def enter_judging(run: PipelineRun) -> PipelineEvent:
-    """Have the implementation judged; the rubric says what the score means."""
+    """Judge the implementation; the rubric interprets the scores."""
     return await stage.work(run, _judged)
 
 

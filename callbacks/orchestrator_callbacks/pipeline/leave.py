@@ -1,4 +1,4 @@
-"""`leave_state`: what is said of each stay with the transition that ends it: tokens used, and why it went there."""
+"""`leave_state`: the note of each transition with the tokens of the stage and the reason of the transition."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ REASONS: Mapping[str, str] = {
     PipelineEvent.HARD_FAILURE: "Hard failure, replanning",
     PipelineEvent.BUDGET_EXHAUSTED: "Token budget exhausted",
 }
-"""Event -> why, in the seed's words."""
+"""Event -> reason."""
 
 
 async def leave_state(run: PipelineRun) -> None:
-    """Say what the stage used. A stay in which none was carried out used nothing."""
+    """Add the tokens of the stage to the transition. A visit without a stage used none."""
     done = stage.done_here(run)
     event = run.step.event if run.step else None
     reason = _why(run) if event == PipelineEvent.FAILURE else REASONS.get(str(event), "")
@@ -28,7 +28,7 @@ async def leave_state(run: PipelineRun) -> None:
 
 
 def _why(run: PipelineRun) -> str:
-    """Name the limit, or the type of the error; an error's text may say anything, and this goes into the log."""
+    """Return the limit, or the type of the error: the text of an error may be confidential, and this is logged."""
     if ending.limit_of(run.error) is not None:
         return "max_iterations"
     done = stage.done_here(run)

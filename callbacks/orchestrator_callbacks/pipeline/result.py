@@ -1,4 +1,4 @@
-"""What a port gave, as what its stage gives. Anything that cannot be read fails the stage, and so the run."""
+"""Conversion of a port's result to the result of its stage. An invalid result fails the stage and the run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orchestrator.machines.pipeline.rubric import Rubric
 
 
 def read(stage: OrchestrationState, given: Any, rubric: Rubric) -> Made:
-    """Return what a stage gave, its content as plain data. Raises RunError that says what is wrong with it."""
+    """Return the result of a stage, with its content as plain data. Raises RunError with the fault."""
     found = _READERS[stage](_unwrapped(given))
     if _number(found.tokens, "tokens", int) < 0:
         raise RunError(f"{stage.value} gave tokens {found.tokens}; it must be 0 or more")
@@ -37,7 +37,7 @@ def read(stage: OrchestrationState, given: Any, rubric: Rubric) -> Made:
 
 
 def _unwrapped(given: Any) -> Any:
-    """Return a pydantic model as the mapping it stands for."""
+    """Return a pydantic model as a mapping."""
     dump = getattr(given, "model_dump", None)
     return dump(mode="json") if callable(dump) else given
 
@@ -77,7 +77,7 @@ def _severity(given: Any) -> Severity:
         return Severity(given)
     except ValueError:
         known = ", ".join(Severity)
-        raise RunError(f"validating gave an issue of severity {given!r}; known: {known}") from None
+        raise RunError(f"validating gave an issue of severity {given!r}; allowed: {known}") from None
 
 
 def _evaluation(given: Any) -> Evaluation:
@@ -102,7 +102,7 @@ def _scores(given: Any) -> dict[str, float]:
 
 
 def _check(found: Evaluation, rubric: Rubric) -> None:
-    """Refuse scores that are on no scale: they say nothing, and so nothing passes by them."""
+    """Reject scores outside the scale, because they must not pass."""
     for name, value in (("score", found.score), *found.categories.items()):
         if not 0 <= value <= rubric.top:
             raise RunError(f"judging gave {name} {value:g}; scores are from 0 to {rubric.top:g}")
@@ -116,13 +116,13 @@ def _number(value: Any, name: str, kind: type[Any]) -> Any:
 
 
 def _plain(stage: OrchestrationState, content: Any) -> Any:
-    """Return content as JSON types: what a run that is resumed tomorrow has of it as well."""
+    """Return content as JSON types, which a resumed run has as well."""
     if content is None:
-        raise RunError(f"{stage.value} gave nothing")
+        raise RunError(f"{stage.value} returned nothing; it must return a result")
     try:
         return plain_json(content)
     except ValueError as error:
-        raise RunError(f"{stage.value} gave what cannot be stored as JSON: {error}") from None
+        raise RunError(f"{stage.value} returned a value that cannot be stored as JSON: {error}") from None
 
 
 def _kind(value: object) -> str:

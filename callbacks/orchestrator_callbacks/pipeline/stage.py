@@ -1,4 +1,4 @@
-"""The work of a stage: the budget asked, the port called, what it gave made durable, the budget asked again."""
+"""The work of a stage: check the budget, call the port, make its result durable, check the budget again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from orchestrator.kernel.record import BudgetChecked
 from orchestrator.kernel.thread import called
 from orchestrator.machines.pipeline import feedback, progress
 from orchestrator.machines.pipeline.limits import PipelineLimits
-from orchestrator.machines.pipeline.model import Done, OrchestrationState, PipelineContext, PipelineEvent
+from orchestrator.machines.pipeline.model import (
+    OrchestrationState,
+    PipelineContext,
+    PipelineEvent,
+    StageResult,
+)
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.progress import Made
 from orchestrator_callbacks.pipeline import result
@@ -35,10 +40,10 @@ _ESTIMATES: Mapping[OrchestrationState, Callable[[PipelineLimits], int]] = {
 
 
 async def work(run: PipelineRun, decide: Callable[[PipelineContext], PipelineEvent]) -> PipelineEvent:
-    """Carry out the stage of the present state and return the event that `decide` chooses, or budget_exhausted.
+    """Execute the stage of the current state and return the event that `decide` chooses, or budget_exhausted.
 
-    A stage whose record is there, from before a crash, is not carried out again. Approved work costs nothing more,
-    so no budget is asked after it.
+    A stage with a record from before a crash is not executed again. No budget is checked after an approval, because
+    approved work causes no further cost.
     """
     ctx = run.ctx
     if not is_done(run):
@@ -52,13 +57,13 @@ async def work(run: PipelineRun, decide: Callable[[PipelineContext], PipelineEve
 
 
 def is_done(run: PipelineRun) -> bool:
-    """Tell whether the stage of this stay has ended, with something that came of it."""
+    """Return whether the stage of this visit has ended with a result."""
     done = done_here(run)
     return done is not None and not done.error
 
 
-def done_here(run: PipelineRun) -> Done | None:
-    """Return what came of the stage of this stay, also where it raised; None where none was carried out."""
+def done_here(run: PipelineRun) -> StageResult | None:
+    """Return the end of this visit's stage, also if it raised; None if no stage was executed."""
     done = run.ctx.done
     return done if done is not None and done.seq == run.seq else None
 
@@ -67,7 +72,7 @@ def done_here(run: PipelineRun) -> Done | None:
 
 
 def _ahead(ctx: PipelineContext, state: OrchestrationState) -> list[Verdict]:
-    """Ask what must hold before a stage begins: what is left covers its estimate with a margin."""
+    """Evaluate the budget before a stage: the rest must cover its estimate with a margin."""
     if ctx.remaining is None:
         return []
     limits = ctx.limits
@@ -77,7 +82,7 @@ def _ahead(ctx: PipelineContext, state: OrchestrationState) -> list[Verdict]:
 
 
 def _behind(ctx: PipelineContext, event: PipelineEvent) -> list[Verdict]:
-    """Ask what must hold after it; a limit that the next edge has a guard for is only told here."""
+    """Evaluate the budgets after a stage; a limit with a guard on the next edge is only published here."""
     limits = ctx.limits
     asked = [tokens(ctx.tokens, limits.token_budget)] if limits.token_budget else []
     if event is PipelineEvent.SOFT_FAILURE:
@@ -91,7 +96,7 @@ _COUNTS = ("iterations", "refinements")
 
 
 async def _goes_on(run: PipelineRun, asked: list[Verdict]) -> bool:
-    """Ask the host's budget as well, tell all the answers, and keep a refusal that ends the run."""
+    """Evaluate the host's budget as well, publish all verdicts, and keep a refusal that ends the run."""
     budget = run.deps.budget
     if budget is not None:
         said = budget.is_exhausted()
@@ -110,25 +115,25 @@ async def _goes_on(run: PipelineRun, asked: list[Verdict]) -> bool:
 
 
 async def _carry_out(run: PipelineRun) -> None:
-    """Call the port and take what it gives; that is durable before anybody outside is asked anything."""
+    """Call the port and apply its result, which is durable before any other call outside."""
     ctx, state = run.ctx, OrchestrationState(run.state)
     request = _request(run, state)
     try:
         made = result.read(state, await called(run.deps.ports[state], request, state.value), ctx.rubric)
     except Exception as error:
         ctx.fault = "stage_error"
-        _take(run, None, Done(run.seq, sum(request.used), type(error).__name__))
+        _take(run, None, StageResult(run.seq, sum(request.used), type(error).__name__))
         raise
     except asyncio.CancelledError:
-        if request.used and run.control.halted:  # else it is left, and whoever goes on with it counts
-            _take(run, None, Done(run.seq, sum(request.used), "CancelledError"))
+        if request.used and run.control.halted:  # otherwise the process that resumes it counts
+            _take(run, None, StageResult(run.seq, sum(request.used), "CancelledError"))
         raise
     used = made.tokens + sum(request.used)
-    _take(run, replace(made, tokens=used), Done(run.seq, used))
+    _take(run, replace(made, tokens=used), StageResult(run.seq, used))
     await run.settle()
 
 
-def _take(run: PipelineRun, made: Made | None, done: Done) -> None:
+def _take(run: PipelineRun, made: Made | None, done: StageResult) -> None:
     progress.take(run.ctx, done, made)
     body = progress.record(OrchestrationState(run.state), run.ctx, made)
     run.note("stage", body | {"at": run.deps.clock.time()})

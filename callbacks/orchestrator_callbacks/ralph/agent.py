@@ -1,4 +1,4 @@
-"""Calling an agent: the answer checked, asked for again where it is no use, durable before anything follows."""
+"""Calls of an agent: the answer is checked, requested again if it is invalid, and durable before the next action."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.llm.retry import UNLIMITED, RetryAttempt, RetryPolicy
 from orchestrator.machines.ralph import contract
 from orchestrator.machines.ralph.contract import AgentInput, AgentOutput, Role
 from orchestrator.machines.ralph.fault import AgentFailed, AgentOutputInvalid
-from orchestrator.machines.ralph.model import Answer
+from orchestrator.machines.ralph.model import AgentAnswer
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator_callbacks.ralph.deps import RalphRun
 from orchestrator_guards import planning_retries, structured_retries
@@ -20,11 +20,11 @@ from orchestrator_guards import planning_retries, structured_retries
 T = TypeVar("T", bound=AgentOutput)
 
 _AT_ONCE = RetryPolicy(UNLIMITED, base=0.0, deadline=0.0, jitter=0.0)
-"""An answer that cannot be used is asked for again without a delay; the guards say how often."""
+"""An invalid answer is requested again without a delay; guards limit the number of requests."""
 
 
 class _Question(NamedTuple):
-    """What an agent is asked, however often."""
+    """A request to an agent, with its repetitions."""
 
     role: Role
     asked: AgentInput
@@ -34,7 +34,7 @@ class _Question(NamedTuple):
 
 
 class StateCalls:
-    """The calls of one stay in a state. What was answered before a crash is not asked again."""
+    """The calls of one visit of a state. Calls that were answered before a crash are not repeated."""
 
     def __init__(self, run: RalphRun) -> None:
         self._run = run
@@ -42,7 +42,7 @@ class StateCalls:
 
     @property
     def known(self) -> bool:
-        """An agent has answered in this stay, in this process or before."""
+        """Whether an agent has answered in this visit, in this process or before."""
         return any(answer.seq == self._run.seq for answer in self._run.ctx.answers)
 
     async def ask(
@@ -55,11 +55,19 @@ class StateCalls:
         before: Callable[[], object] | None = None,
         heard: Callable[[T], None] = lambda _: None,
     ) -> T:
-        """Return the output of an agent, of class `kind`.
+        """Return the output of an agent.
 
-        `before` prepares each call (in a thread), `usable` says what is wrong with an
-        output that keeps its contract, `heard` changes the context in the same record as the answer. Raises
-        AgentOutputInvalid when it was asked often enough, and what the agent raises.
+        Args:
+            kind: Class of the output.
+            role: Role of the agent.
+            asked: Input of the agent.
+            usable: Returns the fault of an output that fits its contract, or None.
+            before: Prepares each call, in a thread.
+            heard: Changes the context in the same record as the answer.
+
+        Raises:
+            AgentOutputInvalid: The answer was invalid as often as the limits allow.
+            Exception: Any error that the agent raises.
         """
         run = self._run
         given = [answer for answer in run.ctx.answers if answer.seq == run.seq]
@@ -69,15 +77,15 @@ class StateCalls:
             return _as(kind, contract.read(role, answer.body))
         key = f"{run.run_id}:{run.cursor.state}:{run.seq}:{self._given}"
         found = await self._usable(kind, _Question(role, asked, key, before), usable)
-        run.ctx.answers = (*given, Answer(run.seq, role, found.as_json()))
+        run.ctx.answers = (*given, AgentAnswer(run.seq, role, found.as_json()))
         heard(found)
-        await asyncio.to_thread(run.deps.session.sync)  # the answer speaks of files that the agent wrote
+        await asyncio.to_thread(run.deps.session.sync)  # the answer refers to files that the agent wrote
         await run.keep()
         self._given += 1
         return found
 
     async def _usable(self, kind: type[T], question: _Question, usable: Callable[[T], str | None]) -> T:
-        """Ask until the answer is of use, as often as the limits allow."""
+        """Repeat the request until the answer is valid, as often as the limits allow."""
         role = question.role
         faults: list[str] = []
 
@@ -103,7 +111,7 @@ class StateCalls:
             raise AgentOutputInvalid(role.value, f"{error.why} (asked {len(faults)} times)") from None
 
     async def _once(self, question: _Question, again: int, fault: str) -> AgentOutput:
-        """Call an agent, and again for what the network breaks."""
+        """Call an agent, with retries of network errors."""
         run, role = self._run, question.role
         request = AgentRequest(
             role=role,

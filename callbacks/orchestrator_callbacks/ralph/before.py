@@ -1,7 +1,7 @@
-"""`before_event`: what an event changes, in the files of the session first, then in what the run knows.
+"""`before_event`: the changes of an event, first in the files of the session, then in the context.
 
-Markers move here and nowhere else (R9). A crash between the files and the record repeats it: what stands there already
-is left as it is. Durable together with the transition, so a count can never differ from the history.
+Only this module moves markers. A crash between the files and the record repeats the change; a change that is done
+already is skipped. The context is durable together with the transition, so a counter always agrees with the history.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from orchestrator_callbacks.ralph.deps import RalphRun
 
 
 async def before_event(run: RalphRun) -> None:
-    """Carry out what the event in flight means."""
-    if run.step is None or run.step.event not in _OURS:  # a host's own
+    """Apply the event in flight."""
+    if run.step is None or run.step.event not in _OURS:  # an event of the host
         return
     event = RalphEvent(run.step.event)
     if event is RalphEvent.ERROR:
@@ -32,7 +32,7 @@ async def before_event(run: RalphRun) -> None:
         and isinstance(output, ReviewerOutput)
         and await asyncio.to_thread(_unreported, run)
     ):
-        output = None  # nothing is left that this review could be part of
+        output = None  # the report that this review belongs to is gone
     effect = _EFFECTS.get(event)
     if effect is not None:
         await asyncio.to_thread(effect, run, output)
@@ -40,7 +40,7 @@ async def before_event(run: RalphRun) -> None:
 
 
 def _output(run: RalphRun) -> AgentOutput | None:
-    """Return what the last agent of this stay gave, if one did."""
+    """Return the output of this visit's last agent, or None."""
     given = [answer for answer in run.ctx.answers if answer.seq == run.seq]
     return contract.read(given[-1].role, given[-1].body) if given else None
 
@@ -61,7 +61,7 @@ def _to_review(run: RalphRun, _: AgentOutput | None) -> None:
 
 
 def _again(run: RalphRun, output: AgentOutput | None) -> None:
-    """A task that is to be executed once more, or is put down: open, with what was found added."""
+    """Reopen a task for another execution or a later selection, and add discovered tasks."""
     _reviewed(run, output)
     _mark(run, Marker.OPEN)
     _add(run, output)
@@ -93,7 +93,7 @@ def _checked(run: RalphRun, output: AgentOutput | None) -> None:
 
 
 def _mark(run: RalphRun, to: Marker) -> None:
-    """Move the current task's marker. What people changed meanwhile is read, and kept; not where it is this marker."""
+    """Move the current task's marker. Changes of people are read and kept, unless they moved this marker."""
     task, session = run.ctx.current_task_id, run.deps.session
     if task is None:
         return
@@ -117,7 +117,7 @@ def _reviewed(run: RalphRun, output: AgentOutput | None) -> None:
 
 
 def _add(run: RalphRun, output: AgentOutput | None) -> None:
-    """Add what executor and reviewer found: what they were sure of stands in the files at once."""
+    """Add the tasks that executor and reviewer discovered."""
     named = [{"id": one, "description": what, "rationale": why} for one, what, why in run.ctx.found]
     found = [*named, *_plain(getattr(output, "discovered_tasks", ()))]
     if found:
@@ -128,7 +128,7 @@ def _added(session: RalphSession, found: Sequence[Mapping[str, str]]) -> None:
     try:
         session.add_tasks(found)
     except OutsideEdit:
-        session.refresh()  # what people wrote stays; what is added comes after it
+        session.refresh()  # text of people stays; the new tasks come after it
         session.add_tasks(found)
 
 
@@ -153,4 +153,4 @@ _EFFECTS: Mapping[RalphEvent, Callable[[RalphRun, AgentOutput | None], Any]] = {
     RalphEvent.HOLISTIC_CHECK_PASSED: _checked,
     RalphEvent.HOLISTIC_CHECK_FAILED: _checked,
 }
-"""Event -> what it writes."""
+"""Event -> function that changes the files."""

@@ -1,4 +1,4 @@
-"""What the hooks of the ralph loop may touch: live handles, built by the runtime, never stored."""
+"""Dependencies of the ralph loop's hooks: live handles that the runtime builds, never stored."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from orchestrator.machines.ralph.model import RalphContext
 from orchestrator.machines.ralph.ports import AgentPort, AnswerPort, RalphSession
 
 Asks: TypeAlias = AnswerPort | Literal["wait", "park"] | None
-"""Who answers questions: a callable; whoever posts an answer, waited for in place (`wait`) or by a run that is left
-parked (`park`); None: nobody, planning goes on with them open."""
+"""Source of answers to questions: a callable; posted answers, waited for in this process (`wait`) or with the run
+parked (`park`); None: planning continues with open questions."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,12 +24,12 @@ class RalphDeps:
 
     session: RalphSession
     agents: Mapping[Role, AgentPort]
-    """Role -> who does its work. Planner, executor and reviewer are always there."""
+    """Role -> its agent. Planner, executor and reviewer are always present."""
     clock: Clock
     retry: RetryPolicy
-    """For what the network breaks: the state stays as it is (R11)."""
+    """Policy for network errors; the state does not change."""
     look: Callable[[str], Awaitable[object]]
-    """Hands a run, by its id, what was posted to it and what nobody has handed to it yet. Raises JournalError."""
+    """Passes posted messages that a run, given by its id, has not received yet to its mailbox. Raises JournalError."""
     answer: Asks = None
     host: Any = None
     """The host's own handles: `AgentRequest.deps`."""

@@ -1,4 +1,4 @@
-"""The work of each state: signals read, files read again, agents called, the event that leaves it."""
+"""The work of each state: read signals, read the files, call agents, return the event that leaves the state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.machines.ralph.contract import (
     Role,
 )
 from orchestrator.machines.ralph.marker import Marker
-from orchestrator.machines.ralph.model import RalphContext, RalphEvent, Task, next_task, standing
+from orchestrator.machines.ralph.model import RalphContext, RalphEvent, Task, count_tasks, next_task
 from orchestrator.machines.ralph.ports import RalphSession
 from orchestrator_callbacks.ralph import planning, signals
 from orchestrator_callbacks.ralph.agent import StateCalls
@@ -25,26 +25,26 @@ from orchestrator_callbacks.ralph.deps import RalphRun
 
 
 async def enter_initializing(run: RalphRun) -> RalphEvent:
-    """See where the session stands. What had failed is tried again: somebody asks for another run of it (R13)."""
+    """Find out the state of the session. Failed tasks are reopened, because a person started another run of it."""
     await signals.poll(run)
     ctx = run.ctx
     await _read(run)
     tasks = await asyncio.to_thread(_reopened, run.deps.session, failed=True)
-    ctx.is_new = ctx.is_new or not tasks  # nothing was planned yet, so planning begins anew
-    event = step.resolved(ctx, standing(tasks))
+    ctx.is_new = ctx.is_new or not tasks  # nothing was planned yet, so planning starts again
+    event = step.resolved(ctx, count_tasks(tasks))
     if event is RalphEvent.REVIEW_RESUMED:
         await _review_first(run, tasks)
     return event
 
 
 async def enter_planning(run: RalphRun) -> RalphEvent:
-    """Hold a round of questions where one was asked for, and have the plan made or changed."""
+    """Run a round of questions if one was requested, then make or change the plan."""
     await signals.poll(run)
     return await planning.plan(run)
 
 
 async def enter_executing(run: RalphRun) -> RalphEvent:
-    """Select a task, or execute the one that was selected."""
+    """Select a task, or execute the selected one."""
     await signals.poll(run)
     await _read(run)
     if run.ctx.selected:
@@ -53,7 +53,7 @@ async def enter_executing(run: RalphRun) -> RalphEvent:
 
 
 async def enter_reviewing(run: RalphRun) -> RalphEvent:
-    """Have the work of the current task reviewed. Without a report, also one lost meanwhile, it is executed again."""
+    """Review the work of the current task. Without a report, also a lost one, the task is executed again."""
     await signals.poll(run)
     await _read(run)
     ctx, session = run.ctx, run.deps.session
@@ -73,13 +73,13 @@ async def enter_reviewing(run: RalphRun) -> RalphEvent:
 
 
 async def enter_complete(run: RalphRun) -> RalphEvent:
-    """Hold all that was done against the goal. Without a checker that is: every task is settled."""
+    """Check all work against the goal. Without a checker, all settled tasks are enough."""
     await signals.poll(run)
     ctx = run.ctx
     tasks = await _read(run)
     if ctx.requirements:
         return RalphEvent.NEW_REQUIREMENTS
-    if not standing(tasks).complete:  # somebody changed the files since
+    if not count_tasks(tasks).complete:  # the files were changed meanwhile
         output = CheckerOutput(passed=False, summary="not every task is settled")
     elif Role.CHECKER in run.deps.agents:
         request = CheckerInput(
@@ -101,7 +101,7 @@ async def _read(run: RalphRun) -> tuple[Task, ...]:
 
 
 def _reopened(session: RalphSession, *, failed: bool = False) -> tuple[Task, ...]:
-    """Open again what waits for a review and has no report to look at, with `failed` also what had failed."""
+    """Reopen tasks that wait for a review without a report, and with `failed` also failed tasks."""
     tasks, changed = session.tasks(), False
     for task in tasks:
         waits = task.marker is Marker.REVIEW and not task.planning
@@ -113,7 +113,7 @@ def _reopened(session: RalphSession, *, failed: bool = False) -> tuple[Task, ...
 
 
 async def _select(run: RalphRun) -> RalphEvent:
-    """Choose the current task again after rework, else the next one. Durable with the event, before it is begun."""
+    """Select the current task again after rework, else the next one. Durable with the event, before the task starts."""
     ctx, session = run.ctx, run.deps.session
     tasks = await asyncio.to_thread(_reopened, session)
     kept = next((task for task in tasks if task.id == ctx.current_task_id), None)
@@ -122,7 +122,7 @@ async def _select(run: RalphRun) -> RalphEvent:
     if task is not None:
         step.select(ctx, task.id, await asyncio.to_thread(session.attempts, task.id))
         return RalphEvent.TASK_SELECTED
-    event = step.next_work(standing(tasks))
+    event = step.next_work(count_tasks(tasks))
     if event is RalphEvent.REVIEW_PENDING:
         await _review_first(run, tasks)
     elif event is RalphEvent.EXECUTOR_BLOCKED:
@@ -145,7 +145,7 @@ async def _review_first(run: RalphRun, tasks: tuple[Task, ...]) -> None:
 
 
 async def _execute(run: RalphRun) -> RalphEvent:
-    """Have the current task done. What a try that was cut short left as its report is set aside, not overwritten."""
+    """Execute the current task. The report of an interrupted attempt is set aside, not overwritten."""
     ctx, session = run.ctx, run.deps.session
     task, attempt = _current(ctx)
     report = await asyncio.to_thread(session.report_path, task, attempt)
@@ -173,12 +173,12 @@ async def _execute(run: RalphRun) -> RalphEvent:
 
 
 def _current(ctx: RalphContext) -> tuple[str, int]:
-    """Return the current task and its attempt; states in which there is none do not ask."""
+    """Return the current task and its attempt; only called in states that have one."""
     return ctx.current_task_id or "", ctx.attempt
 
 
 def _reviewable(output: ReviewerOutput) -> str | None:
-    """Say why a review counts as not made (R7), or None."""
+    """Return why a review does not count, or None."""
     if output.status is ReviewerStatus.COMPLETED:
         return None
     return f"no review could be made: {'; '.join(output.issues) or output.feedback or 'it does not say why'}"

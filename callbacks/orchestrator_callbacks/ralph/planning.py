@@ -1,4 +1,4 @@
-"""A stay in Planning: a round of questions where one was asked for, answers of people, then the planner."""
+"""A visit of Planning: a round of questions if one was requested, answers of people, then the planner."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.machines.ralph.contract import (
 )
 from orchestrator.machines.ralph.fault import SessionFileError
 from orchestrator.machines.ralph.graph import should_continue_qa
-from orchestrator.machines.ralph.model import RalphEvent, standing
+from orchestrator.machines.ralph.model import RalphEvent, count_tasks
 from orchestrator.machines.ralph.ports import PlanQuestion
 from orchestrator.machines.ralph.tasklist import EXAMPLE
 from orchestrator_callbacks.ralph import signals
@@ -33,11 +33,11 @@ NO_MORE_QUESTIONS = (
 
 
 async def plan(run: RalphRun) -> RalphEvent:
-    """Have the plan made, and return what follows. Raises Refused where the planner asks on and may not (R8)."""
+    """Make the plan, and return the next event. Raises Refused if the planner asks further questions than allowed."""
     ctx, session = run.ctx, run.deps.session
     await asyncio.to_thread(session.refresh)
     stay = StateCalls(run)
-    if not stay.known:  # else it was opened before a crash, and may be closed by now
+    if not stay.known:  # otherwise it was opened before a crash, and may be closed by now
         await asyncio.to_thread(session.open_planning, ctx.mode.value)
     if ctx.asking:
         await _ask_around(run, stay)
@@ -50,12 +50,12 @@ async def plan(run: RalphRun) -> RalphEvent:
             return event
         if not planning_retries(insisted, ctx.limits.max_planning_retries):
             verdict = should_continue_qa(ctx)
-            raise Refused(f"the planner asks on: {verdict.explain()}", verdict=verdict)
+            raise Refused(f"the planner asks further questions: {verdict.explain()}", verdict=verdict)
         insisted += 1
 
 
 async def _planned(run: RalphRun, stay: StateCalls, *, insist: bool) -> PlannerOutput:
-    """Ask the planner, who is told everything that is not in the files."""
+    """Call the planner with all information that is not in the files."""
     ctx, session = run.ctx, run.deps.session
     told = len(ctx.requirements)
     context: dict[str, Any] = {
@@ -74,10 +74,10 @@ async def _planned(run: RalphRun, stay: StateCalls, *, insist: bool) -> PlannerO
 
     def usable(output: PlannerOutput) -> str | None:
         try:
-            session.refresh()  # the planner is the one who may write tasks.md
+            session.refresh()  # only the planner may write tasks.md
         except SessionFileError as error:
             return str(error)
-        stands = standing(session.tasks())
+        stands = count_tasks(session.tasks())
         work = stands.open + stands.active + stands.review + stands.done
         if output.status is PlannerStatus.COMPLETED and not work:
             return f"it says completed, and there is no task in tasks.md: {EXAMPLE}"
@@ -93,7 +93,7 @@ async def _planned(run: RalphRun, stay: StateCalls, *, insist: bool) -> PlannerO
 
 
 async def _ask_around(run: RalphRun, stay: StateCalls) -> None:
-    """Let the questioner ask or look for answers, then people answer what is open."""
+    """Run the questioner, then ask people for answers to open questions."""
     ctx, session = run.ctx, run.deps.session
     if Role.QUESTIONER in run.deps.agents:
         for mode in ctx.qa_modes:
@@ -115,7 +115,7 @@ def _answerable(output: QuestionerOutput) -> str | None:
 
 
 async def _ask_people(run: RalphRun) -> None:
-    """Have people answer what is open. Nobody to ask: planning goes on with it open."""
+    """Ask people for answers to open questions. Without an answer port, planning continues with open questions."""
     asks, session = run.deps.answer, run.deps.session
     asked = _open(await asyncio.to_thread(session.questions))
     if asks is None or not asked:

@@ -1,4 +1,4 @@
-"""What people and other processes tell a run: read in order at the begin of each state, durable then (R14)."""
+"""Messages of people and other processes to a run: read in order at the start of each state, and durable then."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from orchestrator_callbacks.ralph.deps import RalphRun
 
 
 async def poll(run: RalphRun) -> None:
-    """Read what was posted until now. Raises CancelRequested where that is a stop; what came after it is not read."""
-    # Where it cannot be read now, whoever listens tries it again, and who writes tells of a store that is down.
+    """Read all messages posted so far. Raises CancelRequested at a stop; later messages are not read."""
+    # If the store is down, the listener retries, and the next write reports the error.
     with contextlib.suppress(JournalError):
         await run.deps.look(run.run_id)
     stop: Signal | None = None
@@ -43,7 +43,7 @@ async def _take(run: RalphRun, signal: Signal) -> None:
 
 
 async def _answered(run: RalphRun, signal: Signal) -> dict[str, str]:
-    """Write answers down; return what a record is to say of those to questions that there are not, or not any more."""
+    """Write answers to the file; return a note for the record about answers to unknown questions."""
     session = run.deps.session
     answers = {str(one): str(text) for one, text in dict(signal.payload.get("answers") or {}).items()}
     known = {one.id for one in await asyncio.to_thread(session.questions)}

@@ -1,1 +1,1 @@
-"""What code mode and tools mode have in common beside their sources: what a run lends to those below it."""
+"""Common hooks and helpers of code mode and tools mode."""

@@ -1,4 +1,4 @@
-"""An async event source as a sync one: for `machine.run`, also inside a running event loop."""
+"""An async event source as a synchronous one, for `machine.run`, also inside a running event loop."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ C = TypeVar("C")
 
 
 class BlockingSource(Generic[S, E, C]):
-    """Asks an async source in an event loop of its own, in a thread, and waits for the answer.
+    """Calls an async source in its own event loop in a thread, and waits for the result.
 
-    One loop for the whole life of it, because what a source holds (a worker process, connections) belongs to one.
-    Close it, or use it as a context manager; the source is closed with it where it has `close`.
+    The loop lives as long as this object, because resources of a source (a worker process, connections) belong to one
+    loop. Close it, or use it as a context manager; a source with a `close` method is closed with it.
     """
 
     def __init__(self, source: Callable[[S, C], Awaitable[E | None]]) -> None:
@@ -29,12 +29,12 @@ class BlockingSource(Generic[S, E, C]):
         self._thread.start()
 
     def __call__(self, state: S, context: C) -> E | None:
-        """Return the next event. Raises what the source raises."""
+        """Return the next event. Raises the errors of the source."""
         event: E | None = self._wait(lambda: self._source(state, context))
         return event
 
     def close(self) -> None:
-        """Close the source, end the loop and its thread; twice does nothing."""
+        """Close the source, the loop and its thread. A second call has no effect."""
         if self._loop.is_closed():
             return
         close: Any = getattr(self._source, "close", None)
@@ -59,5 +59,5 @@ class BlockingSource(Generic[S, E, C]):
             return await work()
 
         if self._loop.is_closed():
-            raise ConfigError("this event source is closed")
+            raise ConfigError("this event source is closed; make another one")
         return asyncio.run_coroutine_threadsafe(whole(), self._loop).result()

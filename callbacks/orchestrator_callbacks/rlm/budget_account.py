@@ -1,15 +1,11 @@
-"""What a run may spend, and lends to the questions and the runs below it.
+"""The budget of a run, shared with its queries and child runs.
 
-Each run of a tree has a purse. What is spent below counts in every purse above; a request goes out when it fits, by an
-estimate, into all of them once everything in flight has cost what was reserved for it. Where it does not fit it waits
-for some of that to be settled; with nothing in flight it goes out while anything is left. So a limit is exceeded by no
-more than one request, however many are asked at once; a limit on cost is not exceeded at all where the most that a
-request can cost is known: one that does not fit by itself is refused. Before a request goes out, the usage with an
-estimate for every answer in flight is recorded (`announce`), so that a crash does not lose it.
-`llm_loop.reservation` decides when a request is sent.
+Each run of a tree has a budget, and usage below counts in every budget above; `llm_loop.reservation` decides when a
+request is sent. Before it is sent, the usage with an estimate for every answer in flight is recorded (`announce`), so
+that a crash does not lose it.
 """
 
-# ruff: noqa: SLF001 - purses of one tree look into each other
+# ruff: noqa: SLF001 - budgets of one tree access each other
 
 from __future__ import annotations
 
@@ -34,13 +30,13 @@ _CHARS_A_TOKEN = 4
 
 @dataclass(slots=True)
 class RequestUsage:
-    """What one request used; whoever makes it puts it in."""
+    """The usage of one request, set by its caller."""
 
     usage: Usage = NO_USAGE
 
 
 class RunBudget(PayingAccount):
-    """One run's budget; `lender` is the purse of the run above it."""
+    """The budget of one run; `lender` is the budget of its parent run."""
 
     def __init__(
         self, limits: RlmLimits, *, lender: RunBudget | None = None, usage: Usage = NO_USAGE, calls: int = 0
@@ -52,17 +48,17 @@ class RunBudget(PayingAccount):
         """What is charged for the requests in flight if their answers are lost."""
         self._queue: ReservationQueue = ReservationQueue() if lender is None else lender._queue
         self.usage = usage
-        """Of the run and all below it."""
+        """Usage of the run and all its child runs."""
         self.calls = calls
-        """Questions that were asked below it."""
+        """Queries below the run."""
         self.unpriced: Verdict | None = None
-        """Why the cost is not known any more: an answer, here or below, had no price."""
+        """Why the cost is unknown: an answer, here or below, had no price."""
         self.announce: Callable[[], Awaitable[None]] | None = None
-        """Of the outermost one: makes `committed` known, before each request here or below goes out."""
+        """Set on the outermost budget: records `committed` before each request here or below is sent."""
 
     @property
     def committed(self) -> Usage:
-        """What will have been used if the answers to everything in flight are lost."""
+        """The usage if the answers to all requests in flight are lost."""
         return sum(self._charges, self.usage)
 
     @property
@@ -76,15 +72,15 @@ class RunBudget(PayingAccount):
         return self.usage
 
     def add(self, usage: Usage) -> None:
-        """Count what was used here, here and in every purse above."""
+        """Count usage here and in every budget above."""
         for purse in self._all():
             purse.usage = purse.usage + usage
         self._queue.serve()
 
     def refuse(self, verdict: Verdict) -> None:
-        """Let no further request go out, here and above, where a limit bounds the cost: that of an answer is unknown.
+        """Block further requests, here and above, if a limit bounds the cost: the cost of an answer is unknown.
 
-        Raises LimitReached where there is such a limit.
+        Raises LimitReached if there is such a limit.
         """
         bound = [purse for purse in self._all() if requires_price(purse._limits)]
         for purse in bound:
@@ -93,16 +89,16 @@ class RunBudget(PayingAccount):
             raise LimitReached(verdict)
 
     def refusal(self, need: Usage = NO_USAGE) -> Verdict | None:
-        """Return why a request may not go out: a limit, here or above, that is used up or cannot cover its cost."""
+        """Return the refusal of a request by a limit, here or above, that is used up or below its cost; else None."""
         verdicts = (purse.own_refusal(need) for purse in self._all())
         return next((verdict for verdict in verdicts if verdict is not None), None)
 
     def own_refusal(self, need: Usage) -> Verdict | None:
-        """Return why a request may not go out here; runs above are not asked."""
+        """Return the refusal by a limit of this budget; budgets above are not asked."""
         return PayingAccount.own_refusal(self, need) if self.unpriced is None else self.unpriced
 
     def count_call(self) -> None:
-        """Count one question. Raises LimitReached where none is left, here or above; then none is counted."""
+        """Count one query. Raises LimitReached, without counting it, if no query is left here or above."""
         for purse in self._all():
             verdict = sub_calls(purse.calls, purse._limits.max_sub_calls)
             if not verdict:
@@ -112,11 +108,15 @@ class RunBudget(PayingAccount):
 
     @contextlib.asynccontextmanager
     async def request(self, need: Usage, charge: Usage | None = None) -> AsyncIterator[RequestUsage]:
-        """Wait until a request fits that uses about `need`, and count what its bill says afterwards.
+        """Wait until a request of about `need` fits, and count its usage afterwards.
 
-        The cost of `need` is the most that it can cost; without one it goes out alone. One that is cut off counts as
-        `charge`, an estimate. Raises LimitReached where a limit is used up or cannot cover
-        the request, and what `announce` raises.
+        Args:
+            need: Estimated usage. Its cost is the maximum cost; a request of unknown cost is sent alone.
+            charge: Estimate that is counted for an interrupted request; `need` by default.
+
+        Raises:
+            LimitReached: A limit is used up or cannot cover the request.
+            Exception: Any error of `announce`.
         """
         purses = tuple(self._all())
         await self._reserve(purses, need)
@@ -139,7 +139,7 @@ class RunBudget(PayingAccount):
             self._queue.release(purses, need)
             self.add(bill.usage)
 
-    # ---- inside ----
+    # ---- private ----
 
     def _all(self) -> Iterator[RunBudget]:
         purse: RunBudget | None = self
@@ -159,6 +159,6 @@ class RunBudget(PayingAccount):
 
 
 def estimated(messages: Iterable[Message]) -> Usage:
-    """Return what a request is likely to need, by four characters a token; how long an answer gets nobody knows."""
+    """Return the estimated usage of a request at four characters per token. The length of the answer is unknown."""
     chars = sum(len(message.text) for message in messages)
     return Usage(math.ceil(chars / _CHARS_A_TOKEN), 0)

@@ -1,4 +1,4 @@
-"""What a source does in either mode: asks its model with the history, and its policies after each turn."""
+"""The message exchange of an event source in either mode: model requests with the history, and policy calls."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from orchestrator.machines.rlm.policy import ContextCompressor, StoppingPolicy, 
 T = TypeVar("T")
 
 _TOLD = ("iteration", "max_iterations", "agent_mode", "depth", "history", "last_result")
-"""Keys that are written anew each time; what else is in the mapping is the policy's."""
+"""Keys that are updated each time; all other keys of the mapping belong to the policy."""
 
 
 async def settled(value: T | Awaitable[T]) -> T:
-    """Return a value that may have to be waited for."""
+    """Return a value, awaited if necessary."""
     return await value if inspect.isawaitable(value) else value
 
 
 class Conversation:
-    """One model, what is shown to it, and who may stop it."""
+    """One model, its history, and its policies."""
 
     def __init__(
         self,
@@ -47,18 +47,18 @@ class Conversation:
     async def ask(
         self, ctx: ModeContext, extra: Sequence[Message] = (), *, tool_choice: str = "auto"
     ) -> Response:
-        """Ask the model with the whole history and `extra`, which the history does not have yet."""
+        """Call the model with the whole history and `extra`, which is not in the history yet."""
         if self._compressor is not None and ctx.limits.history_tokens:
             await self._compress(self._compressor, ctx, extra)
         messages = (*ctx.messages, *extra)
         return await self._llm.complete(Request(messages, self._tools, tool_choice, params=self._params))
 
     async def ask_with(self, messages: Sequence[Message]) -> Response:
-        """Ask the model with these messages and nothing else."""
+        """Call the model with only these messages."""
         return await self._llm.complete(Request(tuple(messages), params=self._params))
 
     async def should_stop(self, ctx: ModeContext) -> bool:
-        """Ask the policy whether the run ends here."""
+        """Return whether the policy ends the run here."""
         if self._stopping is None:
             return False
         stops = await settled(self._stopping.should_stop(self._told(ctx)))
@@ -66,7 +66,7 @@ class Conversation:
         return bool(stops)
 
     async def complete_turn(self, ctx: ModeContext, last_result: str) -> None:
-        """Tell the policy that a turn is over, and what came of it."""
+        """Inform the policy of a completed turn and its result."""
         if self._stopping is None:
             return
         told = self._told(ctx)
@@ -77,7 +77,7 @@ class Conversation:
         _keep(ctx)
 
     def _told(self, ctx: ModeContext) -> dict[str, Any]:
-        """Bring up to date what policies are told. One mapping for the whole run: what they put there stays."""
+        """Update the policy's mapping. It is one mapping for the whole run, so values of the policy stay."""
         told = ctx.shared
         if not told:
             told.update(ctx.kept)
@@ -94,7 +94,7 @@ class Conversation:
     async def _compress(
         self, compressor: ContextCompressor, ctx: ModeContext, extra: Sequence[Message]
     ) -> None:
-        """Let the compressor shorten the history where history and what comes with it is too much."""
+        """Call the compressor if the history and the extra messages are too long."""
         limit = ctx.limits.history_tokens
         said = ctx.messages
         if estimate((*said, *extra)) <= limit:
@@ -105,7 +105,7 @@ class Conversation:
 
 
 def _keep(ctx: ModeContext) -> None:
-    """Note what policies keep that can be stored; the rest is theirs to lose."""
+    """Keep the policy's values that can be stored as JSON; other values are lost with the process."""
     kept: dict[str, Any] = {}
     for name, value in ctx.shared.items():
         if name not in _TOLD:
@@ -118,10 +118,10 @@ def _keep(ctx: ModeContext) -> None:
 
 
 def text_of(response: Response) -> str:
-    """Return what a model said, its refusal where it said nothing else."""
+    """Return the text of a response, or its refusal if there is no text."""
     return response.message().text or response.refusal or ""
 
 
 def at_last_turn(ctx: ModeContext) -> bool:
-    """Tell whether the turn that is under way is the last one."""
+    """Return whether the current turn is the last one."""
     return bool(ctx.max_iterations) and ctx.iteration + 1 >= ctx.max_iterations

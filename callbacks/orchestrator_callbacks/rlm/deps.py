@@ -1,4 +1,4 @@
-"""What the hooks of code mode and tools mode may touch: live handles, those of one run among them, never stored."""
+"""Dependencies of the hooks of code mode and tools mode: live handles, some per run, never stored."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.typed_error import UnhandledEventError
-from orchestrator.kernel.typed_table import TypedMachine
+from orchestrator.kernel.typed_machine import TypedMachine
 from orchestrator.llm.port import LLM, Clock, Price
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.rlm.model import ModeContext
@@ -22,7 +21,7 @@ Source: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
 
 @dataclass(slots=True)
 class HostReference:
-    """Who is asked by all runs of an Rlm and those below them, now."""
+    """The current engine of all runs of an Rlm and their child runs."""
 
     host: ServiceHost | None = None
 
@@ -33,7 +32,7 @@ class ModeDeps:
 
     llm: LLM
     model: str
-    """The configured model name, as labels and logs show it."""
+    """The configured model name, for labels and logs."""
     retry: RetryPolicy
     clock: Clock
     purse: RunBudget
@@ -41,21 +40,22 @@ class ModeDeps:
     unpriced: set[tuple[str, float]] = field(default_factory=set)
     params: Mapping[str, Any] = field(default_factory=dict)
     source: Source | None = None
-    """Asked for the event that leaves each state."""
+    """Returns the event that leaves each state."""
     hosted: HostReference = field(default_factory=HostReference)
     turnstile: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Of several questions at once one asks the host; a run is parked once."""
+    """Of several concurrent queries one waits for the engine, so that a run is parked once."""
 
 
 ModeRun: TypeAlias = Run[ModeContext, ModeDeps]
 _READS = "PROMPTING"
-"""The state of both modes that asks no model: it reads what was said."""
+"""The state of both modes that calls no model: it parses the last reply."""
 
 
 async def allowed(run: ModeRun, model: str) -> None:
-    """Return when a model may be asked halfway through a state; the run is parked until then.
+    """Return when requests to a model are allowed in the middle of a state; the run is parked until then.
 
-    In place also where a run would be left for another process: what it did in this state is only here.
+    It waits in this process even if runs are otherwise left for another process, because its work in this state is
+    not stored.
     """
     host = run.deps.hosted.host
     if host is None:
@@ -70,24 +70,22 @@ async def allowed(run: ModeRun, model: str) -> None:
 
 
 async def next_event(run: ModeRun) -> Any:
-    """Ask the run's source for its event, and return the name that the table has for it.
+    """Return the event of the run's source, under its name in the graph.
 
-    Raises UnhandledEventError for an event that leads nowhere from the present state, or none.
+    Raises UnhandledEventError if the current state has no edge for the event, or the source returns none.
     """
     machine, deps = cast("TypedMachine", run.machine), run.deps
     if deps.source is None:
         raise RuntimeError("a run of a mode needs an event source")
     host = deps.hosted.host
     if not run.control.waits_in_place and host is not None and run.cursor.state != _READS:
-        await host.may_ask(run, deps.model)  # nothing is done yet that another process would have to do again
+        await host.may_ask(run, deps.model)  # no work is done yet that another process would have to repeat
     try:
         event = await deps.source(machine.objects[run.cursor.state], run.ctx)
     finally:
         run.ctx.usage, run.ctx.sub_calls = deps.purse.usage, deps.purse.calls
-    steps = machine.candidates(run.cursor.state, type(event))
-    if not steps:
-        handled = [one.value for one in machine.events_from(run.cursor.state)]
-        name = type(event).__name__
-        raise UnhandledEventError(graph=run.graph.name, state=run.cursor.state, event=name, handled=handled)
+    name = machine.event_name(run.cursor.state, type(event))
+    if not machine.candidates(run.cursor.state, type(event)):
+        raise machine.unhandled(run.cursor.state, name)
     run.set_event_object(event)
-    return steps[0].event
+    return name

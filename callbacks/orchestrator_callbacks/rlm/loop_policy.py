@@ -1,4 +1,4 @@
-"""The policies of the modes for the LLM loop: hooks that a host gives an Orchestrator."""
+"""The policies of the modes for the LLM loop, as hooks for an Orchestrator."""
 
 from __future__ import annotations
 
@@ -19,16 +19,26 @@ from orchestrator_callbacks.rlm.conversation import settled
 from orchestrator_guards import Verdict
 
 _RUNS = 10_000
-"""Runs whose policies are remembered; the one unused for longest is forgotten."""
+"""Runs whose policies are remembered; the least recently used one is dropped."""
 
 
 class PolicyHooks:
-    """`Orchestrator(hooks=[PolicyHooks(stopping=..., compressor=..., nested=...)])`.
+    """Apply policies of the modes to the LLM loop.
 
-    `stopping` is asked after each turn with tools; a run that it stops ends as failed (policy_stop), as by every guard
-    of a host's own. `compressor` shortens what the model is shown where that is more than `history_tokens`; the history
-    stays whole. `nested` is asked about each call of the tools named in `agents`, which are agents of their own: where
-    it says no, the model of this run is asked once instead.
+    Args:
+        stopping: Called after each turn with tools. A run that it stops ends as failed (policy_stop), as with every
+            guard of a host.
+        compressor: Shortens the messages for the model if they exceed `history_tokens`; the history does not change.
+        history_tokens: Estimated tokens above which the compressor is called.
+        nested: Called for each call of the tools named in `agents`. If it returns False, this run's model is called
+            once instead of the agent.
+        agents: Names of tools that are agents.
+
+    Raises:
+        ConfigError: `compressor` is given without `history_tokens`, or `nested` without `agents`, or vice versa.
+
+    Example:
+        Orchestrator(llm, hooks=[PolicyHooks(stopping=StopAfter(repeats=3))])
     """
 
     def __init__(
@@ -41,11 +51,9 @@ class PolicyHooks:
         agents: Collection[str] = (),
     ) -> None:
         if (compressor is None) is bool(history_tokens):
-            raise ConfigError("a compressor and history_tokens, above which it is asked, go together")
+            raise ConfigError("compressor and history_tokens must be given together")
         if (nested is None) is bool(agents):
-            raise ConfigError(
-                "a policy for sub-calls and agents, the names of the tools it is for, go together"
-            )
+            raise ConfigError("nested and agents, the names of its tools, must be given together")
         self._stopping = stopping
         self._compressor = compressor
         self._history_tokens = history_tokens
@@ -54,14 +62,14 @@ class PolicyHooks:
         self._shared: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     async def before_llm_request(self, _run: LoopRun, request: Request) -> Request | None:
-        """Shorten what the model is shown."""
+        """Shorten the messages for the model."""
         if self._compressor is None or estimate(request.messages) <= self._history_tokens:
             return None
         kept = await settled(self._compressor.compress(request.messages, limit=self._history_tokens))
         return None if kept is request.messages else replace(request, messages=tuple(kept))
 
     async def leave_process_tools(self, run: LoopRun) -> None:
-        """Close a turn for the policy, and ask it whether there is another one."""
+        """Complete a turn for the policy, and check whether it stops the run."""
         if self._stopping is None:
             return
         ctx, told = run.ctx, self._told(run)
@@ -74,7 +82,7 @@ class PolicyHooks:
             )
 
     async def before_tool_execution(self, run: LoopRun, call: ToolCall) -> ToolResult | None:
-        """Ask the model once in place of an agent, where the policy says so."""
+        """Call the model once instead of an agent if the policy decides so."""
         task = self._task(call)
         if self._nested is None or task is None:
             return None
@@ -91,11 +99,11 @@ class PolicyHooks:
         try:
             task = json.loads(call.arguments).get("task")
         except (ValueError, AttributeError):
-            return None  # the tool says what is wrong with its arguments
+            return None  # the tool reports the fault in its arguments
         return task if isinstance(task, str) else None
 
     def _told(self, run: LoopRun) -> dict[str, Any]:
-        """Bring up to date what the policy is told: one mapping for the whole run."""
+        """Update the policy's mapping, one for the whole run."""
         told = self._shared.setdefault(run.run_id, {})
         self._shared.move_to_end(run.run_id)
         if len(self._shared) > _RUNS:

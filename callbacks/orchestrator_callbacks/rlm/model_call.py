@@ -1,4 +1,4 @@
-"""One request to a model in a run of a mode: tried again as the policy allows, every try a fact, its price known."""
+"""One model request in a run of a mode: retried by the policy, each attempt published, its cost known."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator_guards import cost_unknown
 
 
 class OwnModel:
-    """The model of a run: what it is asked is paid out of the run's purse. Raises LimitReached where that is empty."""
+    """The model of a run, paid from the run's budget. Raises LimitReached if that is used up."""
 
     def __init__(self, run: ModeRun) -> None:
         self._run = run
@@ -37,15 +37,15 @@ class OwnModel:
 
 
 def own_pricing(run: ModeRun) -> Pricing:
-    """Return what is known of the cost of a run's own model."""
+    """Return the cost information about a run's own model."""
     return Pricing(run.deps.price, run.deps.llm, run.deps.model)
 
 
 def paid(run: ModeRun, pricing: Pricing, request: Request) -> AbstractAsyncContextManager[RequestUsage]:
-    """Reserve what a request can cost in the run's purse until its bill is known.
+    """Reserve the maximum cost of a request in the run's budget until its usage is known.
 
-    An answer that is lost is charged as an estimate: see `bill.lost_output`. Raises LimitReached, also where a limit
-    bounds the cost and no price can be known.
+    A lost answer is charged as an estimate: see `lost_output`. Raises LimitReached if a budget is used up, or if a
+    limit bounds the cost and no price can be known.
     """
     if not pricing.known:
         run.deps.purse.refuse(cost_unknown(1, model=pricing.model))
@@ -56,7 +56,7 @@ def paid(run: ModeRun, pricing: Pricing, request: Request) -> AbstractAsyncConte
 
 
 async def asked(run: ModeRun, pricing: Pricing, request: Request) -> Response:
-    """Ask a model and tell observers of each try. The usage of the answer has its cost. Raises the last error."""
+    """Call a model and publish each attempt. The usage of the answer includes its cost. Raises the last error."""
     deps, route = run.deps, Route()
     tries: list[RetryAttempt] = []
 
@@ -90,15 +90,15 @@ async def asked(run: ModeRun, pricing: Pricing, request: Request) -> Response:
 
 
 def check_cost(run: ModeRun, response: Response) -> None:
-    """Look at an answer whose cost is counted. Raises LimitReached where it is unknown and a limit bounds the cost."""
+    """Check the cost of an answer. Raises LimitReached if it is unknown and a limit bounds the cost."""
     if response.usage.cost_micros is None:
-        whole: Any = run  # the bill asks for nothing that a run of the loop has and this one has not
+        whole: Any = run  # note_unpriced uses nothing that only a run of the loop has
         note_unpriced(whole, response)
         run.deps.purse.refuse(cost_unknown(1, model=(response.model or run.deps.model)[:_LONGEST]))
 
 
 _LONGEST = 120
-"""Characters of a name that may come from outside."""
+"""Maximum characters of a name from outside."""
 
 
 def _note_largest(run: ModeRun, usage: Usage) -> None:

@@ -1,4 +1,4 @@
-"""What a model is told about its mode, and about data that it is not shown."""
+"""Texts for the model about its mode, and about data that it does not see."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ AGAIN = (
 
 
 def begin(ctx: ModeContext, instructions: str) -> None:
-    """Put instructions and prompt into the history, after what it has from earlier turns; once a run."""
+    """Add instructions and prompt to the history, after earlier turns; once per run."""
     if ctx.begun:
         return
     said = ctx.message_history
@@ -59,13 +59,13 @@ def begin(ctx: ModeContext, instructions: str) -> None:
 
 
 def shallow(ctx: ModeContext) -> list[Message]:
-    """Return the one question of a run that is too deep for turns: the prompt, and the data itself after it."""
+    """Return the single request of a run that is too deep for turns: the prompt, and then the data itself."""
     text = ctx.prompt if ctx.context is None else f"{ctx.prompt}\n\n{ctx.context}"
     return [*ctx.messages, Message("user", text)]
 
 
 def described(context: Any) -> str:
-    """Say what the data is: its kind and its size, and nothing of what is in it."""
+    """Return the type and size of the data, without any of its content."""
     match context:
         case None:
             return ""

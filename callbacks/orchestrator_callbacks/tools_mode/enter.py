@@ -1,4 +1,4 @@
-"""`enter_<state>`: each asks the run's event source for the event that leaves its state."""
+"""`enter_<state>`: each hook gets the event that leaves its state from the run's event source."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from orchestrator_callbacks.rlm.deps import ModeRun, next_event
 
 
 async def enter_init(run: ModeRun) -> Any:
-    """Begin: ask the model, which is shown the tools."""
+    """Call the model with the tools."""
     return await next_event(run)
 
 
 async def enter_prompting(run: ModeRun) -> Any:
-    """Read what the model said."""
+    """Check the model's reply for calls."""
     return await next_event(run)
 
 
 async def enter_executing_tools(run: ModeRun) -> Any:
-    """Run the calls, and ask the model what it says to that."""
+    """Run the calls, and call the model with the results."""
     return await next_event(run)

@@ -1,6 +1,6 @@
-"""The event source of tools mode: asks the model, runs the tools that it calls. Seed 004 and systems.md 7.3.
+"""The event source of tools mode: calls the model and runs its tool calls.
 
-Tools run as in the LLM loop: those of one turn at once, an error or an unknown name as a result that the model reads.
+Tools run as in the LLM loop: concurrently within a turn; an error or an unknown name becomes a result for the model.
 """
 
 from __future__ import annotations
@@ -34,10 +34,22 @@ def _context(call: ToolCall, position: int) -> ToolContext:
 
 
 class ToolsModeSource:
-    """`await source(state, context)` for the machine of tools mode; `blocking()` is the same for its sync `run`.
+    """Event source for the machine of tools mode: `await source(state, context)`.
 
-    `context_for` makes the ToolContext of a call; `before` may answer one in place of its tool; `told` hears of each
-    result. The rest is as for CodeModeSource.
+    Args:
+        llm: The model. It belongs to the caller.
+        tools: The tools of the model.
+        stopping: Decides after each turn whether another one follows.
+        compressor: Shortens the history for the model.
+        params: Parameters of the model requests.
+        instructions: Replaces the instructions about tools mode.
+        context_for: Makes the ToolContext of a call.
+        before: May return the result of a call in place of its tool.
+        told: Called with each result.
+
+    Example:
+        with ToolsModeSource(llm, [search]).blocking() as source:
+            machine.run(ToolsModeState.INIT, ToolsModeContext(prompt="Find it."), source)
     """
 
     def __init__(
@@ -78,20 +90,20 @@ class ToolsModeSource:
                 return None
 
     def blocking(self) -> BlockingSource[ToolsModeState, ToolsModeEvent, ToolsModeContext]:
-        """Return this source for `machine.run`; close it, or use it as a context manager."""
+        """Return a synchronous source for `machine.run`. Close it, or use it as a context manager."""
         return BlockingSource(self)
 
     async def _read(self, ctx: ToolsModeContext) -> ToolsModeEvent:
-        """Tell calls from an answer; the policy is asked first."""
+        """Distinguish calls from an answer, after the policy was checked."""
         if await self._talk.should_stop(ctx):
             return PolicyStop()
         return ToolCallsFound(ctx.calls) if ctx.calls else NoToolCalls(ctx.last_response or "")
 
     async def _execute(self, ctx: ToolsModeContext) -> ToolsModeEvent:
-        """Run the calls, tell the model, and let it say what comes next."""
+        """Run the calls, and call the model with the results."""
         results = [result.message() for result in await self._run(ctx)]
         await self._talk.complete_turn(ctx, "\n".join(result.text for result in results))
-        if await self._talk.should_stop(ctx):  # before the limit, which asks once more (L6)
+        if await self._talk.should_stop(ctx):  # before the limit check, which calls the model once more
             return PolicyStop()
         if at_last_turn(ctx):
             return await self._ask_last(ctx, results)
@@ -109,7 +121,7 @@ class ToolsModeSource:
         )
 
     async def _ask_last(self, ctx: ToolsModeContext, results: list[Message]) -> MaxIterationsReached:
-        """Ask for the answer, tools out of reach; no answer where a budget refuses (L8)."""
+        """Request the final answer without tools. Returns no answer if a budget refuses the request."""
         try:
             response = await self._talk.ask(
                 ctx, [*results, Message("user", prompt.LIMIT)], tool_choice="none"

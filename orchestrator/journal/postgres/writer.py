@@ -56,7 +56,7 @@ class PostgresWriter(WriterThread[Db]):
             self._session.run(batch)
         except (StoreDown, Corrupt) as error:
             self._fail(jobs, error)
-        except Exception as error:  # noqa: BLE001  one that cannot be stored must not take others with it
+        except Exception as error:  # noqa: BLE001  a job that cannot be stored must not fail the others
             self._one_by_one(jobs, self._explained(error))
         else:
             batch.settle()
@@ -78,7 +78,7 @@ class PostgresWriter(WriterThread[Db]):
             outcome = job, None, away
         except RunError as refused:
             outcome = job, None, refused
-        except Exception as error:  # noqa: BLE001  whoever asked is told
+        except Exception as error:  # noqa: BLE001  passed to the caller of the job
             outcome = job, None, self._explained(error)
         self._deliver([outcome])
 

@@ -248,7 +248,7 @@ def insert_records(tx: Transaction, records: Sequence[tuple[int, int, str, bytes
     for start in range(0, len(records), 100):
         some = records[start : start + 100]
         rows = ",".join(("(?,?,?,?,?)",) * len(some))
-        tx.cursor.execute(f"INSERT INTO record VALUES {rows}", [value for record in some for value in record])  # noqa: S608  no text in it but our own
+        tx.cursor.execute(f"INSERT INTO record VALUES {rows}", [value for record in some for value in record])  # noqa: S608  only our own text
 
 
 def drop(tx: Transaction, row: RunRow) -> None:

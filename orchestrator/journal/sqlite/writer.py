@@ -105,7 +105,7 @@ class SqliteWriter(WriterThread[Transaction]):
                     self._fail((job,), self._explain(error))
         except FAULTS as error:
             self._fail(jobs, self.poison(error))
-        except Exception as error:  # noqa: BLE001  a job that cannot be carried out must not take others with it
+        except Exception as error:  # noqa: BLE001  a job that fails must not fail the others
             self._one_by_one(jobs, error)
         else:
             self._deliver(outcomes)

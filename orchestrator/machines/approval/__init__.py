@@ -1,1 +1,1 @@
-"""Seed 001: nothing is written without approval, and everything that is written can be undone."""
+"""The approval machine: nothing is written without approval, and every write can be undone."""

@@ -1,4 +1,4 @@
-"""How large a plan may be, and where it may never go (seed 001's knowledge base). 0 lifts a number."""
+"""Limits on the size of a plan, and the paths that a plan may never touch. 0 disables a numeric limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUILD_OUTPUT = (
     "site-packages",
     "*.egg-info",
 )
-"""Names of folders that a build fills."""
+"""Folder names that contain build output."""
 
 DENIED = (
     ".env",
@@ -39,38 +39,38 @@ DENIED = (
     "id_ecdsa*",
     "id_ed25519*",
 )
-"""Names of files that hold secrets, or settings of other programs."""
+"""File names that contain secrets, or settings of other programs."""
 
 
 @by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCaps:
-    """What one plan may be. A cap of N allows exactly N. Raises ConfigError on a number below 0.
+    """Limits of one plan. A cap of N allows exactly N.
 
-    The second document of the knowledge base allows 50 files a plan and 100 KB an operation: the smaller 15 stands, and
-    the 100 KB beside it.
+    Raises:
+        ConfigError: A number is below 0.
     """
 
     steps: int = 10
     files_per_step: int = 3
     files: int = 15
-    """Different files of the whole plan."""
+    """Distinct files of the whole plan."""
     diff_lines: int = 500
-    """Added and removed lines of one step; each line of a new file counts as added."""
+    """Added and removed lines of one step. Each line of a new file counts as added."""
     constraints: int = 10
-    """Of one step."""
+    """Constraints of one step."""
     deletions: int = 1
-    """Of the whole plan."""
+    """Deleted files of the whole plan."""
     operation_bytes: int = 102_400
     """New bytes of one step: contents and diffs as given."""
     file_bytes: int = 1_048_576
-    """A file before and after it is edited."""
+    """Size of a file before and after an edit."""
     command_seconds: float = 300.0
-    """The longest that a command may ask for."""
+    """Longest timeout that a command may request."""
     build_output: tuple[str, ...] = BUILD_OUTPUT
-    """Patterns (shell style, case does not count) of folder names."""
+    """Shell patterns of folder names, case-insensitive."""
     denied: tuple[str, ...] = DENIED
-    """Patterns of file and folder names."""
+    """Shell patterns of file and folder names."""
 
     def __post_init__(self) -> None:
         for item in fields(self):

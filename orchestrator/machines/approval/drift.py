@@ -1,4 +1,4 @@
-"""What changed in a project beside the plan, as data."""
+"""Changes of a project outside the plan, as data."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ _INSTEAD = {
     "directory": "a folder is there",
     "symlink": "a symlink is there",
     "special": "a device, pipe or socket is there",
-    "unreachable": "its folder is none any more",
+    "unreachable": "its folder is no longer a folder",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class DriftEntry:
-    """One file that is not as it must be."""
+    """One file that differs from its expected state."""
 
     expected: Fingerprint
     found: Fingerprint
 
     @property
     def path(self) -> str:
-        """Which."""
+        """Path of the file."""
         return self.expected.path
 
     @property
     def why(self) -> str:
-        """What is the matter, for a person."""
+        """Description of the difference for a person."""
         if self.found.sha256 is None:
             there = _INSTEAD.get(self.found.encoding or "")
             return "was removed outside" if there is None else f"was replaced outside: {there}"
         return "was made outside" if self.expected.sha256 is None else "was changed outside"
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the entry as JSON types."""
         sides = {"expected": self.expected, "found": self.found}
         return {
             "path": self.path,
@@ -50,7 +50,7 @@ class DriftEntry:
 
 @dataclass(frozen=True, slots=True)
 class DriftReport:
-    """All of them, in order of the paths. False where there is none."""
+    """All differences in order of the paths. False if there are none."""
 
     entries: tuple[DriftEntry, ...] = ()
 
@@ -58,5 +58,5 @@ class DriftReport:
         return bool(self.entries)
 
     def plain(self) -> list[dict[str, Any]]:
-        """Return it as JSON types."""
+        """Return the report as JSON types."""
         return [entry.plain() for entry in self.entries]

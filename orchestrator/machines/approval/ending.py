@@ -1,4 +1,4 @@
-"""How a request ended, once the next one is begun: one table from what became of its plan to outcome and reason."""
+"""Outcome and reason of a request, from the status of its plan."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ _ENDINGS: Mapping[str, Ending] = {
 
 
 def ending(ctx: ApprovalContext) -> Ending:
-    """Return outcome and reason of a request that is over; one that led to no plan was rejected."""
+    """Return outcome and reason of a finished request; a request without a plan counts as rejected."""
     return _ENDINGS.get(ctx.plan_status, Ending(Outcome.REJECTED, "operator"))

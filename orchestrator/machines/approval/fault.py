@@ -1,11 +1,10 @@
-"""What can go wrong, by number: the one table that validation, gates, execution and retries read.
+"""Error codes of approval: the one table that validation, gates, execution and retries read.
 
-Families, the figures of retries and the recovery paths are those of seed 001's knowledge base. Numbers that it does not
-name are given here, in its families. A retry that would need the person's choice is never made: a step whose bytes were
-approved is tried again with these bytes, and a command that may have had an effect is not.
+A retry that would need the person's choice is never made: a step whose bytes were approved is retried with the same
+bytes, and a command that may have had an effect is not retried.
 
-Rejected: a plan that breaks a rule as a fault without single reasons. `ApprovalError.code` says what may be retried;
-`ApprovalError.faults` says, each with its own code, what the person or the model has to change.
+A plan that breaks a rule is one error with single reasons. `ApprovalError.code` decides about retries;
+`ApprovalError.faults`, each with its own code, name what the person or the model has to change.
 """
 
 from __future__ import annotations
@@ -33,7 +32,10 @@ class FaultFamily(StrEnum):
 
 
 class FaultSeverity(StrEnum):
-    """How bad it is: a warning leaves all as it is, an error stops the work, after a fatal one nothing is trusted."""
+    """Severity of an error.
+
+    A warning changes nothing, an error stops the work, and after a fatal error no state can be trusted.
+    """
 
     WARNING = "warning"
     ERROR = "error"
@@ -41,7 +43,7 @@ class FaultSeverity(StrEnum):
 
 
 class RecoveryPath(StrEnum):
-    """What the person can do."""
+    """Action that the person can take."""
 
     RETRY = "Retry"
     MODIFY = "Modify"
@@ -52,27 +54,27 @@ class RecoveryPath(StrEnum):
 
 
 class FaultRule(NamedTuple):
-    """One row of the table. Seconds; the n-th delay is `base * 2**(n-1)`, at most `most`."""
+    """One row of the table. Delays are in seconds; the n-th is `base * 2**(n-1)`, at most `most`."""
 
     code: str
     meaning: str
     severity: FaultSeverity
     recovery_path: RecoveryPath
     retries: int = 0
-    """Further tries, made without asking."""
+    """Further attempts without asking."""
     base: float = 0.0
     most: float = 0.0
     kind: str = "other"
-    """What orchestrator.llm.retry calls it: one of errors.ERROR_KINDS."""
+    """Error kind for orchestrator.llm.retry: one of errors.ERROR_KINDS."""
 
     @property
     def category(self) -> str:
-        """The name of the family."""
+        """Name of the family."""
         return FaultFamily[self.code.partition("-")[0]].value
 
     @property
     def retryable(self) -> bool:
-        """Whether it is tried again without asking."""
+        """Whether the error is retried without asking."""
         return self.retries > 0
 
 
@@ -96,15 +98,15 @@ _ROWS = (
     FaultRule("VAL-012", "an operation writes too many bytes", _E, _MODIFY),
     FaultRule("VAL-013", "a plan deletes more than one file", _E, _MODIFY),
     FaultRule("VAL-014", "a step has no target", _E, _MODIFY),
-    FaultRule("VAL-015", "the steps are not one line: an unknown, later or doubled step", _E, _MODIFY),
-    FaultRule("VAL-016", "a step says something that its kind does not take", _E, _MODIFY),
+    FaultRule("VAL-015", "the steps are not in order: an unknown, later or duplicate step", _E, _MODIFY),
+    FaultRule("VAL-016", "a step has a field that its kind does not allow", _E, _MODIFY),
     FaultRule("VAL-017", "a diff cannot be read", _E, _MODIFY),
     FaultRule("VAL-018", "a step changes nothing", _E, _MODIFY),
     FaultRule("VAL-019", "a chosen step is not in the plan", _W, _MODIFY),
     # ---- files ----
-    FaultRule("FS-001", "a file is not there", _E, _MODIFY),
-    FaultRule("FS-002", "a file is there already", _E, _MODIFY),
-    FaultRule("FS-003", "the system does not allow it", _E, _CONFIGURE),
+    FaultRule("FS-001", "a file does not exist", _E, _MODIFY),
+    FaultRule("FS-002", "a file exists already", _E, _MODIFY),
+    FaultRule("FS-003", "the operating system denies permission", _E, _CONFIGURE),
     FaultRule("FS-004", "the file system is read-only", _E, _CONFIGURE),
     FaultRule(
         "FS-005", "a file or the project is locked by another process", _E, _RETRY, 3, 5.0, 5.0, "timeout"
@@ -113,40 +115,40 @@ _ROWS = (
     FaultRule("FS-007", "a file is binary", _E, _MODIFY),
     FaultRule("FS-008", "a file is too large", _E, _MODIFY),
     FaultRule("FS-009", "a folder is where a file should be", _E, _MODIFY),
-    FaultRule("FS-010", "the system could not read or write", _E, _REPORT),
+    FaultRule("FS-010", "reading or writing a file failed", _E, _REPORT),
     FaultRule("FS-011", "a name is too long for the file system", _E, _MODIFY),
     FaultRule("FS-012", "the file system does not answer", _E, _REPORT),
     # ---- the provider ----
-    FaultRule("AI-001", "the provider refuses the key", _E, _CONFIGURE, kind="auth"),
+    FaultRule("AI-001", "the provider rejects the API key", _E, _CONFIGURE, kind="auth"),
     FaultRule("AI-002", "the provider does not answer", _E, _RETRY, 3, 1.0, 30.0, "timeout"),
-    FaultRule("AI-003", "the provider asks to slow down", _E, _RETRY, 3, 1.0, 30.0, "rate_limited"),
-    FaultRule("AI-004", "the provider does not take the request", _E, _CONFIGURE, kind="client_error"),
+    FaultRule("AI-003", "the provider limits the request rate", _E, _RETRY, 3, 1.0, 30.0, "rate_limited"),
+    FaultRule("AI-004", "the provider rejects the request", _E, _CONFIGURE, kind="client_error"),
     FaultRule("AI-005", "the answer of the model cannot be used", _E, _RETRY, 1, kind="malformed"),
     FaultRule("AI-006", "the model refuses to answer", _E, _MODIFY, kind="content_filter"),
     FaultRule("AI-007", "the request is too long for the model", _E, _MODIFY, kind="context_length"),
-    FaultRule("AI-008", "it is not clear enough what is wanted", _W, _MODIFY),
+    FaultRule("AI-008", "the request is not clear enough", _W, _MODIFY),
     # ---- commands of a plan ----
     FaultRule("BLD-001", "a program is not installed", _E, _INSTALL),
     FaultRule("BLD-002", "a command failed", _E, _MODIFY),
-    FaultRule("BLD-003", "a command lasted too long and was ended", _E, _MODIFY),
+    FaultRule("BLD-003", "a command took too long and was stopped", _E, _MODIFY),
     FaultRule("BLD-004", "a command could not be started just now", _E, _RETRY, 1, 1.0, 1.0, "timeout"),
     # ---- the machine ----
-    FaultRule("ST-001", "the command does not belong to this state", _F, _REPORT),
-    FaultRule("ST-002", "what is stored is not what was written", _F, _RESTART),
+    FaultRule("ST-001", "the command is not allowed in this state", _F, _REPORT),
+    FaultRule("ST-002", "the stored data is not the data that was written", _F, _RESTART),
     FaultRule("ST-003", "the plan is not approved", _E, _MODIFY),
     FaultRule("ST-004", "the plan has expired", _W, _RETRY),
     FaultRule("ST-005", "the project changed outside while the work was paused", _E, _MODIFY),
-    FaultRule("ST-006", "nobody knows whether a command has run", _E, _MODIFY),
-    FaultRule("ST-007", "a file was changed outside, so it was not put back", _E, _MODIFY),
-    FaultRule("ST-008", "something unexpected went wrong", _E, _REPORT),
-    # ---- what is used up ----
+    FaultRule("ST-006", "it is unknown whether a command has run", _E, _MODIFY),
+    FaultRule("ST-007", "a file was changed outside, so it was not restored", _E, _MODIFY),
+    FaultRule("ST-008", "an unexpected error occurred", _E, _REPORT),
+    # ---- resources ----
     FaultRule("RES-001", "the disk is full", _E, _CONFIGURE),
     FaultRule("RES-002", "the token budget is used up", _E, _CONFIGURE),
     FaultRule(
         "RES-003", "the system has no memory or handle left just now", _E, _RETRY, 1, 1.0, 1.0, "timeout"
     ),
     FaultRule("RES-004", "too many writes, commands or requests in a minute", _W, _RETRY),
-    # ---- what a plan may never do ----
+    # ---- forbidden in every plan ----
     FaultRule("SEC-001", "a path leads out of the project", _E, _MODIFY),
     FaultRule("SEC-002", "a path is absolute", _E, _MODIFY),
     FaultRule("SEC-003", "a path goes through a symlink", _E, _MODIFY),
@@ -155,8 +157,8 @@ _ROWS = (
     FaultRule("SEC-006", "a path is in a folder of build output", _E, _MODIFY),
     FaultRule("SEC-007", "a path is a device, pipe or socket", _E, _MODIFY),
     FaultRule("SEC-008", "a file has further hard links, perhaps outside", _E, _MODIFY),
-    FaultRule("SEC-009", "two names are one to some file systems", _E, _MODIFY),
-    FaultRule("SEC-010", "a name has letters that hide what it is", _E, _MODIFY),
+    FaultRule("SEC-009", "two names are the same name on some file systems", _E, _MODIFY),
+    FaultRule("SEC-010", "a name has characters that disguise it", _E, _MODIFY),
     FaultRule("SEC-011", "a path was swapped between check and use", _E, _REPORT),
     FaultRule("SEC-012", "a command is a shell, or starts other programs", _E, _MODIFY),
     FaultRule("SEC-013", "a file runs with the rights of its owner or group", _E, _MODIFY),
@@ -168,30 +170,30 @@ _ROWS = (
     # ---- commands of a person ----
     FaultRule("IPC-001", "the command is unknown", _W, _MODIFY),
     FaultRule("IPC-002", "the command is not possible now", _W, _MODIFY),
-    FaultRule("IPC-006", "the command came twice", _W, _RETRY, 1, kind="timeout"),
+    FaultRule("IPC-006", "the command arrived twice", _W, _RETRY, 1, kind="timeout"),
     FaultRule("IPC-007", "a command before this one is missing", _E, _RESTART),
-    FaultRule("IPC-008", "nobody took the command up in time", _E, _RETRY, 1, 1.0, 1.0, "timeout"),
+    FaultRule("IPC-008", "no process accepted the command in time", _E, _RETRY, 1, 1.0, 1.0, "timeout"),
 )
 
 RULES: Mapping[str, FaultRule] = {row.code: row for row in _ROWS}
-"""Code -> what it means."""
+"""Code -> its row."""
 
 
 def rule(code: str) -> FaultRule:
-    """Return the row of a code. Raises ConfigError for one that is none."""
+    """Return the row of a code. Raises ConfigError for an unknown code."""
     found = RULES.get(code)
     if found is None:
-        raise ConfigError(f"there is no error {code!r}; families: {', '.join(FaultFamily.__members__)}")
+        raise ConfigError(f"unknown error code {code!r}; families: {', '.join(FaultFamily.__members__)}")
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The error object: one thing that went wrong, for a person. Raises ConfigError for an unknown code."""
+    """One error, described for a person. Raises ConfigError for an unknown code."""
 
     code: str
     message: str
-    """What was wrong and what was allowed; no content of files, no key."""
+    """Says what was wrong and what is allowed; contains no file content and no key."""
     technical_detail: str = ""
     path: str = ""
     step: str = ""
@@ -201,37 +203,37 @@ class Fault:
 
     @property
     def rule(self) -> FaultRule:
-        """Its row."""
+        """Row of the code."""
         return RULES[self.code]
 
     @property
     def category(self) -> str:
-        """The name of its family."""
+        """Name of the family."""
         return self.rule.category
 
     @property
     def severity(self) -> FaultSeverity:
-        """How bad it is."""
+        """Severity of the error."""
         return self.rule.severity
 
     @property
     def recovery_path(self) -> RecoveryPath:
-        """What the person can do."""
+        """Action that the person can take."""
         return self.rule.recovery_path
 
     @property
     def retryable(self) -> bool:
-        """Whether it is tried again without asking."""
+        """Whether the error is retried without asking."""
         return self.rule.retryable
 
     @property
     def retry_policy(self) -> dict[str, float] | None:
-        """Retries and their delays in seconds, None where nothing is tried again."""
+        """Retries and their delays in seconds; None if the error is not retried."""
         row = self.rule
         return {"retries": row.retries, "base": row.base, "most": row.most} if row.retries else None
 
     def plain(self) -> dict[str, Any]:
-        """Return all of it as JSON types."""
+        """Return all properties as JSON types."""
         return {
             "code": self.code,
             "category": self.category,
@@ -247,11 +249,11 @@ class Fault:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Fault:
-        """Read what `plain` returned; what follows from the code is taken from the table."""
+        """Parse the result of `plain`; properties of the code come from the table."""
         return cls(*(str(plain.get(name, "")) for name in cls.__slots__))
 
     def at(self, step: str) -> Fault:
-        """Return the same, in a step."""
+        """Return the same fault for a step."""
         return replace(self, step=step)
 
     def __str__(self) -> str:
@@ -260,10 +262,10 @@ class Fault:
 
 
 class ApprovalError(RunError):
-    """Something went wrong that the table knows; nothing is half done.
+    """An error of the table. No operation is left half done.
 
-    `code` decides what is tried again, by `kind`, `retryable` and `retry_after` as orchestrator.llm.retry reads them;
-    `faults` are the single reasons.
+    `code` decides about retries: orchestrator.llm.retry reads `kind`, `retryable` and `retry_after`. `faults` are the
+    single reasons.
     """
 
     def __init__(
@@ -281,17 +283,17 @@ class ApprovalError(RunError):
 
     @property
     def output(self) -> str:
-        """The end of what the command said that failed. It is in no record."""
+        """Last part of the failed command's output. No record contains it."""
         return "".join(self._said)
 
     def saying(self, output: str) -> ApprovalError:
-        """Return itself, with what the command said."""
+        """Return itself with the output of the command."""
         self._said = (output,)
         return self
 
     @property
     def fault(self) -> Fault:
-        """The whole as one error object, its single reasons in the technical detail."""
+        """The error as one fault, with its single reasons in the technical detail."""
         first = self.faults[0]
         if len(self.faults) == 1 and self.code == first.code:
             return first

@@ -1,10 +1,10 @@
-"""The table of approval: seed 001's nine states and twenty-two edges, exactly.
+"""The graph of approval: nine states and twenty-two edges.
 
-- Idle is a state to rest in: the graph has no end. AwaitingApproval, Paused, Failed and Completed wait for a person
-  or, as Completed, go on by themselves.
-- `cancel` from AwaitingApproval has no row of its own: it takes the edge of `reject` (B1).
-- Where no person is asked, no guard stands in the way: an error in a working state always leads to Failed.
-- Recovery after a crash is no edge: `runtime/approval/recovery.py`, audited by a record of its own (B9).
+- Idle is a rest state: the graph has no terminal state. AwaitingApproval, Paused and Failed wait for a person;
+  Completed continues unattended.
+- `cancel` in AwaitingApproval has no edge of its own: it uses the edge of `reject`.
+- No guard applies where no person is asked: an error in a working state always leads to Failed.
+- Recovery after a crash is not an edge. `runtime/approval/recovery.py` does it and writes its own record.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ S = ApprovalState
 
 
 def has_request(ctx: ApprovalContext) -> bool:
-    """Is there anything to extract an intent from? An intent that a person confirmed will do."""
+    """Return whether there is a request to extract an intent from. A confirmed intent is enough."""
     return bool(ctx.request.strip())
 
 
 def is_approved(ctx: ApprovalContext) -> bool:
-    """Has a person approved exactly this plan? A plan that was changed by one byte since is another one."""
+    """Return whether a person approved exactly this plan. A plan that differs by one byte is another plan."""
     consent = ctx.consent
     if consent is None or ctx.plan is None:
         return False
@@ -32,12 +32,15 @@ def is_approved(ctx: ApprovalContext) -> bool:
 
 
 def has_intent(ctx: ApprovalContext) -> bool:
-    """Is there an intent to plan for again? A failure before there was one can only be acknowledged (B8)."""
+    """Return whether there is an intent to plan for again.
+
+    A failure before the first intent can only be acknowledged.
+    """
     return ctx.intent is not None
 
 
 def is_shown(ctx: ApprovalContext) -> bool:
-    """Has the person seen the error? Asked before it is acknowledged."""
+    """Return whether the error was shown to the person. Checked before it is acknowledged."""
     return ctx.shown
 
 
@@ -60,7 +63,7 @@ APPROVAL = Graph(
         S.PLANNING: (3600.0, E.PLAN_INVALID),
         S.EXECUTING: (7200.0, E.STEP_FAILED),
         S.CANCELLING: (3600.0, E.ROLLBACK_FAILED),
-        S.AWAITING_APPROVAL: None,  # the plan expires by the wall clock, also while no process lives
+        S.AWAITING_APPROVAL: None,  # the plan expires by the wall clock, even while no process lives
         S.PAUSED: None,
         S.FAILED: None,
         S.COMPLETED: None,

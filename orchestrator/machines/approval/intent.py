@@ -1,4 +1,4 @@
-"""What a person wants, as a model understood it. Data, and what its confidence allows; nothing is asked here."""
+"""The person's intent as a model understood it, and the action that its confidence allows."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.plan import digest_of, read_as
 
 LONGEST_REQUEST = 20_000
-"""Characters of a request."""
+"""Maximum number of characters of a request."""
 
 
 def spoken(text: str, what: str) -> str:
-    """Return what a person said, if it can be written down. Raises Faulted VAL-001."""
+    """Return the text of a person if it can be encoded. Raises ApprovalError VAL-001."""
     try:
         text.encode()
     except (
         UnicodeEncodeError
-    ):  # bytes on a command line that are no UTF-8, or half a character of another program
-        raise ApprovalError(Fault("VAL-001", f"{what} is no text in UTF-8")) from None
+    ):  # command-line bytes that are not UTF-8, or a lone surrogate of another program
+        raise ApprovalError(Fault("VAL-001", f"{what} is not valid UTF-8 text")) from None
     return text
 
 
@@ -63,20 +63,20 @@ class Intent(BaseModel):
     """How sure the model is, 0 to 1."""
     constraints: tuple[Constraint, ...] = ()
     question: str = ""
-    """What to ask the person where it is not sure."""
+    """Question for the person if the model is not sure."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of it."""
+        """SHA-256 (hex) of the intent."""
         return digest_of(self.plain())
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the intent as JSON types."""
         return self.model_dump(mode="json")
 
     @classmethod
     def read(cls, plain: Any) -> Intent:
-        """Read what `plain` returned. Raises Faulted VAL-002."""
+        """Parse the result of `plain`. Raises ApprovalError VAL-002."""
         return read_as(cls, plain, "the intent")
 
 
@@ -92,9 +92,9 @@ Standing: TypeAlias = Literal["proceed", "confirm", "reject"]
 
 
 def standing(intent: Intent, *, proceed: float = 0.85, confirm: float = 0.60) -> Standing:
-    """Say what the confidence of an intent allows: to go on, to ask the person, or neither.
+    """Return the action that the confidence of an intent allows: proceed, ask the person to confirm, or reject.
 
-    A kind that is unknown can be confirmed, but is never gone on with unasked.
+    An intent of unknown kind can be confirmed, but never proceeds without confirmation.
     """
     if intent.confidence < confirm:
         return "reject"

@@ -1,4 +1,4 @@
-"""Limits of approval. Numbers where 0 disables; there are no on/off switches beside them."""
+"""Limits of approval. 0 disables a limit; there are no on/off switches."""
 
 from __future__ import annotations
 
@@ -9,47 +9,49 @@ from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.bound import by_name, out_of_range
 
 MOST_KEPT = 100
-"""More plans than this are not kept."""
+"""Maximum value of `keep_plans`."""
 
 
 @by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalLimits:
-    """What one project may use. Defaults are those of seed 001's knowledge base (systems.md 5.2).
+    """Limits of one project.
 
-    Raises ConfigError on a name that is none, a number below 0, or thresholds in the wrong order.
+    Raises:
+        ConfigError: A name is unknown, a number is below 0, or the thresholds are in the wrong order.
     """
 
     proceed: float = 0.85
-    """An intent is gone on with from this confidence on."""
+    """Minimum confidence of an intent that proceeds without confirmation."""
     confirm: float = 0.60
-    """From this confidence on a person is asked; below, the request is refused."""
+    """Minimum confidence at which the person is asked; below it the request is rejected."""
     expiry_seconds: float = 1800.0
-    """How long a plan may wait for approval, and an approval for execution; 0: for ever.
+    """Seconds that a plan may wait for approval, and an approval for execution. 0 means no expiry.
 
-    The knowledge base lets a plan expire with the session too; here each command is a process, so time has to do."""
+    A plan expires by time only, because each command is a process of its own and there is no session to end.
+    """
     ai_seconds: float = 120.0
-    """How long one answer of the planner may take; 0: for ever."""
+    """Maximum seconds for one answer of the planner. 0 means no limit."""
     file_seconds: float = 30.0
-    """How long one operation on a file may take; 0: for ever."""
+    """Maximum seconds for one file operation. 0 means no limit."""
     index_seconds: float = 5.0
-    """How long one file may take where all of a project are listed, with their digests; 0: for ever."""
+    """Maximum seconds for each file when all files of a project are listed with their digests. 0 means no limit."""
     keep_plans: int = 10
-    """Requests whose plans, prior contents and records are kept: from 1 to 100."""
+    """Number of requests whose plans, prior contents and records are kept: from 1 to 100."""
     ai_per_minute: int = 60
-    """Questions to the planner."""
+    """Requests to the planner per minute."""
     writes_per_minute: int = 100
-    """Files that steps may touch."""
+    """Files that steps may touch per minute."""
     builds_per_minute: int = 10
-    """Commands that steps may run."""
+    """Commands that steps may run per minute."""
     log_days: int = 7
-    """Days of logs that are kept."""
+    """Days that logs are kept."""
     log_file_bytes: int = 100_000_000
-    """Of the log of one day: what comes after that is not written."""
+    """Maximum bytes of one day's log. Further lines are dropped."""
     log_total_bytes: int = 1_000_000_000
-    """Of all logs: the oldest go first."""
+    """Maximum bytes of all logs. The oldest are deleted first."""
     caps: PlanCaps = field(default_factory=PlanCaps)
-    """What one plan may contain."""
+    """Limits of one plan."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -64,4 +66,4 @@ class ApprovalLimits:
                 "and proceed not above 1"
             )
         if not 1 <= self.keep_plans <= MOST_KEPT:
-            raise ConfigError(f"limit keep_plans is {self.keep_plans}; possible: 1 to {MOST_KEPT}")
+            raise ConfigError(f"limit keep_plans is {self.keep_plans}; it must be from 1 to {MOST_KEPT}")

@@ -1,4 +1,4 @@
-"""States, events and context of approval. Plain data: it can be stored, and a run can go on from it.
+"""States, events and context of approval. Plain data, so that a run can be stored and resumed.
 
 A run is the life of one request: from Idle through its plan, a person's approval and the steps, back to Idle.
 """
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 
 class ApprovalState(StrEnum):
-    """Seed 001's nine states."""
+    """The nine states."""
 
     IDLE = "Idle"
     EXTRACTING_INTENT = "ExtractingIntent"
@@ -25,7 +25,7 @@ class ApprovalState(StrEnum):
 
 
 class ApprovalEvent(StrEnum):
-    """The triggers of seed 001's table."""
+    """The events of the graph."""
 
     SUBMIT = "submit"
     INTENT_VALIDATED = "intent_validated"
@@ -49,7 +49,7 @@ class ApprovalEvent(StrEnum):
 
 
 class PlanStatus(StrEnum):
-    """What became of a plan. The first four are seed 001's; the others say how an approved one went on."""
+    """Status of a plan. Completed, cancelled and failed are results of an approved plan."""
 
     PENDING = "pending"
     APPROVED = "approved"
@@ -62,7 +62,7 @@ class PlanStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """What a person has approved: exactly this plan, and nothing that looks like it."""
+    """A person's approval of exactly one plan."""
 
     plan_id: str
     version: int
@@ -74,57 +74,57 @@ class Consent:
 
 @dataclass(slots=True)
 class ApprovalContext:
-    """Everything a run of approval knows. Which steps are done follows from their own records."""
+    """The data of an approval run. Its completed steps are known from their own records."""
 
     conversation_id: ClassVar[str | None] = None
-    """A run of approval is part of no conversation."""
+    """A run of approval belongs to no conversation."""
 
     number: int = 1
-    """Which request of the project this is, from 1."""
+    """Number of the request in the project, from 1."""
     iteration: int = 0
-    """Plans that were made so far, versions included."""
+    """Plans made so far, including versions."""
     request: str = ""
-    """What the person wrote."""
+    """Text of the person."""
     intent: dict[str, Any] | None = None
-    """The intent that is being planned for."""
+    """The intent that the plan is for."""
     kept: dict[str, Any] | None = None
-    """An intent that waits for the person to confirm it."""
+    """An intent that waits for the person's confirmation."""
     question: str = ""
-    """What the person is asked about it."""
+    """Question to the person about that intent."""
     confirmed: bool = False
-    """The person confirmed `intent`: nobody is asked again."""
+    """The person confirmed `intent`, so it is not asked about again."""
     queue: list[dict[str, Any]] = field(default_factory=list)
-    """Further intents of a composite request: one plan each, in their order."""
+    """Further intents of a composite request, one plan each, in their order."""
     changes: str = ""
-    """What the person wants to be otherwise in the next version."""
+    """Changes that the person requested for the next version."""
 
     plan: dict[str, Any] | None = None
-    """The present plan in its present version."""
+    """The current plan in its current version."""
     plan_status: str = ""
     versions: list[dict[str, Any]] = field(default_factory=list)
-    """Every version of every plan of this run, as it was: id, version, digest, plan, and `at` (epoch seconds)."""
+    """Every version of every plan of this run: id, version, digest, plan, and `at` (epoch seconds)."""
     completed: list[str] = field(default_factory=list)
-    """Labels of the plans that were carried out to their end: no later rollback takes them back."""
+    """Labels of the plans that were executed completely. No later rollback reverts them."""
     plan_number: int = 0
-    """Plans with an id of their own so far."""
+    """Plans with their own id so far."""
     expires_at: float = 0.0
-    """Until when (epoch seconds) the plan may be approved, or begun once it is; 0: never."""
+    """Epoch seconds until which the plan may be approved, or started after its approval. 0 means never."""
     config: str = ""
-    """Fingerprint of the limits that the plan was made under."""
+    """Fingerprint of the limits that applied when the plan was made."""
     previewed: str = ""
-    """Digest of the plan that the person has been shown."""
+    """Digest of the plan that was shown to the person."""
     consent: Consent | None = None
     fault: dict[str, Any] | None = None
     """The error that led to Failed: code, category, severity, message, …"""
     shown: bool = False
-    """The person has seen that error."""
+    """That error was shown to the person."""
     why: str = ""
-    """Why the person decided as they did last, in their words."""
+    """Reason of the person's last decision."""
     conflicts: list[dict[str, Any]] = field(default_factory=list)
-    """Files that the last rollback kept, because somebody else has changed them."""
+    """Files that the last rollback kept, because they were changed outside."""
     undone: list[str] = field(default_factory=list)
-    """Files that the last rollback put back."""
+    """Files that the last rollback restored."""
     again: list[str] = field(default_factory=list)
-    """Keys of commands that may have run, and that a person lets run again: once, for the next try has another key."""
+    """Keys of commands that may have run and that a person allows to run again once: the next attempt has a new key."""
     recovery: dict[str, Any] | None = None
-    """What the last recovery found and did."""
+    """Findings and actions of the last recovery."""

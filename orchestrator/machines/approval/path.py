@@ -1,7 +1,8 @@
-"""Paths of a plan, judged by their letters alone: before anything on the disk is looked at. Pure.
+"""Checks of a plan's paths by their spelling alone, before the disk is read. Pure.
 
-A path comes from a model. It is refused wherever any common file system could take it for another one than the person
-reads: the project may lie on one that folds case, composes accents, drops a last blank, or knows streams and devices.
+A path comes from a model. It is rejected if any common file system could resolve it to another file than the person
+reads: the project may lie on a file system that folds case, composes accents, drops a trailing blank, or has streams
+and devices.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from orchestrator.machines.approval.fault import Fault
 _LONGEST_NAME = 255
 LONGEST_PATH = 1_024
 _HIDING = frozenset(("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"))
-"""Unicode categories that show nothing, turn the reading order, or mean nothing yet."""
+"""Unicode categories that are invisible, change the reading order, or are unassigned."""
 _FORBIDDEN = frozenset('\\:*?"<>|')
 _DEVICES = frozenset(
     ("con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10)))
@@ -27,24 +28,24 @@ _NEVER = frozenset(("SEC-001", "SEC-002", "SEC-004"))
 
 
 def folded(path: str) -> str:
-    """Return what all spellings have in common that some file system takes for one name."""
+    """Return the common form of all spellings that some file system treats as one name."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFKC", path).casefold())
 
 
 def is_never_allowed(path: str) -> bool:
-    """Tell whether no plan may touch a path, whatever its caps: it leaves the project, or is hidden in it."""
+    """Return whether every plan must avoid a path, with any caps: it leaves the project, or is hidden in it."""
     return any(fault.code in _NEVER for fault in path_faults(path, PlanCaps()))
 
 
 def path_faults(path: str, caps: PlanCaps) -> Iterator[Fault]:
-    """Yield what is wrong with a path as it is spelt: nothing where it may be looked for on the disk."""
+    """Yield the faults in the spelling of a path; none if the path may be looked up on the disk."""
     shown = ascii(path)[1:-1] if any(_hides(letter) for letter in path) else path
     if len(path) > LONGEST_PATH:
         yield Fault("FS-011", f"{shown[:60]!r}… is too long", path=path[:60])
     elif not path or not PurePosixPath(path).parts:
         yield Fault("VAL-014", "a step names no file")
     elif path.startswith(("/", "~", "\\")) or PureWindowsPath(path).drive:
-        yield Fault("SEC-002", f"{shown!r} is absolute; a path below the project is needed", path=path)
+        yield Fault("SEC-002", f"{shown!r} is absolute; use a path below the project folder", path=path)
     elif ".." in path.replace("\\", "/").split("/"):
         yield Fault("SEC-001", f"{shown!r} leads out of the project", path=path)
     elif fault := _name_fault(path, shown):
@@ -56,11 +57,11 @@ def path_faults(path: str, caps: PlanCaps) -> Iterator[Fault]:
 def _name_fault(path: str, shown: str) -> Fault | None:
     parts = path.split("/")
     if any(_hides(letter) or letter in _FORBIDDEN for letter in path):
-        return Fault("SEC-010", f"{shown!r} has letters that hide or change what it names", path=path)
+        return Fault("SEC-010", f"{shown!r} has characters that hide or change the name", path=path)
     if path != unicodedata.normalize("NFC", path):
-        return Fault("SEC-010", f"{shown!r} has accents apart from their letters (not NFC)", path=path)
+        return Fault("SEC-010", f"{shown!r} has accents separate from their letters (not NFC)", path=path)
     if any(part in {"", "."} or part != part.strip() or part.endswith(".") for part in parts):
-        return Fault("SEC-010", f"{shown!r} is not spelt as file systems keep it", path=path)
+        return Fault("SEC-010", f"{shown!r} is not spelt as file systems store it", path=path)
     if any(_is_device(part) for part in parts):
         return Fault("SEC-007", f"{shown!r} is the name of a device on some systems", path=path)
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
@@ -89,5 +90,5 @@ def _is_device(part: str) -> bool:
 
 
 def _is_hidden_by_short_name(folders: list[str]) -> bool:
-    """Tell whether a folder is spelt as the short name (`GIT~1`) that some systems give to a hidden one."""
+    """Return whether a folder is spelt like the short name (`GIT~1`) that some systems give to a hidden folder."""
     return any("~" in folder and folder.rpartition("~")[2].isdigit() for folder in folders)

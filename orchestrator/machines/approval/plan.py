@@ -1,8 +1,8 @@
-"""Plans: what a planner says, and what of it may be approved. Plain data, written and read as JSON.
+"""Plans: the draft of a planner, and the validated plan that can be approved. Plain data, stored as JSON.
 
-A draft is untrusted and means nothing yet. A plan exists only as the result of a validation on the project: it knows
-each target as it was then and as it will be, byte for byte, so that what is shown, approved and written is one thing.
-There are no times in it: the same draft on the same project is the same plan.
+A draft is untrusted. A plan is the result of validating a draft on the project: it contains each target before and
+after the change, byte for byte, so that the bytes that are shown, approved and written are the same. It contains no
+times: the same draft on the same project gives the same plan.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class FileChange(_Data):
     """One file of a step: `content` to create, `diff` to edit, neither to delete."""
 
     path: str
-    """Below the project, with `/`."""
+    """Path below the project, with `/`."""
     content: str | None = None
     diff: str | None = None
-    """A unified diff of this file, its context exact."""
+    """A unified diff of this file with exact context."""
     sha256: str | None = None
-    """What the file must be before, where the planner knows it."""
+    """Digest of the file before the change, if the planner knows it."""
 
 
 class PlanStep(_Data):
@@ -57,14 +57,14 @@ class PlanStep(_Data):
     argv: tuple[str, ...] = ()
     """A program and its arguments; there is no shell."""
     timeout: float = Field(default=300.0, gt=0, allow_inf_nan=False)
-    """Seconds that the command may last."""
+    """Maximum seconds of the command."""
     depends_on: tuple[str, ...] = ()
     """Ids of earlier steps."""
     constraints: tuple[str, ...] = ()
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files that it changes."""
+        """The files that the step changes."""
         return tuple(file.path for file in self.files)
 
 
@@ -76,42 +76,42 @@ class PlanDraft(_Data):
 
     @classmethod
     def read(cls, plain: Any) -> PlanDraft:
-        """Read one. Raises Faulted VAL-002."""
+        """Parse a draft. Raises ApprovalError VAL-002."""
         return read_as(cls, plain, "the plan")
 
 
 class Fingerprint(_Data):
-    """A file, or that there is none: then `sha256` and `encoding` are None."""
+    """The state of a file. `sha256` and `encoding` are None if it does not exist."""
 
     path: str
     sha256: str | None = None
     size: int = 0
     """Bytes."""
     encoding: str | None = None
-    """`utf-8`, `utf-8-sig` or `binary`; or what is there instead: directory, symlink, special, unreachable."""
+    """`utf-8`, `utf-8-sig` or `binary`; or the kind of a non-file: directory, symlink, special, unreachable."""
 
 
 class StepOutcome(_Data):
-    """The files of one step as they will be after it."""
+    """The files of one step after it has run."""
 
     step: str
     files: tuple[Fingerprint, ...] = ()
 
 
 class ApprovalPlan(PlanDraft):
-    """A draft that may be approved."""
+    """A validated draft that can be approved."""
 
     id: str
     version: int
     intent_digest: str = ""
     caps_digest: str = ""
-    """Of the caps that it was checked against."""
+    """Digest of the caps that it was checked against."""
     targets: tuple[Fingerprint, ...] = ()
-    """Every file that it changes, as it was, in order of the paths."""
+    """Every file that the plan changes, before the change, in order of the paths."""
     outcomes: tuple[StepOutcome, ...] = ()
-    """Of all its steps."""
+    """The files after each step."""
     derived_from: str = ""
-    """Digest of the plan that a part was approved of."""
+    """Digest of the plan that this plan is an approved part of."""
 
     @property
     def digest(self) -> str:
@@ -119,20 +119,20 @@ class ApprovalPlan(PlanDraft):
         return digest_of(self.plain())
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the plan as JSON types."""
         return self.model_dump(mode="json")
 
     @classmethod
     def read(cls, plain: Any) -> ApprovalPlan:
-        """Read what `plain` returned. Raises Faulted VAL-002."""
+        """Parse the result of `plain`. Raises ApprovalError VAL-002."""
         return read_as(cls, plain, "the stored plan")
 
     def step_label(self, step: PlanStep | str) -> str:
-        """Return the name of a step among the steps of all plans."""
+        """Return the name of a step that is unique among the steps of all plans."""
         return f"{self.label}{step if isinstance(step, str) else step.id}"
 
     def expected(self, done: Collection[str] = ()) -> dict[str, Fingerprint]:
-        """Return every file that it changes as it must be once the steps `done` are, by path."""
+        """Return the expected state of every file of the plan after the steps `done`, by path."""
         expected = {target.path: target for target in self.targets}
         for outcome in self.outcomes:
             if outcome.step in done:
@@ -141,20 +141,20 @@ class ApprovalPlan(PlanDraft):
 
     @property
     def results(self) -> tuple[Fingerprint, ...]:
-        """Every file that it changes, as it will be."""
+        """Every file that the plan changes, after the change."""
         return tuple(self.expected([step.id for step in self.steps]).values())
 
     @property
     def label(self) -> str:
-        """What the names of its steps begin with."""
+        """Prefix of the names of its steps."""
         return f"{self.id}.{self.version}/"
 
     def ids(self, labels: Iterable[str]) -> tuple[str, ...]:
-        """Return the ids of steps by their names among all."""
+        """Return the ids of steps from their unique names."""
         return tuple(one.removeprefix(self.label) for one in labels)
 
     def step(self, step_id: str) -> PlanStep:
-        """Return one of its steps. Raises Faulted VAL-019."""
+        """Return one of its steps. Raises ApprovalError VAL-019."""
         for step in self.steps:
             if step.id == step_id:
                 return step
@@ -162,10 +162,10 @@ class ApprovalPlan(PlanDraft):
 
 
 def selection(plan: ApprovalPlan, chosen: Iterable[str]) -> tuple[str, ...]:
-    """Return the ids of the chosen steps and of all they depend on, in the order of the plan.
+    """Return the ids of the chosen steps and of all steps that they depend on, in the order of the plan.
 
-    A step depends on those it names and on every earlier one that touches a file of its own. A command depends on
-    nothing it does not name. Raises Faulted VAL-019.
+    A step depends on the steps that it names and on every earlier step that touches one of its files. A command
+    depends only on the steps that it names. Raises ApprovalError VAL-019.
     """
     wanted = set(chosen)
     known = [step.id for step in plan.steps]
@@ -181,7 +181,7 @@ def selection(plan: ApprovalPlan, chosen: Iterable[str]) -> tuple[str, ...]:
 
 
 def part(plan: ApprovalPlan, chosen: Collection[str]) -> PlanDraft:
-    """Return the draft of a plan with only these steps; it is validated anew. Constraints stay as they are."""
+    """Return a draft with only the chosen steps, for a new validation. Constraints do not change."""
     return PlanDraft(goal=plan.goal, steps=tuple(step for step in plan.steps if step.id in chosen))
 
 
@@ -191,14 +191,14 @@ def digest_of(plain: Any) -> str:
 
 
 def read_as(kind: type[M], plain: Any, what: str) -> M:
-    """Read plain data as a model. Raises Faulted VAL-002, naming what is wrong but no content."""
+    """Parse plain data as a model. Raises ApprovalError VAL-002, which names the faults but no content."""
     try:
         return kind.model_validate_json(orjson.dumps(plain))
     except ValidationError as error:
         faults = (f"{'.'.join(map(str, one['loc'])) or what}: {one['msg']}" for one in error.errors()[:5])
         raise ApprovalError(Fault("VAL-002", f"{what} cannot be read: {'; '.join(faults)}")) from None
     except (TypeError, RecursionError) as error:
-        raise ApprovalError(Fault("VAL-002", f"{what} is no plain data: {error}")) from None
+        raise ApprovalError(Fault("VAL-002", f"{what} is not plain data: {error}")) from None
 
 
 def _needed(step: PlanStep, earlier: tuple[PlanStep, ...]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Who says what is wanted and what is to be done: a model, or a file. What they say is untrusted."""
+"""The planner port: a model or a file that states intents and plans. Its answers are untrusted."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from orchestrator.machines.approval.plan import ApprovalPlan, Fingerprint, PlanD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What a plan is to be made for."""
+    """The input of a plan."""
 
     intent: Intent
     changes: str = ""
-    """What the person wants to be different from the plan before."""
+    """Changes to the previous plan that the person requested."""
     previous: ApprovalPlan | None = None
-    """That plan."""
+    """The previous plan."""
     faults: tuple[Fault, ...] = ()
-    """What was wrong with the answer before."""
+    """Faults of the previous answer."""
     tree: tuple[Fingerprint, ...] = ()
     """The files of the project."""
 
 
 class ApprovalPlanner(Protocol):
-    """Makes plans. Raises Faulted with a code of the family AI, CFG or VAL."""
+    """Makes plans. Raises ApprovalError with a code of the families AI, CFG or VAL."""
 
     @property
     def regenerates(self) -> bool:
-        """Whether asking again can bring another plan."""
+        """Whether another request can give another plan."""
         ...
 
     async def extract(self, text: str) -> Extraction:
-        """Say what a person wants."""
+        """Return the intents of a person's text."""
         ...
 
     async def plan(self, request: PlanRequest) -> PlanDraft:
-        """Say what is to be done for one intent."""
+        """Return the plan for one intent."""
         ...
 
     async def reachable(self) -> Fault | None:
-        """Say why nothing could be asked now, or None."""
+        """Return the fault that prevents requests now, or None."""
         ...

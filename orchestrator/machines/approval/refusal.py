@@ -1,4 +1,4 @@
-"""The refusal of an action of approval: which gate is shut, why, and what to do. Nothing was changed."""
+"""The error for an action that a gate of approval refused: the gate, the reason, and the next steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from orchestrator_guards import BlockedGate
 
 
 class GateRefused(Refused):
-    """An action was refused before anything was done. Source: seed 001's gates (systems.md 5.2)."""
+    """An action was refused before any change was made."""
 
     def __init__(self, blocked: BlockedGate, *, state: str = "", event: str = "") -> None:
         super().__init__(blocked.reason, graph="approval" if event else "", state=state, event=event)
@@ -17,7 +17,7 @@ class GateRefused(Refused):
         self.code = blocked.code
 
     def __str__(self) -> str:
-        """Say it in one sentence, with what to do."""
+        """Return one sentence with reason and next steps."""
         hint = f"; next: {', '.join(self.next_steps)}" if self.next_steps else ""
         code = f"{self.code}: " if self.code else ""
         return f"{code}{self.reason} (gate {self.gate}){hint}"

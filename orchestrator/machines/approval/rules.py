@@ -1,4 +1,4 @@
-"""The rules for plans, as far as the plan itself shows whether they are kept. Pure: the disk is not looked at."""
+"""The rules for plans that can be checked on the plan itself. Pure: the disk is not read."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ SHELLS = frozenset(
         *("systemd-run", "screen", "tmux", "socat", "nc", "ncat", "flock", "find"),
     )
 )
-"""Programs that take another command as an argument, or as its text: what runs would not be what is shown."""
+"""Programs that take another command as an argument or as text: the command that runs would not be the one shown."""
 
 
 Counted: TypeAlias = Generator[Fault, None, int]
-"""Faults, and in the end the number of changed lines."""
+"""Yields faults and returns the number of changed lines."""
 
 
 def starts_others(program: str) -> bool:
-    """Tell whether a program is one of these, in any version (`zsh-5.9`) and on any system (`CMD.EXE`)."""
+    """Return whether a program is in SHELLS, in any version (`zsh-5.9`) and on any system (`CMD.EXE`)."""
     return program.casefold().removesuffix(".exe").rstrip("0123456789.-") in SHELLS
 
 
 MOST_FAULTS = 50
-"""Of one plan: whoever reads them has to mend it anyway, and all of them are kept with the error."""
+"""Maximum faults of one plan: all of them are stored with the error, and the plan has to be changed anyway."""
 LONGEST_WORDS = 2_000
-"""Letters of a goal, a title or a constraint."""
+"""Maximum characters of a goal, a title or a constraint."""
 LONGEST_ID = 64
 
 
 def faults(draft: PlanDraft, caps: PlanCaps) -> tuple[Fault, ...]:
-    """Return what is wrong with a draft: of the whole, then in the order of its steps; of very many, the first."""
+    """Return the faults of a draft: first those of the whole, then by step, at most MOST_FAULTS."""
     return tuple(islice(chain(_plan_faults(draft, caps), _faults_by_step(draft, caps)), MOST_FAULTS))
 
 
@@ -59,15 +59,15 @@ def _short(text: str) -> str:
 
 
 def _words(what: str, *texts: str) -> Iterator[Fault]:
-    """Tell of words for the person that are endless, or that a terminal could take for something else."""
+    """Yield faults of texts for the person: too long, or with characters that a terminal may interpret."""
     if (longest := max(map(len, texts), default=0)) > LONGEST_WORDS:
-        yield Fault("VAL-012", f"{what} has {longest} letters, at most {LONGEST_WORDS} are allowed")
+        yield Fault("VAL-012", f"{what} has {longest} characters, at most {LONGEST_WORDS} are allowed")
     yield from _hiding(what, *texts)
 
 
 def _hiding(what: str, *texts: str) -> Iterator[Fault]:
     if not all(letter.isprintable() or letter in "\t\n" for text in texts for letter in text):
-        yield Fault("SEC-010", f"{what} has letters that hide what it says")
+        yield Fault("SEC-010", f"{what} has characters that hide its meaning")
 
 
 def _plan_faults(draft: PlanDraft, caps: PlanCaps) -> Iterator[Fault]:
@@ -85,7 +85,7 @@ def _plan_faults(draft: PlanDraft, caps: PlanCaps) -> Iterator[Fault]:
 
 
 def _collisions(paths: Iterable[str]) -> Iterator[Fault]:
-    """Tell of names that are one to some file systems: also of folders, and of a file that another takes for one."""
+    """Yield names that some file systems treat as one, including folders, and a file that is also used as a folder."""
     spelt: dict[str, str] = {}
     files = {folded(path) for path in paths}
     for path in paths:
@@ -94,7 +94,9 @@ def _collisions(paths: Iterable[str]) -> Iterator[Fault]:
             name = "/".join(parts[:depth])
             first = spelt.setdefault(folded(name), name)
             if first != name:
-                yield Fault("SEC-009", f"{first!r} and {name!r} are one name to some file systems", path=path)
+                yield Fault(
+                    "SEC-009", f"{first!r} and {name!r} are the same name on some file systems", path=path
+                )
             elif depth < len(parts) and folded(name) in files:
                 yield Fault("FS-009", f"{name!r} is a file and a folder in this plan", path=path)
 
@@ -112,18 +114,18 @@ def _step_faults(step: PlanStep, earlier: set[str], caps: PlanCaps) -> Iterator[
 
 def _order_faults(step: PlanStep, earlier: set[str]) -> Iterator[Fault]:
     if not step.id.strip() or "/" in step.id or not step.id.isprintable() or len(step.id) > LONGEST_ID:
-        needed = f"at most {LONGEST_ID} plain letters"
-        yield Fault("VAL-015", f"a step has the id {_short(step.id)!r}; {needed} are needed")
+        needed = f"at most {LONGEST_ID} plain characters"
+        yield Fault("VAL-015", f"a step has the id {_short(step.id)!r}; use {needed}")
     if step.id in earlier:
         yield Fault("VAL-015", f"there are two steps {_short(step.id)!r}")
     for one in step.depends_on:
         if one not in earlier:
-            yield Fault("VAL-015", f"it depends on {_short(one)!r}, which is no earlier step")
+            yield Fault("VAL-015", f"it depends on {_short(one)!r}, which is not an earlier step")
 
 
 def _command_faults(step: PlanStep, caps: PlanCaps) -> Iterator[Fault]:
     if step.files:
-        yield Fault("VAL-016", "a command changes no file that it could name")
+        yield Fault("VAL-016", "a command step must not name files")
     if not step.argv or not step.argv[0].strip():
         yield Fault("VAL-014", "a command names no program")
         return
@@ -165,7 +167,7 @@ def _file_step_faults(step: PlanStep, caps: PlanCaps) -> Iterator[Fault]:
 
 
 def _change_faults(kind: StepKind, file: FileChange) -> Counted:
-    """Yield what is wrong with one file of a step; return the lines it changes."""
+    """Yield the faults of one file of a step; return the number of lines that it changes."""
     wanted = {StepKind.CREATE: "content", StepKind.EDIT: "diff"}.get(kind)
     for name in ("content", "diff"):
         if (getattr(file, name) is not None) != (name == wanted):

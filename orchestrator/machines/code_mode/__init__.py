@@ -1,1 +1,1 @@
-"""Code mode of seed 004: the model writes code, a REPL runs it, until the model gives an answer."""
+"""Code mode: the model writes code and a REPL runs it, until the model gives a final answer."""

@@ -1,15 +1,15 @@
-"""What a model's reply says: blocks to run, and an answer. Pure, and linear in the length of the reply.
+"""The parser of a model's reply: code blocks to run, and a final answer. Pure, linear in the length of the reply.
 
-Seed 004 and systems.md 7.4: only fences tagged `repl` are run, closed by a fence on its own line; FINAL(…) and
-FINAL_VAR(name) count at the start of a line, the last one of each, FINAL_VAR before FINAL.
+Only fences tagged `repl` are run; a fence on its own line closes them. FINAL(…) and FINAL_VAR(name) count at the
+start of a line. The last one of each counts, and FINAL_VAR comes before FINAL.
 
-Fences are those of CommonMark: what stands inside another fence is text, a longer fence holds shorter ones. An
-answer inside a fence is code, or an example, and does not count.
+Fences follow CommonMark: text inside another fence is text, and a longer fence can contain shorter ones. An answer
+inside a fence is code or an example and does not count.
 
-Where an answer ends is the question that regular expressions got wrong: apostrophes, smileys and `1)` all look like
-something else. So it is looked for three times, each time with less cleverness: parentheses outside quotes and
-smileys, outside smileys, all of them. The first parenthesis that closes the answer ends it, unless the text goes on
-behind it up to one more that closes nothing else at the end of a line: then that one does.
+Regular expressions cannot find the end of an answer, because apostrophes, smileys and `1)` are ambiguous. Therefore
+the parser searches three times: for parentheses outside quotes and smileys, then outside smileys, then for all of
+them. The first parenthesis that closes the answer ends it, except if the text continues up to another parenthesis at
+the end of a line that closes nothing else: then that one ends the answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 LONGEST_NAME = 200
-"""Characters of what stands in a FINAL_VAR(…) that is no name; enough to tell the model what it wrote."""
+"""Maximum characters of an invalid FINAL_VAR(…) name that are shown to the model."""
 
 _FENCE = re.compile(r"^([ \t]*)(`{3,}(?=[^`\n]*$)|~{3,})[ \t]*([^\n]*)", re.MULTILINE)
 _MARKER = re.compile(r"^[ \t]*(?:\*\*)?(FINAL|FINAL_VAR)\(", re.MULTILINE)
@@ -37,7 +37,7 @@ _EMPTY = ("", '""', "''")
 
 @dataclass(frozen=True, slots=True)
 class FinalAnswer:
-    """An answer: its text, or the name of the variable that holds it."""
+    """A final answer: its text, or the name of the variable that contains it."""
 
     kind: Literal["text", "variable"]
     value: str
@@ -45,16 +45,16 @@ class FinalAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is in a reply."""
+    """The parsed reply."""
 
     blocks: tuple[str, ...] = ()
     final: FinalAnswer | None = None
     unclosed: bool = False
-    """A block or an answer begins and never ends, as in a reply that was cut."""
+    """A block or an answer starts and never ends, as in a truncated reply."""
 
 
 def read(text: str) -> Reply:
-    """Return the blocks and the answer of a reply. Any text will do; nothing is raised."""
+    """Return the blocks and the answer of a reply. Never raises."""
     text = text.replace("\r\n", "\n")
     fences = tuple(_fences(text))
     blocks = tuple(fence.code for fence in fences if fence.is_repl and fence.closed)
@@ -68,7 +68,7 @@ def code_blocks(text: str) -> tuple[str, ...]:
 
 
 def final_answer(text: str) -> FinalAnswer | None:
-    """Return the answer that a reply gives; None where it gives none."""
+    """Return the final answer of a reply, or None."""
     return read(text).final
 
 
@@ -85,7 +85,7 @@ class _Fence:
 
 
 def _fences(text: str) -> Iterator[_Fence]:
-    """Yield the fences, in order. One of another tag that never closes is text; one tagged repl lasts to the end."""
+    """Yield the fences in order. An unclosed fence is text, except a `repl` fence, which extends to the end."""
     lines = list(_FENCE.finditer(text))
     longest = _longest_behind(lines)
     inside: re.Match[str] | None = None
@@ -106,7 +106,7 @@ def _fences(text: str) -> Iterator[_Fence]:
 
 
 def _longest_behind(lines: list[re.Match[str]]) -> dict[str, list[int]]:
-    """Return, for each kind of fence and each line, the longest fence without a tag from that line on."""
+    """Return, for each kind of fence and each line, the longest untagged fence from that line on."""
     found = {kind: [0] * (len(lines) + 1) for kind in "`~"}
     for index in range(len(lines) - 1, -1, -1):
         for kind, longest in found.items():
@@ -116,7 +116,7 @@ def _longest_behind(lines: list[re.Match[str]]) -> dict[str, list[int]]:
 
 
 def _closes(opening: re.Match[str], line: re.Match[str]) -> bool:
-    """Tell whether a line closes a fence: the same kind, as long, no tag, not indented far deeper."""
+    """Return whether a line closes a fence: same kind, at least as long, untagged, indented at most three deeper."""
     same = line[2][0] == opening[2][0] and len(line[2]) >= len(opening[2])
     return same and not line[3].strip() and len(line[1]) <= len(opening[1]) + 3
 
@@ -126,7 +126,7 @@ def _is_repl(opening: re.Match[str]) -> bool:
 
 
 def _unindented(code: str, depth: int) -> str:
-    """Return the code of a fence that is itself indented, as in a list."""
+    """Return the code of an indented fence, as in a list, without the indentation."""
     if not depth:
         return code.removesuffix("\n")
     lines = [line[min(depth, len(line) - len(line.lstrip(" \t"))) :] for line in code.split("\n")]
@@ -137,7 +137,7 @@ def _unindented(code: str, depth: int) -> str:
 
 
 def _final(text: str, fences: tuple[_Fence, ...]) -> tuple[FinalAnswer | None, bool]:
-    """Return the answer, and whether the last one that begins has no end."""
+    """Return the answer, and whether the last one that starts has no end."""
     markers = [marker for gap in _gaps(fences, 0, len(text)) for marker in _MARKER.finditer(text, *gap)]
     limits = [*(marker.start() for marker in markers[1:]), len(text)]
     starts = [fence.start for fence in fences]
@@ -154,7 +154,7 @@ def _final(text: str, fences: tuple[_Fence, ...]) -> tuple[FinalAnswer | None, b
 
 
 def _gaps(fences: Sequence[_Fence], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield from where to where there is text outside fences."""
+    """Yield start and end of each text outside fences."""
     for fence in fences:
         yield start, fence.start
         start = fence.end
@@ -162,7 +162,7 @@ def _gaps(fences: Sequence[_Fence], start: int, end: int) -> Iterator[tuple[int,
 
 
 def _enclosed(text: str, start: int, limit: int, fences: Sequence[_Fence]) -> str | None:
-    """Return what stands from `start` to the parenthesis that closes it, before `limit`; None where none does."""
+    """Return the text from `start` to its closing parenthesis before `limit`, or None."""
     for index, fence in enumerate(fences):
         if fence.is_repl:
             fences, limit = fences[:index], fence.start
@@ -178,7 +178,7 @@ def _enclosed(text: str, start: int, limit: int, fences: Sequence[_Fence]) -> st
 
 
 def _closing(text: str, parentheses: Iterator[re.Match[str]]) -> int | None:
-    """Return where the one is that closes what was open before the first of them."""
+    """Return the position of the parenthesis that closes the one before `parentheses`, or None."""
     depth, first, last = 1, None, None
     for match in parentheses:
         depth += 1 if match[0] == "(" else -1
@@ -194,18 +194,18 @@ def _closing(text: str, parentheses: Iterator[re.Match[str]]) -> int | None:
 
 
 def _ends_line(text: str, parenthesis: re.Match[str]) -> bool:
-    """Tell whether one that closes has nothing but marks behind it on its line."""
+    """Return whether a closing parenthesis is followed only by punctuation on its line."""
     return parenthesis[0] == ")" and _TAIL.match(text, parenthesis.end()) is not None
 
 
 def _begins_line(text: str, parenthesis: re.Match[str]) -> bool:
-    """Tell whether nothing is before one on its line. Asked of the last one of a line only, so it stays linear."""
+    """Return whether a parenthesis is the first text of its line. Called once per line, so parsing stays linear."""
     at = parenthesis.start()
     return not text[text.rfind("\n", 0, at) + 1 : at].strip()
 
 
 def _meant(name: str, said: str) -> FinalAnswer | None:
-    """Return what a marker with that inside gives; None for nothing."""
+    """Return the answer of a marker with this content; None if it is empty."""
     said = said.strip()
     if said in _EMPTY:
         return None

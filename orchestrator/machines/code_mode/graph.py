@@ -1,7 +1,7 @@
-"""The table of code mode: seed 004's eight edges, two more on which a StoppingPolicy can end a run (L10).
+"""The graph of code mode, with two additional edges on which a StoppingPolicy can end a run.
 
-The calls of the model belong to the states that ask for the next event (L1): INIT, SHALLOW_CALL and, after the code
-ran, EXECUTING; PROMPTING only reads what was said. So CodeExecuted leads back to PROMPTING, not to EXECUTING (L2).
+Model calls belong to the states that wait for the next event: INIT, SHALLOW_CALL and, after the code has run,
+EXECUTING. PROMPTING only parses the reply. Therefore CodeExecuted leads back to PROMPTING, not to EXECUTING.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ S = CodeModeState
 
 @bounding
 def may_continue(_event: CodeExecuted, ctx: CodeModeContext) -> Verdict:
-    """Say whether there may be another turn after this one."""
+    """Return whether there may be another turn after this one."""
     return iterations(ctx.iteration + 1, ctx.max_iterations)
 
 
@@ -43,7 +43,7 @@ def _take_blocks(event: CodeBlocksFound, ctx: CodeModeContext) -> None:
 
 
 def _take_results(event: CodeExecuted, ctx: CodeModeContext) -> None:
-    """Close the turn: what the model was told of its code, and what it said to that."""
+    """Complete the turn: add the results of the code and the model's response to them."""
     ctx.iteration += 1
     ctx.blocks, ctx.notice = (), ""
     if event.results:
@@ -66,7 +66,7 @@ def _answer_at_once(event: LLMResponseReceived, ctx: CodeModeContext) -> None:
 
 
 def build_code_mode_machine() -> StateMachine[CodeModeState, CodeModeEvent, CodeModeContext]:
-    """Return the machine of code mode; build it once, run it with an event source and a context for each run."""
+    """Return the machine of code mode. Build it once; run it with an event source and a context for each run."""
     machine: StateMachine[CodeModeState, CodeModeEvent, CodeModeContext]
     machine = StateMachine("code_mode", initial=S.INIT)
     for state in CodeModeState:

@@ -1,4 +1,4 @@
-"""States, events and context of code mode, in seed 004's names. Plain data."""
+"""States, events and context of code mode. Plain data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.machines.rlm.model import (
 
 
 class CodeModeState(Enum):
-    """Seed 004's five states."""
+    """The five states."""
 
     INIT = auto()
     SHALLOW_CALL = auto()
@@ -27,7 +27,7 @@ class CodeModeState(Enum):
 
 @dataclass(slots=True, frozen=True)
 class DepthExceeded:
-    """The run is as deep as runs may be: the model is asked once."""
+    """The run has reached the maximum depth: the model is called once."""
 
     depth: int = 0
     max_depth: int = 0
@@ -35,7 +35,7 @@ class DepthExceeded:
 
 @dataclass(slots=True, frozen=True)
 class CodeBlocksFound:
-    """Code blocks of the model's reply. None at all where it had neither code nor an answer: the turn counts."""
+    """Code blocks of the model's reply. Empty if the reply has neither code nor an answer; the turn still counts."""
 
     blocks: tuple[str, ...] = ()
 
@@ -45,17 +45,17 @@ class CodeBlocksFound:
 
 @dataclass(slots=True, frozen=True)
 class FinalAnswerFound:
-    """The answer."""
+    """The final answer."""
 
     answer: str
 
 
 @dataclass(slots=True, frozen=True)
 class CodeExecuted:
-    """The blocks ran, and the model said something to that."""
+    """The blocks ran, and the model responded to their results."""
 
     results: tuple[str, ...] = ()
-    """What the model was told of each, as it goes into the history."""
+    """Text about each block as added to the history."""
     response: str = ""
 
     def __post_init__(self) -> None:
@@ -71,12 +71,12 @@ CodeModeEvent: TypeAlias = (
     | MaxIterationsReached
     | PolicyStop
 )
-"""Seed 004's six events, and PolicyStop: a StoppingPolicy may end any machine (L10)."""
+"""The six events of code mode, and PolicyStop, which a StoppingPolicy may cause in any machine."""
 
 
 @dataclass
 class CodeModeContext(ModeContext):
-    """What a run of code mode knows."""
+    """The context of a run of code mode."""
 
     blocks: tuple[str, ...] = ()
-    """Code that is to run."""
+    """Code to run."""

@@ -1,4 +1,4 @@
-"""What code mode runs its code in, and who answers that code's questions. `orchestrator.repl` is the real one."""
+"""The REPL port of code mode, and the broker that answers model queries of the code. See `orchestrator.repl`."""
 
 from __future__ import annotations
 
@@ -7,45 +7,46 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 RESULT_CHARS = 20_000
-"""Characters of one block's result that go into the history (systems.md 7.2)."""
+"""Maximum characters of one block's result in the history."""
 
 Answer: TypeAlias = str | Exception
-"""What a question of the code got: text, or an error that is raised in the code with the same words."""
+"""The answer to a query of the code: text, or an error that is raised in the code with the same message."""
 
 Broker: TypeAlias = Callable[[tuple[str, ...]], Awaitable[Sequence[Answer]]]
 """Answers the prompts of one llm_query (one) or llm_query_batched (any number): as many answers, in the same order.
 
-One that raises an Exception fails all prompts of that call with it; cancellation goes through."""
+If it raises an Exception, all prompts of that call fail with it. Cancellation passes through.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeResult:
-    """What came of one block."""
+    """The result of one block."""
 
     stdout: str = ""
-    """What the code printed, on either stream, in order; the end is missing where `dropped` says so."""
+    """Output of the code on both streams, in order. The end is missing if `dropped` is not 0."""
     error: str | None = None
-    """The traceback of what the code raised, or what became of the worker, in words for the model."""
+    """The traceback of the code, or a description of the lost worker for the model."""
     final: str | None = None
-    """What the code gave FINAL_VAR; None where it gave nothing, or raised."""
+    """The argument of FINAL_VAR; None if the code did not call it, or raised."""
     seconds: float = 0.0
-    """Wall time of the code without what it waited for answers."""
+    """Wall time of the code without the time that it waited for answers."""
     lost: str | None = None
-    """Why the worker is gone, and all names with it: "wall time", "CPU time", "memory", "disk", "exit", "protocol"."""
+    """Why the worker was lost with all its names: "wall time", "CPU time", "memory", "disk", "exit" or "protocol"."""
     dropped: int = 0
-    """Characters of the output that were not kept."""
+    """Characters of output that were not kept."""
     queries: int = 0
     """Prompts that the code sent to a model."""
 
     @property
     def ok(self) -> bool:
-        """The code came to its end."""
+        """Whether the code ran to its end."""
         return self.error is None
 
     def told(self, limit: int = RESULT_CHARS) -> str:
-        """Return what the model is told, at most `limit` characters and a line about what was cut.
+        """Return the text for the model: at most `limit` characters, and a line about omitted output.
 
-        Of an error the end is kept, of the output the beginning: that is where each says most.
+        The end of an error and the start of the output are kept, because they contain the most information.
         """
         error = self.error or ""
         if len(error) > limit // 2:
@@ -63,16 +64,19 @@ class CodeResult:
 
 
 class Repl(Protocol):
-    """Keeps its names from block to block. One block at a time."""
+    """Keeps its names from block to block. Runs one block at a time."""
 
     async def run(self, code: str, *, seconds: float | None = None) -> CodeResult:
-        """Run a block; `seconds` of wall time in place of the configured limit. Never raises for what the code does."""
+        """Run a block within `seconds` of wall time (default: the configured limit).
+
+        Errors of the code are not raised.
+        """
         ...
 
     async def variable(self, name: str) -> str | None:
-        """Return a variable as text (str() of it); None where there is none of that name, or it has no text."""
+        """Return a variable as text (its str()), or None if the name does not exist or has no text."""
         ...
 
     async def close(self) -> None:
-        """End the worker; twice does nothing."""
+        """Stop the worker. A second call has no effect."""
         ...

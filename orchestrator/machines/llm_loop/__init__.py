@@ -1,1 +1,1 @@
-"""Seed 003: call the LLM, look at the answer, run its tools, check budgets, retry or finish."""
+"""The LLM loop: call the model, evaluate the answer, run its tools, check budgets, retry or finish."""

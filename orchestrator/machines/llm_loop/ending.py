@@ -1,4 +1,4 @@
-"""How a run of the loop ended: one table from terminal state, error and verdict to outcome and reason."""
+"""Outcome and reason of a run of the loop, from terminal state, error and verdict."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def ending(run: Run[LoopContext, Any]) -> Ending:
 
 
 def refusal(run: Run[LoopContext, Any]) -> Verdict | None:
-    """Return the refusal that ended a run early, if one did; a guard on an edge that a host added counts too.
+    """Return the refusal that ended a run early, if any. Guards on a host's own edges count too.
 
-    A run that failed while it wrapped up ended by the limit it wrapped up for. A hook that fails after the end
+    A run that failed during wrap-up ended by the limit that started the wrap-up. A hook that fails after the end
     changes nothing.
     """
     ctx, error = run.ctx, run.error
@@ -75,4 +75,4 @@ def _of_verdict(verdict: Verdict) -> Ending:
         return Ending(Outcome.NO_PROGRESS, STALL_OF[verdict.guard])
     if verdict.guard in BUDGET_OF:
         return Ending(Outcome.BUDGET_EXCEEDED, BUDGET_OF[verdict.guard])
-    return Ending(Outcome.FAILED, "policy_stop")  # a guard of a host's own, under a name of its own
+    return Ending(Outcome.FAILED, "policy_stop")  # a host's own guard with its own name

@@ -1,4 +1,4 @@
-"""The table of the LLM loop: states, events, edges, and the predicate that unpacks a context for the guards."""
+"""The graph of the LLM loop: states, events, edges, and the guard that passes context values to the pure guards."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ S = LoopState
 
 
 def verdicts(ctx: LoopContext, moved: Verdict | None = None) -> list[Verdict]:
-    """Ask every budget and progress guard whether another turn may start; limits that are off are not asked.
+    """Evaluate every budget and progress guard for another turn. Disabled limits are not evaluated.
 
-    What the run did is asked about first, as in the original, and iterations last. With a wrap-up turn reserved
-    the guards see the limit less its share, so that the turn still fits. `moved` is the verdict of the progress guard
-    where it was asked already.
+    The guards about the run's behaviour come first and iterations last. If a wrap-up turn is reserved, the guards get
+    the limit minus its share, so that the turn still fits. `moved` is the verdict of the progress guard if it was
+    evaluated already.
     """
     limits, spent = ctx.limits, ctx.spent
     share = limits.wrap_up_share if limits.wrap_up_turns else 0.0
@@ -57,12 +57,12 @@ def _behaviour(ctx: LoopContext, moved: Verdict | None) -> list[Verdict]:
 
 
 def hard_refusal(ctx: LoopContext) -> Verdict | None:
-    """Return the first budget that is used up whole, so that not even a wrap-up turn fits."""
+    """Return the first completely used budget, at which not even a wrap-up turn fits."""
     return first_refusal(whole_budgets(ctx))
 
 
 def whole_budgets(ctx: LoopContext) -> list[Verdict]:
-    """Ask whether a wrap-up turn may start: about the whole budgets, iterations last."""
+    """Evaluate the full budgets for a wrap-up turn, iterations last."""
     limits, spent = ctx.limits, ctx.spent
     asked: list[Verdict] = []
     if limits.max_input_tokens:
@@ -80,7 +80,7 @@ def whole_budgets(ctx: LoopContext) -> list[Verdict]:
 def decided(ctx: LoopContext) -> TurnDecision | None:
     """Return the decision that allowed another turn.
 
-    None without one, and where the run has used more since or has other limits.
+    None without a decision, and if the run has used more since then or has other limits.
     """
     made, spent = ctx.decision, ctx.spent
     if made is None or made.iteration != ctx.iteration or made.seconds != spent.seconds:
@@ -92,9 +92,9 @@ def decided(ctx: LoopContext) -> TurnDecision | None:
 
 @bounding
 def may_continue(ctx: LoopContext) -> Verdict:
-    """May the model be asked again? The first refusal of any guard, or the verdict on iterations.
+    """Return the first refusal of any guard for another turn, or the verdict on iterations.
 
-    Where a hook has asked the guards already, this is the decision that it made.
+    If a hook has evaluated the guards already, its decision is returned.
     """
     if ctx.verdict is not None and not ctx.wrapping_up:
         return ctx.verdict
@@ -103,24 +103,24 @@ def may_continue(ctx: LoopContext) -> Verdict:
         return made.verdict
     asked = whole_budgets(ctx) if ctx.wrapping_up else verdicts(ctx)
     refusal = first_refusal(asked)
-    return asked[-1] if refusal is None else refusal  # a refusal is falsy: no `or` here
+    return asked[-1] if refusal is None else refusal  # a refusal is falsy, so `or` would be wrong here
 
 
 @bounding
 def may_restart(ctx: LoopContext) -> Verdict:
-    """May the loop start over? Restarts have a limit of their own and no iteration is given back.
+    """Return the verdict on a restart of the loop. Restarts have their own limit and give no iterations back.
 
-    Where a hook has asked these guards already, this is the decision that it made.
+    If a hook has evaluated these guards already, its decision is returned.
     """
     made = decided(ctx)
     return made.verdict if made is not None and made.restart else restart_budgets(ctx)
 
 
 def restart_budgets(ctx: LoopContext) -> Verdict:
-    """Ask whether the loop may start over: about restarts and iterations."""
+    """Evaluate the limits of a restart: restarts and iterations."""
     limits = ctx.limits
     asked = restarts(ctx.spent.restarts, limits.max_restarts)
-    if not asked or not limits.max_restarts:  # to the guard 0 is unlimited, here it is off
+    if not asked or not limits.max_restarts:  # 0 is unlimited for the guard, but off here
         return asked._replace(ok=False)
     return iterations(ctx.iteration, limits.max_iterations)
 
@@ -160,4 +160,4 @@ LLM_LOOP = Graph(
         Edge(E.FAILURE,             (*_WORKING, S.FINALIZE), S.TERMINATE_ERROR),
     ),
 )  # fmt: skip
-"""Seed 003's machine, with `failure` from init and finalize too: no error is ever lost (D1)."""
+"""The graph of the loop. `failure` also leaves init and finalize, so that no error is lost."""

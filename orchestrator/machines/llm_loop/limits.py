@@ -1,4 +1,4 @@
-"""Limits of the LLM loop. Numbers where 0 disables; there are no on/off switches beside them."""
+"""Limits of the LLM loop. 0 disables a limit; there are no on/off switches."""
 
 from __future__ import annotations
 
@@ -17,69 +17,73 @@ from orchestrator_guards.money import limit_micros
 @by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one run may use. A limit of N allows exactly N; 0 is unlimited, or off.
+    """Limits of one run. A limit of N allows exactly N; 0 means unlimited or off.
 
-    Defaults are seed 003's. Raises ConfigError on a name that is none, a negative number or a share outside
-    its range.
+    Raises:
+        ConfigError: A name is unknown, a number is negative, or a share is out of range.
+
+    Example:
+        Limits(max_iterations=20, max_seconds=300, tool_caps={"search": 5})
     """
 
     max_iterations: int = 100
-    """Requests to the model, completion retries and restarts included."""
+    """Requests to the model, including completion retries and restarts."""
     max_tool_errors: int = 10
     """Consecutive errors of one tool."""
     max_repeated_success: int = 3
-    """Executions in a row of one call with the same arguments and the same successful result."""
+    """Consecutive executions of one call with the same arguments and the same successful result."""
     max_no_progress: int = 3
-    """Repeats of a whole turn, or of a cycle of turns, without progress."""
+    """Repetitions of a whole turn, or of a cycle of turns, without progress."""
     max_input_tokens: int = 0
     max_output_tokens: int = 0
     max_cost: float = 0.0
-    """In the currency of the price table, counted in millionths of it.
+    """Cost in the currency of the price table, counted in millionths.
 
-    A request that can cost more than what is left is not made, where the most that it can cost is known: with
-    `max_tokens` among the parameters. Else the cost may exceed the limit by that of one answer.
+    A request whose maximum cost is known (with `max_tokens` among the parameters) is not sent if it can exceed the
+    rest of the limit. Otherwise the cost may exceed the limit by the cost of one answer.
     """
     on_unknown_cost: Literal["stop", "ignore"] = field(default="stop", metadata={"fingerprint": None})
-    """What `max_cost` does where the cost of an answer is unknown.
+    """Handling of an answer of unknown cost under `max_cost`.
 
-    `stop`: an agent is refused where no price can be known, and such an answer ends the run. `ignore`: it counts as 0.
+    `stop`: an agent without known prices is rejected, and an answer of unknown cost ends the run. `ignore`: it counts
+    as 0.
     """
     max_seconds: float = 0.0
     """Wall time of the run; a request or tool in flight is interrupted."""
     max_tool_calls: int = 0
     """Tool calls of all tools together."""
     tool_caps: Mapping[str, int] = field(default_factory=dict)
-    """Tool name (case does not count) -> calls of that tool. Checked before the tool runs."""
+    """Tool name (case-insensitive) -> calls of that tool. Checked before the tool runs."""
     max_retries: int = 0
-    """Repeated tries of model requests over the whole run; each request has its own RetryPolicy besides."""
+    """Retries of model requests over the whole run. Each request also has its own RetryPolicy."""
     max_concurrent_tools: int = 10
-    """Tools of one turn that run at once."""
+    """Tools of one turn that run concurrently."""
     completion_retries: int = 2
-    """Further requests when the final answer is unusable."""
+    """Further requests after an unusable final answer."""
     max_restarts: int = 0
     restart_stall_threshold: int = 2
-    """Repeats without progress at which the loop starts over, while restarts are left."""
+    """Repetitions without progress after which the loop restarts, while restarts are left."""
     context_limit: int = 0
-    """Tokens the model can read at once; 0 takes the model's own `context_window`, if it names one."""
+    """Tokens of the model's context window. 0 uses the `context_window` of the model, if known."""
     context_warnings: tuple[float, ...] = (0.70, 0.85)
     """Shares of the context limit at which the run notes that the context fills up; each once until compaction."""
     compaction_threshold: float = 0.0
-    """Share of the context limit at which older messages are replaced by a summary."""
+    """Share of the context limit at which a summary replaces older messages."""
     compaction_cooldown: int = 2
     """Iterations between two compactions."""
     guidance: int = 0
-    """Failed calls (and as many successful ones) that the model is reminded of."""
+    """Number of failed calls, and of successful calls, that the model is reminded of."""
     wrap_up_turns: int = 0
-    """1 keeps one last turn, without tools, for an answer when a limit is reached."""
+    """1 reserves one last turn without tools for an answer when a limit is reached."""
     wrap_up_share: float = 0.1
-    """Share of token, cost and time limits kept back for that turn."""
+    """Share of the token, cost and time limits that is reserved for that turn."""
     approval_seconds: float = 604_800.0
-    """How long a person may take to decide on a call; after that it is answered as rejected. Default: a week."""
+    """Seconds that a person may take to decide on a call; after that it is answered as rejected. Default: a week."""
     memory_seconds: float = 30.0
-    """How long each call of the memory port may take."""
+    """Maximum seconds for each call of the memory port."""
     cancel_seconds: float = field(default=GRACE, metadata={"fingerprint": None})
-    """How long a tool, model, memory or hook may take to end once it is cancelled; after that it is abandoned, and the
-    run continues or ends without it. 0 waits for it."""
+    """Seconds that a cancelled tool, model, memory or hook may take to end; after that it is abandoned, and the run
+    continues or ends without it. 0 waits without limit."""
 
     @property
     def max_cost_micros(self) -> int:
@@ -94,7 +98,7 @@ class Limits:
 
 
 def _misfits(limits: Limits) -> Iterator[str]:
-    """Say which of those that are several numbers are none."""
+    """Yield an error text for each collection that has the wrong type."""
     caps: object = limits.tool_caps
     if not isinstance(caps, Mapping):
         yield f"tool_caps is {caps!r}; it must be {{tool: calls}}"
@@ -105,7 +109,7 @@ def _misfits(limits: Limits) -> Iterator[str]:
 
 
 def _faults(limits: Limits) -> Iterator[str]:
-    """Say what is out of range."""
+    """Yield an error text for each value that is out of range."""
     numbers = {item.name: getattr(limits, item.name) for item in fields(limits) if item.name in _WHOLE}
     numbers |= {f"tool_caps[{tool!r}]": cap for tool, cap in limits.tool_caps.items()}
     for name, value in numbers.items():
@@ -132,7 +136,7 @@ _WHOLE = {
     for item in fields(Limits)
     if isinstance(item.default, int | float)
 }
-"""Numeric limit -> whether it counts something, and so is a whole number."""
+"""Numeric limit -> whether it is a whole number."""
 
 OFF = Limits(
     max_iterations=0,
@@ -142,4 +146,4 @@ OFF = Limits(
     max_concurrent_tools=0,
     completion_retries=0,
 )
-"""No limit at all: for replaying recorded conversations."""
+"""No limits: for the replay of recorded conversations."""

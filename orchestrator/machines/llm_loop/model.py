@@ -1,24 +1,24 @@
-"""States, events and context of the LLM loop. Plain data: it can be stored, and a run can go on from it.
+"""States, events and context of the LLM loop. Plain data, so that a run can be stored and resumed.
 
-The parts of the context that change in each turn have no slots: the journal compares and copies the dict of such an
-instance in one step (`journal.snapshot`).
+The parts of the context that change in each turn have no slots: the journal compares and copies the `__dict__` of
+such an instance in one step (`journal.snapshot`).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from orchestrator.kernel.graph import recorded_as
 from orchestrator.llm.message import NO_USAGE, Message, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator_guards import DIGEST_VERSION, Turn, Verdict
+from orchestrator_guards import DIGEST_VERSION, TurnFingerprint, Verdict
 
 
 class LoopState(StrEnum):
-    """Seed 003's eight states."""
+    """The eight states."""
 
     INIT = "init"
     AWAIT_LLM = "await_llm"
@@ -31,7 +31,7 @@ class LoopState(StrEnum):
 
 
 class LoopEvent(StrEnum):
-    """Seed 003's ten events and the eleventh of its code, `restart_loop`."""
+    """The eleven events."""
 
     START_LOOP = "start_loop"
     LLM_RESPONSE = "llm_response"
@@ -46,23 +46,25 @@ class LoopEvent(StrEnum):
     FAILURE = "failure"
 
 
+@recorded_as("Below")
 @dataclass(slots=True)
-class Below:
-    """What the runs of agents among a run's tools have used, all that is below them included."""
+class ChildUsage:
+    """Usage of the runs of agents among a run's tools, including all their child runs."""
 
     usage: Usage = NO_USAGE
     before: Usage = NO_USAGE
-    """The part of it that earlier turns account for: after a crash only the last turn's runs are looked up."""
+    """The part of `usage` from earlier turns: after a crash only the runs of the last turn are looked up."""
 
 
+@recorded_as("Spent")
 @dataclass
-class Spent:
-    """What the run has used so far. Never reset: a restart does not give anything back."""
+class RunUsage:
+    """Resources that the run has used so far. Never reset: a restart gives nothing back."""
 
     usage: Usage = NO_USAGE
-    """Of its own requests to the model."""
-    below: Below | None = None
-    """None: it has called no agent."""
+    """Usage of the run's own requests to the model."""
+    below: ChildUsage | None = None
+    """None if the run has called no agent."""
     seconds: float = 0.0
     tool_calls: int = 0
     retries: int = 0
@@ -71,18 +73,19 @@ class Spent:
     by_tool: dict[str, int] = field(default_factory=dict)
     """Folded tool name -> calls that ran."""
     largest_answer: int = field(default=0, metadata={"fingerprint": None})
-    """Output tokens of the longest answer so far: those of an answer that is lost are estimated by it."""
+    """Output tokens of the longest answer so far, used as an estimate for a lost answer."""
     largest_cost: int = field(default=0, metadata={"fingerprint": None})
-    """Cost of the dearest answer so far, in millionths of the currency."""
+    """Cost of the most expensive answer so far, in millionths of the currency."""
 
     @property
     def total(self) -> Usage:
-        """What the run and all below it have used: what its limits and its result count."""
+        """Usage of the run and all its child runs, which its limits and its result count."""
         return self.usage if self.below is None else self.usage + self.below.usage
 
 
-class Success(NamedTuple):
-    """A successful call and how often in a row it was made with the same result."""
+@recorded_as("Success")
+class RepeatedSuccess(NamedTuple):
+    """A successful call and its number of consecutive executions with the same result."""
 
     call: str
     """Digest of tool and arguments."""
@@ -92,16 +95,18 @@ class Success(NamedTuple):
 
 @dataclass
 class Progress:
-    """What the progress guards look at. A restart empties it."""
+    """State of the progress guards. A restart clears it."""
 
     error_streaks: dict[str, int] = field(default_factory=dict)
     """Folded tool name -> consecutive errors."""
-    successes: dict[str, Success] = field(default_factory=dict)
-    """Folded tool name -> the call it last succeeded with."""
-    expected: Turn | None = None
-    """The turn that would make a stall longer: its calls are not run again."""
+    successes: dict[str, RepeatedSuccess] = field(default_factory=dict)
+    """Folded tool name -> its last successful call."""
+    expected: TurnFingerprint | None = field(
+        default=None, metadata={"fingerprint": ("expected", "Turn | None")}
+    )
+    """The turn that would extend a stall: its calls are not run again."""
     warning: str = ""
-    """What the model is told before its next turn."""
+    """Warning for the model before its next turn."""
 
 
 @dataclass
@@ -116,20 +121,20 @@ class Completion:
 
 @dataclass
 class ContextUse:
-    """How full the model's context is."""
+    """Use of the model's context window."""
 
     tokens: int = 0
     """Input and output tokens of the last reply."""
     limit: int = 0
     warned: int = 0
-    """How many of the warning thresholds were passed since the last compaction."""
+    """Number of warning thresholds passed since the last compaction."""
     compacted_at: int = -1_000_000
     """Iteration of the last compaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a person is asked about one call. The answer must name this digest."""
+    """A question to a person about one call. The answer must name its digest."""
 
     key: str
     """`TURN:POSITION`."""
@@ -137,23 +142,23 @@ class Question:
     arguments: str
     """Canonical JSON text: checked and coerced, with defaults, in the order of the schema. The tool receives this."""
     digest: str
-    """SHA-256 (hex) of what is to be approved (see `guards.approval`)."""
+    """SHA-256 (hex) of the content to approve (see `guards.approval`)."""
     why: str
     """One of WHY."""
     expires_at: float = 0.0
-    """Epoch seconds after which nobody can say yes any more; 0 is never."""
+    """Epoch seconds after which the call cannot be approved any more; 0 means never."""
     verdict: Verdict | None = field(default=None, metadata={"fingerprint": None})
-    """Why the tool's approval rule asks, where it returned a Verdict: guard, observed, limit, detail."""
+    """Verdict of the tool's approval rule, if it returned one: guard, observed, limit, detail."""
     notice: str = field(default="", metadata={"fingerprint": None})
-    """A sentence that the person must read: the approval rule failed, so the question is asked to be safe."""
+    """A sentence for the person: the approval rule failed, so the question is asked as a precaution."""
     version: int = field(default=DIGEST_VERSION, metadata={"fingerprint": None})
-    """Of the digest. A question with an older one is asked again when the run is resumed."""
+    """Version of the digest. A question with an older one is asked again when the run is resumed."""
     epoch: int = field(default=0, metadata={"fingerprint": None})
-    """Of the lease under which it was asked; part of the digest of a question about an interrupted call."""
+    """Epoch of the lease under which it was asked; part of the digest of a question about an interrupted call."""
 
     @classmethod
     def from_record(cls, key: str, tool: str, said: str, body: Mapping[str, Any]) -> Question:
-        """Read the body of an `asked` record. `said` is the model's own text, for records that do not repeat it."""
+        """Parse the body of an `asked` record. `said` is the model's own text, for records that do not repeat it."""
         verdict = body.get("verdict")
         return cls(
             key,
@@ -188,33 +193,35 @@ class Question:
 
 
 WHY = ("approval", "unknown_effect", "undo_failed")
-"""The tool wants approval; a crash left open whether the call happened; so, and taking it back failed."""
+"""The tool needs approval; a crash left it open whether the call happened; the same, and undoing it failed."""
 
 
+@recorded_as("Ledger")
 @dataclass(slots=True)
-class Ledger:
-    """What is known of the calls of one turn beside their results. Rebuilt from records, by position."""
+class CallLedger:
+    """State of the calls of one turn besides their results. Restored from records, by position."""
 
     asked: dict[int, Question] = field(default_factory=dict)
     """Calls that wait for a person; their results are provisional."""
     canonical: dict[int, ToolCall] = field(
         default_factory=dict, metadata={"fingerprint": ("edited", "dict[int, ToolCall]")}
     )
-    """Calls in the form in which they run, where that is not the model's own text."""
+    """Calls in the form in which they run, if that differs from the model's own text."""
     approved: dict[int, str] = field(default_factory=dict, metadata={"fingerprint": None})
-    """Calls that a person let run, with the digest under which they were announced."""
+    """Calls that a person approved, with the digest under which they were announced."""
     started: dict[int, str] = field(default_factory=dict)
-    """Calls that may have begun, with the effect of their tools: without a result, nobody knows what came of them."""
+    """Calls that may have started, with the effect of their tools. Without a result it is unknown whether they
+    happened."""
     noted: set[int] = field(default_factory=set)
-    """Calls whose result is with the journal."""
+    """Calls whose result is in the journal."""
     told: set[int] = field(default_factory=set)
-    """Calls that observers were told of."""
+    """Calls that were published to observers."""
     decided: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Key -> the answer that counted."""
 
 
 class TurnDecision(NamedTuple):
-    """The guards allowed another turn: their verdict, under which limits, and what the run had used by then."""
+    """The guards allowed another turn: their verdict, the limits, and the usage at that time."""
 
     verdict: Verdict
     limits: Limits
@@ -222,45 +229,45 @@ class TurnDecision(NamedTuple):
     used: Usage
     seconds: float
     restart: bool = False
-    """The loop starts over with that turn."""
+    """The loop restarts with that turn."""
 
 
 @dataclass(slots=True)
 class LoopContext:
-    """Everything a run of the loop knows. `messages` only ever grows, but for restart, compaction and retries."""
+    """The data of a run of the loop. `messages` shrinks only by restart, compaction and retries."""
 
     messages: list[Message]
     limits: Limits
     base: int
-    """Messages the run started with: instructions, memory, history, prompt."""
+    """Messages at the start of the run: instructions, memory, history, prompt."""
     recalled: tuple[int, int] = (0, 0)
-    """Span of those that memory put in: shown to the model, not part of the conversation."""
+    """Span of the messages that memory inserted: the model sees them, but they are not part of the conversation."""
     iteration: int = 0
     """Answers of the model so far, over the whole run."""
     response: Response | None = None
-    """The answer that is being worked on."""
+    """The answer in progress."""
     results: list[Any] = field(default_factory=list)
-    """One `ToolResult` (or None, while it runs) for each call of that answer."""
-    ledger: Ledger = field(default_factory=Ledger)
-    spent: Spent = field(default_factory=Spent)
+    """One `ToolResult` (or None while it runs) for each call of that answer."""
+    ledger: CallLedger = field(default_factory=CallLedger)
+    spent: RunUsage = field(default_factory=RunUsage)
     progress: Progress = field(default_factory=Progress)
-    turns: deque[Turn] = field(default_factory=deque)
-    """Fingerprints of the last turns, for the progress guards. A restart empties it."""
+    turns: tuple[TurnFingerprint, ...] = field(default=(), metadata={"fingerprint": ("turns", "deque[Turn]")})
+    """Fingerprints of the last turns, for the progress guards. A restart clears it."""
     completion: Completion = field(default_factory=Completion)
     context: ContextUse = field(default_factory=ContextUse)
     verdict: Verdict | None = None
-    """The refusal that ends the run, or that it wraps up for."""
+    """The refusal that ends the run, or starts its wrap-up."""
     wrapping_up: bool = False
-    """The last turn: no tools, and no further request whatever it answers."""
+    """The last turn: no tools, and no further request after any answer."""
     decision: TurnDecision | None = field(default=None, metadata={"fingerprint": None})
-    """What a hook found out for the edge that it chose: the guard of the edge reads it. No record has it."""
+    """The decision of a hook for the edge that it chose; the guard of the edge reads it. Not stored in any record."""
     output: Any = None
     fault: str | None = None
-    """Reason of a failure where the place it happened in knows better than the error's type."""
+    """Reason of a failure, set at the place of the error if that is more specific than the error's type."""
     degraded: bool = False
     """The memory store failed after the answer was complete."""
     remembered: bool = False
-    """Memory has the exchange, as a record tells: a run that is resumed after that must not store it again."""
+    """Memory has stored the exchange, according to a record: a resumed run must not store it again."""
     conversation_id: str | None = None
     deadline: float = 0.0
-    """Seconds after its start by which the caller wants the run to have ended; 0 is none."""
+    """Seconds after the start by which the caller wants the run to end; 0 means none."""

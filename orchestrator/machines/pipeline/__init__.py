@@ -1,1 +1,1 @@
-"""Seed 000: plan, validate, implement, judge; back with feedback until it is good enough or a limit is reached."""
+"""The pipeline machine: plan, validate, implement, judge, and repeat with feedback until approval or a limit."""

@@ -1,7 +1,7 @@
-"""How a run of the pipeline ended: one table from terminal state and error to outcome and reason.
+"""Outcome and reason of a pipeline run, from terminal state and error.
 
-A limit on plans or refinements leads to failed, as the seed's authors decided, with the limit as reason; the budget
-has a state and an outcome of its own. An attempt that no judge approved is no answer: it does not make a run `partial`.
+A limit on plans or refinements ends a run as failed, with the limit as reason; the token budget has its own state and
+outcome. An attempt that no judge approved is not an answer and does not make a run `partial`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.machines.pipeline.model import OrchestrationState, PipelineCon
 from orchestrator_guards import Verdict
 
 LIMITS = ("iterations", "refinements")
-"""Guards whose refusal ends a run as failed, reason max_iterations."""
+"""Guards whose refusal ends a run as failed with reason max_iterations."""
 
 
 def ending(run: Run[PipelineContext, Any]) -> Ending:
@@ -41,7 +41,7 @@ def ending(run: Run[PipelineContext, Any]) -> Ending:
 
 
 def limit_of(error: Exception | None) -> Verdict | None:
-    """Return the refusal of one of our guards that an error tells of."""
+    """Return the refusal of one of the pipeline's guards in an error, or None."""
     verdict = error.verdict if isinstance(error, Refused) else None
     return verdict if isinstance(verdict, Verdict) and verdict.guard in LIMITS else None
 

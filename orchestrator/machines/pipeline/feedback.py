@@ -1,4 +1,4 @@
-"""Feedback: what is kept of it, who reads what, and how findings become text. Pure."""
+"""Feedback for the stages: which is kept, which stage reads it, and how findings become text. Pure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ READERS: Mapping[OrchestrationState, frozenset[FeedbackKind]] = {
     ),
     OrchestrationState.IMPLEMENTING: frozenset((FeedbackKind.JUDGE_SOFT_FAILURE,)),
 }
-"""Stage -> the feedback it is given."""
+"""Stage -> the kinds of feedback that it gets."""
 
 _PER_TOKEN = 4
-"""Characters a token, roughly; no tokenizer is right for every model."""
+"""Approximate characters per token; no tokenizer is right for every model."""
 _CUT = " [cut]"
 
 
 def tokens_of(text: str) -> int:
-    """Return about how many tokens a text has.
+    """Return the approximate number of tokens of a text.
 
     Example:
         >>> tokens_of(""), tokens_of("four"), tokens_of("fours")
@@ -37,9 +37,9 @@ def tokens_of(text: str) -> int:
 
 
 def kept(feedback: Iterable[Feedback], limit: int) -> tuple[Feedback, ...]:
-    """Return the newest that fit into `limit` tokens together, oldest first; 0 keeps all.
+    """Return the newest feedback that fits into `limit` tokens, oldest first; 0 keeps all.
 
-    A newest one that is too long by itself is cut: what came last is never lost whole.
+    If the newest one alone is too long, it is truncated, so that the latest feedback is never lost completely.
     """
     listed = tuple(feedback)
     if not limit or not listed:
@@ -57,13 +57,13 @@ def kept(feedback: Iterable[Feedback], limit: int) -> tuple[Feedback, ...]:
 
 
 def for_stage(feedback: Iterable[Feedback], stage: OrchestrationState) -> tuple[Feedback, ...]:
-    """Return the feedback that a stage is given, oldest first."""
+    """Return the feedback for a stage, oldest first."""
     read = READERS.get(stage, frozenset())
     return tuple(one for one in feedback if one.kind in read)
 
 
 def of_validation(found: Validation) -> str:
-    """Say what keeps a plan from being implemented, errors first, one line each."""
+    """Return the issues of an invalid plan as text, errors first, one line each."""
     by_weight = sorted(found.issues, key=lambda issue: _WEIGHT.index(issue.severity.value))
     return "\n".join(["The plan was not valid.", *(f"- {issue}" for issue in by_weight)])
 
@@ -72,7 +72,7 @@ _WEIGHT = ("error", "warning", "info")
 
 
 def of_evaluation(found: Evaluation, analysis: Analysis) -> str:
-    """Say what the judge was not content with: score, failing categories, comments."""
+    """Return the judge's objections as text: score, failing categories, comments."""
     what = (
         "The plan has to be made anew" if analysis.fix == "replan" else "The implementation has to be refined"
     )

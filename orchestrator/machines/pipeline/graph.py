@@ -1,7 +1,7 @@
-"""The table of the pipeline: seed 000's fifteen edges, and two more on which the budget can end a run.
+"""The graph of the pipeline. The token budget can end a run in every stage.
 
-Those are validating and judging → budget_exhausted: the budget is asked before and after each stage, and in the seed
-the two stages that use most led to states from which there was no such edge.
+The budget is checked before and after each stage, so validating and judging, which use most tokens, also have an edge
+to budget_exhausted.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ S = OrchestrationState
 
 @bounding
 def may_replan(ctx: PipelineContext) -> Verdict:
-    """May there be another plan? Asked whenever planning is entered again."""
+    """Return the verdict on another plan. Evaluated whenever planning is entered again."""
     return iterations(ctx.iteration, ctx.limits.max_iterations)
 
 
 @bounding
 def may_refine(ctx: PipelineContext) -> Verdict:
-    """May there be another implementation of the same plan? Asked after a soft failure."""
+    """Return the verdict on another implementation of the same plan. Evaluated after a soft failure."""
     return refinements(ctx.refinements, ctx.limits.max_refinements)
 
 
@@ -59,10 +59,10 @@ PIPELINE = Graph(
         Edge(E.FAILURE,          (S.INITIALIZED, *_STAGES),  S.FAILED),
     ),
 )  # fmt: skip
-"""Seed 000's machine. A guard that says no sends the run to failed: the driver fires the failure event then."""
+"""The graph of the pipeline. If a guard refuses, the driver fires the failure event and the run ends as failed."""
 
 EVENT_OF: Mapping[tuple[OrchestrationState, OrchestrationState], PipelineEvent] = {
     (OrchestrationState(source), OrchestrationState(dest)): PipelineEvent(event)
     for source, event, dest, _ in PIPELINE.rows
 }
-"""(from, to) -> the one event that leads there."""
+"""(from, to) -> the one event of that edge."""

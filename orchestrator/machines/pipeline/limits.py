@@ -1,4 +1,4 @@
-"""Limits of the pipeline. Numbers where 0 disables; there are no on/off switches beside them."""
+"""Limits of the pipeline. 0 disables a limit; there are no on/off switches."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from orchestrator.machines.bound import by_name, out_of_range
 @by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineLimits:
-    """What one run of the pipeline may use. A limit of N allows exactly N; 0 is unlimited, or off.
+    """Limits of one pipeline run. A limit of N allows exactly N; 0 means unlimited or off.
 
-    Defaults are seed 000's. Raises ConfigError on a name that is none, or a number below 0.
+    Raises:
+        ConfigError: A name is unknown, or a number is below 0.
     """
 
     max_iterations: int = 3
-    """Plans: how often planning may be left for validating. Counted there and nowhere else."""
+    """Plans: how often planning may lead to validating. Counted only there."""
     max_refinements: int = 3
-    """Soft failures over the whole run that may be answered by another implementation of the same plan."""
+    """Soft failures of the whole run that may be followed by another implementation of the same plan."""
     token_budget: int = 75_000
     """Input and output tokens of all stages together."""
     headroom: float = 1.2
-    """A stage is begun when what is left covers its estimate so many times."""
+    """A stage starts if the remaining budget is at least this multiple of its estimate."""
     plan_tokens: int = 5_500
-    """Estimate of one plan; with 0 planning is never too dear. The others likewise."""
+    """Estimated tokens of one plan; with 0 planning always fits. The other estimates work alike."""
     validate_tokens: int = 0
     implement_tokens: int = 8_500
     refine_tokens: int = 7_000
-    """Of an implementation after a soft failure."""
+    """Estimated tokens of an implementation after a soft failure."""
     judge_tokens: int = 6_500
     feedback_tokens: int = 2_000
-    """How much feedback is kept for the stages: the newest, by an estimate of four characters a token."""
+    """Tokens of feedback that is kept for the stages, newest first, estimated at four characters per token."""
     max_seconds: float = 0.0
     """Wall time of the run; a stage in flight is interrupted."""
 
@@ -44,4 +45,4 @@ class PipelineLimits:
 
 
 OFF = PipelineLimits(max_iterations=0, max_refinements=0, token_budget=0, feedback_tokens=0)
-"""No limit at all: for those who move the machine themselves and ask their own limits."""
+"""No limits: for code that drives the machine itself and has its own limits."""

@@ -1,4 +1,4 @@
-"""States, events and context of the pipeline. Plain data: it can be stored, and a run can go on from it."""
+"""States, events and context of the pipeline. Plain data, so that a run can be stored and resumed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from orchestrator.kernel.graph import recorded_as
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator_guards import Analysis, Verdict, analysis
 
 
 class OrchestrationState(StrEnum):
-    """Seed 000's eight states."""
+    """The eight states."""
 
     INITIALIZED = "initialized"
     PLANNING = "planning"
@@ -26,7 +27,7 @@ class OrchestrationState(StrEnum):
 
 
 class PipelineEvent(StrEnum):
-    """What leads from one state to another. From each state each event leads to one, and no other leads there."""
+    """The events. From each state, each event leads to one state, and no two events lead to the same state."""
 
     START = "start"
     PLAN_READY = "plan_ready"
@@ -40,11 +41,11 @@ class PipelineEvent(StrEnum):
     FAILURE = "failure"
 
 
-# ---- what the stages give ----
+# ---- results of the stages ----
 
 
 class Severity(StrEnum):
-    """How bad something in a plan is: only an error keeps it from being implemented."""
+    """Severity of an issue in a plan. Only an error prevents its implementation."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -53,12 +54,12 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """Something that a validator found in a plan."""
+    """An issue that a validator found in a plan."""
 
     severity: Severity
     message: str
     where: str = ""
-    """The part of the plan it is about, in the validator's own words."""
+    """The part of the plan that has the issue, in the validator's own words."""
 
     def __str__(self) -> str:
         return f"{self.severity}: {f'{self.where}: ' if self.where else ''}{self.message}"
@@ -66,29 +67,29 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done. `content` is plain data (JSON types), here as below."""
+    """A plan. `content` is plain data (JSON types), as in the other results."""
 
     content: Any
     tokens: int = 0
-    """What making it used; here as below."""
+    """Tokens that the stage used, as in the other results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What was found in a plan."""
+    """The issues of a plan."""
 
     issues: tuple[Issue, ...] = ()
     tokens: int = 0
 
     @property
     def ok(self) -> bool:
-        """No issue is an error."""
+        """Whether no issue is an error."""
         return all(issue.severity is not Severity.ERROR for issue in self.issues)
 
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """What was made of a plan."""
+    """The implementation of a plan."""
 
     content: Any
     tokens: int = 0
@@ -96,7 +97,7 @@ class Implementation:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a judge thinks. There is no verdict of its own: the rubric says what the score amounts to."""
+    """The scores of a judge. The rubric derives the verdict from them."""
 
     score: float
     categories: Mapping[str, float] = field(default_factory=dict)
@@ -105,7 +106,7 @@ class Evaluation:
     tokens: int = 0
 
     def against(self, rubric: Rubric) -> Analysis:
-        """Return what the scores mean."""
+        """Return the analysis of the scores under a rubric."""
         return analysis(
             self.score,
             self.categories,
@@ -133,7 +134,7 @@ class Attempt:
 
 
 class FeedbackKind(StrEnum):
-    """Where feedback comes from, and so who reads it: see `feedback.READERS`."""
+    """The source of feedback, which decides who reads it: see `feedback.READERS`."""
 
     VALIDATION_FAILURE = "validation_failure"
     JUDGE_SOFT_FAILURE = "judge_soft_failure"
@@ -142,7 +143,7 @@ class FeedbackKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What a stage is told about an earlier try."""
+    """Text for a stage about an earlier attempt."""
 
     kind: FeedbackKind
     text: str
@@ -152,68 +153,70 @@ class Feedback:
 # ---- the run ----
 
 
+@recorded_as("Done")
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What came of the work of one stay in a state."""
+class StageResult:
+    """The end of the work in one visit of a state."""
 
     seq: int
-    """Number of the transition that led into the state: no two stays have the same."""
+    """Number of the transition that led into the state; unique for each visit."""
     tokens: int = 0
     error: str = ""
-    """Type of the error that the stage raised, where it did; then nothing came of it."""
+    """Type of the stage's error if it raised one; there is no result then."""
 
 
 @dataclass(slots=True)
 class PipelineContext:
-    """Everything a run of the pipeline knows.
+    """The data of a pipeline run.
 
-    What the stages gave is not written with it: it follows from the records of the stages (see `progress.take`).
+    The results of the stages are not stored with it: they are rebuilt from the records of the stages (see
+    `progress.take`).
     """
 
     conversation_id: ClassVar[str | None] = None
-    """A run of the pipeline is part of no conversation."""
+    """A pipeline run belongs to no conversation."""
 
     spec: Any = None
-    """What is wanted: plain data."""
+    """The specification: plain data."""
     limits: PipelineLimits = field(default_factory=PipelineLimits)
     rubric: Rubric = field(default_factory=Rubric)
     iteration: int = 0
-    """Plans that were handed on to validation."""
+    """Plans that were passed to validation."""
     refinements: int = 0
     feedback: tuple[Feedback, ...] = ()
     """Oldest first."""
     verdict: Verdict | None = None
     """The refusal that ended the run."""
     fault: str | None = None
-    """Reason of a failure where the place it happened in knows better than the error's type."""
+    """Reason of a failure, set at the place of the error if that is more specific than the error's type."""
     deadline: float = 0.0
-    """Seconds after its start by which the caller wants the run to have ended; 0 is none."""
+    """Seconds after the start by which the caller wants the run to end; 0 means none."""
 
     tokens: int = 0
-    """What all stages have used so far."""
+    """Tokens used by all stages so far."""
     plan: Plan | None = None
     validation: Validation | None = None
     implementation: Implementation | None = None
     evaluation: Evaluation | None = None
     best: Attempt | None = None
-    """The attempt with the highest score, the first of several."""
-    done: Done | None = None
-    """The stage that ended last."""
+    """The attempt with the highest score; of equal ones the first."""
+    done: StageResult | None = None
+    """The last finished stage."""
     recorded: tuple[Any, ...] = (None, None, None, None)
-    """Plan, validation, implementation and evaluation as the records have them: others are a hook's."""
+    """Plan, validation, implementation and evaluation according to the records; a different value was set by a hook."""
 
     @property
     def remaining(self) -> int | None:
-        """Tokens left of the budget, at least 0; None where it is unlimited."""
+        """Remaining tokens of the budget, at least 0; None if it is unlimited."""
         return max(0, self.limits.token_budget - self.tokens) if self.limits.token_budget else None
 
     @property
     def refining(self) -> bool:
-        """The present implementation of the plan was judged: the next one refines it."""
+        """Whether the current implementation was judged, so that the next one refines it."""
         return self.evaluation is not None
 
 
 MADE = ("plan", "validation", "implementation", "evaluation")
-"""Fields that hold what the stages gave, in their order. Frozen: a hook that changes one puts another in its place."""
+"""Fields with the results of the stages, in order. Frozen: a hook that changes one replaces it."""
 APART = ("tokens", *MADE, "best", "done", "recorded")
-"""Fields that follow from the records of the stages."""
+"""Fields that are rebuilt from the records of the stages."""

@@ -1,4 +1,4 @@
-"""Data as a journal keeps it: what a run has now is what it has after a crash."""
+"""Conversion to JSON types, so that a run has the same data before and after a crash."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import orjson
 
 
 def plain_json(value: Any) -> Any:
-    """Return data as JSON types: models and tuples become dicts and lists, what is no number becomes None.
+    """Return data as JSON types: models and tuples become dicts and lists, NaN and infinity become None.
 
-    Raises ValueError for what JSON has no form for: an object, a number beyond 64 bits, half a surrogate pair.
+    Raises ValueError for data without a JSON form: an object, a number beyond 64 bits, a lone surrogate.
     """
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 

@@ -1,17 +1,16 @@
-"""Who does the work of the four stages, and who else may say that the budget is used up.
+"""The ports of the four stages, and of an external budget.
 
-A port is any callable that takes a StageRequest; a sync one runs in a thread of its own. What it gives is typed, or
-plain data that says the same. One that raises, or gives what is neither, fails the run: no score stands in for one that
-was not given.
+A port is any callable that takes a StageRequest; a synchronous one runs in its own thread. It returns a typed result
+or equivalent plain data. If it raises or returns anything else, the run fails: a missing score is never replaced.
 
     planner      Plan, or plain data: the plan itself
     validator    Validation, a list of Issue, or {"issues": [{"severity", "message", "where"}, ...]}
     implementer  Implementation, or plain data: the implementation itself
     judge        Evaluation, or {"score", "categories", "comments"}
 
-A stage that ended is never run again; one that was cut short by a crash is, with the same `request.key`. A port may say
-by an attribute `effect` what that means: `pure` and `idempotent` (what is taken for granted) may be repeated, for an
-`irreversible` one a person has to say so: `resume(run_id, again=True)`.
+A finished stage is never run again. A stage that a crash interrupted is repeated with the same `request.key`. The
+attribute `effect` of a port states whether that is safe: `pure` and `idempotent` (the default) stages may be
+repeated; for an `irreversible` one a person has to allow it with `resume(run_id, again=True)`.
 """
 
 from __future__ import annotations
@@ -35,59 +34,59 @@ EFFECTS = ("pure", "idempotent", "irreversible")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRequest:
-    """What a stage is asked to do, with everything that is known."""
+    """The request to a stage, with all known data."""
 
     stage: OrchestrationState
     spec: Any
     iteration: int
-    """Plans that were validated so far: 0 for the first plan, 1 for all that is done with it."""
+    """Plans that were validated so far: 0 for the first plan, 1 for all work on it."""
     refinement: int
     """Soft failures of the run so far."""
     feedback: tuple[Feedback, ...] = ()
-    """What this stage is to be told, oldest first."""
+    """Feedback for this stage, oldest first."""
     plan: Plan | None = None
-    """The present plan; while planning again, the one before."""
+    """The current plan; during replanning, the previous one."""
     validation: Validation | None = None
     implementation: Implementation | None = None
     evaluation: Evaluation | None = None
     remaining_tokens: int | None = None
-    """Of the run's budget; None where that is unlimited."""
+    """Remaining tokens of the run's budget; None if it is unlimited."""
     key: str = ""
-    """Idempotency key: the same for this stay in this state, whichever process works on it."""
+    """Idempotency key: the same for this visit of this state in every process."""
     run_id: str = ""
     deps: Any = None
-    """The host's own handles."""
+    """Handles of the host."""
     used: list[int] = field(default_factory=list)
     """See `spend`."""
 
     def spend(self, tokens: int) -> None:
-        """Say what was used beside the `tokens` of the result; it counts also where the stage then raises.
+        """Record tokens that were used in addition to the `tokens` of the result, even if the stage then raises.
 
-        Raises ConfigError for what is no number of tokens.
+        Raises ConfigError for an invalid number of tokens.
         """
         if type(tokens) is not int or tokens < 0:
-            raise ConfigError(f"a stage spent {tokens!r} tokens; give a whole number, 0 or more")
+            raise ConfigError(f"a stage spent {tokens!r} tokens; it must be a whole number, 0 or more")
         self.used.append(tokens)
 
 
 Port: TypeAlias = Callable[[StageRequest], Any]
-"""One of the four, as the hooks see it."""
+"""One of the four ports, as the hooks see it."""
 
 
 class Planner(Protocol):
-    """Makes a plan from the spec and from what was wrong with the one before."""
+    """Makes a plan from the spec and the faults of the previous plan."""
 
     def __call__(self, request: StageRequest, /) -> Awaitable[Any] | Any: ...
 
 
 class Validator(Protocol):
-    """Looks a plan over before anything is spent on it."""
+    """Checks a plan before resources are spent on it."""
 
     def __call__(self, request: StageRequest, /) -> Awaitable[Any] | Any: ...
 
 
 class Implementer(Protocol):
-    """Makes of a plan what was asked for; after a soft failure, makes it better."""
+    """Implements a plan; after a soft failure, improves the implementation."""
 
     def __call__(self, request: StageRequest, /) -> Awaitable[Any] | Any: ...
 
@@ -99,8 +98,8 @@ class Judge(Protocol):
 
 
 class BudgetManager(Protocol):
-    """The host's own budget, asked before and after each stage."""
+    """The host's own budget, checked before and after each stage."""
 
     def is_exhausted(self) -> bool | Awaitable[bool]:
-        """Tell whether nothing more may be spent."""
+        """Return whether nothing more may be spent."""
         ...

@@ -1,4 +1,4 @@
-"""What a finished stage changes in the context: once as it happens, and again from its record after a crash. Pure."""
+"""Changes of the context by a finished stage, both when it finishes and when its record is restored. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 from orchestrator.machines.pipeline.model import (
     MADE,
     Attempt,
-    Done,
     Evaluation,
     Implementation,
     Issue,
@@ -16,15 +15,16 @@ from orchestrator.machines.pipeline.model import (
     PipelineContext,
     Plan,
     Severity,
+    StageResult,
     Validation,
 )
 
 Made: TypeAlias = Plan | Validation | Implementation | Evaluation
-"""What a stage gives."""
+"""The result of a stage."""
 
 
-def take(ctx: PipelineContext, done: Done, made: Made | None) -> None:
-    """Take what came of a stage; None where it raised. A new plan makes void what was made of the one before."""
+def take(ctx: PipelineContext, done: StageResult, made: Made | None) -> None:
+    """Apply the result of a stage, None if it raised. A new plan invalidates the results for the previous one."""
     ctx.done = done
     ctx.tokens += done.tokens
     match made:
@@ -41,7 +41,7 @@ def take(ctx: PipelineContext, done: Done, made: Made | None) -> None:
 
 
 def amended(ctx: PipelineContext) -> dict[str, Any]:
-    """Return what hooks put in the place of what the stages gave, as plain data; it counts as recorded then."""
+    """Return the results that hooks replaced, as plain data, and count them as recorded."""
     present = _present(ctx)
     changed = zip(MADE, present, ctx.recorded, strict=True)
     found = {name: now and plain(now) for name, now, before in changed if now is not before}
@@ -50,7 +50,7 @@ def amended(ctx: PipelineContext) -> dict[str, Any]:
 
 
 def amend(ctx: PipelineContext, body: Mapping[str, Any]) -> None:
-    """Take what `amended` told."""
+    """Apply the result of `amended`."""
     for name, made in body.items():
         tokens = getattr(getattr(ctx, name), "tokens", 0)
         setattr(ctx, name, made and _made(_STAGE_OF[name], made, tokens))
@@ -70,8 +70,8 @@ def _compare(ctx: PipelineContext, judged: Evaluation) -> None:
 
 
 def record(stage: OrchestrationState, ctx: PipelineContext, made: Made | None) -> dict[str, Any]:
-    """Return the body of the `stage` record of what came of a stage last: plain data."""
-    done = ctx.done or Done(0)
+    """Return the body of the `stage` record for the last result of a stage: plain data."""
+    done = ctx.done or StageResult(0)
     body: dict[str, Any] = {"seq": done.seq, "state": stage.value, "tokens": done.tokens}
     if made is None:
         return body | {"error": done.error}
@@ -79,18 +79,18 @@ def record(stage: OrchestrationState, ctx: PipelineContext, made: Made | None) -
 
 
 def replay(ctx: PipelineContext, body: Mapping[str, Any]) -> None:
-    """Take what a `stage` record says, as it was taken then; its counters are those of that time."""
+    """Apply a `stage` record with the counters of that time."""
     now = ctx.iteration, ctx.refinements
     ctx.iteration, ctx.refinements = body.get("counts", now)
     made = (
         None if "made" not in body else _made(OrchestrationState(body["state"]), body["made"], body["tokens"])
     )
-    take(ctx, Done(body["seq"], body["tokens"], body.get("error", "")), made)
+    take(ctx, StageResult(body["seq"], body["tokens"], body.get("error", "")), made)
     ctx.iteration, ctx.refinements = now
 
 
 def plain(made: Made) -> dict[str, Any]:
-    """Return what a stage gave as JSON types."""
+    """Return the result of a stage as JSON types."""
     match made:
         case Validation():
             return {"issues": [[issue.severity.value, issue.message, issue.where] for issue in made.issues]}

@@ -1,7 +1,6 @@
-"""What a judge's scores mean, as data: the scale, the thresholds, and which categories speak about what.
+"""The rubric for a judge's scores, as data: the scale, the thresholds, and the categories of plan and implementation.
 
-The scale of seed 000's present code is 0 to 10; an older one of it was 0 to 100, with 70 to pass and 60 for a category:
-`Rubric(top=100, approve=70, hard=60, category=60)` is that one.
+The default scale is 0 to 10. For scores from 0 to 100 use `Rubric(top=100, approve=70, hard=60, category=60)`.
 """
 
 from __future__ import annotations
@@ -14,20 +13,24 @@ from orchestrator.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rubric:
-    """Raises ConfigError for thresholds that contradict each other, and a category that speaks about both."""
+    """Thresholds for scores, and the categories of plan and implementation.
+
+    Raises:
+        ConfigError: The thresholds contradict each other, or a category belongs to both plan and implementation.
+    """
 
     top: float = 10.0
-    """The best score there is; the worst is 0. A judge that says anything else has failed."""
+    """The best score; the worst is 0. A judge that returns a score outside this range fails."""
     approve: float = 7.0
-    """The least score that passes."""
+    """Minimum score for approval."""
     hard: float = 5.0
-    """The least score that can be refined; below it a new plan is made."""
+    """Minimum score for refinement; below it a new plan is made."""
     category: float = 6.0
-    """A category below this is failing."""
+    """A category fails below this score."""
     plan: tuple[str, ...] = ("template_variety", "energy_matching")
-    """Categories that speak about the plan."""
+    """Categories about the plan."""
     implementation: tuple[str, ...] = ("musical_alignment", "timing_coverage", "transition_quality")
-    """Categories that speak about the implementation. Those in neither have no say in what is done."""
+    """Categories about the implementation. Categories in neither list do not influence the decision."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.hard <= self.approve <= self.top < math.inf:
@@ -39,4 +42,6 @@ class Rubric:
         object.__setattr__(self, "plan", tuple(self.plan))
         object.__setattr__(self, "implementation", tuple(self.implementation))
         if both := set(self.plan) & set(self.implementation):
-            raise ConfigError(f"category {min(both)!r} is named for the plan and for the implementation")
+            raise ConfigError(
+                f"category {min(both)!r} is in both plan and implementation; put it into one of them"
+            )

@@ -1,1 +1,1 @@
-"""The ralph loop of seed 002: plan, execute, review over tasks.md and progress.md."""
+"""The ralph loop: plan, execute and review the tasks of tasks.md and progress.md."""

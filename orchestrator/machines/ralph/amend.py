@@ -1,4 +1,4 @@
-"""tasks.md and progress.md with one thing changed: a marker moved, a line added. Pure; everything else stays."""
+"""Single changes of tasks.md and progress.md: a moved marker, an added line. Pure; all other text stays."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _WORDS = {
 }
 
 _STATUS = re.compile(rf"\((?:{'|'.join(_WORDS.values())})\)(?=\s*$)", re.IGNORECASE)
-"""What the template of progress.md has after an id: `task-1 (In Progress)`."""
+"""Status text after an id in the template of progress.md: `task-1 (In Progress)`."""
 
 LEGEND = "Markers: " + ", ".join(f"`[{marker.value}]` {word}" for marker, word in _WORDS.items())
 
 
 def new_progress(title: str) -> str:
-    """Return the progress.md of a session that begins."""
+    """Return the progress.md of a new session."""
     return f"# Progress Tracking\n\n{title}\n\n{LEGEND}\n\n{PLANNING}\n\n{IMPLEMENTATION}\n"
 
 
 def moved(there: TaskList, entry: TaskEntry, to: Marker) -> str:
-    """Return the file with the marker of one of its entries moved, and the word for it where there is one."""
+    """Return the file with the marker of one entry moved, and its status text changed if there is one."""
     text = there.outline.marked(entry.node, to.value)
     lines = outline(text).lines
     said = _STATUS.sub(f"({_WORDS[to].title()})", lines[entry.node.line])
@@ -57,7 +57,7 @@ def with_status(there: TaskList, task_id: str, title: str, marker: Marker, *, pl
 
 
 def with_task(there: TaskList, task_id: str, description: str, rationale: str) -> str:
-    """Return a tasks.md with one more task, written as the others there are."""
+    """Return a tasks.md with another task in the style of the existing ones."""
     found = there.outline
     last = next((entry for entry in reversed(there.entries) if not entry.planning), None)
     section = _section(found, "Discovered")
@@ -87,11 +87,11 @@ def _written(like: TaskEntry | None, task_id: str, description: str, rationale: 
 
 
 def _section(found: Outline, begins: str) -> Node | None:
-    """Return the last heading that begins so."""
+    """Return the last heading that starts with this text."""
     headings: Iterable[Node] = (node for node in reversed(found.nodes) if node.heading)
     return next((node for node in headings if node.text.lower().startswith(begins.lower())), None)
 
 
 def one_line(text: str) -> str:
-    """Return text on one line, so that it can end no item, begin no other, and open no comment; no zero byte."""
+    """Return text on one line that cannot end its item, start another one, or open a comment; without zero bytes."""
     return " ".join(text.replace("\0", " ").split()).replace("<!--", "<! --")

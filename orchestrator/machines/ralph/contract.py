@@ -1,7 +1,7 @@
-"""What goes to the four agents and comes back, and what a run of the loop says of itself (systems 6.3).
+"""Inputs and outputs of the five agents, and the status of a run.
 
-Inputs have the seed's names in capitals as JSON and refuse unknown members: they are ours. Outputs are written by
-models and programs: unknown members are left out, anything else that is not as it should be is refused.
+Inputs have their names in capitals as JSON and reject unknown members, because the loop writes them. Outputs are
+written by models and programs: unknown members are ignored, and all other violations are rejected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PlannerMode(StrEnum):
 
 
 MODE_ALIASES: Mapping[str, PlannerMode] = {"QA_COORDINATE": PlannerMode.DISCOVERY}
-"""Name of the seed's pseudocode that is in no contract -> the mode it stands for (R6)."""
+"""Alternative name of a planner mode -> the mode."""
 
 
 class QuestionerMode(StrEnum):
@@ -111,7 +111,7 @@ def _known_mode(given: object) -> object:
 Count = Annotated[int, Field(ge=0, strict=True)]
 Text = Annotated[str, Field(min_length=1)]
 TaskId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$")]
-"""It becomes part of the name of a file."""
+"""It becomes part of a file name."""
 
 # ---- inputs ----
 
@@ -123,10 +123,10 @@ class _Input(BaseModel):
 
     session_path: Text
     context: dict[str, Any] = {}
-    """What else is known, as plain data: notes of people, feedback of the last review, open questions."""
+    """Additional plain data: notes of people, feedback of the last review, open questions."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the input as plain data under the seed's names."""
+        """Return the input as plain data with its names in capitals."""
         return self.model_dump(mode="json", by_alias=True)
 
 
@@ -262,12 +262,12 @@ class ReviewerOutput(_Output):
 
     @model_validator(mode="after")
     def _agrees(self) -> ReviewerOutput:
-        """Refuse a review without a verdict, and one that qualifies what its own findings do not."""
+        """Reject a review without a verdict, and one that qualifies work against its own findings."""
         if self.status is ReviewerStatus.COMPLETED and self.verdict is None:
-            raise ValueError("a completed review has a verdict: Qualified or Failed")
+            raise ValueError("a completed review needs a verdict: Qualified or Failed")
         unmet = [one.criterion for one in self.criteria_results if not one.met]
         if self.verdict is ReviewVerdict.QUALIFIED and unmet:
-            raise ValueError(f"the verdict is Qualified, and yet this is not met: {unmet[0]}")
+            raise ValueError(f"the verdict is Qualified although a criterion is not met: {unmet[0]}")
         return self
 
 
@@ -280,9 +280,9 @@ class CheckerOutput(_Output):
 
     @model_validator(mode="after")
     def _agrees(self) -> CheckerOutput:
-        """Refuse a check that passes what its own findings do not: the run would end with work left to do."""
+        """Reject a check that passes against its own findings: the run would end with unfinished work."""
         if self.passed and self.missing_tasks:
-            raise ValueError(f"passed is true, and yet this is missing: {self.missing_tasks[0].id}")
+            raise ValueError(f"passed is true although a task is missing: {self.missing_tasks[0].id}")
         return self
 
 
@@ -307,17 +307,17 @@ OUTPUTS: Mapping[Role, type[AgentOutput]] = {
     Role.REVIEWER: ReviewerOutput,
     Role.CHECKER: CheckerOutput,
 }
-"""Role -> what an agent of it gives."""
+"""Role -> output model of its agent."""
 
 _FENCE = re.compile(r"^```(?P<json>json)?[ \t]*\r?$", re.MULTILINE)
 _MOST = 200
-"""Characters of an answer that an error quotes."""
+"""Maximum characters of an answer in an error."""
 
 
 def read(role: Role | str, given: object) -> AgentOutput:
-    """Return what an agent gave as its model. Raises AgentOutputInvalid.
+    """Return an agent's answer as its model. Raises AgentOutputInvalid.
 
-    Given is the model itself, plain data, or text: all of it JSON, or prose whose last fenced block is the JSON.
+    The answer may be the model itself, plain data, or text: either JSON, or prose whose last fenced block is JSON.
     """
     role = Role(role)
     model = OUTPUTS[role]
@@ -326,8 +326,8 @@ def read(role: Role | str, given: object) -> AgentOutput:
         found.model_dump_json()
     except ValidationError as error:
         raise AgentOutputInvalid(role.value, _sentence(error)) from None
-    except PydanticSerializationError:  # "\ud800" is JSON, and can be neither stored nor written to a file
-        raise AgentOutputInvalid(role.value, "it holds half a character (a lone surrogate)") from None
+    except PydanticSerializationError:  # "\ud800" is valid JSON, but cannot be stored or written
+        raise AgentOutputInvalid(role.value, "it contains half a character (a lone surrogate)") from None
     return found
 
 
@@ -344,12 +344,12 @@ def _data(role: Role, given: object) -> object:
         except (ValueError, RecursionError):
             continue
     said = " ".join(given.split())
-    quoted = f"it begins {said[:_MOST]!r}" if said else "it is empty"
+    quoted = f"it starts with {said[:_MOST]!r}" if said else "it is empty"
     raise AgentOutputInvalid(role.value, f"the answer is not JSON: {quoted}")
 
 
 def _fenced(text: str) -> Iterator[str]:
-    """Yield what fenced blocks hold, each line looked at once: a fence that is never closed costs no second search."""
+    """Yield the content of fenced blocks. Reads each line once: an unclosed fence causes no second search."""
     begun: int | None = None
     for fence in _FENCE.finditer(text):
         if begun is None:
@@ -360,7 +360,7 @@ def _fenced(text: str) -> Iterator[str]:
 
 
 def _sentence(error: ValidationError) -> str:
-    """Say what is wrong with the first three members that are."""
+    """Describe the first three invalid members."""
     faults = []
     for one in error.errors(include_url=False)[:3]:
         where = ".".join(str(part) for part in one["loc"])

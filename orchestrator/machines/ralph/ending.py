@@ -1,7 +1,7 @@
-"""How a run of the loop ended: one table from terminal state and error to outcome and reason.
+"""Outcome and reason of a run of the loop, from terminal state and error.
 
-A planner that is blocked and a task that failed too often lead to Failed by edges of their own, with the blockers kept
-(R4, R13); every other failure comes with an error.
+A blocked planner and a task that failed too often lead to Failed by their own edges, with the blockers kept. Every
+other failure comes with an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator.machines.ralph.model import RalphContext, RalphState
 from orchestrator_guards import Verdict
 
 LIMITS = ("iterations", "qa_cycles", "replans", "task_attempts")
-"""Guards whose refusal ends a run as failed, reason max_iterations."""
+"""Guards whose refusal ends a run as failed with reason max_iterations."""
 
 _FAILURES: tuple[tuple[type[Exception], str], ...] = (
     (StateTimeout, "state_timeout"),
@@ -41,7 +41,7 @@ _EVENT_REASONS = {
     "refused": "policy_stop",
     "callback_error": "callback_error",
 }
-"""Reason of the first failed event -> reason of `failed`, where the error's type says nothing."""
+"""Reason of the first failed event -> reason of `failed`, if the type of the error gives none."""
 
 
 def ending(run: Run[RalphContext, Any]) -> Ending:
@@ -59,13 +59,13 @@ def ending(run: Run[RalphContext, Any]) -> Ending:
 
 
 def limit_of(error: Exception | None) -> Verdict | None:
-    """Return the refusal of one of our guards that an error tells of."""
+    """Return the refusal of one of the loop's guards in an error, or None."""
     verdict = error.verdict if isinstance(error, Refused) else None
     return verdict if isinstance(verdict, Verdict) and verdict.guard in LIMITS else None
 
 
 def _reason(run: Run[RalphContext, Any], error: Exception | None) -> str:
-    if error is None:  # by an edge of its own: too many attempts, or a planner that cannot go on
+    if error is None:  # by its own edge: too many attempts, or a blocked planner
         return "max_iterations" if run.ctx.verdict is not None else "policy_stop"
     if limit_of(error) is not None:
         return "max_iterations"

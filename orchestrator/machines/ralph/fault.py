@@ -1,4 +1,4 @@
-"""What can go wrong in a session: an agent that fails or answers what cannot be used, a file that cannot be."""
+"""Errors of a session: a failed agent, an invalid answer of an agent, an unreadable or changed file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from orchestrator.errors import RunError
 
 
 class AgentFailed(RunError):
-    """An agent (planner, executor …) did not do its work; `retriable`: another try may well succeed."""
+    """An agent (planner, executor …) did not complete its work; `retriable` says that another attempt may succeed."""
 
     def __init__(self, role: str, why: str, *, retriable: bool = False) -> None:
         super().__init__(f"the {role} failed: {why}")
@@ -17,16 +17,16 @@ class AgentFailed(RunError):
 
 
 class AgentOutputInvalid(RunError):
-    """What an agent answered does not keep its contract; `why` says where."""
+    """The answer of an agent violates its contract; `why` says where."""
 
     def __init__(self, role: str, why: str) -> None:
-        super().__init__(f"the {role} gave what cannot be used: {why}")
+        super().__init__(f"the answer of the {role} is invalid: {why}")
         self.role = role
         self.why = why
 
 
 class SessionFileError(RunError):
-    """A file of a session cannot be read; `line` is from 1, 0 where it is about the whole file."""
+    """A file of a session cannot be read; `line` counts from 1 and is 0 for the whole file."""
 
     def __init__(self, path: str, line: int, why: str) -> None:
         super().__init__(f"{path}{f':{line}' if line else ''}: {why}")
@@ -36,22 +36,22 @@ class SessionFileError(RunError):
 
 
 class OutsideEdit(RunError):
-    """Somebody changed a file since it was read; it is left as it is."""
+    """A file was changed outside since it was read. It is left unchanged."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"{path} was changed by somebody else since it was read; nothing was written. Look at it, then go on"
+            f"{path} was changed outside since it was read; nothing was written. Check the file, then continue"
         )
         self.path = path
 
 
 class IllegalMove(RunError):
-    """A task's marker was to be moved as no task may go; `allowed` are the markers that may follow."""
+    """A task's marker cannot move in this way; `allowed` are the markers that may follow."""
 
     def __init__(self, task: str, before: str, after: str, allowed: tuple[str, ...]) -> None:
         may = ", ".join(f"[{one}]" for one in allowed) or "nothing"
         super().__init__(
-            f"task {task!r} cannot go from [{before}] to [{after}]; after [{before}] comes {may}"
+            f"task {task!r} cannot move from [{before}] to [{after}]; allowed after [{before}]: {may}"
         )
         self.task = task
         self.before = before

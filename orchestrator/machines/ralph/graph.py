@@ -1,8 +1,13 @@
-"""The table of the ralph loop: seed 002's rows, and the edges that its tables imply and its diagram lacks (R1–R14).
+"""The graph of the ralph loop.
 
-Where diagram and tables differ the tables win (R3). Ours are: the exit (R1), Reviewing and Executing → Failed at the
-limit of attempts (R4), Initializing → Reviewing and Complete (R5), Executing → Executing for an attempt that failed
-without a review (R7), Executing → Reviewing for what a crash left in review (R12), and an error from every state.
+Beyond plan, execute, review and complete it has these edges:
+
+- Complete → Done, the exit.
+- Executing and Reviewing → Failed at the limit of attempts.
+- Initializing → Reviewing and Complete, for a resumed session.
+- Executing → Executing after a failed attempt without a review.
+- Executing → Reviewing for a task that a crash left in review.
+- An error edge from every state.
 """
 
 from __future__ import annotations
@@ -17,42 +22,48 @@ S = RalphState
 
 @bounding
 def should_retry_task(ctx: RalphContext) -> Verdict:
-    """May the current task be executed once more? Its present attempt was not good enough."""
+    """Return the verdict on another execution of the current task after an unsuccessful attempt."""
     return task_attempts(ctx.attempt, ctx.limits.max_task_attempts)
 
 
 @bounding
 def should_continue_qa(ctx: RalphContext) -> Verdict:
-    """May there be another round of questions and answers? Asked before it."""
+    """Return the verdict on another round of questions and answers. Evaluated before the round."""
     return qa_cycles(ctx.qa_cycle_count, ctx.limits.max_qa_cycles)
 
 
 @bounding
 def may_replan(ctx: RalphContext) -> Verdict:
-    """May the run go back to planning once more? People who ask for something new are not counted."""
+    """Return the verdict on a return to planning. New requests of people do not count."""
     return replans(ctx.replans, ctx.limits.max_replans)
 
 
 @bounding
 def may_execute(ctx: RalphContext) -> Verdict:
-    """May another execution be begun? Asked when a task is selected."""
+    """Return the verdict on another execution. Evaluated when a task is selected."""
     return iterations(ctx.iteration, ctx.limits.max_executions)
 
 
 @bounding
 def within_executions(ctx: RalphContext) -> Verdict:
-    """Was the execution that was reviewed one that may be? Always so after `may_execute`: it bounds this cycle too."""
+    """Return whether the reviewed execution was within the limit.
+
+    Always true after `may_execute`, but bounds this cycle.
+    """
     return iterations(ctx.iteration - 1, ctx.limits.max_executions)
 
 
 @bounding
 def somebody_asks(ctx: RalphContext) -> bool:
-    """Is there a request of a person that no planner has heard? People set the pace here; each is heard once."""
+    """Return whether a person's request was not passed to a planner yet.
+
+    Each request is passed once, so this is bounded.
+    """
     return bool(ctx.requirements)
 
 
 _ASKED = (S.PLANNING, S.EXECUTING, S.COMPLETE)
-"""States that a new requirement leads out of; a review under way is ended first (R14)."""
+"""States that a new requirement leads out of. A running review is completed first."""
 
 RALPH = Graph(
     name="ralph",
@@ -93,4 +104,4 @@ RALPH = Graph(
         Edge(E.ERROR,                 (S.INITIALIZING, S.PLANNING, S.EXECUTING, S.REVIEWING, S.COMPLETE), S.FAILED),
     ),
 )  # fmt: skip
-"""Seed 002's machine. A guard that says no sends the run to Failed: the driver fires the error event then."""
+"""The graph of the ralph loop. If a guard refuses, the driver fires the error event and the run ends in Failed."""

@@ -1,4 +1,4 @@
-"""Limits of the ralph loop. Numbers where 0 disables; there are no on/off switches beside them."""
+"""Limits of the ralph loop. 0 disables a limit; there are no on/off switches."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from orchestrator_guards import qa_cycles, task_attempts
 @by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RalphLimits:
-    """What one run of the loop may use. A limit of N allows exactly N; 0 is unlimited.
+    """Limits of one run of the loop. A limit of N allows exactly N; 0 means unlimited.
 
-    The first three are seed 002's `RetryPolicy` with its numbers (R8); the others are ours. Raises ConfigError on a
-    name that is none, or a number below 0.
+    Raises:
+        ConfigError: A name is unknown, or a number is below 0.
     """
 
     max_task_attempts: int = 3
-    """Executions of one task in total, the first included; after that many without success the run fails (R4)."""
+    """Executions of one task in total, including the first; after that many without success the run fails."""
     max_qa_cycles: int = 3
     """Rounds of questions and answers in a run."""
     max_planning_retries: int = 2
-    """How often a planner whose answer cannot be used is asked again in one stay."""
+    """Repeated requests to a planner after an invalid answer, in one visit of the state."""
     max_replans: int = 3
-    """Returns to planning because work was blocked or the holistic check failed; requests of people are not counted."""
+    """Returns to planning after blocked work or a failed holistic check. New requests of people do not count."""
     max_agent_retries: int = 2
-    """How often any other agent whose answer cannot be used, or who reports an error, is asked again."""
+    """Repeated requests to any other agent after an invalid answer or a reported error."""
     max_executions: int = 100
-    """Executions of a run, of all tasks together: what bounds a run whose agents find ever more tasks."""
+    """Executions of all tasks of a run together. Bounds a run whose agents discover more and more tasks."""
     max_seconds: float = 0.0
     """Wall time of the run; an agent in flight is interrupted."""
 
@@ -40,9 +40,9 @@ class RalphLimits:
                 raise ConfigError(f"limit {fault}")
 
     def should_retry_task(self, attempt_number: int) -> bool:
-        """Tell whether a task whose attempt `attempt_number` (from 1) was not good enough gets another one."""
+        """Return whether a task gets another attempt after the unsuccessful attempt `attempt_number` (from 1)."""
         return task_attempts(attempt_number, self.max_task_attempts).ok
 
     def should_continue_qa(self, cycle_number: int) -> bool:
-        """Tell whether after `cycle_number` rounds of questions there may be another one."""
+        """Return whether another round of questions is allowed after `cycle_number` rounds."""
         return qa_cycles(cycle_number, self.max_qa_cycles).ok

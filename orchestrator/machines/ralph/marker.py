@@ -1,4 +1,4 @@
-"""Markers of tasks in progress.md, and the one function through which each of them is moved (R9)."""
+"""Markers of tasks in progress.md, and the one function that checks their moves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.machines.ralph.fault import IllegalMove
 
 
 class Marker(StrEnum):
-    """What stands between the brackets. The first four are version 1's, the others version 2's."""
+    """The character between the brackets."""
 
     OPEN = " "
     ACTIVE = "/"
@@ -20,7 +20,7 @@ class Marker(StrEnum):
 
 
 SETTLED = frozenset((Marker.DONE, Marker.CANCELLED))
-"""Nothing more is to be done."""
+"""Markers of tasks that need no more work."""
 
 MOVES: Mapping[Marker, frozenset[Marker]] = {
     Marker.OPEN: frozenset((Marker.ACTIVE, Marker.CANCELLED)),
@@ -30,11 +30,11 @@ MOVES: Mapping[Marker, frozenset[Marker]] = {
     Marker.FAILED: frozenset((Marker.OPEN,)),
     Marker.CANCELLED: frozenset(),
 }
-"""Marker -> those that may follow: version 2's moves, and `[P]` and `[/]` → `[ ]` for rework, as seed 002 has it."""
+"""Marker -> allowed next markers. `[P]` and `[/]` → `[ ]` are for rework."""
 
 
 def check_move(task: str, before: Marker, after: Marker) -> bool:
-    """Tell whether anything is to be written: False where the marker stands there already. Raises IllegalMove."""
+    """Return whether the marker has to be written: False if it is set already. Raises IllegalMove."""
     if before is after:
         return False
     if after not in MOVES[before]:

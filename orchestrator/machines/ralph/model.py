@@ -1,4 +1,4 @@
-"""States, events, tasks and context of the ralph loop. Plain data: it can be stored, and a run can go on from it."""
+"""States, events, tasks and context of the ralph loop. Plain data, so that a run can be stored and resumed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, TypeAlias
 
+from orchestrator.kernel.graph import recorded_as
 from orchestrator.machines.ralph.contract import PlannerMode, QuestionerMode, Role
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.marker import SETTLED, Marker
@@ -14,7 +15,7 @@ from orchestrator_guards import Verdict
 
 
 class RalphState(StrEnum):
-    """Seed 002's six states, and the exit: Complete has work of its own, the holistic check (R1, R2)."""
+    """The states. Complete does its own work, the holistic check; Done is the exit."""
 
     INITIALIZING = "Initializing"
     PLANNING = "Planning"
@@ -26,9 +27,9 @@ class RalphState(StrEnum):
 
 
 class RalphEvent(StrEnum):
-    """What leads from one state to another. The seed's triggers say less: one of them leads to several states.
+    """The events. Each event leads to one state, while one trigger of the log may lead to several.
 
-    Two ways from Reviewing to Executing are two events here, so that rework can be told from success in every metric.
+    Reviewing leads to Executing by two events, so that metrics can distinguish rework from success.
     """
 
     SESSION_RESOLVED = "session_resolved"
@@ -66,11 +67,11 @@ TRIGGERS: Mapping[RalphEvent, str] = {
     RalphEvent.QUALIFIED: "reviewer_completed",
     RalphEvent.REWORK: "reviewer_completed",
 }
-"""Event -> the seed's `event.type`, as `transitions.jsonl` has it; see `trigger` for the one that it depends on."""
+"""Event -> `event.type` in `transitions.jsonl`; see `trigger` for the event that depends on its source."""
 
 
 def trigger(event: RalphEvent, source: RalphState) -> str:
-    """Return the seed's name for what led out of `source`."""
+    """Return the name in `transitions.jsonl` for an event that led out of `source`."""
     if event is RalphEvent.ATTEMPTS_EXHAUSTED:
         return "reviewer_completed" if source is RalphState.REVIEWING else "executor_completed"
     return TRIGGERS[event]
@@ -81,13 +82,13 @@ def trigger(event: RalphEvent, source: RalphState) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A task as tasks.md describes it, with its marker of progress.md."""
+    """A task from tasks.md, with its marker from progress.md."""
 
     id: str
     title: str
     marker: Marker = Marker.OPEN
     planning: bool = False
-    """It is an item of planning: only planning works on it."""
+    """An item of planning; only planning works on it."""
     type: str = "Sequential"
     """`Sequential` or `Parallelizable`."""
     files: tuple[str, ...] = ()
@@ -97,16 +98,17 @@ class Task:
     """Ids of tasks that must be done first."""
 
 
-Found: TypeAlias = tuple[str, str, str]
-"""A task that an agent found to be missing: id, description, rationale."""
+MissingTask: TypeAlias = tuple[str, str, str]
+"""A missing task that an agent discovered: id, description, rationale."""
 
 
+@recorded_as("Answer")
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What an agent gave in a stay."""
+class AgentAnswer:
+    """The answer of an agent in one visit of a state."""
 
     seq: int
-    """Number of the transition that led into the state: no two stays have the same."""
+    """Number of the transition that led into the state; unique for each visit."""
     role: Role
     body: Mapping[str, Any]
     """Its output as plain data."""
@@ -114,7 +116,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrchestratorState:
-    """Seed 002's record of where a session stands; `replans` is ours."""
+    """The state of a session."""
 
     current_state: RalphState = RalphState.INITIALIZING
     session_id: str = ""
@@ -128,32 +130,32 @@ class OrchestratorState:
 
 @dataclass(slots=True)
 class RalphContext:
-    """Everything a run knows that is not in the files of its session: these are the truth for the status of tasks."""
+    """The data of a run besides the files of its session, which define the status of tasks."""
 
     conversation_id: ClassVar[str | None] = None
-    """A run is part of no conversation."""
+    """A run belongs to no conversation."""
 
     request: str = ""
-    """What the person asked for."""
+    """The person's request."""
     session_id: str = ""
     session_path: str = ""
     is_new: bool = True
-    """The session began with this run."""
+    """Whether the session started with this run."""
     limits: RalphLimits = field(default_factory=RalphLimits)
     fail_on_open_questions: bool = False
-    """Where the rounds of questions are used up: True fails the run, False plans with the questions open (R8)."""
+    """Behaviour when no round of questions is left: True fails the run, False plans with open questions."""
     log_offset: int = 0
-    """Size of transitions.jsonl when the run began."""
+    """Size of transitions.jsonl at the start of the run."""
 
     iteration: int = 0
-    """Executions begun."""
+    """Started executions."""
     current_task_id: str | None = None
     attempt: int = 0
-    """Of the current task, from 1; 0 without one."""
+    """Attempt at the current task, from 1; 0 without a task."""
     selected: bool = False
     """The current task is to be executed now."""
     about: tuple[str | None, int] = (None, 0)
-    """Task and attempt that the last transition was about."""
+    """Task and attempt of the last transition."""
     blockers: tuple[str, ...] = ()
     qa_cycle_count: int = 0
     replans: int = 0
@@ -161,44 +163,46 @@ class RalphContext:
     qualified: int = 0
 
     mode: PlannerMode = PlannerMode.INITIALIZE
-    """What the planner is asked to do next."""
+    """Mode of the next planner call."""
     asking: bool = False
-    """A round of questions comes before that."""
+    """A round of questions comes before that call."""
     qa_modes: tuple[QuestionerMode, ...] = ()
-    """What the questioner is to do in that round."""
+    """Modes of the questioner in that round."""
     cycle: int = 0
-    """Number of that round among all of the session, from 1."""
+    """Number of that round in the session, from 1."""
     feedback: str = ""
-    """What was wrong with the last attempt at the current task."""
-    found: tuple[Found, ...] = ()
-    """Tasks found that are not in the files yet."""
+    """Faults of the last attempt at the current task."""
+    found: tuple[MissingTask, ...] = field(
+        default=(), metadata={"fingerprint": ("found", "tuple[Found, ...]")}
+    )
+    """Discovered tasks that are not in the files yet."""
     requirements: tuple[str, ...] = ()
-    """What people asked for since, and no plan has in it."""
+    """New requests of people that are not part of a plan yet."""
     told: int = 0
-    """How many of these the planner of this stay was told."""
+    """How many of them the planner of this visit got."""
     notes: tuple[str, ...] = ()
-    """What people said for everybody to know, oldest first."""
-    answers: tuple[Answer, ...] = ()
-    """What the agents gave in the present stay, in order."""
+    """Notes of people for all agents, oldest first."""
+    answers: tuple[AgentAnswer, ...] = ()
+    """Answers of the agents in this visit, in order."""
     summary: str = ""
-    """What was said last of the whole."""
+    """Last summary of the whole."""
     verdict: Verdict | None = None
     """The refusal that ended the run."""
     fault: str | None = None
-    """Reason of a failure where the place it happened in knows better than the error's type."""
+    """Reason of a failure, set at the place of the error if that is more specific than the error's type."""
     deadline: float = 0.0
-    """Seconds after its start by which the caller wants the run to have ended; 0 is none."""
+    """Seconds after the start by which the caller wants the run to end; 0 means none."""
 
 
-# ---- where a session stands ----
+# ---- progress of a session ----
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How many tasks a session has, by what is to be done with them."""
+class TaskCounts:
+    """Number of tasks of a session by marker."""
 
     planning: int = 0
-    """Items of planning that are not settled."""
+    """Unfinished items of planning."""
     open: int = 0
     active: int = 0
     review: int = 0
@@ -208,14 +212,14 @@ class Standing:
 
     @property
     def complete(self) -> bool:
-        """Every task is done or cancelled, and there is one that is done."""
+        """Whether every task is done or cancelled, and at least one is done."""
         return not (self.open or self.active or self.review or self.failed) and self.done > 0
 
 
-def standing(tasks: tuple[Task, ...]) -> Standing:
-    """Count tasks."""
+def count_tasks(tasks: tuple[Task, ...]) -> TaskCounts:
+    """Count tasks by marker."""
     work = [task.marker for task in tasks if not task.planning]
-    return Standing(
+    return TaskCounts(
         planning=sum(1 for task in tasks if task.planning and task.marker not in SETTLED),
         open=work.count(Marker.OPEN),
         active=work.count(Marker.ACTIVE),
@@ -227,7 +231,7 @@ def standing(tasks: tuple[Task, ...]) -> Standing:
 
 
 def next_task(tasks: tuple[Task, ...]) -> Task | None:
-    """Return what to execute next: a task that was begun, else the first open one whose forerunners are settled."""
+    """Return the next task to execute: a started one, else the first open one whose predecessors are settled."""
     work = [task for task in tasks if not task.planning]
     settled = {task.id for task in work if task.marker in SETTLED}
     begun = (task for task in work if task.marker is Marker.ACTIVE)

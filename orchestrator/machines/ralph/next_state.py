@@ -1,6 +1,6 @@
-"""`next_state(state, event)`: seed 002's function, pure. It asks the same table, guards and changes as a run does.
+"""`next_state(state, event)`: a pure function with the same graph, guards and context changes as a run.
 
-What the seed's pseudocode does beside returning a state (invoking agents, writing progress.md) is the hooks' work.
+Side effects (calling agents, writing progress.md) are the work of the hooks.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from orchestrator.machines.ralph.model import (
     RalphContext,
     RalphEvent,
     RalphState,
-    Standing,
+    TaskCounts,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrchestratorEvent:
-    """The seed's event. `type` is one of its triggers: session_resolved, task_selected and so on."""
+    """An input event. `type` is one of the triggers: session_resolved, task_selected and so on."""
 
     type: str
     output: AgentOutput | None = None
-    """Of planner_completed, executor_completed, reviewer_completed and the two of the holistic check."""
+    """Agent output for planner_completed, executor_completed, reviewer_completed and the holistic check."""
     is_new_session: bool = True
-    """Of session_resolved; with `progress` where it is an old one."""
-    progress: Standing = field(default_factory=Standing)
-    """What progress.md says; of session_resolved and no_tasks_remaining."""
+    """For session_resolved; give `progress` with an old session."""
+    progress: TaskCounts = field(default_factory=TaskCounts)
+    """Counts of progress.md, for session_resolved and no_tasks_remaining."""
     task_id: str | None = None
-    """Of task_selected; of session_resolved and no_tasks_remaining, the task in review where there is one."""
+    """The task for task_selected; the task in review, if any, for session_resolved and no_tasks_remaining."""
     reports: int = 0
-    """How many reports that task has."""
+    """Number of reports of that task."""
     text: str = ""
-    """Of new_requirements and error."""
+    """Text of new_requirements and error."""
 
 
 Given: TypeAlias = OrchestratorEvent | PlannerOutput | ExecutorOutput | ReviewerOutput | CheckerOutput
@@ -61,10 +61,16 @@ def next_state(
     *,
     fail_on_open_questions: bool = False,
 ) -> OrchestratorState:
-    """Return the state that follows. An agent's output may be given as it is, in place of the event that carries it.
+    """Return the next state of a session.
 
-    A limit that is used up leads to Failed, with the limit among the blockers. Raises UnknownEvent for a type that is
-    none, and InvalidEvent for one that has no edge here.
+    A used-up limit leads to Failed, with the limit among the blockers.
+
+    `event` may be the output of an agent in place of its event. `fail_on_open_questions` says whether to fail if no
+    round of questions is left.
+
+    Raises:
+        UnknownEvent: The type of the event is unknown.
+        InvalidEvent: The current state has no edge for the event.
     """
     told = (
         event
@@ -74,7 +80,7 @@ def next_state(
     ctx = _context(state, limits or RalphLimits(), told)
     ctx.fail_on_open_questions = fail_on_open_questions
     chosen = _chosen(ctx, state.current_state, told)
-    if chosen is None:  # a review that could not be made is asked for again: nothing moves (R7)
+    if chosen is None:  # a review that could not be made is requested again: the state does not change
         return state
     source = state.current_state
     edge = next((edge for at, one, _, edge in RALPH.rows if at is source and one is chosen), None)
@@ -113,7 +119,7 @@ def _chosen(ctx: RalphContext, state: RalphState, told: OrchestratorEvent) -> Ra
 
 
 def _in_review(ctx: RalphContext, told: OrchestratorEvent, event: RalphEvent) -> RalphEvent:
-    """Take the task that waits for its review into the hand, where one does."""
+    """Make the task that waits for its review the current one, if there is one."""
     if event in {RalphEvent.REVIEW_RESUMED, RalphEvent.REVIEW_PENDING} and told.task_id is not None:
         ctx.current_task_id, ctx.attempt = told.task_id, max(1, told.reports)
     return event
@@ -124,7 +130,7 @@ def _refusal(edge: Edge, ctx: RalphContext) -> str | None:
     if verdict:
         return None
     explain = getattr(verdict, "explain", None)
-    return str(explain()) if explain is not None else "nobody asks for anything new"
+    return str(explain()) if explain is not None else "there is no new request"
 
 
 def _context(state: OrchestratorState, limits: RalphLimits, told: OrchestratorEvent) -> RalphContext:
@@ -161,4 +167,4 @@ _TYPES: Mapping[type[AgentOutput], Callable[[Any], str]] = {
     ReviewerOutput: lambda _: "reviewer_completed",
     CheckerOutput: lambda output: "holistic_check_passed" if output.passed else "holistic_check_failed",
 }
-"""Kind of output -> its trigger."""
+"""Type of output -> its trigger."""

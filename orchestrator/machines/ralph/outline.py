@@ -1,8 +1,8 @@
-"""The lines of a Markdown file with what they are: headings and list items, everything else kept as it is.
+"""The lines of a Markdown file with their structure: headings and list items; all other text is kept as it is.
 
-Nothing of the text is ever made anew: a file is its lines, and a change is a change of some of them. Bytes that are no
-UTF-8, line ends of every kind, a missing last one, and a byte order mark all come out as they went in. What is inside
-code fences, comments and front matter is text, whatever it looks like.
+A file is its lines, and a change replaces some of them; no other text is rewritten. Bytes that are not UTF-8, all
+kinds of line ends, a missing last line end, and a byte order mark are preserved. Everything inside code fences,
+comments and front matter is plain text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENCODING = ("utf-8", "surrogateescape")
 
 
 def decoded(content: bytes) -> str:
-    """Return bytes as text from which `encoded` makes the same bytes, whatever they are."""
+    """Return any bytes as text that `encoded` converts back to the same bytes."""
     return content.decode(*_ENCODING)
 
 
@@ -33,7 +33,7 @@ def encoded(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class OutlineProblem:
-    """Something in a file that cannot be read. `line` counts from 1."""
+    """An unreadable part of a file. `line` counts from 1."""
 
     line: int
     why: str
@@ -46,16 +46,16 @@ class Node:
     line: int
     """Index of its line, from 0."""
     end: int
-    """Index past the last line that belongs to it; blank lines at its end do not."""
+    """Index after its last line, without trailing blank lines."""
     heading: int = 0
     """Level of a heading, 1 to 6; 0 for an item."""
     depth: int = 0
-    """How many items it is inside of."""
+    """Number of items that contain it."""
     text: str
     mark: str | None = None
-    """What is between the brackets of an item that has them."""
+    """Text between the brackets of an item, if it has brackets."""
     span: tuple[int, int] = (0, 0)
-    """Where in the line that is."""
+    """Position of the mark in the line."""
     section: str = ""
     """The nearest heading above it."""
     indent: int = 0
@@ -63,16 +63,16 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A file that was looked through."""
+    """A parsed file."""
 
     lines: tuple[str, ...]
-    """With their ends: joined, they are the file."""
+    """The lines with their line ends; joined, they are the file."""
     nodes: tuple[Node, ...]
     problems: tuple[OutlineProblem, ...] = ()
 
     @property
     def newline(self) -> str:
-        """The line end that the file uses: that of its first line."""
+        """Line end of the file's first line."""
         first = self.lines[0] if self.lines else "\n"
         return first[len(first.rstrip("\r\n")) :] or "\n"
 
@@ -87,7 +87,7 @@ class Outline:
         return "".join((*self.lines[: node.line], changed, *self.lines[node.line + 1 :]))
 
     def inserted(self, index: int, new: list[str]) -> str:
-        """Return the file with lines (without ends) put in before the line of that index."""
+        """Return the file with lines (without line ends) inserted before the line of that index."""
         before = "".join(self.lines[:index])
         if before and not before.endswith(("\n", "\r")):
             before += self.newline
@@ -95,7 +95,7 @@ class Outline:
 
 
 def outline(text: str) -> Outline:
-    """Look a file through. Any text has an outline; what is wrong with it is among the problems."""
+    """Parse a file. Every text has an outline; errors are among its problems."""
     lines = tuple(_LINE.findall(text))
     reading = _Reading(lines)
     found = list(reading)
@@ -104,13 +104,13 @@ def outline(text: str) -> Outline:
 
 @dataclass(slots=True)
 class _Reading:
-    """Goes through the lines once and gives the nodes, their ends not known yet."""
+    """Reads the lines once and yields the nodes without their ends."""
 
     lines: tuple[str, ...]
     problems: list[OutlineProblem] = field(default_factory=list)
     section: str = ""
     _open: list[int] = field(default_factory=list)
-    """Indents of the items that the next one may be inside of."""
+    """Indents of the items that may contain the next one."""
 
     def __iter__(self) -> Iterator[Node]:
         for index in self._prose():
@@ -143,13 +143,13 @@ class _Reading:
         return node
 
     def _prose(self) -> Iterator[int]:
-        """Give the indices of lines that are no front matter, and neither in a fence nor in a comment."""
+        """Yield the indices of lines outside front matter, fences and comments."""
         index = _front_matter(self.lines)
         while index < len(self.lines):
             line = self.lines[index]
             if fence := _FENCE.match(line):
                 if "`" in fence["info"] and fence["mark"][0] == "`":
-                    yield index  # code in a line, as ```x```
+                    yield index  # inline code such as ```x```
                     index += 1
                     continue
                 index = self._past_fence(index, fence["mark"])
@@ -167,19 +167,19 @@ class _Reading:
         for index in range(start + 1, len(self.lines)):
             if closing.fullmatch(self.lines[index]):
                 return index + 1
-        self.problems.append(OutlineProblem(start + 1, "a code fence begins here and never ends"))
+        self.problems.append(OutlineProblem(start + 1, "a code fence starts here and never ends"))
         return len(self.lines)
 
     def _past_comment(self, start: int) -> int:
         for index in range(start + 1, len(self.lines)):
             if "-->" in self.lines[index]:
                 return index + 1
-        self.problems.append(OutlineProblem(start + 1, "a comment begins here and never ends"))
+        self.problems.append(OutlineProblem(start + 1, "a comment starts here and never ends"))
         return len(self.lines)
 
 
 def _front_matter(lines: tuple[str, ...]) -> int:
-    """Return the index past the front matter, 0 where there is none."""
+    """Return the index after the front matter, 0 without front matter."""
     if not lines or lines[0].strip("\ufeff \t\r\n") != "---":
         return 0
     for index in range(1, len(lines)):
@@ -205,7 +205,7 @@ def _with_ends(nodes: list[Node], lines: tuple[str, ...]) -> Iterator[Node]:
 
 
 def _title(text: str) -> str:
-    """Return the text of a heading without the number signs that may close it."""
+    """Return the text of a heading without closing number signs."""
     text = text.rstrip(" \t")
     bare = text.rstrip("#")
     return (bare if bare.endswith((" ", "\t")) else text).strip()
@@ -218,7 +218,7 @@ def _closes(later: Node, node: Node) -> bool:
 
 
 def _paragraph(lines: tuple[str, ...], node: Node, end: int) -> int:
-    """Return where an item ends because unindented text follows a blank line."""
+    """Return the line at which an item ends, because unindented text follows a blank line."""
     for index in range(node.line + 2, end):
         line = lines[index]
         if line.strip() and not line.startswith((" ", "\t")) and not lines[index - 1].strip():

@@ -1,8 +1,8 @@
-"""Whom the loop calls: the agents, the people, and the files of the session.
+"""The ports of the loop: agents, people, and the files of the session.
 
-An agent is any callable that takes an AgentRequest; a sync one runs in a thread of its own. It answers with a mapping,
-JSON text, or a model of `contract`, which `contract.read` makes into the output of its role. Only the hooks call one,
-for one role and mode at a time. An agent that was cut short by a crash is called again with the same `key`.
+An agent is any callable that takes an AgentRequest; a synchronous one runs in its own thread. It returns a mapping,
+JSON text, or a model of `contract`; `contract.read` converts it to the output of its role. Only the hooks call
+agents, for one role and mode at a time. An agent that a crash interrupted is called again with the same `key`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from orchestrator.machines.ralph.model import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRequest:
-    """What an agent is asked to do."""
+    """A request to an agent."""
 
     role: Role
     input: Mapping[str, Any]
-    """The input of its role (systems 6.3) as JSON types, under the seed's names: SESSION_PATH, MODE …"""
+    """The input of its role as JSON types, with names in capitals: SESSION_PATH, MODE …"""
     key: str = ""
-    """Idempotency key: the same for this piece of work, whichever process asks for it, however often."""
+    """Idempotency key: the same for this piece of work in every process and every repetition."""
     run_id: str = ""
     again: int = 0
-    """How often this was asked before because the answer could not be used."""
+    """Number of earlier requests whose answer was invalid."""
     fault: str = ""
-    """What was wrong with the last answer."""
+    """The fault of the last answer."""
     notes: tuple[str, ...] = ()
-    """What people said for everybody to know, oldest first."""
+    """Notes of people for all agents, oldest first."""
     deps: Any = None
-    """The host's own handles."""
+    """Handles of the host."""
 
 
 AgentPort: TypeAlias = Callable[[AgentRequest], Awaitable[Any] | Any]
@@ -49,76 +49,76 @@ class PlanQuestion:
     text: str
     category: str = ""
     answer: str | None = None
-    """None while nobody has answered."""
+    """None while the question is open."""
 
 
 AnswerPort: TypeAlias = Callable[[Sequence[PlanQuestion]], Awaitable[Mapping[str, str]] | Mapping[str, str]]
-"""Asks a person: question id -> answer, for those that got one."""
+"""Asks a person; returns question id -> answer for the answered questions."""
 
 
 class RalphSession(Protocol):
-    """The files of a session. Sync, quick, one owner. What changed outside since it was read is never overwritten."""
+    """The files of a session. Synchronous, fast, one owner. A file that changed outside is never overwritten."""
 
     id: str
     path: Path
 
     def sync(self) -> None:
-        """Make durable what others wrote into the session. Raises OSError."""
+        """Make files durable that agents wrote into the session. Raises OSError."""
         ...
 
     def refresh(self) -> None:
-        """Read the files again: as they are now is the truth. Raises SessionFileError."""
+        """Read the files again; their current content counts. Raises SessionFileError."""
         ...
 
     def tasks(self) -> tuple[Task, ...]:
-        """Return the tasks in the order of the file, as last read."""
+        """Return the tasks in the order of the file, as of the last read."""
         ...
 
     def mark(self, task_id: str, to: Marker) -> None:
-        """Move a task's marker, atomically; nothing where it stands there. Raises IllegalMove, OutsideEdit."""
+        """Move a task's marker atomically; does nothing if it is set already. Raises IllegalMove, OutsideEdit."""
         ...
 
     def add_tasks(self, found: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-        """Add tasks (id, description, rationale) to tasks.md and progress.md; known ids are left alone.
+        """Add tasks (id, description, rationale) to tasks.md and progress.md, except known ids.
 
-        Returns the ids added.
+        Returns the ids of the added tasks.
         """
         ...
 
     def open_planning(self, what: str) -> str:
-        """Note in progress.md that planning is under way; returns the item's id. Nothing where one is open."""
+        """Note in progress.md that planning is active; return the item's id. Does nothing if such an item is open."""
         ...
 
     def close_planning(self) -> None:
-        """Note that planning is over."""
+        """Note that planning is complete."""
         ...
 
     def attempts(self, task_id: str) -> int:
-        """Return the number of a task's last report, 0 without one: its next attempt is one more."""
+        """Return the number of a task's last report, 0 without one. The next attempt has the next number."""
         ...
 
     def report_path(self, task_id: str, attempt: int) -> Path:
-        """Return where the report of an attempt belongs."""
+        """Return the path for the report of an attempt."""
         ...
 
     def report(self, task_id: str, attempt: int) -> Path | None:
-        """Return the report of an attempt, None where it is missing or empty."""
+        """Return the report of an attempt, None if it is missing or empty."""
         ...
 
     def set_aside(self, task_id: str, attempt: int) -> Path | None:
-        """Rename what an attempt that was cut short left as its report, so that it is kept and counts for nothing."""
+        """Rename the report of an interrupted attempt, so that it is kept but ignored."""
         ...
 
     def append_review(self, task_id: str, attempt: int, review: Mapping[str, Any]) -> None:
-        """Add the review as the report's second part, where the reviewer did not; nothing where it is there."""
+        """Add the review as the second part of the report, unless the reviewer has written it."""
         ...
 
     def write_check(self, summary: Mapping[str, Any]) -> str:
-        """Write what a holistic check found as the next progress.review[N].md; returns its name."""
+        """Write the result of a holistic check as the next progress.review[N].md; return its name."""
         ...
 
     def cycles(self) -> int:
-        """Return how many rounds of questions there were."""
+        """Return the number of rounds of questions."""
         ...
 
     def questions(self) -> tuple[PlanQuestion, ...]:

@@ -1,4 +1,4 @@
-"""prd.json and progress.txt of other loops of this kind, read for their tasks. Pure; nothing is guessed.
+"""Parser of prd.json and progress.txt, the task files of other loops of this kind. Pure; nothing is guessed.
 
 prd.json      {"description", "userStories": [{"id", "title", "acceptanceCriteria", "priority", "passes", ...}]}
 progress.txt  a log, newest entry anywhere: `## [2026-03-04] - US-013`, `## 2026-03-21 - setup: title`
@@ -44,21 +44,21 @@ class PrdPlan:
     description: str
     stories: tuple[PrdTask, ...]
     context: Any = None
-    """What else it says of the whole, as plain data."""
+    """Other information about the whole, as plain data."""
 
 
 def read_prd(text: str, where: str) -> PrdPlan:
-    """Read a prd.json. Raises SessionFileError with the line of the first thing that is not as it must be."""
+    """Parse a prd.json. Raises SessionFileError with the line of the first error."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise SessionFileError(where, error.lineno, f"is not JSON: {error.msg}") from None
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # a number with thousands of digits
         raise SessionFileError(where, 0, f"cannot be read: {error}") from None
     except RecursionError:
         raise SessionFileError(where, 0, "is nested too deeply") from None
     if not isinstance(data, Mapping) or not isinstance(data.get("userStories"), list):
-        raise SessionFileError(where, 1, 'is no list of stories: an object with "userStories" is needed')
+        raise SessionFileError(where, 1, 'is not a list of stories; it must be an object with "userStories"')
     lines = list(_lines(text))
     stories = [
         _story(story, where, lines[index] if index < len(lines) else 0)
@@ -68,9 +68,7 @@ def read_prd(text: str, where: str) -> PrdPlan:
     for story in stories:
         if story.id in seen:
             first = seen[story.id]
-            raise SessionFileError(
-                where, story.line, f"story {story.id} is there twice; first in line {first}"
-            )
+            raise SessionFileError(where, story.line, f"story {story.id} occurs twice; first in line {first}")
         seen[story.id] = story.line
     return PrdPlan(
         title=str(data.get("project") or data.get("productName") or "Imported stories"),
@@ -81,7 +79,7 @@ def read_prd(text: str, where: str) -> PrdPlan:
 
 
 def _lines(text: str) -> Iterator[int]:
-    """Give the line that each story begins in."""
+    """Yield the first line of each story."""
     found = _STORIES.search(text)
     decoder, at = json.JSONDecoder(), found.end() if found else len(text)
     while True:
@@ -98,22 +96,20 @@ def _lines(text: str) -> Iterator[int]:
 
 def _story(given: object, where: str, line: int) -> PrdTask:
     if not isinstance(given, Mapping):
-        raise SessionFileError(where, line, "a story is an object")
+        raise SessionFileError(where, line, "a story must be an object")
     story_id, title = given.get("id"), given.get("title")
     if not isinstance(story_id, str) or not SAFE_ID.fullmatch(story_id):
-        raise SessionFileError(
-            where, line, f"the id of a story is {story_id!r}; letters, digits, - _ . are needed"
-        )
+        raise SessionFileError(where, line, f"the id of a story is {story_id!r}; use letters, digits, - _ .")
     if not isinstance(title, str) or not title.strip():
         raise SessionFileError(where, line, f"story {story_id} has no title")
     criteria, passes = given.get("acceptanceCriteria", []), given.get("passes", False)
     if not isinstance(criteria, list) or not all(isinstance(one, str) for one in criteria):
-        raise SessionFileError(where, line, f"acceptanceCriteria of {story_id} is no list of texts")
+        raise SessionFileError(where, line, f"acceptanceCriteria of {story_id} must be a list of texts")
     if not isinstance(passes, bool):
-        raise SessionFileError(where, line, f"passes of {story_id} is {passes!r}; it is true or false")
+        raise SessionFileError(where, line, f"passes of {story_id} is {passes!r}; it must be true or false")
     priority = given.get("priority", 0)
     if isinstance(priority, bool) or not isinstance(priority, int | float):
-        raise SessionFileError(where, line, f"priority of {story_id} is {priority!r}; it is a number")
+        raise SessionFileError(where, line, f"priority of {story_id} is {priority!r}; it must be a number")
     return PrdTask(
         id=story_id,
         title=title.strip(),
@@ -138,34 +134,37 @@ class ProgressEntry:
 
 @dataclass(frozen=True, slots=True)
 class ProgressLog:
-    """A progress.txt: what was done, and what is said beside it."""
+    """A progress.txt: its entries, and other sections."""
 
     entries: tuple[ProgressEntry, ...]
     sections: Mapping[str, str]
-    """Heading -> text of what is no entry: patterns, learnings."""
+    """Heading -> text of sections that are not entries: patterns, learnings."""
 
 
 def read_log(text: str, where: str, known: Sequence[str] = ()) -> ProgressLog:
-    """Read a progress.txt. Raises SessionFileError for an entry that cannot be read, or is about no story `known`."""
+    """Parse a progress.txt.
+
+    Raises SessionFileError for an invalid entry, or one about a story that is not in `known`.
+    """
     entries: list[ProgressEntry] = []
     sections: dict[str, str] = {}
     for line, heading, body in _parts(text):
         found = _ENTRY.fullmatch(heading)
         if found is None and _DATED.match(heading):
-            raise SessionFileError(where, line, "is no entry: `## [2026-03-04] - US-013` would be one")
+            raise SessionFileError(where, line, "is not an entry; write it as `## [2026-03-04] - US-013`")
         if found is None:
             sections[heading.lstrip("# ")] = body
             continue
         if known and found["id"] not in known:
             raise SessionFileError(
-                where, line, f"is about {found['id']}, which is no story; known: {', '.join(known)}"
+                where, line, f"is about the unknown story {found['id']}; known: {', '.join(known)}"
             )
         entries.append(ProgressEntry(found["id"], found["date"], body, line))
     return ProgressLog(tuple(entries), sections)
 
 
 def _parts(text: str) -> Iterator[tuple[int, str, str]]:
-    """Give the line, heading and text of each part that has a heading of the second level."""
+    """Yield the line, heading and text of each part with a second-level heading."""
     lines = text.splitlines()
     starts = [index for index, line in enumerate(lines) if _SECTION.fullmatch(line)]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=False):

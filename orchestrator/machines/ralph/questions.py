@@ -1,14 +1,14 @@
-"""plan.questions.md as data, and as text again with an answer put in. Pure; everything else stays.
+"""plan.questions.md as data, and as text with an answer inserted. Pure; all other text stays.
 
     ### Cycle 1
     #### Generated Questions
     1. **[High Priority]** Which framework?
-        - **Category**: Technical
-        - **Status**: Unanswered
-        - **Answer**:
+       - **Category**: Technical
+       - **Status**: Unanswered
+       - **Answer**:
 
-A question is named by its cycle and its number in it: `1.1`. It is answered when there is text after `Answer` that is
-no placeholder in brackets, on that line or indented below it.
+The id of a question is its cycle and its number in it: `1.1`. A question is answered if text other than a placeholder
+in brackets follows `Answer`, on that line or indented below it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.machines.ralph.amend import one_line
 from orchestrator.machines.ralph.outline import Node, Outline, outline
 
 CATEGORIES = ("technical", "requirements", "constraints", "assumptions", "risks")
-"""Of each there may be a file of its own: plan.questions.<category>.md."""
+"""Each category may have its own file: plan.questions.<category>.md."""
 
 _ID = re.compile(rf"(?:(?:{'|'.join(CATEGORIES)}):)?[1-9][0-9]*\.(?:0|[1-9][0-9]*)\+*")
 _CYCLE = re.compile(r"Cycle\s+(?P<number>\d+)\b.*", re.IGNORECASE)
@@ -35,7 +35,7 @@ _PLACEHOLDER = re.compile(r"(?:\[[^\]]*\]|_+|TBD|\?*|-+)?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionEntry:
-    """A question of a file, with where its parts are."""
+    """A question of a file, with the positions of its parts."""
 
     id: str
     text: str
@@ -48,7 +48,7 @@ class QuestionEntry:
 
 
 def can_name(text: str) -> bool:
-    """Tell whether a question could have this id, be it asked already or not: `1.1`, `technical:1.1`."""
+    """Return whether a text has the form of a question id: `1.1`, `technical:1.1`."""
     return _ID.fullmatch(text) is not None
 
 
@@ -58,7 +58,7 @@ def cycles(found: Outline) -> int:
 
 
 def asked(found: Outline) -> tuple[QuestionEntry, ...]:
-    """Return the questions of a file in their order."""
+    """Return the questions of a file in order."""
     return tuple(_asked(found))
 
 
@@ -114,7 +114,7 @@ def _answer(found: Outline, value: str, node: Node | None) -> str | None:
 
 
 def answered(found: Outline, question: QuestionEntry, text: str, source: str) -> str:
-    """Return the file with the answer to a question, all of it on one line; an answer that is there already stays."""
+    """Return the file with the answer to a question on one line. An existing answer stays."""
     if question.answer is not None:
         return found.text()
     said = one_line(text)
@@ -135,7 +135,7 @@ def answered(found: Outline, question: QuestionEntry, text: str, source: str) ->
 
 
 def _with_source(whole: Outline, question: QuestionEntry, source: str) -> Outline:
-    """Name who answered, where the question has a line for it."""
+    """Set the source of the answer if the question has a line for it."""
     for node in whole.nodes:
         if question.node.line < node.line < question.node.end:
             field = _FIELD.fullmatch(node.text)

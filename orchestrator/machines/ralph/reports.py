@@ -1,4 +1,4 @@
-"""What the loop itself writes for people to read: the second part of a report, the check of the whole, instructions."""
+"""Texts that the loop writes for people: the second part of a report, the holistic check, instructions."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _REPORT = re.compile(r"tasks\.(?P<id>.+)-report(?:-r(?P<number>[2-9]|[1-9]\d+))?
 
 
 def report_name(task_id: str, attempt: int) -> str:
-    """Return the name of the report of an attempt; the first has no number."""
+    """Return the file name of the report of an attempt; the first has no number."""
     return f"tasks.{task_id}-report{f'-r{attempt}' if attempt > 1 else ''}.md"
 
 
 def report_of(name: str) -> tuple[str, int] | None:
-    """Return task and attempt of a report by its name, or None for any other file."""
+    """Return task and attempt of a report's file name, None for any other file."""
     found = _REPORT.fullmatch(name)
     return None if found is None else (found["id"], int(found["number"] or 1))
 
 
 def is_reviewed(report: str) -> bool:
-    """Tell whether a report has its second part."""
+    """Return whether a report has its second part."""
     return _HAS_REVIEW.search(report) is not None
 
 
 def review_part(review: Mapping[str, Any]) -> str:
-    """Return the second part of a report, from what the reviewer gave (ReviewerOutput as plain data)."""
+    """Return the second part of a report, from the output of the reviewer (ReviewerOutput as plain data)."""
     lines = ["", "---", REVIEW_PART, "", "### Success Criteria Validation"]
     for one in review.get("criteria_results") or ():
         lines.append(
@@ -46,7 +46,7 @@ def review_part(review: Mapping[str, Any]) -> str:
 
 
 def check_paper(number: int, check: Mapping[str, Any]) -> str:
-    """Return the text of `progress.review<N>.md`, from what the checker gave (CheckerOutput as plain data)."""
+    """Return the text of `progress.review<N>.md`, from the output of the checker (CheckerOutput as plain data)."""
     passed = bool(check.get("passed"))
     lines = [f"# Session Review {number}", "", f"**Goal met**: {'Yes' if passed else 'No'}"]
     if summary := _line(check.get("summary")):
@@ -60,7 +60,7 @@ def check_paper(number: int, check: Mapping[str, Any]) -> str:
 
 
 def instructions_paper(session_id: str, folder: str, request: str) -> str:
-    """Return the text of a new instructions file. Front matter as the editor's variant of the loop reads it."""
+    """Return the text of a new instructions file, with front matter for the editor variant of the loop."""
     front = [
         f"description: Custom instructions for Ralph session {session_id}",
         f"applyTo: {folder}/{session_id}/**",
@@ -81,12 +81,12 @@ def instructions_paper(session_id: str, folder: str, request: str) -> str:
 
 
 def quoted(text: str) -> list[str]:
-    """Return text as a quotation, so that nothing in it can be read as a heading or a task."""
+    """Return text as a quotation, so that none of it is parsed as a heading or a task."""
     return [f"> {line}".rstrip() for line in text.splitlines() or [""]]
 
 
 def front_matter(text: str) -> tuple[Mapping[str, str], str]:
-    """Return the plain members of a file's front matter, and the text below it."""
+    """Return the plain members of a file's front matter, and the text after it."""
     head, _, rest = text.removeprefix("\ufeff").partition("\n")
     if head.strip() != "---":
         return {}, text

@@ -1,6 +1,6 @@
-"""What an event changes of what a run knows. Pure: the hooks and `next_state` both ask here, and nobody else decides.
+"""The decisions and context changes of each event. Pure; the hooks and `next_state` share them.
 
-`planned`, `executed`, `reviewed`, `checked` and `resolved` choose the event; `take` changes the context on its way.
+`planned`, `executed`, `reviewed`, `checked` and `resolved` choose the event; `take` changes the context for it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from orchestrator.machines.ralph.contract import (
     ReviewVerdict,
 )
 from orchestrator.machines.ralph.graph import should_continue_qa, should_retry_task
-from orchestrator.machines.ralph.model import Found, RalphContext, RalphEvent, Standing
+from orchestrator.machines.ralph.model import MissingTask, RalphContext, RalphEvent, TaskCounts
 
 E = RalphEvent
 
-# ---- which event ----
+# ---- choice of the event ----
 
 
-def resolved(ctx: RalphContext, stands: Standing) -> RalphEvent:
-    """Return where a session goes on: the seed's new or resumed, with version 3.1's inference (R5).
+def resolved(ctx: RalphContext, stands: TaskCounts) -> RalphEvent:
+    """Return the event with which a session continues: new or resumed.
 
-    What waits for a review comes first, then what was begun, then planning. On an old session a request is planned.
+    A pending review comes first, then a started task, then planning. A request to an old session is planned.
     """
     if stands.review:
         return E.REVIEW_RESUMED
@@ -46,28 +46,28 @@ def resolved(ctx: RalphContext, stands: Standing) -> RalphEvent:
 
 
 def planned(ctx: RalphContext, output: PlannerOutput) -> RalphEvent | None:
-    """Return what follows a planner's answer; what people asked for meanwhile is planned first.
+    """Return the event after a planner's answer; new requests of people are planned first.
 
-    None: it asks, may not any more, and is to plan all the same (R8).
+    None if the planner asks questions, no round is left, and it has to plan anyway.
     """
     if output.status is PlannerStatus.BLOCKED:
         return E.PLANNER_BLOCKED
     if output.status is PlannerStatus.COMPLETED:
         return E.NEW_REQUIREMENTS if len(ctx.requirements) > ctx.told else E.PLANNER_COMPLETED
     if should_continue_qa(ctx).ok or ctx.fail_on_open_questions:
-        return E.QA_NEEDED  # the guard on its edge says no where the rounds are used up
+        return E.QA_NEEDED  # the guard of its edge refuses when no round is left
     return None
 
 
-def next_work(stands: Standing) -> RalphEvent:
-    """Return what follows where no task is left to execute: complete only when all are done (R12)."""
+def next_work(stands: TaskCounts) -> RalphEvent:
+    """Return the event when no task is left to execute: complete only if all are done."""
     if stands.review:
         return E.REVIEW_PENDING
     return E.NO_TASKS_REMAINING if stands.complete else E.EXECUTOR_BLOCKED
 
 
 def executed(ctx: RalphContext, output: ExecutorOutput) -> RalphEvent:
-    """Return what follows an execution. A failed one is rework without a review, up to the limit (R4, R7)."""
+    """Return the event after an execution. A failed one is repeated without a review, up to the limit."""
     if output.status is ExecutorStatus.COMPLETED:
         return E.EXECUTOR_COMPLETED
     if output.status is ExecutorStatus.BLOCKED:
@@ -76,24 +76,24 @@ def executed(ctx: RalphContext, output: ExecutorOutput) -> RalphEvent:
 
 
 def reviewed(ctx: RalphContext, output: ReviewerOutput | None) -> RalphEvent:
-    """Return what follows a review, None where there is no report: rework up to the limit of attempts (R4)."""
+    """Return the event after a review, or without a report (None): rework up to the limit of attempts."""
     if output is not None and output.verdict is ReviewVerdict.QUALIFIED:
         return E.QUALIFIED
     return E.REWORK if should_retry_task(ctx).ok else E.ATTEMPTS_EXHAUSTED
 
 
 def checked(ctx: RalphContext, output: CheckerOutput) -> RalphEvent:
-    """Return what follows the holistic check. What people asked for since is not part of what passed."""
+    """Return the event after the holistic check. A pass does not cover requests that came after it."""
     if ctx.requirements:
         return E.NEW_REQUIREMENTS
     return E.HOLISTIC_CHECK_PASSED if output.passed else E.HOLISTIC_CHECK_FAILED
 
 
-# ---- what it changes ----
+# ---- context changes ----
 
 
 def take(ctx: RalphContext, event: RalphEvent, output: AgentOutput | None = None) -> None:
-    """Change the context as `event` does; `output` is the agent's answer that led to it."""
+    """Change the context for `event`; `output` is the agent's answer that led to it."""
     ctx.about = (ctx.current_task_id, ctx.attempt)
     change = _CHANGES.get(event)
     if change is not None:
@@ -102,7 +102,10 @@ def take(ctx: RalphContext, event: RalphEvent, output: AgentOutput | None = None
 
 
 def select(ctx: RalphContext, task_id: str, reports: int) -> None:
-    """Choose what is executed next. The attempt follows from the reports, and is not less than rework counted (R10)."""
+    """Select the next task to execute.
+
+    The attempt follows from the reports, and is at least the one that rework counted.
+    """
     kept = ctx.attempt if task_id == ctx.current_task_id else 0
     if task_id != ctx.current_task_id:
         ctx.feedback = ""
@@ -188,7 +191,7 @@ def _asked(ctx: RalphContext, _: AgentOutput | None) -> None:
 
 
 def _again(ctx: RalphContext, feedback: str) -> None:
-    """Let the current task be executed once more: kept, with the attempt counted on (R10)."""
+    """Schedule another execution of the current task with the next attempt number."""
     ctx.reworks += 1
     ctx.attempt += ctx.current_task_id is not None
     ctx.selected, ctx.feedback, ctx.found = False, feedback, ()
@@ -201,12 +204,12 @@ def _replan(ctx: RalphContext) -> None:
 
 
 def _put_down(ctx: RalphContext) -> None:
-    """Let no task be the current one: the next one is selected anew."""
+    """Clear the current task, so that the next one is selected."""
     ctx.current_task_id, ctx.attempt, ctx.selected = None, 0, False
 
 
 def _complaint(output: AgentOutput | None) -> str:
-    """Say what a review found wrong, as the executor is told."""
+    """Return the findings of a review as text for the executor."""
     if not isinstance(output, ReviewerOutput):
         return "its report was missing when it was to be reviewed"
     unmet = [
@@ -218,7 +221,7 @@ def _complaint(output: AgentOutput | None) -> str:
     return "\n".join(said) or "the review failed it, and does not say why"
 
 
-def _with(found: tuple[Found, ...], more: Sequence[DiscoveredTask]) -> tuple[Found, ...]:
+def _with(found: tuple[MissingTask, ...], more: Sequence[DiscoveredTask]) -> tuple[MissingTask, ...]:
     return (*found, *((one.id, one.description, one.rationale) for one in more))
 
 

@@ -1,7 +1,7 @@
-"""The tasks of a session: what tasks.md says of each, with the marker of progress.md. Pure.
+"""The tasks of a session: the descriptions of tasks.md with the markers of progress.md. Pure.
 
-A task without a line in progress.md stands as its own box in tasks.md says, and without a box it is open. A line of
-progress.md without a task in tasks.md is a task that only has a title.
+A task without a line in progress.md has the status of its box in tasks.md, and is open without a box. A line of
+progress.md without a task in tasks.md is a task with only a title.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TASK_ID = re.compile(r"task-[\w.-]+")
 
 
 def together(tasks: TaskList, progress: TaskList, where: str) -> tuple[Task, ...]:
-    """Return the tasks, in the order of tasks.md. Raises SessionFileError for forerunners that cannot be."""
+    """Return the tasks in the order of tasks.md. Raises SessionFileError for impossible predecessors."""
     described = {entry.id for entry in tasks.entries}
     known = {entry.id for entry in (*tasks.entries, *progress.entries) if not entry.planning}
     lines_of = {entry.id: entry for entry in progress.entries}
@@ -31,11 +31,11 @@ def together(tasks: TaskList, progress: TaskList, where: str) -> tuple[Task, ...
         for forerunner in task.inherits_from:
             if forerunner not in known:
                 raise SessionFileError(
-                    where, lines.get(task.id, 0), f"{task.id} waits for {forerunner}, which is no task"
+                    where, lines.get(task.id, 0), f"{task.id} depends on {forerunner}, which is not a task"
                 )
     if circle := _circle(merged):
         raise SessionFileError(
-            where, lines.get(circle[0], 0), f"these tasks wait for each other: {', '.join(circle)}"
+            where, lines.get(circle[0], 0), f"these tasks depend on each other: {', '.join(circle)}"
         )
     return tuple(merged)
 
@@ -43,8 +43,8 @@ def together(tasks: TaskList, progress: TaskList, where: str) -> tuple[Task, ...
 def _task(entry: TaskEntry, line: TaskEntry | None, known: set[str]) -> Task:
     status = entry.mark if line is None else line.mark
     given = entry.fields
-    # What is neither a task nor looks like one is prose ("plan.md, section 2"), and a task waits for no prose.
-    # Nor for planning: that is over before any task begins.
+    # Text that neither is nor looks like a task ("plan.md, section 2") is prose, and a task does not depend on
+    # prose. It does not depend on planning either, which is complete before any task starts.
     forerunners = [one for one in given.get("inherits_from", ()) if one in known or _TASK_ID.fullmatch(one)]
     return Task(
         id=entry.id,
@@ -64,7 +64,7 @@ def _first(values: tuple[str, ...] | None) -> str:
 
 
 def _circle(tasks: list[Task]) -> list[str]:
-    """Return tasks that wait for each other, so that none of them could ever begin; nothing where there are none."""
+    """Return tasks that depend on each other, so that none could ever start; empty if there are none."""
     try:
         TopologicalSorter({task.id: task.inherits_from for task in tasks}).prepare()
     except CycleError as error:

@@ -1,13 +1,13 @@
-"""tasks.md and progress.md as data, and as text again with one thing changed.
+"""tasks.md and progress.md as data, and as text with single changes.
 
-tasks.md says what is to be done. A task of it is one of these, with what belongs to it indented below:
+tasks.md describes the tasks. A task has one of these forms, with its details indented below:
 
     - task-1: Do this            under a heading that ends in "Tasks" or "Task List"
-    - [ ] task-1: Do this        anywhere; without an id the id is made of the text
-    ### task-1: Do this          a heading, also "Task 1: Do this"; its list items are no tasks then
+    - [ ] task-1: Do this        anywhere; without an id the id is derived from the text
+    ### task-1: Do this          a heading, also "Task 1: Do this"; its list items are not tasks then
 
-progress.md says how each stands: `- [x] task-1`, `- [ ] task-2: anything`. Items under a heading that begins with
-"Planning", and ids that begin with `plan-` or `qa-`, are of planning.
+progress.md contains the status of each task: `- [x] task-1`, `- [ ] task-2: anything`. Items under a heading that
+starts with "Planning", and ids that start with `plan-` or `qa-`, belong to planning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SPELLINGS: Mapping[str, Marker] = {marker.value: marker for marker in Marker} | 
     "f": Marker.FAILED,
     "c": Marker.CANCELLED,
 }
-"""What people and models write -> what it means. Their spelling stays in the file until the marker is moved."""
+"""Spellings of people and models -> marker. The spelling stays in the file until the marker is moved."""
 
 _ALLOWED = ", ".join(f"[{marker.value}]" for marker in Marker)
 _ID = r"[A-Za-z][A-Za-z0-9_]*(?:[-.][A-Za-z0-9_]+)+|[A-Z]{1,6}\d[\w.]*"
@@ -55,25 +55,25 @@ _FIELDS: Mapping[str, str] = {
     "dependencies": "inherits_from",
 }
 _SHORTEST = 3
-"""Characters of an id that is made of a text; from less nobody could tell the task."""
+"""Minimum characters of an id that is derived from a text; a shorter one would not identify the task."""
 EXAMPLE = "`- [ ] task-1: what` is one"
-"""What people and models are told who wrote a list without a task."""
+"""Hint for people and models that wrote a list without a task."""
 SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
-"""An id that can be part of the name of a file."""
+"""An id that can be part of a file name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEntry:
-    """A task as one file has it."""
+    """A task in one of the two files."""
 
     id: str
     title: str
     node: Node
     mark: Marker | None = None
-    """None where the file does not say how it stands."""
+    """None if the file does not give a status."""
     planning: bool = False
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Type, files, objective, criteria and inherits_from, as far as they are given."""
+    """Type, files, objective, criteria and inherits_from, if given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +90,18 @@ class TaskList:
 
 
 def read_tasks(found: Outline) -> TaskList:
-    """Read a tasks.md."""
+    """Parse a tasks.md."""
     return _read(found, _tasks_of(found), strict=False)
 
 
 def read_progress(found: Outline) -> TaskList:
-    """Read a progress.md. There each box must be one that is known."""
+    """Parse a progress.md. Each of its boxes must have a known marker."""
     items = [node for node in found.nodes if node.mark is not None and not node.depth]
     return _read(found, items, strict=True)
 
 
 def _tasks_of(found: Outline) -> Iterator[Node]:
-    """Give the headings and items that are tasks."""
+    """Yield the headings and items that are tasks."""
     inside = 0
     for node in found.nodes:
         if node.line < inside:
@@ -123,9 +123,9 @@ def _is_named(text: str) -> bool:
 
 
 def _zeros(found: Outline) -> list[OutlineProblem]:
-    """Return the first line with a zero byte: what an editor saved as UTF-16 would else be a list without a task."""
+    """Return the first line with a zero byte: a file saved as UTF-16 would otherwise be a list without tasks."""
     at = next((number for number, line in enumerate(found.lines, 1) if "\0" in line), None)
-    return [] if at is None else [OutlineProblem(at, "holds a zero byte; save the file as UTF-8")]
+    return [] if at is None else [OutlineProblem(at, "contains a zero byte; save the file as UTF-8")]
 
 
 def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
@@ -136,7 +136,9 @@ def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
         given = node.mark
         if given is not None and given not in SPELLINGS:
             if strict or len(given) == 1:
-                problems.append(OutlineProblem(node.line + 1, f"unknown marker [{given}]; known: {_ALLOWED}"))
+                problems.append(
+                    OutlineProblem(node.line + 1, f"unknown marker [{given}]; allowed: {_ALLOWED}")
+                )
             if strict:
                 continue
             given = None
@@ -145,9 +147,7 @@ def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
             name = _fresh(made_id(title), taken)
         elif name in taken:
             first = taken[name].line + 1
-            problems.append(
-                OutlineProblem(node.line + 1, f"task {name} is there twice; first in line {first}")
-            )
+            problems.append(OutlineProblem(node.line + 1, f"task {name} occurs twice; first in line {first}"))
             continue
         taken[name] = node
         entries.append(
@@ -163,11 +163,11 @@ def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
     return TaskList(found, tuple(entries), tuple(sorted(problems, key=lambda one: one.line)))
 
 
-# ---- names ----
+# ---- ids ----
 
 
 def split(text: str) -> tuple[str, str]:
-    """Return the id that a task's text begins with, or nothing, and the rest."""
+    """Return the id at the start of a task's text, or "", and the rest."""
     if found := _NAMED_BOLD.fullmatch(text) or _NAMED_CODE.fullmatch(text):
         return found["id"], _plain(found["rest"])
     found = _NAMED.fullmatch(text) or _NAMED_PLAIN.fullmatch(text)
@@ -177,7 +177,7 @@ def split(text: str) -> tuple[str, str]:
 
 
 def shown_id(task_id: str, *, heading: bool = False) -> str:
-    """Return an id as it is written before a text, so that it is read as one: in a code span where it need be."""
+    """Return an id as it is written before a text, in a code span if it would not be recognized otherwise."""
     plain = f"{task_id}: x"
     read = (_heading_id(plain) or ("",)) if heading else split(plain)
     return task_id if read[0] == task_id else f"`{task_id}`"
@@ -195,7 +195,7 @@ def _heading_id(text: str) -> tuple[str, str] | None:
 
 
 def made_id(title: str) -> str:
-    """Return the id of a task that was given none: it follows from its text, so that moving the task keeps it."""
+    """Return an id that is derived from a task's text, so that it stays the same when the task is moved."""
     folded = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
     slug = re.sub(r"[^a-z0-9]+", "-", folded).strip("-")
     if len(slug) < _SHORTEST:
@@ -215,7 +215,7 @@ def _of_planning(name: str, section: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Return text without the emphasis round all of it."""
+    """Return text without emphasis around the whole of it."""
     stripped = text.strip()
     for mark in ("**", "__"):
         inner = stripped[len(mark) : -len(mark)]
@@ -224,7 +224,7 @@ def _plain(text: str) -> str:
     return stripped.removesuffix("**").strip() if stripped.count("**") == 1 else stripped
 
 
-# ---- what belongs to a task ----
+# ---- details of a task ----
 
 
 def _line(node: Node) -> int:

@@ -1,1 +1,1 @@
-"""What code mode and tools mode have in common: the context of a run, its limits, its policies, how it ends."""
+"""Common parts of code mode and tools mode: context, limits, policies, endings."""

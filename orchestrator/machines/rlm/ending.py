@@ -1,7 +1,7 @@
-"""How a run of code mode or tools mode ended: one table from what its context says and its error to outcome and reason.
+"""Outcome and reason of a run of code mode or tools mode, from its context and its error.
 
-A run that a StoppingPolicy stopped is `partial`: it has what the model said last, and nobody asked for more. So is one
-at its limit of turns where the model answered when it was asked once more.
+A run that a StoppingPolicy stopped is `partial`, with the model's last response as output. A run at its limit of
+turns is also `partial` if the model answered the final request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator_guards import Verdict
 
 
 def ending(run: Run[ModeContext, Any]) -> Ending:
-    """Return outcome and reason of a run that is over."""
+    """Return outcome and reason of a finished run."""
     ctx, error = run.ctx, run.error
     if error is None:
         return _of_context(ctx)
@@ -42,14 +42,14 @@ def _of_context(ctx: ModeContext) -> Ending:
 
 
 def output_of(ctx: ModeContext) -> str | None:
-    """Return the answer of a run; of one that a policy stopped, what the model said last."""
+    """Return the answer of a run; for a run that a policy stopped, the model's last response."""
     if ctx.final_answer is None and ctx.policy_stop:
         return ctx.last_response
     return ctx.final_answer
 
 
 def finish_reason(ctx: ModeContext, end: Ending) -> str:
-    """Return `policy_stop`, `max_iterations` or `stop`, the first that holds (L6); else the reason it broke off."""
+    """Return the first that applies of `policy_stop`, `max_iterations` and `stop`; else the reason of the early end."""
     if end.outcome in (Outcome.COMPLETED, Outcome.PARTIAL) or ctx.policy_stop or ctx.max_iterations_reached:
         return ctx.finish_reason
     return end.reason

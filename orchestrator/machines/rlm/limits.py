@@ -1,4 +1,4 @@
-"""Limits of code mode and tools mode. Numbers where 0 disables; there are no on/off switches beside them."""
+"""Limits of code mode and tools mode. 0 disables a limit; there are no on/off switches."""
 
 from __future__ import annotations
 
@@ -13,40 +13,43 @@ from orchestrator_guards.money import limit_micros
 @by_name
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RlmLimits:
-    """What one run may use. A limit of N allows exactly N; 0 is unlimited. Raises ConfigError.
+    """Limits of one run. A limit of N allows exactly N; 0 means unlimited.
 
-    Defaults are seed 004's, for code mode, where it has one; TOOLS_LIMITS are those of tools mode.
+    The defaults are for code mode; TOOLS_LIMITS are for tools mode.
+
+    Raises:
+        ConfigError: A name is unknown, or a number is below 0.
     """
 
     max_iterations: int = 30
-    """Turns. At the last one the model is asked once more, for its answer: that request is none of them (L8)."""
+    """Turns. After the last one the model gets one more request for its answer, which does not count as a turn."""
     max_depth: int = 1
-    """A run at this depth asks the model once and returns its answer; the outermost run has depth 0."""
+    """At this depth a run calls the model once and returns its answer. The outermost run has depth 0."""
     max_sub_calls: int = 1_000
-    """Questions of the code (or of tools) to a model, over the whole run and all below it.
+    """Model queries of the code or of tools, over the whole run and its child runs.
 
-    Not off by default: a block's clock stands still while a model answers, so that `while True: llm_query(...)` would
-    ask, and pay, for days.
+    Limited by default: a block's clock stops while a model answers, so `while True: llm_query(...)` would cause
+    requests and cost for days.
     """
     max_concurrent_subcalls: int = 4
-    """Of one batch that are under way at once."""
+    """Concurrent queries of one batch."""
     max_concurrent_tools: int = 10
-    """Tools of one turn that run at once."""
+    """Concurrent tools of one turn."""
     max_input_tokens: int = 0
-    """Of the run and all that it asked below it; output tokens and cost likewise."""
+    """Input tokens of the run and its child runs. Output tokens and cost work alike."""
     max_output_tokens: int = 0
     max_cost: float = 0.0
     on_unknown_cost: Literal["stop", "ignore"] = field(default="stop", metadata={"fingerprint": None})
-    """What `max_cost` does where the cost of an answer is unknown: `stop` or `ignore`, as in `Limits`."""
+    """Handling of an answer of unknown cost under `max_cost`: `stop` or `ignore`, as in `Limits`."""
     max_seconds: float = 0.0
-    """Wall time of the run; what is in flight is interrupted."""
+    """Wall time of the run; work in flight is interrupted."""
     code_seconds: float = 300.0
-    """Wall time of one block of code, without what it waits for answers; 0: what the REPL allows by itself."""
+    """Wall time of one block of code, without the time that it waits for answers. 0 uses the limit of the REPL."""
     result_chars: int = 20_000
-    """Characters of one result that go into the history."""
+    """Characters of one result in the history."""
     history_tokens: int = 0
-    """How much the model may be shown before the compressor is asked, by an estimate of four characters a token; 0: it
-    is never asked."""
+    """Size of the model's history above which the compressor is called, at four characters per token. 0: it is never
+    called."""
 
     @property
     def max_cost_micros(self) -> int:

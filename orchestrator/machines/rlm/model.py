@@ -1,7 +1,7 @@
-"""The context of a run of code mode or tools mode, and the events that both have. Plain data.
+"""The context of a run of code mode or tools mode, and their common events. Plain data.
 
-Events are frozen and hold tuples (L5): what a source gave cannot change on its way into the context. The actions of the
-machines are the only ones that fold an event into the context, so what they change is durable with the transition.
+Events are frozen and contain tuples, so that an event cannot change on its way into the context. Only the actions of
+the machines apply events to the context, so their changes are durable with the transition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator_guards import Verdict
 
 
 def frozen(event: object, name: str, items: Iterable[Any]) -> None:
-    """Keep a copy of what an event was given as a tuple."""
+    """Store a copy of a field of an event as a tuple."""
     object.__setattr__(event, name, tuple(items))
 
 
@@ -35,14 +35,14 @@ class LLMResponseReceived:
 
 @dataclass(slots=True, frozen=True)
 class MaxIterationsReached:
-    """The last turn is over; what the model answered when it was asked once more, where it was."""
+    """The last turn is over; `answer` is the model's response to the final request, if there was one."""
 
     answer: str | None = None
 
 
 @dataclass(slots=True, frozen=True)
 class PolicyStop:
-    """A StoppingPolicy wants no further turn."""
+    """A StoppingPolicy ended the run."""
 
     reason: str = ""
 
@@ -52,52 +52,52 @@ class PolicyStop:
 
 @dataclass
 class ModeContext:
-    """What a run knows in either mode."""
+    """The context of a run in either mode."""
 
     prompt: str = ""
     max_iterations: int = 30
     depth: int = 0
     max_depth: int = 1
     iteration: int = 0
-    """Turns that are over."""
+    """Completed turns."""
     message_history: list[dict[str, Any]] = field(default_factory=list)
-    """What was said, in OpenAI's chat form; it only grows, but where a compressor shortens it."""
+    """The messages in OpenAI's chat form. The list shrinks only if a compressor shortens it."""
     last_response: str | None = None
     final_answer: str | None = None
     policy_stop: bool = False
-    """A policy ended the run; looked at before everything else that ends one (L6)."""
+    """A policy ended the run; checked before every other reason."""
     max_iterations_reached: bool = False
     context: Any = None
-    """What the prompt is about: text or JSON data of any length. The model is never shown all of it."""
+    """Data for the prompt: text or JSON of any length. The model never sees all of it."""
     notice: str = ""
-    """What the model is told with its next results, once."""
+    """Text that the model gets with its next results, once."""
     earlier: int = 0
-    """Messages that the history had before the run, without instructions."""
+    """Messages in the history before the run, without instructions."""
     begun: bool = False
-    """The history has the prompt."""
+    """The history contains the prompt."""
     shared: dict[str, Any] = field(default_factory=dict)
-    """What policies are told, and what they keep there: one mapping for the whole run. Not stored."""
+    """Input of the policies and their own values: one mapping for the whole run. Not stored."""
     kept: dict[str, Any] = field(default_factory=dict)
-    """What policies keep there that is JSON: a run that is resumed has it again."""
+    """The JSON values that policies stored there. A resumed run has them again."""
     limits: RlmLimits = field(default_factory=RlmLimits)
     usage: Usage = NO_USAGE
-    """Of all requests of the run and of those below it."""
+    """Usage of all requests of the run and its child runs."""
     sub_calls: int = 0
-    """Questions to a model that code or tools asked."""
+    """Model queries of code or tools."""
     verdict: Verdict | None = None
-    """The refusal that ended the run, where one did."""
+    """The refusal that ended the run, if any."""
     fault: str | None = None
-    """Reason of a failure where the place it happened in knows better than the error's type."""
+    """Reason of a failure, set at the place of the error if that is more specific than the error's type."""
     deadline: float = 0.0
-    """Seconds after its start by which the caller wants the run to have ended; 0 is none."""
+    """Seconds after the start by which the caller wants the run to end; 0 means none."""
     conversation_id: str | None = None
     largest_answer: int = field(default=0, metadata={"fingerprint": None})
-    """Output tokens of the longest answer so far: those of an answer that is lost are estimated by it."""
+    """Output tokens of the longest answer so far, used as an estimate for a lost answer."""
     largest_cost: int = field(default=0, metadata={"fingerprint": None})
-    """Cost of the dearest answer so far, in millionths of the currency."""
+    """Cost of the most expensive answer so far, in millionths of the currency."""
 
     def say(self, message: Message) -> None:
-        """Append to the history."""
+        """Append a message to the history."""
         self.message_history.append(message.to_openai())
 
     @property
@@ -107,25 +107,25 @@ class ModeContext:
 
     @property
     def finish_reason(self) -> str:
-        """Why the run is over: `policy_stop`, `max_iterations`, or `stop`; the policy comes first (L6)."""
+        """Why the run is over: `policy_stop`, `max_iterations` or `stop`; the policy comes first."""
         if self.policy_stop:
             return "policy_stop"
         return "max_iterations" if self.max_iterations_reached else "stop"
 
 
 def take_response(event: LLMResponseReceived, ctx: ModeContext) -> None:
-    """Take an answer of the model into the history."""
+    """Add an answer of the model to the history."""
     ctx.last_response = event.response
     ctx.say(Message("assistant", event.response, event.tool_calls))
 
 
 def reach_limit(event: MaxIterationsReached, ctx: ModeContext) -> None:
-    """End at the limit of turns, with what the model said when it was asked once more."""
+    """End at the limit of turns, with the model's response to the final request."""
     ctx.iteration += 1
     ctx.max_iterations_reached = True
     ctx.final_answer = event.answer
 
 
 def stop(_event: PolicyStop, ctx: ModeContext) -> None:
-    """End because a policy said so; the last response is what there is."""
+    """End because of a policy; the last response is the output."""
     ctx.policy_stop = True

@@ -1,6 +1,6 @@
-"""What a host may decide about a run: when to stop it, how to shorten its history, what to do with a sub-call.
+"""The policies of a host: when to stop a run, how to shorten its history, how to handle a sub-call.
 
-Each method may be async. Nothing here is asked where no policy was given.
+Each method may be async.
 """
 
 from __future__ import annotations
@@ -18,107 +18,107 @@ AgentMode = Literal["code", "tools"]
 
 
 class StoppingPolicy(Protocol):
-    """Decides after each turn whether there is another one.
+    """Decides after each turn whether another one follows.
 
-    `context` has iteration, max_iterations, agent_mode (`code`, `tools` or `llm_loop`), depth, history (the messages in
-    OpenAI form) and last_result. It is one mapping for the whole run: what a policy puts there is there the next time,
-    and in a run that is resumed where it is JSON.
+    `context` has iteration, max_iterations, agent_mode (`code`, `tools` or `llm_loop`), depth, history (the messages
+    in OpenAI form) and last_result. It is one mapping for the whole run: a policy may store values in it and finds
+    them at the next call, and JSON values also in a resumed run.
     """
 
     def should_stop(self, context: MutableMapping[str, Any], /) -> bool | Awaitable[bool]:
-        """Tell whether the run ends here."""
+        """Return whether the run ends here."""
         ...
 
     def on_iteration_complete(self, context: MutableMapping[str, Any], /) -> Awaitable[None] | None:
-        """Take note of a turn that is over."""
+        """Handle a completed turn."""
         ...
 
 
 class ContextCompressor(Protocol):
-    """Shortens what the model is shown."""
+    """Shortens the messages for the model."""
 
     def compress(
         self, messages: Sequence[Message], /, *, limit: int
     ) -> Sequence[Message] | Awaitable[Sequence[Message]]:
-        """Return messages of at most about `limit` tokens; the same ones where nothing is to be done."""
+        """Return messages of at most about `limit` tokens; the same messages if they are short enough."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NestedConfig:
-    """How a sub-call is run that is orchestrated. Raises ConfigError for another mode."""
+    """Configuration of the child run of a sub-call. Raises ConfigError for an unknown mode."""
 
     agent_mode: AgentMode = "code"
     tools: tuple[Any, ...] = ()
     max_iterations: int = 10
     max_depth: int | None = None
-    """None: that of the run above."""
+    """None uses the depth limit of the parent run."""
 
     def __post_init__(self) -> None:
         if self.agent_mode not in get_args(AgentMode):
             known = ", ".join(get_args(AgentMode))
-            raise ConfigError(f"agent_mode is {self.agent_mode!r}; known: {known}")
+            raise ConfigError(f"agent_mode is {self.agent_mode!r}; allowed: {known}")
 
 
 class NestedCallPolicy(Protocol):
-    """Decides what becomes of a question that code or a tool asks a model."""
+    """Decides how a model query of code or a tool is answered."""
 
     def should_orchestrate(self, prompt: str, depth: int, /) -> bool | Awaitable[bool]:
-        """Tell whether it gets a run of its own, at `depth`; else the model is asked once."""
+        """Return whether the query gets a child run at `depth`; otherwise the model is called once."""
         ...
 
     def get_nested_config(self) -> NestedConfig:
-        """Return how such a run is made."""
+        """Return the configuration of such a child run."""
         ...
 
 
-# ---- the defaults, and simple ones ----
+# ---- defaults and simple policies ----
 
 
 class NeverStop:
-    """Lets every run go on to its end."""
+    """Never stops a run."""
 
     def should_stop(self, _context: Mapping[str, Any], /) -> bool:
-        """Say no."""
+        """Return False."""
         return False
 
     def on_iteration_complete(self, _context: Mapping[str, Any], /) -> None:
-        """Take no note."""
+        """Do nothing."""
 
 
 @dataclass
 class StopAfter:
-    """Stops after so many turns that came to the same `last_result`, or after `iterations` turns; 0 is off."""
+    """Stops after `repeats` consecutive turns with the same `last_result`, or after `iterations` turns; 0 is off."""
 
     iterations: int = 0
     repeats: int = 0
 
     def should_stop(self, context: Mapping[str, Any], /) -> bool:
-        """Tell whether either number is reached."""
+        """Return whether either number is reached."""
         turns = self.iterations and context["iteration"] >= self.iterations
         return bool(turns or (self.repeats and context.get("same_results", 0) >= self.repeats))
 
     def on_iteration_complete(self, context: MutableMapping[str, Any], /) -> None:
-        """Count how often in a row the result was the same; the count is kept with the run."""
+        """Count consecutive equal results; the count is stored with the run."""
         same = context.get("result_before") == context["last_result"]
         context["same_results"] = context.get("same_results", 0) + 1 if same else 1
         context["result_before"] = context["last_result"]
 
 
 class NoCompression:
-    """Leaves messages as they are."""
+    """Returns messages unchanged."""
 
     def compress(self, messages: Sequence[Message], /, *, limit: int) -> Sequence[Message]:
-        """Return them."""
+        """Return the same messages."""
         del limit
         return messages
 
 
 @dataclass(frozen=True)
 class KeepEnds:
-    """Keeps the first messages and the last, and says how many were left out between them.
+    """Keeps the first and the last messages, and notes how many were omitted between them.
 
-    Nothing is left out below `least` messages, nor below `share` of the limit (seed 004: 0.92, 6 kept, 8 at least).
+    Messages are omitted only from `least` messages and from `share` of the limit on.
     """
 
     last: int = 6
@@ -126,14 +126,14 @@ class KeepEnds:
     share: float = 0.92
 
     def compress(self, messages: Sequence[Message], /, *, limit: int) -> Sequence[Message]:
-        """Return the ends where all of it is too long."""
+        """Return the first and last messages if all messages are too long."""
         if len(messages) < self.least or estimate(messages) < self.share * limit:
             return messages
         opening = next((at for at, one in enumerate(messages) if one.role == "assistant"), len(messages))
         start = max(opening, len(messages) - self.last)
         while start < len(messages) and messages[start].role != "assistant":
-            start += 1  # a turn begins with what the model says: a result without its call is no conversation
-        if start == opening:  # nothing between, or no turn yet
+            start += 1  # a turn starts with the model's message: a result without its call is invalid
+        if start == opening:  # nothing between them, or no turn yet
             return messages
         return [*_noted(messages[:opening], start - opening), *messages[start:]]
 
@@ -142,7 +142,7 @@ _NOTE = re.compile(r"\n\n\[(\d+) earlier messages were left out here to save roo
 
 
 def _noted(head: Sequence[Message], left_out: int) -> list[Message]:
-    """Return the opening with a note about how many messages are missing behind it, those of earlier notes included."""
+    """Return the opening with a note of the number of omitted messages, including those of earlier notes."""
     *before, last = head or (Message("user", ""),)
     said = _NOTE.search(last.text)
     count = left_out + (int(said[1]) if said else 0)
@@ -151,17 +151,17 @@ def _noted(head: Sequence[Message], left_out: int) -> list[Message]:
 
 
 def estimate(messages: Sequence[Message]) -> int:
-    """Return the tokens of messages, by four characters a token."""
+    """Return the tokens of messages, estimated at four characters per token."""
     said = sum(len(one.text) + sum(len(call.arguments) for call in one.tool_calls) for one in messages)
     return math.ceil(said / 4)
 
 
 @dataclass(frozen=True)
 class NoNesting:
-    """Asks the model once for every sub-call."""
+    """Calls the model once for every sub-call."""
 
     def should_orchestrate(self, _prompt: str, _depth: int, /) -> bool:
-        """Say no."""
+        """Return False."""
         return False
 
     def get_nested_config(self) -> NestedConfig:
@@ -171,14 +171,14 @@ class NoNesting:
 
 @dataclass(frozen=True)
 class SimpleNestedCallPolicy:
-    """Gives a sub-call a run of its own where its prompt is at least `min_chars` long, above depth `max_depth`."""
+    """Gives a sub-call a child run if its prompt has at least `min_chars` characters and it is above `max_depth`."""
 
     min_chars: int = 10_000
     max_depth: int = 3
     config: NestedConfig = NestedConfig()
 
     def should_orchestrate(self, prompt: str, depth: int, /) -> bool:
-        """Tell whether the prompt is that long."""
+        """Return whether the prompt is long enough and the depth allows a child run."""
         return len(prompt) >= self.min_chars and depth < self.max_depth
 
     def get_nested_config(self) -> NestedConfig:

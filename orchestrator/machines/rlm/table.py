@@ -1,4 +1,4 @@
-"""From a typed machine to the graph that a run is driven through: with a way to fail, and time limits."""
+"""Conversion of a typed machine to the graph of a run, with failure edges and time limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.kernel.typed import StateMachine
 from orchestrator.machines.rlm.model import ModeContext
 
 FAILED = "Failed"
-"""The event of an error, from every working state to the end. Not the seed's: there an error ended the process."""
+"""The event of an error, from every working state to the end."""
 
 
 def guarded(
@@ -18,7 +18,7 @@ def guarded(
     seconds: Mapping[Hashable, float],
     context: type[ModeContext],
 ) -> Graph:
-    """Return the machine's graph with the failure edges and, for each state with work, how long it may last."""
+    """Return the machine's graph with failure edges and, for each working state, its maximum duration in seconds."""
     table = machine.graph
     (end,) = table.terminal
     names: Iterable[str] = [state.name for state in seconds]  # type: ignore[attr-defined]

@@ -1,1 +1,1 @@
-"""Tools mode of seed 004: the model calls tools until it answers without a call."""
+"""Tools mode: the model calls tools until it answers without a call."""

@@ -1,4 +1,4 @@
-"""The table of tools mode: the seven edges of seed 004's text; its diagram lacks the way back and a limit (L3)."""
+"""The graph of tools mode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ S = ToolsModeState
 
 @bounding
 def may_continue(_event: ToolsExecuted, ctx: ToolsModeContext) -> Verdict:
-    """Say whether there may be another turn after this one."""
+    """Return whether there may be another turn after this one."""
     return iterations(ctx.iteration + 1, ctx.max_iterations)
 
 
@@ -42,7 +42,7 @@ def _take_calls(event: ToolCallsFound, ctx: ToolsModeContext) -> None:
 
 
 def _take_results(event: ToolsExecuted, ctx: ToolsModeContext) -> None:
-    """Close the turn: the results of the calls, and what the model said to them."""
+    """Complete the turn: add the results of the calls and the model's response to them."""
     ctx.iteration += 1
     ctx.notice = ""
     for result in event.results:
@@ -55,7 +55,7 @@ def _keep_answer(event: NoToolCalls, ctx: ToolsModeContext) -> None:
 
 
 def build_tools_mode_machine() -> StateMachine[ToolsModeState, ToolsModeEvent, ToolsModeContext]:
-    """Return the machine of tools mode; build it once, run it with an event source and a context for each run."""
+    """Return the machine of tools mode. Build it once; run it with an event source and a context for each run."""
     machine: StateMachine[ToolsModeState, ToolsModeEvent, ToolsModeContext]
     machine = StateMachine("tools_mode", initial=S.INIT)
     for state in ToolsModeState:

@@ -1,4 +1,4 @@
-"""States, events and context of tools mode, in seed 004's names. Plain data."""
+"""States, events and context of tools mode. Plain data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.machines.rlm.model import (
 
 
 class ToolsModeState(Enum):
-    """Seed 004's four states."""
+    """The four states."""
 
     INIT = auto()
     PROMPTING = auto()
@@ -27,7 +27,7 @@ class ToolsModeState(Enum):
 
 @dataclass(slots=True, frozen=True)
 class ToolCallsFound:
-    """The model wants tools to be called."""
+    """The model requested tool calls."""
 
     calls: tuple[ToolCall, ...] = ()
 
@@ -37,7 +37,7 @@ class ToolCallsFound:
 
 @dataclass(slots=True, frozen=True)
 class ToolsExecuted:
-    """All calls have a result, and the model said something to that."""
+    """All calls have a result, and the model responded to the results."""
 
     results: tuple[Message, ...] = ()
     response: str = ""
@@ -50,7 +50,7 @@ class ToolsExecuted:
 
 @dataclass(slots=True, frozen=True)
 class NoToolCalls:
-    """The model answered without a call: that is the answer."""
+    """The model answered without a call; this is the final answer."""
 
     answer: str = ""
 
@@ -62,7 +62,7 @@ ToolsModeEvent: TypeAlias = (
 
 @dataclass
 class ToolsModeContext(ModeContext):
-    """What a run of tools mode knows."""
+    """The context of a run of tools mode."""
 
     max_iterations: int = 10
     calls: tuple[ToolCall, ...] = ()

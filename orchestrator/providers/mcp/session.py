@@ -80,7 +80,7 @@ class McpSession:
             try:
                 async with asyncio.timeout(_ALIVE):
                     tools = await _all_tools(client)
-            except Exception:  # noqa: BLE001  whatever it is, another session is better
+            except Exception:  # noqa: BLE001  after any error another session is better
                 self._retire()
             else:
                 self._doubted = False

@@ -124,7 +124,7 @@ class Http:
         return f"{self.shown} is no MCP server, or refuses us{status}: {_plainly(first, 'the connection was closed')}"
 
     @asynccontextmanager
-    async def opened(self, name: str, ended: Ended) -> AsyncIterator[Any]:  # noqa: ARG002  as of a program
+    async def opened(self, name: str, ended: Ended) -> AsyncIterator[Any]:  # noqa: ARG002  the same signature as for a program
         """Create a client for the address; yield the SDK's streams."""
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
@@ -173,7 +173,7 @@ def _limit_body(response: httpx2.Response, limit: int) -> None:
                     raise httpx2.StreamError(f"the answer has more than {limit:,} bytes (max_message_bytes)")
                 yield chunk
 
-    setattr(response, "aiter_bytes", limited)  # noqa: B010  what the SDK reads with, on this response alone
+    setattr(response, "aiter_bytes", limited)  # noqa: B010  the SDK's reader, of this response only
 
 
 def _plainly(error: BaseException, closed: str) -> str:

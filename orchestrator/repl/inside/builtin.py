@@ -69,6 +69,6 @@ def _opener(folder: str) -> Callable[..., Any]:
             raise PermissionError(
                 f"{os.fspath(file)!r} is outside the working folder; give a name without a path"
             )
-        return io.open(path, *args, **options)  # noqa: UP020  not the one it stands for
+        return io.open(path, *args, **options)  # noqa: UP020  not the replaced built-in
 
     return limited_open

@@ -68,7 +68,7 @@ class ReplNamespace:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             try:
                 self._execute(code, f"<block {self._blocks}>")
-            except BaseException as raised:  # noqa: BLE001  SystemExit too: it is the model that is told
+            except BaseException as raised:  # noqa: BLE001  SystemExit too: the model gets the error
                 error = self._told(raised)
         final = self._final if error is None else None
         return {"stdout": output.text(), "dropped": output.dropped, "error": error, "final": final}
@@ -81,7 +81,7 @@ class ReplNamespace:
             text = str(self._names[name])
         except MemoryError:
             raise
-        except BaseException:  # noqa: BLE001  what an object's own __str__ does
+        except BaseException:  # noqa: BLE001  an object's own __str__ may raise anything
             return {"text": None}
         return {"text": text if len(text) <= self._limits["value_chars"] else None}
 
@@ -93,7 +93,7 @@ class ReplNamespace:
         linecache.cache[name] = (len(code), None, lines, name)
         tree = ast.parse(code, name)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, name, "exec"), self._names)  # noqa: S102  what a REPL is for
+        exec(compile(tree, name, "exec"), self._names)  # noqa: S102  the purpose of a REPL
         if isinstance(last, ast.Expr):
             value = ast.Expression(last.value)
             shown = eval(compile(value, name, "eval"), self._names)  # noqa: S307
@@ -108,7 +108,7 @@ class ReplNamespace:
             return "SystemExit: a block ends at its last line; exit() does nothing here"
         try:
             text = _traceback(raised)
-        except BaseException:  # noqa: BLE001  an exception may be built to break whoever looks at it
+        except BaseException:  # noqa: BLE001  an exception's own __str__ may raise anything
             text = f"{type(raised).__name__} (it cannot be shown)"
         if len(text) <= ERROR_CHARS:
             return text

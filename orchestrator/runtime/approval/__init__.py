@@ -1,1 +1,1 @@
-"""The approval graph at work on a project folder."""
+"""The runtime of approval on a project folder."""

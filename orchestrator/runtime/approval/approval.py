@@ -1,7 +1,7 @@
-"""Approval put together: table, guards, hooks, planner and project meet here. `Approval` is the door to it.
+"""`Approval`, the facade of the approval machine: graph, guards, hooks, planner and project.
 
-Nothing is written into the project without a person's approval, and everything written can be undone. Every method is
-one command of a person; between two of them no process need live: the run waits in the journal.
+Nothing is written into the project without a person's approval, and every write can be undone. Each method is one
+command of a person. No process has to live between two commands: the run waits in the journal.
 """
 
 from __future__ import annotations
@@ -49,22 +49,27 @@ OnStep = Callable[[StepFact], Awaitable[None] | None]
 
 
 class Approval:
-    """One project, held by this process while it is entered.
+    """Run the approval machine on one project, which this process holds while the context is entered.
 
+    After a crash, entering recovers the project; `recovered` describes the result. Entering raises Held if another
+    live process works on the project, and ApprovalError, StoreDown or OtherGraph if the project cannot be used.
+
+    Args:
+        project: Project folder.
+        planner: Makes plans (see `machines.approval.ports`). Without one no request can be submitted.
+        observers: Observers of the host. None is added, and no metric is counted.
+        launch: Stored with each request: how to make its planner. Must not contain a key.
+        on_step: Called with each step, and awaited if it is async.
+
+    Example:
         async with Approval("my/project", planner) as approval:
             await approval.submit("Add a README.")
-            await approval.show()                       # the person looks at approval.status()
-            await approval.approve()                    # … and lets it be carried out
-
-    `planner` says what is wanted and makes plans (see `orchestrator.machines.approval.ports`); without one nothing new
-    can be submitted. `launch` is kept with each request: how its planner is made, never a key. `on_step` hears of each
-    step, and is awaited where it can be. `observers` are the host's own; none is added, and no metric is counted.
-    Entering raises Held while another living process works, and Faulted, StoreDown or OtherGraph where it cannot work;
-    after a crash it brings the project in order, and `recovered` says how.
+            print((await approval.show()).plan)
+            await approval.approve()  # executes the plan
     """
 
     bound_to = "the directory of its project"
-    """Why no other machine could carry its runs."""
+    """Why no other machine could execute its runs."""
 
     def __init__(
         self,
@@ -92,7 +97,7 @@ class Approval:
         )
         self._wishes = 0
         self.recovered: RecoveryNote | None = None
-        """What was done on entering because a crash was found; None where all was in order."""
+        """The recovery on entering after a crash; None if none was needed."""
 
     async def __aenter__(self) -> Self:
         session = self._session
@@ -114,10 +119,10 @@ class Approval:
     ) -> None:
         await self._session.close()
 
-    # ---- looking ----
+    # ---- status ----
 
     async def status(self) -> Status:
-        """Return where the project stands, with the files that are not as the plan expects them. Changes nothing."""
+        """Return the status of the project with the files that differ from the plan. Changes nothing."""
         status, run = self._status(), self._session.run
         waiting = (ApprovalState.AWAITING_APPROVAL, ApprovalState.PAUSED)
         if run is None or status.plan is None or status.state not in waiting:
@@ -126,7 +131,7 @@ class Approval:
         return replace(status, drift=tuple(Drift(entry.path, entry.why) for entry in drifted.entries))
 
     async def show(self, version: int | None = None) -> Status:
-        """Return the plan, and take down that the person has seen it: only then may it be approved."""
+        """Return the plan, and record that the person has seen it, which its approval requires."""
         run = self._run("show")
         if version is None and run.ctx.plan is not None and run.state == ApprovalState.AWAITING_APPROVAL:
             run.ctx.previewed = ApprovalPlan.read(run.ctx.plan).digest
@@ -134,12 +139,14 @@ class Approval:
         found = self._status(version)
         if found.plan is None:
             known = ", ".join(map(str, sorted({number for _, number in found.versions})))
-            reason = f"there is no such version of the plan; known: {known}" if known else "there is no plan"
+            reason = (
+                f"this version of the plan does not exist; known: {known}" if known else "there is no plan"
+            )
             raise self._refusal("plan", reason, *self._status().actions)
         return found
 
     async def shown(self) -> Status:
-        """Take down that the person has seen the error: only then may it be acknowledged."""
+        """Record that the person has seen the error, which its acknowledgement requires."""
         run = self._run("acknowledge")
         if run.cursor.state == ApprovalState.FAILED:
             run.ctx.shown = True
@@ -148,31 +155,31 @@ class Approval:
 
     @staticmethod
     async def look(project: Path | str) -> Status:
-        """Return where a project stands, whoever holds it, without writing a byte. Raises Faulted, StoreDown."""
+        """Return the status of a project, whoever holds it, without writing. Raises ApprovalError, StoreDown."""
         return await outside.look(project)
 
     @staticmethod
     async def ask(project: Path | str, wish: str, *, by: str = "", why: str = "") -> None:
-        """Ask the process that works on a project to `pause` or `cancel`. Raises GateRefused where none does."""
+        """Request `pause` or `cancel` from the process that works on a project. Raises GateRefused if there is none."""
         by = spoken(by, "the name of who asks") or somebody()
         await outside.ask(project, wish, by, spoken(why, "the reason"))
 
-    # ---- from a request to a plan ----
+    # ---- request and plan ----
 
     async def submit(self, text: str, *, confirm: bool = False) -> Status:
-        """Submit a request; with `confirm` and no text, take up the intent that waits for the person's word."""
+        """Submit a request. With `confirm` and no text, confirm the waiting intent."""
         if confirm and not text.strip():
             return await self.confirm()
         self._allow("submit", ApprovalState.IDLE)
         if not spoken(text, "the request").strip():
-            raise ApprovalError(Fault("VAL-001", "the request is empty; say what is wanted"))
+            raise ApprovalError(Fault("VAL-001", "the request is empty; describe the change"))
         before = self._session.run
         number = 1 if before is None else before.ctx.number + 1
         await self._session.begin(ApprovalContext(number=number, request=text), self._launch)
         return await self._go(ApprovalEvent.SUBMIT)
 
     async def confirm(self) -> Status:
-        """Take up the intent that waits for the person's word."""
+        """Confirm the waiting intent and plan for it."""
         run = self._allow("confirm", ApprovalState.IDLE)
         ctx = run.ctx
         if ctx.kept is None:
@@ -181,16 +188,16 @@ class Approval:
         ctx.recovery = None
         return await self._go(ApprovalEvent.SUBMIT)
 
-    # ---- the person's decision ----
+    # ---- decision ----
 
     async def approve(
         self, *, steps: Sequence[int | str] | None = None, digest: str | None = None, start: bool = True
     ) -> Status:
-        """Approve the plan, or some of its steps: a plan of its own is derived from these then.
+        """Approve the plan, or a new plan that is derived from some of its `steps`.
 
-        With `start` it is carried out at once; without, `execute` begins it. `digest` is that of the plan that the
-        person has seen: the answer counts for exactly that one. Where chosen steps depend on others, the plan of all of
-        them waits for another look and another answer. Raises GateRefused.
+        With `digest` the approval counts only for the plan of that digest. With `start` the plan is executed at once;
+        otherwise call `execute`. If chosen steps depend on others, the plan with all of them waits for another
+        approval. Raises GateRefused for a plan that has expired, has changed, or was not shown.
         """
         run = self._allow("approve", ApprovalState.AWAITING_APPROVAL)
         plan = ApprovalPlan.read(run.ctx.plan or {})
@@ -198,9 +205,7 @@ class Approval:
             raise self._refusal("plan", "this is not the plan that waits for approval", "diff", code="ST-003")
         await self._still_holds(run)
         if run.ctx.previewed != plan.digest:
-            raise self._refusal(
-                "preview_acknowledged", "nobody has looked at this plan yet", "diff", "approve"
-            )
+            raise self._refusal("preview_acknowledged", "this plan was not shown yet", "diff", "approve")
         if steps is not None:
             plan = await self._derived(run, plan, tuple(map(str, steps)))
             if run.ctx.previewed != plan.digest:
@@ -212,7 +217,7 @@ class Approval:
         return await self.execute() if start else self._status()
 
     async def execute(self) -> Status:
-        """Carry out the plan that was approved, until it is done, or somebody pauses or cancels it."""
+        """Execute the approved plan until it is done, paused or cancelled."""
         run = self._allow("execute", ApprovalState.AWAITING_APPROVAL)
         if not is_approved(run.ctx):
             raise self._refusal("plan", "the plan is not approved", "diff", "approve", code="ST-003")
@@ -221,42 +226,39 @@ class Approval:
         return await self._go(ApprovalEvent.APPROVE)
 
     async def reject(self, why: str = "") -> Status:
-        """Discard the plan. `why` is kept."""
+        """Discard the plan. `why` is stored."""
         self._allow("reject", ApprovalState.AWAITING_APPROVAL)
         return await self._go(ApprovalEvent.REJECT, why)
 
     async def changes(self, text: str) -> Status:
-        """Have another version made of the plan, with the changes that the person wants."""
+        """Request another version of the plan with the given changes."""
         run = self._allow("changes", ApprovalState.AWAITING_APPROVAL)
-        if not spoken(text, "what is to be otherwise").strip():
-            raise ApprovalError(Fault("VAL-001", "no changes were asked for; say what is to be otherwise"))
+        if not spoken(text, "the changes").strip():
+            raise ApprovalError(Fault("VAL-001", "the changes are empty; describe them"))
         run.ctx.changes = text
         return await self._go(ApprovalEvent.REQUEST_CHANGES)
 
-    # ---- while it is carried out ----
+    # ---- during execution ----
 
     def ask_pause(self) -> None:
-        """Let the plan that is being carried out here pause after its present step. For signal handlers."""
+        """Request that the plan under execution here pauses after its current step. For signal handlers."""
         self._wish("pause")
 
     def ask_cancel(self, why: str = "") -> None:
-        """Let what is under way here be cancelled. For signal handlers."""
+        """Request that the work in this process is cancelled. For signal handlers."""
         self._wish("cancel", why)
 
     async def pause(self) -> Status:
-        """Pause what is being carried out. Here nothing is: that is another process, see `ask`."""
+        """Pause the execution. Another process executes the plan, so use `ask` instead."""
         self._allow("pause", ApprovalState.EXECUTING)
         return self._status()
 
     async def resume(self, *, again: bool = False) -> Status:
-        """Go on with a plan that was paused, if nothing has changed the project. Raises GateRefused.
-
-        With `again` a command that was cut short by a crash is run again: a person has looked, and it may be.
-        """
+        """Resume a paused plan; with `again` an interrupted command runs again. Raises GateRefused after a change."""
         run = self._allow("resume", ApprovalState.PAUSED)
         ctx = run.ctx
         if not self._is_plan_whole(run):
-            ctx.fault = Fault("ST-002", "the plan that is to be gone on with cannot be read").plain()
+            ctx.fault = Fault("ST-002", "the plan to resume cannot be read").plain()
             return await self._go(ApprovalEvent.RESUME_FAILED)
         if again:
             work = await self._session.hands.work(run)
@@ -265,7 +267,7 @@ class Approval:
         return await self._go(ApprovalEvent.RESUME)
 
     async def cancel(self, why: str = "") -> Status:
-        """Cancel the plan: what it has changed is undone. One that waits for approval is only discarded (B1)."""
+        """Cancel the plan and undo its changes. A plan that waits for approval is only discarded."""
         run = self._allow("cancel", ApprovalState.AWAITING_APPROVAL, ApprovalState.PAUSED)
         waits = run.cursor.state == ApprovalState.AWAITING_APPROVAL
         return await self._go(ApprovalEvent.REJECT if waits else ApprovalEvent.CANCEL, why)
@@ -273,7 +275,10 @@ class Approval:
     # ---- after a failure ----
 
     async def acknowledge(self, *, discard: bool = False) -> Status:
-        """Go on from an error that was shown. `discard` sets aside a store that cannot be read, and begins anew."""
+        """Leave the Failed state after its error was shown.
+
+        `discard` sets aside an unreadable store and starts anew.
+        """
         if self._session.run is None and self._session.damage is not None:
             return await self._discarded(discard=discard)
         run = self._allow("acknowledge", ApprovalState.FAILED, ApprovalState.COMPLETED)
@@ -289,13 +294,10 @@ class Approval:
         return await self._go(ApprovalEvent.RETRY)
 
     async def rollback(self) -> Status:
-        """Undo what the plans of this request that failed had changed.
-
-        The state stays Failed: the table has no edge for it (B12).
-        """
+        """Undo the changes of this request's failed plans. The state stays Failed: a rollback has no edge."""
         run = self._allow("rollback", ApprovalState.FAILED)
         if "rollback" not in self._status().actions:
-            raise self._refusal("plan", "no step of a plan that failed has changed anything", "acknowledge")
+            raise self._refusal("plan", "no step of a failed plan has changed anything", "acknowledge")
         undone = await self._session.hands.undo(run)
         ctx = run.ctx
         ctx.undone = [change.path for change in undone.changes]
@@ -303,7 +305,7 @@ class Approval:
         await self._session.remember(run)
         return self._status()
 
-    # ---- inside ----
+    # ---- private ----
 
     def _status(self, version: int | None = None) -> Status:
         session = self._session
@@ -333,7 +335,7 @@ class Approval:
         return run
 
     def _allow(self, action: str, *states: ApprovalState) -> Any:
-        """Return the run, in one of these states; without one it is Idle. Raises GateRefused."""
+        """Return the run if it is in one of these states; without a run the state is Idle. Raises GateRefused."""
         status = self._status()
         if status.state not in states or (self._session.run is None and action != "submit"):
             reason = f"{action} is not possible in {status.state.value}; possible in {', '.join(states)}"
@@ -350,7 +352,7 @@ class Approval:
         return self._status()
 
     async def _still_holds(self, run: ApprovalRun) -> None:
-        """Let a plan expire that cannot be carried out any more as it was shown, and say so. Raises GateRefused."""
+        """Expire a plan that cannot be executed as shown any more. Raises GateRefused."""
         shut = before.expired(run) or await self._session.hands.standing(run)
         if shut is None:
             return
@@ -360,7 +362,7 @@ class Approval:
         raise GateRefused(expired)
 
     async def _derived(self, run: ApprovalRun, plan: ApprovalPlan, steps: tuple[str, ...]) -> ApprovalPlan:
-        """Make a plan of some steps the one that waits. It counts as seen where it has no step that nobody named."""
+        """Make a plan of some steps the waiting plan. It counts as shown if it contains only the named steps."""
         chosen = selection(plan, steps)
         if tuple(chosen) == tuple(step.id for step in plan.steps):
             return plan

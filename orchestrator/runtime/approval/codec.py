@@ -1,4 +1,4 @@
-"""Runs of approval as records, and out of records again: every command of a person is another process."""
+"""Approval runs as records, and their restoration: each command of a person runs in its own process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GRAPH = "approval"
 
 
 def codec(launch: Callable[[], Mapping[str, Any]]) -> ContextCodec[ApprovalContext]:
-    """Return the codec of approval; `launch` is kept with a request: how its planner is made, never a key."""
+    """Return the codec of approval; `launch` is stored with a request: how to make its planner, never a key."""
     return ContextCodec(ApprovalContext, about=lambda _: {"launch": dict(launch())} if launch() else {})
 
 
@@ -27,7 +27,7 @@ def run_id(number: int) -> str:
 
 
 async def newest(journal: Journal) -> RunHead | None:
-    """Return the present request of a project: the one that was begun last."""
+    """Return the current request of a project, the one that was started last."""
     found: RunHead | None = None
     async for head in journal.runs(graph=GRAPH):
         if found is None or number_of(head) > number_of(found):
@@ -36,7 +36,7 @@ async def newest(journal: Journal) -> RunHead | None:
 
 
 def number_of(head: RunHead) -> int:
-    """Return which request of the project a run is."""
+    """Return the number of a run among the project's requests."""
     last = head.run_id.rpartition("-")[2]
     return int(last) if last.isdecimal() else 0
 
@@ -44,9 +44,11 @@ def number_of(head: RunHead) -> int:
 def restored(
     stored: StoredRun, machine: Machine, deps: ApprovalDeps, codec: ContextCodec[ApprovalContext]
 ) -> ApprovalRun:
-    """Return the run as it stood at its last record, ready for `drive`. Raises Corrupt; touches nothing."""
+    """Return the run as of its last record, ready for `drive`. Raises Corrupt; changes nothing."""
     run: ApprovalRun = rebuilt(stored, machine, codec.decoded(stored.context), deps, codec)
-    run.acknowledge(stored.inbox)  # what is missing before it was reported as lost
-    if run.cursor.state != ApprovalState.FAILED:  # it has gone on since: the next error is the first again
+    run.acknowledge(stored.inbox)  # messages missing before it were reported as lost
+    if (
+        run.cursor.state != ApprovalState.FAILED
+    ):  # it has continued since, so the next error is the first again
         run.clear_error()
     return run

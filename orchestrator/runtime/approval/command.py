@@ -1,9 +1,9 @@
-"""One command of a plan: a program and its arguments, no shell, few variables, its own process group, a time limit.
+"""One command of a plan: a program and its arguments, without a shell, with few variables, in its own process group.
 
-The program is looked up on the PATH and never taken from the project itself. Nothing of the caller's environment is
-handed on but what programs need to find each other and to speak a language: keys stay here. When the time is up the
-whole group is asked to end, and then ended. A program that leaves its group on purpose is beyond that: what is approved
-is a program of the person's own machine. A command that outlives this process is found by its mark
+The program is looked up on the PATH and never taken from the project. Of the caller's environment it gets only the
+variables that programs need to find each other and to select a language: keys are not passed on. At the time limit
+the whole group is asked to end, and then killed. A program that leaves its group on purpose is not covered: a person
+approves programs of their own machine. A command that outlives this process is found by its mark
 (`surviving_program`).
 """
 
@@ -26,63 +26,65 @@ from orchestrator.runtime.service import surviving_program
 from orchestrator.runtime.service.program import start_program
 
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
-"""Variables that a command finds."""
+"""Environment variables that a command gets."""
 OUTPUT_BYTES = 65_536
-"""Of what a command says, the last that many are kept."""
+"""Last bytes of a command's output that are kept."""
 GRACE = surviving_program.GRACE
-"""Seconds between asking and ending."""
+"""Seconds between SIGTERM and SIGKILL."""
 _LINGERING = 1.0
-"""Seconds that what a command started may hold its output open after it ended."""
+"""Seconds that children of a command may hold its output open after it has ended."""
 _NOT_NOW = frozenset((errno.EAGAIN, errno.ETXTBSY, errno.ENOMEM, errno.EMFILE, errno.ENFILE))
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """A command that ended. `exit_code` is below 0 where a signal ended it, and None where its time was up."""
+    """A finished command. `exit_code` is negative after a signal, and None after its time limit."""
 
     exit_code: int | None
     output: str
-    """The end of what it said, on both streams."""
+    """Last part of its output, on both streams."""
 
 
 def environment(given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what a command finds of the variables given (None: of ours)."""
+    """Return the variables that a command gets from the given environment (None: ours)."""
     source = os.environ if given is None else given
     return {name: source[name] for name in KEPT if name in source}
 
 
 def program(name: str, root: Path) -> tuple[str, Fault | None]:
-    """Return the absolute path of a program, or why there is none to run."""
+    """Return the absolute path of a program, or why it cannot run."""
     path = os.pathsep.join(one for one in environment().get("PATH", os.defpath).split(os.pathsep) if one)
     found = shutil.which(name, path=path)
     if found is None:
-        return "", Fault("BLD-001", f"the program {name!r} is not installed (it is on no folder of the PATH)")
+        return "", Fault("BLD-001", f"the program {name!r} is not installed (not found on the PATH)")
     where = Path(found).absolute()
     if any(_is_writable_by_plans(one, root) for one in (where, where.resolve())):
         return "", Fault("SEC-012", f"the program {name!r} is in the project itself: {found}")
     if (
         starts_others(other := where.resolve().name) and other != "busybox"
-    ):  # which is all programs of some systems
-        return "", Fault("SEC-012", f"the program {name!r} is {other!r}, which starts what its arguments say")
+    ):  # which implements all programs of some systems
+        return "", Fault(
+            "SEC-012", f"the program {name!r} is {other!r}, which starts the program in its arguments"
+        )
     return str(where), None
 
 
 def _is_writable_by_plans(file: Path, root: Path) -> bool:
-    """Tell whether a plan could have put a program there: hidden folders of the project are barred to all plans."""
+    """Return whether a plan could have written a program: plans may not write hidden folders of the project."""
     return root in file.parents and not any(
         part.startswith(".") for part in file.relative_to(root).parts[:-1]
     )
 
 
 async def run(argv: tuple[str, ...], *, root: Path, seconds: float, mark: str = "") -> CommandResult:
-    """Run a command in the project and wait for its end. Raises Faulted (family BLD): then it was not started.
+    """Run a command in the project and wait for its end. Raises ApprovalError (family BLD) if it was not started.
 
-    `mark` says whose it is to whoever looks for what was left running.
+    `mark` identifies the command for a later search for surviving programs.
     """
     executable, fault = program(argv[0], root)
     if fault is not None:
         raise ApprovalError(fault)
-    # A pipe of our own: with one of asyncio's, waiting for the program means waiting for all that it left behind.
+    # Our own pipe: with one of asyncio's, waiting for the program would mean waiting for all its children.
     reading, writing = os.pipe()
     try:
         process = await _started(argv, executable, root, writing, mark)
@@ -121,7 +123,7 @@ async def _started(
         )
     except OSError as error:
         if error.errno in _NOT_NOW:
-            said = f"{argv[0]!r} could not be started just now"
+            said = f"{argv[0]!r} could temporarily not be started"
             raise ApprovalError(Fault("BLD-004", said, f"errno {error.errno}")) from None
         raise ApprovalError(fault_of(error, argv[0])) from None
 
@@ -132,7 +134,10 @@ async def _waited(
     output: asyncio.Future[str],
     seconds: float,
 ) -> bool:
-    """Wait until a command is over, with all of its group that holds its output. False where its time was up."""
+    """Wait until a command and all processes of its group that hold its output have ended.
+
+    False after the time limit.
+    """
     in_time = bool((await asyncio.wait((ended,), timeout=seconds))[0])
     if not in_time:
         _signal(process, signal.SIGTERM)
@@ -143,7 +148,7 @@ async def _waited(
     await asyncio.wait((output,), timeout=_LINGERING)
     if (
         not output.done()
-    ):  # somebody of its group lives on and holds the output, so the group is still its own
+    ):  # a process of its group still holds the output, so the group id still belongs to it
         _signal(process, signal.SIGKILL)
         await asyncio.wait((output,), timeout=_LINGERING)
     return in_time

@@ -1,4 +1,4 @@
-"""Where a project at work hears what its own process, or another one, wishes: to pause, or to be cancelled."""
+"""Control requests (pause, cancel) to a working project from its own or another process."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from orchestrator_callbacks.approval.control_request import WISHES
 from orchestrator_callbacks.approval.deps import ApprovalRun
 
 POLL = 0.1
-"""Seconds between two looks at what other processes have posted."""
+"""Seconds between two reads of posted messages."""
 
 _MOST = 1_000
-"""Commands that are passed over in the search for one that is there."""
+"""Maximum number of damaged messages that are skipped in the search for a readable one."""
 
 
 class CommandLost(Corrupt):
-    """What somebody asked for is not there any more, or not as it was left; nobody knows what it was."""
+    """A posted message is missing or was changed; its content is unknown."""
 
 
 @contextlib.asynccontextmanager
 async def listening(run: ApprovalRun, journal: Journal) -> AsyncIterator[None]:
-    """Within the block, what other processes post reaches the run."""
+    """Deliver messages of other processes to the run while the block is active."""
     task = asyncio.create_task(_listen(run, journal), name="approval inbox") if journal.shared else None
     try:
         yield
@@ -36,20 +36,20 @@ async def listening(run: ApprovalRun, journal: Journal) -> AsyncIterator[None]:
 
 
 async def lost(run: ApprovalRun, journal: Journal) -> CommandLost | None:
-    """Tell whether a command is missing among those that nobody has read; the run then goes on behind it.
+    """Return an error if one of the unread messages is missing; the run then continues after it.
 
-    Raises Corrupt where nothing of what was posted can be read.
+    Raises Corrupt if no posted message can be read.
     """
     damage: CommandLost | None = None
     for number in range(run.control.inbox, run.control.inbox + _MOST):
         try:
             await journal.inbox(run.run_id, number)
         except Corrupt as error:
-            damage = CommandLost(f"a command that somebody left is missing: {error}")
+            damage = CommandLost(f"a posted command is missing: {error}")
         else:
             break
     else:
-        raise damage or Corrupt(f"run {run.run_id!r}: what was posted cannot be read")
+        raise damage or Corrupt(f"run {run.run_id!r}: the posted messages cannot be read")
     if damage is not None:
         run.acknowledge(number)
         run.note(
@@ -59,7 +59,7 @@ async def lost(run: ApprovalRun, journal: Journal) -> CommandLost | None:
 
 
 async def deliver(run: ApprovalRun, journal: Journal) -> None:
-    """Hand the run what was posted since it was last looked at."""
+    """Deliver messages posted since the last read to the run."""
     for posted in await journal.inbox(run.run_id, run.control.inbox):
         run.acknowledge(posted.number)
         if posted.kind in WISHES:
@@ -67,7 +67,7 @@ async def deliver(run: ApprovalRun, journal: Journal) -> None:
 
 
 def signal_of(posted: Posted) -> Signal:
-    """Return a wish as the hooks read it."""
+    """Return a control request as the hooks read it."""
     why = str(posted.body.get("why") or "")
     payload = {"wish": posted.kind}
     return Signal(kind="decision", id=posted.id, by=posted.by, why=why, payload=payload, number=posted.number)
@@ -75,6 +75,6 @@ def signal_of(posted: Posted) -> Signal:
 
 async def _listen(run: ApprovalRun, journal: Journal) -> None:
     while True:
-        with contextlib.suppress(JournalError):  # who appends next is told
+        with contextlib.suppress(JournalError):  # the next append reports the error
             await deliver(run, journal)
         await asyncio.sleep(POLL)

@@ -1,7 +1,7 @@
-"""A look at one path of a project: what is there, and whether a plan may touch it. Everything blocks.
+"""Inspection of one path of a project: its content, and whether a plan may touch it. All functions block.
 
-Each folder on the way is opened from the one before and no link is followed, as when the file is written. What this
-finds is nothing to rely on later: whoever writes looks again, at the same place, in the same way.
+Each folder of the path is opened from its parent without following links, as in a write. The result may be outdated
+later: the write inspects the same path again in the same way.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """A text file, or none: then `text` is None."""
+    """A text file. `text` is None if the file does not exist."""
 
     fingerprint: Fingerprint
     text: str | None = None
 
 
 def look(root: Path, path: str, most_bytes: int = 0) -> FileContent:
-    """Return what is at a path. Raises Faulted for what no plan may touch, and for what cannot be read."""
+    """Return the file at a path. Raises ApprovalError for forbidden and unreadable files."""
     try:
         with _folder(root, path) as folder:
             return FileContent(Fingerprint(path=path)) if folder is None else _file(folder, path, most_bytes)
@@ -43,7 +43,7 @@ def look(root: Path, path: str, most_bytes: int = 0) -> FileContent:
 
 
 def fingerprint(path: str, content: bytes | None) -> Fingerprint:
-    """Return the fingerprint of a file's content; None is no file."""
+    """Return the fingerprint of a file's content; None means no file."""
     if content is None:
         return Fingerprint(path=path)
     digest = hashlib.sha256(content).hexdigest()
@@ -62,47 +62,47 @@ def encoding_of(content: bytes) -> str:
 
 
 def encoded(text: str, encoding: str | None) -> bytes:
-    """Return a text as the bytes of a file that had this encoding."""
+    """Return a text as bytes in the encoding of its file."""
     return text.encode("utf-8-sig" if encoding == "utf-8-sig" else "utf-8")
 
 
 def fault_of(error: OSError, path: str) -> Fault:
-    """Say what an error of the system means."""
+    """Return the fault of an operating system error."""
     code, why = _CODES.get(error.errno or 0, ("FS-010", "cannot be read or written"))
     return Fault(code, f"{path!r} {why}", f"{type(error).__name__} {error.errno}", path=path)
 
 
 _CODES = {
-    errno.ENOENT: ("FS-001", "is not there"),
-    errno.EEXIST: ("FS-002", "is there already"),
+    errno.ENOENT: ("FS-001", "does not exist"),
+    errno.EEXIST: ("FS-002", "exists already"),
     errno.EACCES: ("FS-003", "may not be read or written by this user"),
     errno.EPERM: ("FS-003", "may not be read or written by this user"),
     errno.EROFS: ("FS-004", "is on a read-only file system"),
     errno.EBUSY: ("FS-005", "is in use"),
     errno.EAGAIN: ("FS-005", "is locked"),
-    errno.ETXTBSY: ("FS-005", "is a program that runs"),
+    errno.ETXTBSY: ("FS-005", "is a running program"),
     errno.EISDIR: ("FS-009", "is a folder"),
-    errno.ENOTDIR: ("SEC-011", "is below something that is no folder any more"),
+    errno.ENOTDIR: ("SEC-011", "is in a path that is no longer a folder"),
     errno.ELOOP: ("SEC-011", "goes through a link that was not there before"),
     errno.ENAMETOOLONG: ("FS-011", "is too long a name"),
     errno.ETIMEDOUT: ("FS-012", "is on a file system that does not answer"),
     errno.ENOSPC: ("RES-001", "has no room on the disk"),
     errno.EDQUOT: ("RES-001", "has no room on the disk"),
-    errno.ENOMEM: ("RES-003", "needs more memory than there is now"),
-    errno.EMFILE: ("RES-003", "needs more open files than there may be now"),
-    errno.ENFILE: ("RES-003", "needs more open files than there may be now"),
+    errno.ENOMEM: ("RES-003", "needs more memory than is available"),
+    errno.EMFILE: ("RES-003", "needs more open files than the limit allows"),
+    errno.ENFILE: ("RES-003", "needs more open files than the limit allows"),
 }
 
 
 @contextmanager
 def _folder(root: Path, path: str) -> Iterator[int | None]:
-    """Open the folder that a path is in; None where it is not there yet. Raises Faulted."""
+    """Open the folder of a path; None if it does not exist. Raises ApprovalError."""
     fd: int | None = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         *folders, name = PurePosixPath(path).parts
         if serves(name) is not None:
             raise ApprovalError(
-                Fault("SEC-005", f"{path!r} is named like one of our temporary files", path=path)
+                Fault("SEC-005", f"{path!r} has a name that is reserved for our temporary files", path=path)
             )
         for part in folders:
             if fd is None:
@@ -127,10 +127,10 @@ def _deeper(fd: int, name: str, path: str) -> int | None:
 
 
 def _status(fd: int, name: str, path: str) -> os.stat_result | None:
-    """Return what a name is in its folder. Raises Faulted SEC-009 where it is there in another spelling."""
+    """Return the status of a name in its folder. Raises ApprovalError SEC-009 if it exists in another spelling."""
     for entry in os.listdir(fd):
         if entry != name and folded(entry) == folded(name):
-            said = f"{path!r}: {entry!r} is there, which is the same name to some file systems"
+            said = f"{path!r}: {entry!r} exists, which is the same name on some file systems"
             raise ApprovalError(Fault("SEC-009", said, path=path))
     try:
         return os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -157,13 +157,13 @@ def _file(folder: int, path: str, most_bytes: int) -> FileContent:
     try:
         opened = os.fstat(fd)
         if (opened.st_ino, opened.st_dev) != (status.st_ino, status.st_dev):
-            raise ApprovalError(Fault("SEC-011", f"{path!r} was swapped while it was looked at", path=path))
+            raise ApprovalError(Fault("SEC-011", f"{path!r} was replaced during its inspection", path=path))
         if opened.st_nlink > 1:
-            said = f"{path!r} has {opened.st_nlink} names (hard links); only a file with one may be changed"
+            said = f"{path!r} has {opened.st_nlink} names (hard links); a plan may change only files with one"
             raise ApprovalError(Fault("SEC-008", said, path=path))
         if opened.st_mode & (
             stat.S_ISUID | stat.S_ISGID
-        ):  # no diff shows whose rights the new content would have
+        ):  # a diff does not show whose rights the new content would have
             said = f"{path!r} runs with the rights of its owner or group (set-id bits); no plan may change it"
             raise ApprovalError(Fault("SEC-013", said, path=path))
         return _read(fd, path, opened.st_size, most_bytes)
@@ -179,5 +179,5 @@ def _read(fd: int, path: str, size: int, most_bytes: int) -> FileContent:
         content = file.read()
     found = fingerprint(path, content)
     if found.encoding == "binary":
-        raise ApprovalError(Fault("FS-007", f"{path!r} is binary: no text in UTF-8", path=path))
+        raise ApprovalError(Fault("FS-007", f"{path!r} is binary: not UTF-8 text", path=path))
     return FileContent(found, content.decode("utf-8-sig" if found.encoding == "utf-8-sig" else "utf-8"))

@@ -1,4 +1,4 @@
-"""The files of a project, as they are now. Everything blocks; no link is followed, nothing special is opened."""
+"""The current files of a project. All functions block; no link is followed, no special file is opened."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from orchestrator.machines.approval.plan import Fingerprint
 from orchestrator.runtime.approval.file_inspection import fault_of, fingerprint
 
 MOST_FILES = 2_000
-"""A project with more is known by these alone, in order of their paths."""
+"""Maximum number of listed files, in order of their paths."""
 
 
 class ListingProgress:
-    """How far a listing is: told by the thread that makes it, read by whoever waits for it."""
+    """Progress of a listing, written by its thread and read by the waiting task."""
 
     def __init__(self) -> None:
         self.at: tuple[str, float] = ("", time.monotonic())
-        """A file or folder of the project (empty: the project), and since when it is looked at."""
+        """The file or folder in progress (empty: the project), and the time of its start."""
         self.given_up = False
-        """Set by whoever waits no longer."""
+        """Set when no task waits any more."""
 
     def turns_to(self, path: str) -> None:
-        """Say what is looked at now. Raises TimeoutError once nobody waits any more."""
+        """Set the file in progress. Raises TimeoutError if no task waits any more."""
         if self.given_up:
             raise TimeoutError
         self.at = (path, time.monotonic())
 
 
 def files(root: Path, caps: PlanCaps, progress: ListingProgress) -> tuple[Fingerprint, ...]:
-    """Return what a plan could touch: no hidden folder, build output, denied name, link, or file above the cap."""
+    """Return the files that a plan could touch: not hidden, build output, denied, links, or above the size cap."""
     found: list[Fingerprint] = []
     for path, size in _paths(root, caps, progress):
         if len(found) >= MOST_FILES:
@@ -50,7 +50,7 @@ def files(root: Path, caps: PlanCaps, progress: ListingProgress) -> tuple[Finger
 
 
 def fingerprint_at(root: Path, path: str) -> Fingerprint:
-    """Return the fingerprint of what is at a path, whatever it is. Raises Faulted where it cannot be read."""
+    """Return the fingerprint of any file at a path. Raises ApprovalError if it cannot be read."""
     try:
         snapshot = stored.read_file(path, root=root)
     except OSError as error:
@@ -86,6 +86,9 @@ def _status(name: str, fd: int) -> os.stat_result | None:
 
 
 def _raise(error: OSError) -> None:
-    """Let a folder be that went away or was swapped meanwhile; raise the rest, so that no file is missed unsaid."""
+    """Ignore a folder that was removed or replaced meanwhile.
+
+    Other errors are raised, so that no file is silently missed.
+    """
     if error.errno not in NO_FOLDER | {errno.ENOENT, errno.EACCES}:
         raise error

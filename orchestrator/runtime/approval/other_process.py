@@ -1,4 +1,4 @@
-"""A project that another process may hold: looking at it without writing a byte, and asking whoever works on it."""
+"""Access to a project that another process may hold: read its status without writing, and post control requests."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from orchestrator_callbacks.approval.control_request import WISHES
 from orchestrator_guards import BlockedGate
 
 _FEW = 20
-"""How many of the last requests are looked at for one that is the same."""
+"""Number of last requests that are checked for a duplicate."""
 
 
 async def look(project: Path | str) -> Status:
-    """Return where a project stands, whoever holds it."""
+    """Return the status of a project, whoever holds it."""
     folder = store.folder_of(project)
-    begun = (folder / projection.STATE).exists()  # before the journal is read: it is written after that
+    begun = (folder / projection.STATE).exists()  # before the journal is read, because it is written later
     path = folder / "journal.db"
     if not path.exists():
         return _damaged(store.EMPTY) if begun else Status(state=ApprovalState.IDLE, actions=("submit",))
@@ -60,10 +60,10 @@ def _told(head: RunHead, records: list[Record]) -> Status:
 
 
 async def ask(project: Path | str, wish: str, by: str, why: str) -> None:
-    """Leave a wish for the process that works on a project. Raises GateRefused where nobody does."""
+    """Post a control request to the process that works on a project. Raises GateRefused if there is none."""
     if wish not in WISHES:
         raise GateRefused(
-            BlockedGate("state", f"nobody can be asked to {wish!r}; known: {', '.join(WISHES)}")
+            BlockedGate("state", f"unknown control request {wish!r}; allowed: {', '.join(WISHES)}")
         )
     path = store.folder_of(project) / "journal.db"
     journal = SqliteJournal(path) if path.exists() else None
@@ -84,19 +84,21 @@ async def _posted(journal: Journal, wish: str, by: str, why: str) -> None:
     if head.owner is None or state not in WORKING:
         raise _nobody(state.value)
     if state is ApprovalState.CANCELLING:
-        reason = "it is being cancelled already; nothing stops that"
+        reason = "it is being cancelled already, which cannot be stopped"
         raise GateRefused(BlockedGate("not_cancelling", reason, ("status",), code="IPC-002"))
     if wish == "pause" and state is not ApprovalState.EXECUTING:
         reason = f"pause is not possible in {state.value}; possible in Executing"
         raise GateRefused(BlockedGate("state", reason, ("cancel",), code="ST-001"))
     posted = await journal.inbox(head.run_id, stored.inbox)
     if any(one.kind == wish and one.id not in stored.handled for one in posted[-_FEW:]):
-        reason = f"it was asked to {wish} already, and will as soon as it can"
+        reason = f"a request to {wish} is pending already and takes effect as soon as possible"
         raise GateRefused(BlockedGate("state", reason, ("status",), code="IPC-006"))
     await journal.post(head.run_id, Posted(f"{wish}-{head.seq}-{len(posted) + 1}", wish, {"why": why}, by))
 
 
 def _nobody(state: str) -> GateRefused:
     return GateRefused(
-        BlockedGate("state", f"nobody works on the project now; it is {state}", ("status",), code="ST-001")
+        BlockedGate(
+            "state", f"no process works on the project now; it is {state}", ("status",), code="ST-001"
+        )
     )

@@ -1,4 +1,4 @@
-"""The planner and the project as the hooks of approval use them: everything that is outside the machine."""
+"""The planner and the project as the hooks of approval use them: all effects outside the machine."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ T = TypeVar("T")
 
 _RESOLVE = (
     "resume, once the files are as the plan expects them",
-    "cancel, which undoes the plan and keeps what others changed; then submit for a new plan",
+    "cancel, which undoes the plan and keeps changes from outside; then submit for a new plan",
 )
-"""What a person can do about a conflict (seed 001: re-plan, cancel, or manually resolve; B7)."""
+"""Actions of a person about a conflict."""
 
 
 class PlanExecutor:
-    """Implements `Hands` for one project. `hook` hears of every boundary that a crash can fall on."""
+    """Implement `PlanActions` for one project. `hook` is called at each point where a crash can happen."""
 
     def __init__(  # noqa: PLR0917 - the parts of one project
         self,
@@ -69,18 +69,18 @@ class PlanExecutor:
         self._planner = None if planner is None else _InTime(planner, self._pace, limits.ai_seconds)
         self._ground = Workspace(root, limits.caps, limits.file_seconds, limits.index_seconds)
         self._work: tuple[str, StepWork] | None = None
-        """The work on the plan of that digest, by the lease of the run."""
+        """The work on the plan of that digest, under the lease of the run."""
 
     # ---- the planner ----
 
     async def extract(self, run: ApprovalRun) -> Extraction:
-        """Ask the planner what the person wants."""
+        """Request the person's intent from the planner."""
         return await planning.extracted(
             self._asked(), run.ctx.request, clock=self._clock, on_attempt=self._told(run)
         )
 
     async def draft(self, run: ApprovalRun, plan_id: str, version: int) -> ApprovalPlan:
-        """Ask the planner for a plan that breaks no rule."""
+        """Request a valid plan from the planner."""
         ctx = run.ctx
         request = PlanRequest(
             intent=intent_of(ctx),
@@ -105,9 +105,9 @@ class PlanExecutor:
 
     def _told(self, run: ApprovalRun) -> planning.OnAttempt:
         def told(tried: RetryAttempt) -> None:
-            """Write down code, attempt and delay: what the log of retries has to say."""
+            """Log code, attempt and delay of a retry."""
             code = str(getattr(tried.error, "code", ""))
-            with suppress(OSError):  # a gate says so before the plan is begun
+            with suppress(OSError):  # a gate reports it before the plan starts
                 self._diary.write(
                     "Retry",
                     run_id=run.run_id,
@@ -122,15 +122,15 @@ class PlanExecutor:
     # ---- gates ----
 
     async def ready(self, run: ApprovalRun, *, provider: bool) -> BlockedGate | None:
-        """Say what keeps the plan from being carried out, or gone on with.
+        """Return the gate that blocks the execution or the resumption of the plan, or None.
 
-        A plan that is approved needs no provider; the seed asks for one before a resume.
+        The execution of an approved plan needs no provider; a resume requires one.
         """
         work = await self.work(run)
         asked = [await self.standing(run), await self._reachable() if provider else None]
         open_commands = [step for step, key in work.unknown.items() if key not in run.ctx.again]
         if open_commands:
-            reason = f"the command of step {', '.join(open_commands)} was cut short; nobody knows whether it has run"
+            reason = f"the command of step {', '.join(open_commands)} was interrupted; it is unknown whether it has run"
             asked.append(BlockedGate("plan", reason, ("resume --again", "cancel"), code="ST-006"))
         if not self._diary.is_ready():
             asked.append(
@@ -145,12 +145,12 @@ class PlanExecutor:
         return first_blocked(asked)
 
     async def standing(self, run: ApprovalRun) -> BlockedGate | None:
-        """Say why the plan does not hold any more: a target or the settings changed."""
+        """Return the gate of an outdated plan: a target or the settings changed."""
         plan = ApprovalPlan.read(run.ctx.plan or {})
         return first_blocked([self._configured(plan), await self._drifted(run)])
 
     def affordable(self) -> BlockedGate | None:
-        """Say that the planner has used too much of its token budget to be asked for another plan."""
+        """Return the gate of a used-up token budget, which blocks another plan, or None."""
         fault = None if self._planner is None else self._planner.budget()
         if fault is None:
             return None
@@ -160,7 +160,7 @@ class PlanExecutor:
         if plan.caps_digest != digest_of(asdict(self._limits.caps)):
             reason = "the settings changed since the plan was made"
             return BlockedGate("plan", reason, ("changes", "cancel"), code="CFG-004")
-        # A plan that is stored was within the rules; one that came with somebody's folder need not be.
+        # A stored plan was valid, but a plan in a copied folder may not be.
         found = rules.faults(plan, self._limits.caps)
         return BlockedGate("plan", str(found[0]), ("cancel",), code=found[0].code) if found else None
 
@@ -168,15 +168,15 @@ class PlanExecutor:
         found = await self.drifted(run)
         if not found:
             return None
-        reason = f"not as the plan expects it: {'; '.join(map(str, found.entries))}"
+        reason = f"differs from the plan: {'; '.join(map(str, found.entries))}"
         return BlockedGate("drift", reason, _RESOLVE, code="ST-005")
 
     async def drifted(self, run: ApprovalRun) -> DriftReport:
-        """Return the targets of the plan that are not as it, and its finished steps, left them."""
+        """Return the targets that differ from the plan and its finished steps."""
         return await self._ground.drift(ApprovalPlan.read(run.ctx.plan or {}), await self.done(run))
 
     async def done(self, run: ApprovalRun) -> tuple[str, ...]:
-        """Return the ids of the steps that are done."""
+        """Return the ids of the finished steps."""
         plan = ApprovalPlan.read(run.ctx.plan or {})
         return tuple(completed(await self._journal.load(run.run_id), plan))
 
@@ -189,7 +189,7 @@ class PlanExecutor:
     # ---- the project ----
 
     async def work(self, run: ApprovalRun) -> StepWork:
-        """Return the work on the present plan, as the records of the run tell it."""
+        """Return the work on the current plan, restored from the records of the run."""
         plan = ApprovalPlan.read(run.ctx.plan or {})
         if run.lease is None:
             raise ApprovalError(Fault("ST-001", "this process does not hold the project"))
@@ -211,25 +211,25 @@ class PlanExecutor:
         )
 
     async def left(self, run: ApprovalRun) -> tuple[PlanStep, ...]:
-        """Return the steps that are still to be done."""
+        """Return the remaining steps."""
         plan = ApprovalPlan.read(run.ctx.plan or {})
         done = await self.done(run)
         return tuple(step for step in plan.steps if step.id not in done)
 
     async def turn(self, step: PlanStep) -> None:
-        """Wait until a step is no more than is allowed in a minute."""
+        """Wait until the rate limits allow a step."""
         if step.kind is StepKind.RUN:
             await self._pace.turn("builds")
         else:
             await self._pace.turn("writes", len(step.files))
 
     async def perform(self, run: ApprovalRun, step: PlanStep) -> StepReport:
-        """Carry out one step."""
+        """Execute one step."""
         work = await self.work(run)
         return await work.perform(step)
 
     async def undo(self, run: ApprovalRun) -> UndoReport:
-        """Take back what the plan has changed, and what plans of this request had that failed before it."""
+        """Revert the changes of the plan, and those of failed earlier plans of this request."""
         changes: list[Change] = []
         conflicts: dict[str, Conflict] = {}
         for one in reversed(run.ctx.versions):
@@ -244,18 +244,18 @@ class PlanExecutor:
         return UndoReport(tuple(changes), tuple(conflicts.values()))
 
     async def derived(self, plan: ApprovalPlan, chosen: Collection[str], plan_id: str) -> ApprovalPlan:
-        """Return a plan of its own for some of the steps of another one, looked over anew."""
+        """Return a new validated plan for some of the steps of another one."""
         draft = part(plan, chosen)
         return await self._ground.validated(draft, plan_id=plan_id, version=1, derived_from=plan.digest)
 
     async def undo_open(self, run: ApprovalRun) -> UndoReport:
-        """Take back what a crash left half done."""
+        """Revert a step that a crash left incomplete."""
         work = await self.work(run)
         return await work.undo_open()
 
 
 class _InTime:
-    """A planner whose answers have a time limit, and are asked for no more often than is allowed."""
+    """A planner with a time limit for its answers and a rate limit."""
 
     def __init__(self, planner: ApprovalPlanner, pace: OperationRateLimiter, seconds: float) -> None:
         self._planner = planner

@@ -1,7 +1,7 @@
-"""Plans that a person wrote, or another program: JSON or TOML. As untrusted as those of a model.
+"""Plans in files of a person or of another program: JSON or TOML. As untrusted as the plans of a model.
 
     goal = "Greet by name"
-    [intent]                                  # may be left out
+    [intent]                                  # optional
     kind = "AddFeature"
     confidence = 1.0
     [[steps]]
@@ -9,7 +9,7 @@
     kind = "create"                           # create, edit, delete, run
     files = [{path = "greet.py", content = "..."}]
 
-Several plans, done one after the other: a list `plans` of such tables.
+A list `plans` of such tables contains several plans, executed one after the other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.runtime.approval.file_inspection import fault_of
 
 MOST_BYTES = 4_194_304
-"""Of a plan file."""
+"""Maximum bytes of a plan file."""
 
 
 class _Wanted(BaseModel):
@@ -44,7 +44,7 @@ class _Wanted(BaseModel):
 
 
 class FixedPlanner:
-    """Plans that are there already, one for each intent. Asking again brings the same."""
+    """A planner with existing plans, one for each intent. A repeated request gives the same plan."""
 
     regenerates = False
 
@@ -55,14 +55,14 @@ class FixedPlanner:
             for draft in drafts
         )
 
-    async def extract(self, text: str) -> Extraction:  # noqa: ARG002 - the plan says what it is for
-        """Return what the plans are for."""
+    async def extract(self, text: str) -> Extraction:  # noqa: ARG002 - the plan states its intent
+        """Return the intents of the plans."""
         return Extraction(intents=self._intents)
 
     async def plan(self, request: PlanRequest) -> PlanDraft:
-        """Return the plan for an intent. Raises Faulted AI-008 where the person wants it to be another one."""
+        """Return the plan for an intent. Raises ApprovalError AI-008 if the person requested changes."""
         if request.changes:
-            said = "the plan comes from a file: change that file, then submit it"
+            said = "the plan comes from a file; change that file, then submit it again"
             raise ApprovalError(Fault("AI-008", said))
         for intent, draft in zip(self._intents, self._drafts, strict=True):
             if intent.digest == request.intent.digest:
@@ -70,12 +70,12 @@ class FixedPlanner:
         raise ApprovalError(Fault("AI-008", f"no plan is for {request.intent.summary!r}"))
 
     async def reachable(self) -> Fault | None:
-        """Return None: nobody has to be asked."""
+        """Return None: no provider is needed."""
         return None
 
 
 class PlanFile:
-    """Plans in a file, read anew each time they are asked for: after changes the file may say something else."""
+    """A planner with the plans of a file, which is read for each request because it may have changed."""
 
     regenerates = False
 
@@ -83,18 +83,18 @@ class PlanFile:
         self.path = Path(path)
 
     async def extract(self, text: str) -> Extraction:
-        """Return what the plans are for. Raises Faulted VAL-002."""
+        """Return the intents of the plans. Raises ApprovalError VAL-002."""
         return await (await self._read()).extract(text)
 
     async def plan(self, request: PlanRequest) -> PlanDraft:
-        """Return the plan for an intent; the only one where there is one. Raises Faulted VAL-002, AI-008."""
+        """Return the plan for an intent; with a single plan, that one. Raises ApprovalError VAL-002, AI-008."""
         drafts, intents = await asyncio.to_thread(read_plans, self.path)
         if len(drafts) == 1:
             return drafts[0]
         return await FixedPlanner(*drafts, intents=intents).plan(request)
 
     async def reachable(self) -> Fault | None:
-        """Return None: once there is a plan, nobody has to be asked."""
+        """Return None: no provider is needed."""
         return None
 
     async def _read(self) -> FixedPlanner:
@@ -103,21 +103,23 @@ class PlanFile:
 
 
 def read_plan(path: Path | str) -> PlanDraft:
-    """Return the only plan of a file. Blocks. Raises Faulted VAL-002."""
+    """Return the only plan of a file. Blocks. Raises ApprovalError VAL-002."""
     drafts, _ = read_plans(path)
     if len(drafts) != 1:
-        raise ApprovalError(Fault("VAL-002", f"{str(path)!r} has {len(drafts)} plans; one is needed"))
+        raise ApprovalError(
+            Fault("VAL-002", f"{str(path)!r} has {len(drafts)} plans; it must have exactly one")
+        )
     return drafts[0]
 
 
 def read_plans(path: Path | str) -> tuple[tuple[PlanDraft, ...], tuple[Intent, ...]]:
-    """Return the plans of a file with what each is for. Blocks. Raises Faulted VAL-002, or of the family FS."""
+    """Return the plans of a file with their intents. Blocks. Raises ApprovalError VAL-002, or of the family FS."""
     plain = _document(Path(path))
     several = plain.get("plans") if isinstance(plain, dict) else None
     tables = several if isinstance(several, list) and set(plain) == {"plans"} else [plain]
     if not tables or not all(isinstance(one, dict) for one in tables):
         raise ApprovalError(
-            Fault("VAL-002", f"{str(path)!r} is no plan: a table with `goal` and `steps` is needed")
+            Fault("VAL-002", f"{str(path)!r} is not a plan; it must be a table with `goal` and `steps`")
         )
     drafts: list[PlanDraft] = []
     intents: list[Intent] = []
@@ -143,4 +145,4 @@ def _document(path: Path) -> Any:
         return reads(content.decode())
     except (ValueError, RecursionError) as error:
         form = "TOML" if reads is tomllib.loads else "JSON"
-        raise ApprovalError(Fault("VAL-002", f"{str(path)!r} is no {form}: {error}")) from None
+        raise ApprovalError(Fault("VAL-002", f"{str(path)!r} is not {form}: {error}")) from None

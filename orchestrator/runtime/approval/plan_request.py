@@ -1,4 +1,4 @@
-"""Asking a planner until what it says may be shown to a person, as often as the table of errors allows."""
+"""Requests to a planner, repeated until the answer is valid or the retries of the error table are used up."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ OnAttempt: TypeAlias = Callable[[RetryAttempt], None]
 async def extracted(
     planner: ApprovalPlanner, text: str, *, on_attempt: OnAttempt | None = None, clock: Clock | None = None
 ) -> Extraction:
-    """Return what a person wants. Raises Faulted, after the tries that its code allows."""
+    """Return the intents of a person. Raises ApprovalError after the retries of its code."""
     if not text.strip():
-        raise ApprovalError(Fault("VAL-001", "there is nothing to do: the request is empty"))
+        raise ApprovalError(Fault("VAL-001", "the request is empty; describe the change"))
     if len(text) > LONGEST_REQUEST:
         said = f"the request has {len(text)} characters, at most {LONGEST_REQUEST} are allowed"
         raise ApprovalError(Fault("VAL-001", said))
@@ -40,9 +40,9 @@ async def drafted(
     on_attempt: OnAttempt | None = None,
     clock: Clock | None = None,
 ) -> ApprovalPlan:
-    """Return a plan that keeps all rules. A planner that can make another one is told what was wrong with the last.
+    """Return a valid plan. A planner that can make another one is told the faults of the last.
 
-    Raises Faulted, after the tries that its code allows.
+    Raises ApprovalError after the retries of its code.
     """
     asked = request
 
@@ -60,7 +60,7 @@ async def drafted(
 
 
 def intent_text(intent: Intent) -> str:
-    """Return an intent as text for a model: what is wanted, then what binds."""
+    """Return an intent as text for a model: the summary, then the constraints."""
     lines = [f"{intent.kind.value}: {intent.summary}"]
     lines += [f"{one.strength.value}: {one.text}" for one in intent.constraints]
     return "\n".join(lines)

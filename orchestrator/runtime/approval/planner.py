@@ -1,8 +1,8 @@
 """A model as planner: the LLM loop in memory, with two tools that read the project and none that changes it.
 
-Nothing of these conversations is stored, here or in the project, and nothing is told to any observer. The table of
-errors decides what is asked again: the loop itself tries nothing twice. What the model reads may try to talk it into
-things; what it says is checked like any plan, and a person approves it.
+These conversations are neither stored nor published to observers. The error table decides about retries: the loop
+itself retries nothing. Files may contain text that tries to influence the model, so its plans are checked like any
+plan and approved by a person.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ LIMITS = Limits(
     max_output_tokens=16_000,
     completion_retries=0,
 )
-"""Tokens: of all answers for one thing that a person wants (seed 001's knowledge base). The rest: of one answer."""
+"""Token limits apply to all answers for one request of a person, the other limits to one answer."""
 REQUEST_SECONDS = 120.0
-"""Of one request to the model."""
+"""Maximum seconds of one request to the model."""
 RESERVE = 4_000
-"""Input tokens that are kept back."""
+"""Input tokens that are reserved."""
 SOFT_SHARE = 0.80
-"""No further answer is begun where more of the budget is used."""
+"""Used share of the budget above which no further answer starts."""
 CONNECT_SECONDS = 5.0
 _PORTS = {"https": 443, "http": 80}
 
@@ -80,15 +80,24 @@ _CODES = {
 
 
 class ModelPlanner:
-    """Asks a model what a person wants, and for plans. Raises Faulted of the family AI.
+    """A planner that requests intents and plans from a model.
 
-    `limits` are those of one answer, but tokens: they are of all answers since a person's request was last extracted.
-    `seconds` bound each request to the model; 0 is no bound. `params` go into every request.
+    Args:
+        llm: The model.
+        root: Project folder, for the tools that read it.
+        caps: Limits of a plan.
+        limits: Limits of one answer; token limits apply to all answers since the last extraction.
+        seconds: Maximum seconds of each request to the model; 0 means no limit.
+        clock: Clock, for tests.
+        params: Parameters of every request.
+
+    Raises:
+        ApprovalError: With a code of the family AI, or RES-002, from its methods.
     """
 
     regenerates = True
     bounds_itself = True
-    """Each request to the model has a time limit of its own; a whole plan takes as many as it takes."""
+    """Each request to the model has its own time limit; a whole plan has none."""
 
     def __init__(
         self,
@@ -114,18 +123,18 @@ class ModelPlanner:
         }
 
     async def extract(self, text: str) -> Extraction:
-        """Ask what a person wants. From here on tokens are counted anew."""
+        """Request the person's intent and reset the used tokens."""
         self._used = Usage()
         found: Extraction = await self._answer(self._extractor, text)
         return found
 
     async def plan(self, request: PlanRequest) -> PlanDraft:
-        """Ask for a plan."""
+        """Request a plan."""
         draft: PlanDraft = await self._answer(self._drafter, _prompt(request, self._ground.caps))
         return draft
 
     def budget(self) -> Fault | None:
-        """Say that too many tokens are used for another answer to be begun, or None."""
+        """Return the fault of a budget that is too small for another answer, or None."""
         limits, used = self._limits, self._used
         most = max(limits.max_input_tokens - RESERVE, 1) if limits.max_input_tokens else 0
         for name, spent, allowed in (
@@ -134,13 +143,13 @@ class ModelPlanner:
         ):
             if allowed and spent > SOFT_SHARE * allowed:
                 said = (
-                    f"{spent} {name} tokens are used of {allowed}; no plan is begun beyond {SOFT_SHARE:.0%}"
+                    f"{spent} {name} tokens are used of {allowed}; no plan is started above {SOFT_SHARE:.0%}"
                 )
                 return Fault("RES-002", said)
         return None
 
     async def reachable(self) -> Fault | None:
-        """Say whether the address of the provider takes connections; nothing is asked there."""
+        """Return the fault of an unreachable provider address, or None. Sends no request."""
         address = address_of(self._llm)
         if address is None:
             return None
@@ -179,7 +188,7 @@ class ModelPlanner:
         return result.output
 
     def _left(self) -> Limits:
-        """Return the limits of the next answer: of the tokens, what is left."""
+        """Return the limits of the next answer, with the remaining tokens."""
         limits, used = self._limits, self._used
         most = limits.max_input_tokens and max(limits.max_input_tokens - RESERVE - used.input_tokens, 1)
         out = limits.max_output_tokens and max(limits.max_output_tokens - used.output_tokens, 1)
@@ -187,14 +196,14 @@ class ModelPlanner:
 
 
 class _InTime:
-    """A model that answers within so many seconds, or not at all. All else one may ask of it is its own."""
+    """A model with a time limit for each answer. All other attributes are those of the model."""
 
     def __init__(self, llm: LLM, seconds: float) -> None:
         self._llm = llm
         self._seconds = seconds
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_llm":  # of a copy that is not made yet
+        if name == "_llm":  # of a copy that is not initialized yet
             raise AttributeError(name)
         return getattr(self._llm, name)
 
@@ -207,7 +216,7 @@ class _InTime:
 
 
 def reading(ground: Workspace) -> tuple[ToolSpec, ...]:
-    """Return tools that read a project: what no plan may touch, they do not read either."""
+    """Return tools that read a project, except files that no plan may touch."""
 
     @tool(effect="pure", timeout=30)
     async def list_files() -> list[str]:
@@ -231,14 +240,14 @@ def reading(ground: Workspace) -> tuple[ToolSpec, ...]:
 
 
 def _listed(tree: Sequence[Fingerprint]) -> Iterator[str]:
-    """Yield what a model is told of the files. That there may be more is never kept from it."""
+    """Yield the list of files for a model, with a note if there may be more."""
     yield from (f"{one.path} ({one.size})" for one in tree)
     if len(tree) >= MOST_FILES:
         yield f"Only {MOST_FILES} files are listed; there may be more, which read_file reads."
 
 
 def address_of(llm: object) -> tuple[str, int] | None:
-    """Return host and port of a model's provider; None where it does not say."""
+    """Return host and port of a model's provider, or None if unknown."""
     address = getattr(llm, "address", None)
     if not isinstance(address, str):
         return None
@@ -248,10 +257,10 @@ def address_of(llm: object) -> tuple[str, int] | None:
 
 
 def _faulted(result: Result) -> ApprovalError:
-    """Return what a run that brought no answer means. Texts of vendors may quote a key: only the kind is kept."""
+    """Return the error of a run without an answer. Only its kind is kept, because texts of vendors may quote a key."""
     error = result.error
     if isinstance(error, CompletionError):
-        return ApprovalError(Fault("AI-005", f"the answer of the model cannot be used: {error.issue}"))
+        return ApprovalError(Fault("AI-005", f"the answer of the model is unusable: {error.issue}"))
     if isinstance(error, LLMError) or error is not None:
         failure = classify(error)
         status = getattr(error, "status", None)
@@ -263,9 +272,7 @@ def _faulted(result: Result) -> ApprovalError:
             Fault("RES-002", f"the model used up its budget for one answer ({result.reason})")
         )
     code = "AI-002" if result.reason == "time" else "AI-005"
-    return ApprovalError(
-        Fault(code, f"the model brought no answer: {result.outcome.value} ({result.reason})")
-    )
+    return ApprovalError(Fault(code, f"the model gave no answer: {result.outcome.value} ({result.reason})"))
 
 
 def _prompt(request: PlanRequest, caps: PlanCaps) -> str:

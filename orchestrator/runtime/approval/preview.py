@@ -1,7 +1,6 @@
-"""What a plan would change, for the eyes of the person who approves it: the truth, not what the model drew.
+"""The changes of a plan for the person who approves it, computed from the files and not taken from the model.
 
-Diffs are made of the files as they are and as they will be. A step that was rehearsed after another one is shown on top
-of it.
+Diffs compare the current files with the future ones. A step that depends on another one is shown on top of it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ NO_UNDO = "cannot be undone"
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """One file of a step, or its command (`path` is empty then, `text` the command line)."""
+    """One file of a step, or its command (with an empty `path` and the command line as `text`)."""
 
     step_id: str
     kind: str
@@ -32,15 +31,15 @@ class FileDiff:
     added: int = 0
     removed: int = 0
     note: str = ""
-    """What else the person has to know."""
+    """Additional information for the person."""
 
 
 async def preview(
     plan: ApprovalPlan, root: Path | str, caps: PlanCaps | None = None, seconds: float = 0.0
 ) -> tuple[FileDiff, ...]:
-    """Return everything that a plan would do, in order. Where a file changed meanwhile, its note says so.
+    """Return all actions of a plan in order. The note of a file says if it changed meanwhile.
 
-    Raises Faulted FS-012 where one takes longer than `seconds`: nobody knows then whether it changed.
+    Raises ApprovalError FS-012 if a file takes longer than `seconds`, because its changes are unknown then.
     """
     ground = Workspace(root, caps, seconds)
     now = {target.path: await _unchanged(target, ground) for target in plan.targets}
@@ -48,7 +47,7 @@ async def preview(
 
 
 async def _unchanged(target: Fingerprint, ground: Workspace) -> FileContent | None:
-    """Return what is at a path; None where that is not what the plan was made for."""
+    """Return the file at a path; None if it differs from the file that the plan was made for."""
     try:
         found = await ground.found(target.path)
     except ApprovalError as fault:
@@ -69,7 +68,7 @@ def _all(plan: ApprovalPlan, now: dict[str, FileContent | None]) -> tuple[FileDi
 
 def _one(step: PlanStep, file: FileChange, now: dict[str, FileContent | None]) -> FileDiff:
     found = now.get(file.path)
-    if found is None:  # not the file that the plan is of: what the plan says of it is all there is to show
+    if found is None:  # not the file of the plan: show the plan's own text
         text = file.diff if file.diff is not None else patch.make(file.path, None, file.content)
         note = "the file is not as it was when the plan was made"
         return FileDiff(step.id, step.kind.value, file.path, text, *_counted(text), note=note)
@@ -82,7 +81,7 @@ def _one(step: PlanStep, file: FileChange, now: dict[str, FileContent | None]) -
 
 
 def _counted(text: str) -> tuple[int, int]:
-    """Return how many lines a diff adds and removes. Its two head lines may be missing: those are no such lines."""
+    """Return the number of added and removed lines of a diff, without its header lines, which may be missing."""
     lines = patch.split(text)
     marks = [line[:1] for line in lines[2 if text.startswith("--- ") else 0 :]]
     return marks.count("+"), marks.count("-")

@@ -1,14 +1,15 @@
-"""The folder `.orchestrator/` of a project: its journal is the truth, and every append refreshes what follows from it.
+"""The folder `.orchestrator/` of a project: its journal is the truth, and every append refreshes the projections.
 
     journal.db  journal.db-owners/  journal.db-blobs/     the journal: records, prior contents
-    state.json  steps.json  hashes.json  error.json       projections of the present request
-    plan/<id>.v<version>.json  rollback/stack.json        the same: every version of its plans; what can be undone
+    state.json  steps.json  hashes.json  error.json       projections of the current request
+    plan/<id>.v<version>.json  rollback/stack.json        projections: its plan versions; the changes that can be
+    undone
     config.json                                           the project's id
-    logs/<day>.jsonl                                      what happened, without contents
+    logs/<day>.jsonl                                      events, without contents
 
-An append returns when its records are durable and the projections written; only then does the state move in memory.
-A crash between the two leaves projections that are one append behind, which is no damage: the next process brings them
-up to date. Anything else that differs is (`projection.verify`).
+An append returns when its records are durable and the projections written; only then does the state change in memory.
+A crash between the two leaves projections that are one append behind. That is not damage: the next process refreshes
+them. Any other difference is damage (`projection.verify`).
 """
 
 from __future__ import annotations
@@ -32,32 +33,32 @@ from orchestrator.runtime.approval.projection import Projection
 
 FOLDER = ".orchestrator"
 EMPTY = f"{FOLDER}/ was changed from outside: its journal is empty, state.json is not"
-"""The damage of a project whose journal is gone though its projections are there."""
+"""The damage of a project whose journal is missing while its projections exist."""
 _FOLDERS = ("plan", "rollback", "logs")
 
 
 def folder_of(project: Path | str) -> Path:
-    """Return the folder of a project, which may not be there. Raises Faulted where the project is none."""
+    """Return the folder of a project, which may not exist. Raises ApprovalError if the project is invalid."""
     root = Path(project)
     try:
         found = root.resolve(strict=True)
         if not found.is_dir():
             raise NotADirectoryError(root)
     except OSError as error:
-        why = "is no folder" if isinstance(error, NotADirectoryError) else "cannot be opened"
+        why = "is not a folder" if isinstance(error, NotADirectoryError) else "cannot be opened"
         raise ApprovalError(Fault("CFG-003", f"the project {str(project)!r} {why}")) from None
     if not _is_text(found):
         raise ApprovalError(
-            Fault("CFG-003", f"the project {str(found)!r} has a name that is no UTF-8; rename it")
+            Fault("CFG-003", f"the project {str(found)!r} has a name that is not UTF-8; rename it")
         )
     folder = found / FOLDER
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise ApprovalError(Fault("CFG-003", f"{FOLDER!r} in the project is no folder of its own; remove it"))
+        raise ApprovalError(Fault("CFG-003", f"{FOLDER!r} in the project must be a real folder; remove it"))
     return folder
 
 
 def _is_text(path: Path) -> bool:
-    """Tell whether a path can be written down: the store takes its own, and its records, as UTF-8."""
+    """Return whether a path is valid UTF-8, which the store and its records require."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -66,26 +67,26 @@ def _is_text(path: Path) -> bool:
 
 
 def prepare(folder: Path) -> str:
-    """Make the folder what it must be, and return the project's id."""
+    """Create the folder with its subfolders, and return the project's id."""
     try:
         for each in (folder, *(folder / name for name in _FOLDERS)):
             each.mkdir(mode=0o700, exist_ok=True)
             if stat.S_ISLNK(os.lstat(each).st_mode):
                 raise ApprovalError(Fault("CFG-003", f"{each.name!r} in {FOLDER!r} is a symlink; remove it"))
-        with _alone(folder):  # of two processes that come first at once, one makes the id
+        with _alone(folder):  # of two processes that come first, only one makes the id
             return project_id(folder) or _new_id(folder)
     except OSError as error:
         raise ApprovalError(Fault("CFG-003", f"{FOLDER!r} cannot be used: {error.strerror}")) from None
 
 
 def tidy(folder: Path) -> None:
-    """Take away what crashes left. Only for who holds the project: a write in flight loses its temporary file."""
+    """Remove remains of crashes. Only for the owner of the project: a write in flight would lose its temporary file."""
     for each in (folder, *(folder / name for name in _FOLDERS)):
         sweep(each)
 
 
 def project_id(folder: Path) -> str:
-    """Return the id of a project; empty where it has none. Raises Faulted for one that cannot be read."""
+    """Return the id of a project, empty if it has none. Raises ApprovalError if it cannot be read."""
     try:
         text = (folder / "config.json").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -125,7 +126,7 @@ def forget_plans(folder: Path, last: int) -> None:
 
 
 def set_aside(folder: Path) -> str:
-    """Move what cannot be trusted into a folder of its own, for a person to look at; return its name."""
+    """Move untrusted files into a new folder for a person to inspect; return its name."""
     number = next(n for n in range(1, 1_000_000) if not (folder / f"damaged-{n}").exists())
     aside = folder / f"damaged-{number}"
     aside.mkdir(mode=0o700)
@@ -136,9 +137,9 @@ def set_aside(folder: Path) -> str:
 
 
 class ProjectJournal:
-    """A journal whose appends come one after the other, each with the projections that follow from it.
+    """A journal that serializes its appends, each with the projections that follow from it.
 
-    The steps of a plan and the driver append for one run; while a step is in flight that somebody cancels, both do.
+    The steps of a plan and the driver append for the same run; both do so while a cancelled step is in flight.
     """
 
     def __init__(self, inner: Journal, folder: Path, projection: Projection, hook: Hook = silent) -> None:
@@ -148,7 +149,7 @@ class ProjectJournal:
         self._folder = folder
         self._turn = asyncio.Lock()
         self.projection = projection
-        """What the folder shows, of the run that it is about."""
+        """Projections of the run of the folder."""
         self._hook = hook
 
     async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
@@ -172,7 +173,7 @@ class ProjectJournal:
             await self.refresh(lease.seq)
 
     async def refresh(self, seq: int) -> None:
-        """Write the projections that changed. Raises StoreDown: then the run must not go on."""
+        """Write the changed projections. Raises StoreDown; the run must not continue then."""
         changed = self.projection.changed(seq)
         try:
             await asyncio.to_thread(self._write, changed)
@@ -185,7 +186,7 @@ class ProjectJournal:
             atomic_write(name, content, mode=0o600, root=self._folder)
             self._hook("projected")
 
-    # ---- the rest is the store's ----
+    # ---- delegated to the store ----
 
     async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
         return await self.inner.claim(run_id, owner, steal=steal)

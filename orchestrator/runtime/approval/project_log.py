@@ -1,7 +1,7 @@
-"""Logs of a project: one file of JSON lines a day, without prompts, contents, commands' output or keys.
+"""Logs of a project: one file of JSON lines per day, without prompts, contents, command output and keys.
 
-An observer, told of facts like any other; what it cannot write it leaves out, and a gate says so before the next plan
-is carried out. Source: seed 001's knowledge base (systems.md 5.2): 7 days, 100 MB each, 1 GB in all.
+The log is an observer. It drops lines that it cannot write, and a gate reports that before the next plan is executed.
+By default it keeps 7 days, at most 100 MB per day and 1 GB in total.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _FIELDS: Mapping[type, tuple[str, ...]] = {
     RolledBack: ("outcome",),
     WorkAbandoned: ("state", "kind", "name"),
 }
-"""Fact -> what of it is written: names and numbers from closed sets only."""
+"""Fact -> its logged fields: only names and numbers from closed sets."""
 
 
 class ProjectLog:
-    """An observer that writes `<folder>/<day>.jsonl`. Days are those of UTC."""
+    """An observer that writes `<folder>/<day>.jsonl`. Days are in UTC."""
 
     def __init__(self, folder: Path, limits: ApprovalLimits, clock: Clock) -> None:
         self._folder = folder
@@ -82,11 +82,11 @@ class ProjectLog:
             os.close(fd)
 
     def is_ready(self) -> bool:
-        """Tell whether it can be written."""
+        """Return whether the log can be written."""
         return os.access(self._folder, os.W_OK | os.X_OK)
 
     def _turn_over(self, day: str) -> None:
-        """Begin a day: remove what is too old, and the oldest where all is too much."""
+        """Start a new day: remove expired files, and the oldest ones if all are too large."""
         self._day = day
         files = sorted(self._folder.glob("????-??-??.jsonl"))
         keep = self._limits.log_days

@@ -1,7 +1,7 @@
-"""What `.orchestrator/` shows beside the journal: pure functions of the records, so that every file can be checked.
+"""The projections in `.orchestrator/`: pure functions of the records, so that every file can be verified.
 
-Each file is exactly what the records up to some record say. `state.json` names that record; the others belong to it or,
-where a crash came in between, to the next append: they are written first, `state.json` last.
+Each file reflects the records up to some record, which `state.json` names. The other files belong to that record or,
+after a crash, to the next append: they are written first, `state.json` last.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOVES = frozenset(("transition", "recovered"))
 
 
 class Projection:
-    """The files of one run, as its records tell. Feed it every record, in order."""
+    """The files of one run as a function of its records. Call `take` with every record, in order."""
 
     def __init__(self, project_id: str) -> None:
         self._project_id = project_id
@@ -33,14 +33,14 @@ class Projection:
         self.begin("")
 
     def begin(self, run_id: str) -> None:
-        """Be about a run, of which nothing is known yet."""
+        """Start with a run without records."""
         self.stored = StoredRun(run_id)
         self.steps = StepLog()
         self._stack: dict[str, Change] = {}
         self._at: float = 0.0
 
     def take(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Take one more record."""
+        """Apply the next record."""
         self.stored.fold(kind, body)
         self.steps.fold(kind, body)
         fold(self._stack, kind, body)
@@ -48,22 +48,22 @@ class Projection:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """The changes to files that an undo would take back, oldest first."""
+        """The file changes that an undo would revert, oldest first."""
         return tuple(self._stack.values())
 
     def changed(self, seq: int) -> dict[str, bytes]:
-        """Return the files that are to be written, `state.json` last; they count as written."""
+        """Return the files to write, `state.json` last; they count as written."""
         files = self.files(seq)
         changed = {name: content for name, content in files.items() if self._written.get(name) != content}
         self._written.update(changed)
         return changed
 
     def forget(self) -> None:
-        """Take nothing for written: the next append writes all."""
+        """Mark all files as unwritten, so that the next append writes all."""
         self._written.clear()
 
     def files(self, seq: int) -> dict[str, bytes]:
-        """Return every file as it must be at a record, by its name."""
+        """Return every file as of a record, by name."""
         context = self.stored.context
         plan = context.get("plan") or {}
         files = {
@@ -106,24 +106,24 @@ class Projection:
 
 
 def verify(folder: Path, project_id: str, run_id: str, records: list[Record]) -> bool:
-    """Compare the files of a folder with the records of its run; False where they only have to be brought up to date.
+    """Compare the files of a folder with the records of its run; return False if they only have to be refreshed.
 
-    Raises Corrupt for anything that the records cannot have led to.
+    Raises Corrupt if the records cannot have led to the files.
     """
     shown = _shown(folder)
     if shown is None:
-        return _refuse(f"{STATE} is not there") if _moved(records[1:]) > 1 else False
-    if shown.get("run_id") != run_id:  # the last append of the run before this one, or the first of this one
+        return _refuse(f"{STATE} is missing") if _moved(records[1:]) > 1 else False
+    if shown.get("run_id") != run_id:  # the last append of the previous run, or the first of this one
         return _refuse(f"{STATE} is about another request") if len(records) > 1 else False
     at = shown.get("record")
     if not isinstance(at, int) or not 0 <= at < len(records):
         return _refuse(f"{STATE} names a record that is not in the journal")
     if _moved(records[at + 1 :]) > 1:
-        _refuse(f"{STATE} is older than it can be")
+        _refuse(f"{STATE} is older than any crash could leave it")
     then, now = _projected(project_id, run_id, records[: at + 1]), _projected(project_id, run_id, records)
     for name, content in then.items():
         if _read(folder / name) not in (content, now[name]):
-            _refuse(f"{name} is not what the journal says")
+            _refuse(f"{name} differs from the journal")
     return at == len(records) - 1 and all(_read(folder / name) == content for name, content in now.items())
 
 

@@ -1,4 +1,4 @@
-"""How often a minute something may be done: whoever would be too quick waits. Source: systems.md 5.2."""
+"""Rate limits per minute: a caller above the rate waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MINUTE = 60.0
 
 
 class OperationRateLimiter:
-    """Rates by name; a rate of 0 is unlimited."""
+    """Rate limits by name; a rate of 0 is unlimited."""
 
     def __init__(self, rates: Mapping[str, int], clock: Clock) -> None:
         self._rates = rates
@@ -19,7 +19,7 @@ class OperationRateLimiter:
         self._taken: dict[str, deque[float]] = {name: deque() for name in rates}
 
     async def turn(self, name: str, count: int = 1) -> None:
-        """Return once `count` more are allowed; they count from then on. More than the rate at once wait in between."""
+        """Return when `count` more operations are allowed and counted. More than the rate wait in between."""
         rate, taken = self._rates[name], self._taken[name]
         if not rate:
             return

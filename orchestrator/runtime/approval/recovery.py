@@ -1,18 +1,18 @@
-"""What a process does about a project that the one before it did not leave in order. Outside the graph, and audited.
+"""Recovery of a project after a crash of the process that worked on it. Outside the graph, with its own record.
 
-Nothing is resumed by itself: what was being executed is Paused, and a person resumes or cancels (seed 001, B9, B10).
+No plan is resumed automatically: an executing plan becomes Paused, and a person resumes or cancels it.
 
-    Executing          Paused, the open step undone, the completed ones kept, a command that still runs ended
+    Executing          Paused; the open step undone, the completed ones kept, a running command ended
     Paused             Paused
-    Cancelling         goes on
-    Completed          goes on to Idle
+    Cancelling         continues
+    Completed          continues to Idle
     ExtractingIntent   Idle
-    Planning           Idle; the intent is kept, and can be confirmed
-    AwaitingApproval   stays while the plan's targets are as they were and it has not expired, else Idle
-    Failed, Idle       stay
-    anything else      Failed: a projection that is not what the journal says, or a command of a person that is missing
+    Planning           Idle; the intent is kept and can be confirmed
+    AwaitingApproval   unchanged if the plan's targets are unchanged and it has not expired, else Idle
+    Failed, Idle       unchanged
+    any damage         Failed: a projection differs from the journal, or a person's command is missing
 
-Every recovery may itself be cut short: the next one does the same again.
+A crash may interrupt a recovery too: the next one repeats it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from orchestrator_callbacks.approval import before
 from orchestrator_callbacks.approval.deps import ApprovalRun
 
 DISCARD = "acknowledge --discard"
-"""What sets aside a store that cannot be read."""
+"""The action that sets aside an unreadable store."""
 
 CRASHED = "the process that worked on it ended before its work did"
 MANUAL = (
     "look at the project and at .orchestrator/",
-    "acknowledge, and go on with the files as they are",
+    "acknowledge, and continue with the files as they are",
     "retry, which makes a new plan for the same intent",
     "rollback, where steps of the plan had been carried out",
 )
-"""What a person can do where the state cannot be trusted."""
+"""Actions of a person if the state cannot be trusted."""
 
 
 async def recover(session: ApprovalSession) -> RecoveryNote | None:
-    """Bring a project in order, and return what was found and done; None where all was in order."""
+    """Recover a project, and return the findings and actions; None if no recovery was needed."""
     run = session.run
     if run is None:
         return None
@@ -56,7 +56,7 @@ async def recover(session: ApprovalSession) -> RecoveryNote | None:
 
 
 async def _corrupt(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
-    """Trust nothing: no step is undone or gone on with before a person has looked."""
+    """Set the run to Failed: no step is undone or resumed before a person has checked."""
     why = str(session.damage)
     code = "IPC-007" if isinstance(session.damage, CommandLost) else "ST-002"
     run.ctx.fault, run.ctx.shown = Fault(code, why).plain(), False
@@ -88,13 +88,13 @@ async def _executing(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote
 
 
 async def _crashed(session: ApprovalSession, run: ApprovalRun) -> str:
-    """Say what happened, and which commands went on after it."""
+    """Return the cause of the recovery, with the commands that were still running."""
     ended = (await session.hands.work(run)).ended
     return f"{CRASHED}; the command of step {', '.join(ended)} still ran and was ended" if ended else CRASHED
 
 
 async def _going_on(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
-    """Go on with what needs nobody's word."""
+    """Continue in a state that needs no person."""
     state = run.cursor.state
     await session.drive(run)
     failed = run.cursor.state == ApprovalState.FAILED
@@ -113,7 +113,7 @@ async def _going_on(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
 
 
 async def _extracting(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
-    """Drop the question to the planner: nobody knows whether it was asked."""
+    """Drop the request to the planner: it is unknown whether it was sent."""
     found = RecoveryNote(
         run.cursor.state, ApprovalState.IDLE.value, CRASHED, session.clock.time(), options=("submit",)
     )
@@ -122,7 +122,7 @@ async def _extracting(session: ApprovalSession, run: ApprovalRun) -> RecoveryNot
 
 
 async def _planning(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
-    """Keep the intent: with the person's word it is planned for again."""
+    """Keep the intent: when the person confirms it, it is planned for again."""
     ctx = run.ctx
     ctx.kept, ctx.intent = ctx.intent, None
     ctx.question = f"Plan again for: {(ctx.kept or {}).get('summary', ctx.request)}"
@@ -138,7 +138,7 @@ async def _planning(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
 
 
 async def _awaiting(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote | None:
-    """Let a plan expire that can no longer be carried out as it was shown."""
+    """Expire a plan that cannot be executed as shown any more."""
     why = await _stale(session, run)
     if not why:
         return None
@@ -189,7 +189,7 @@ _WAYS: Mapping[ApprovalState, Callable[[ApprovalSession, ApprovalRun], Awaitable
 
 
 def damaged(why: str, now: float) -> tuple[dict[str, Any], RecoveryNote]:
-    """Return error and recovery of a project whose journal itself cannot be read."""
-    options = ("look at .orchestrator/", f"{DISCARD}, which sets it aside and begins anew")
+    """Return error and recovery note of a project whose journal cannot be read."""
+    options = ("look at .orchestrator/", f"{DISCARD}, which sets it aside and starts anew")
     error = {**Fault("ST-002", why).plain(), "shown": False}
     return error, RecoveryNote("corrupt", ApprovalState.FAILED.value, why, now, options=options)

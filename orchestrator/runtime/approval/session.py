@@ -1,4 +1,4 @@
-"""One project in the hands of this process: its journal, its present run, and the driver that moves it."""
+"""One project in this process: its journal, its current run, and the driver of the run."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from orchestrator_guards import BlockedGate
 
 
 class ApprovalSession:
-    """Opens the store, claims the present run and moves it; gives both back in the end.
+    """Open the store, claim the current run and drive it; release both at the end.
 
-    `damage` is set where what is stored cannot be trusted at all: then there is no run, and nothing is touched.
+    `damage` is set if the stored data cannot be trusted at all: then there is no run, and nothing is changed.
     """
 
     def __init__(  # noqa: PLR0917 - the arguments of Approval
@@ -72,12 +72,12 @@ class ApprovalSession:
         self._hook = hook
         self._codec = record.codec(lambda: self.launch)
         self.up_to_date = True
-        """The projections are what the journal says."""
+        """Whether the projections agree with the journal."""
 
-    # ---- opening and closing ----
+    # ---- open and close ----
 
     async def open(self) -> None:
-        """Make or open the store and claim the present run. Raises Held, OtherGraph, Faulted, StoreDown."""
+        """Create or open the store and claim the current run. Raises Held, OtherGraph, ApprovalError, StoreDown."""
         self._project_id = store.prepare(self.folder)
         self.diary = ProjectLog(self.folder / "logs", self.limits, self.clock)
         inner = self._inner or SqliteJournal(self.folder / "journal.db")
@@ -114,7 +114,7 @@ class ApprovalSession:
     async def _take_up(self) -> None:
         begun = (
             self.folder / projection.STATE
-        ).exists()  # before the journal is read: it is written after that
+        ).exists()  # before the journal is read, because it is written later
         head = await record.newest(self.journal)
         if head is not None:
             await self._claim(head)
@@ -142,13 +142,13 @@ class ApprovalSession:
             if self.run is None:
                 await let_go(self.journal, lease)
                 raise
-            self.damage = damage  # of a projection or a command only: the journal can still tell what was
+            self.damage = damage  # only a projection or a command is damaged: the journal can still be read
         except BaseException:
             await let_go(self.journal, lease)
             raise
 
     async def close(self) -> None:
-        """Give the run back, and the store where it is ours."""
+        """Release the run, and close the store if this session opened it."""
         try:
             if self.run is not None:
                 await self.driver.release(self.run)
@@ -156,13 +156,14 @@ class ApprovalSession:
             if self._own:
                 await self.journal.close()
 
-    # ---- moving ----
+    # ---- drive ----
 
     async def begin(self, ctx: ApprovalContext, launch: Mapping[str, Any]) -> None:
-        """End the request before, and begin another one; what is not to be kept any longer is removed.
+        """End the previous request and start another one; expired requests are removed.
 
-        The one before is let go when there is another: there is always one that nobody else can take up. Only where
-        there was none another process can be quicker. Raises GateRefused then.
+        The previous run is released after the start of the new one, so that one run is always owned and no other
+        process can take the project. Only without a previous run another process can be faster. Raises GateRefused
+        then.
         """
         before = self.run
         await self._end()
@@ -172,7 +173,7 @@ class ApprovalSession:
             await self.driver.start(run)
         except RunExists:
             self.run = None
-            reason = "another process began to work on this project just now"
+            reason = "another process started to work on this project just now"
             raise GateRefused(
                 BlockedGate("state", reason, ("status",), retryable_now=True, code="FS-005")
             ) from None
@@ -182,7 +183,7 @@ class ApprovalSession:
         await self._forget(ctx.number - self.limits.keep_plans)
 
     async def _forget(self, last: int) -> None:
-        """Remove the requests up to number `last`, and no run of another graph: the file may be shared with these."""
+        """Remove the requests up to number `last`, but no run of another graph, which may share the journal."""
         heads = [head async for head in self.journal.runs(graph=record.GRAPH)]
         for head in heads:
             if record.number_of(head) <= last and head.owner is None:
@@ -204,7 +205,7 @@ class ApprovalSession:
         )
 
     async def drive(self, run: ApprovalRun, event: ApprovalEvent | None = None) -> None:
-        """Fire an event and carry the run on until it waits for a person. Raises why the event was refused."""
+        """Fire an event and drive the run until it waits for a person. Raises the refusal of the event."""
         self.deps.refusal = None
         await self.refuse_posted(run)
         state, before = run.cursor.state, run.seq
@@ -212,7 +213,7 @@ class ApprovalSession:
             async with listener.listening(run, self.journal):
                 await self.driver.drive(run, event)
         finally:
-            if self.deps.operation is not None:  # nobody went on to Cancelling: it ends all the same
+            if self.deps.operation is not None:  # Cancelling was not entered: wait for the step
                 await execution.settled(self.deps.operation)
                 self.deps.operation = None
         if self.deps.refusal is not None:
@@ -225,28 +226,28 @@ class ApprovalSession:
         await self.refuse_posted(run)
 
     async def refuse_posted(self, run: ApprovalRun) -> None:
-        """Refuse, in the journal too, what was wished while nobody was at work, or too late."""
+        """Refuse control requests that came while no process worked or too late, also in the journal."""
         await listener.deliver(run, self.journal)
         control_request.taken(run)
         if run.writes.drafts:
             await self._park(run)
 
     async def remember(self, run: ApprovalRun) -> None:
-        """Make durable what changed of the context of a run that waits."""
+        """Make the changed context of a waiting run durable."""
         body = self._codec.changes(run)
         if body:
             run.note("context", body)
             await self._park(run)
 
     async def jump(self, run: ApprovalRun, to: ApprovalState, why: str, *, corrupt: bool = False) -> None:
-        """Put a run into a state past the table: recovery only, and audited by a record of its own (B9)."""
+        """Set a run to a state without an edge: only for recovery, with its own record."""
         body = {
             "from": run.cursor.state,
             "to": to.value,
             "state": to.value,
             "why": why,
             "at": self.clock.time(),
-            "context": dict(self._codec.changes(run)),
+            "context": self._codec.changes(run),
         }
         await self.driver.announce(run, "recovered", body)
         moved = replace(run.cursor, state=to.value, entry_pending=False, pending_event=None)
@@ -264,15 +265,15 @@ class ApprovalSession:
 
 
 def _refuse_strange(changes: Iterable[Change]) -> None:
-    """Raise Corrupt for a change that no plan could have made: a project from elsewhere may have a store in it.
+    """Raise Corrupt for a change that no plan could have made: a project from elsewhere may contain a store.
 
-    What is undone at a start is written without asking anybody; it must reach nothing that a plan could not.
+    The undo at the start writes without asking a person, so it must not reach a file that a plan could not.
     """
     for change in changes:
         if is_never_allowed(change.path):
-            raise Corrupt(f"the journal tells of a change to {change.path!r}, which no plan may touch")
-        if (change.mode or 0) & (stat.S_ISUID | stat.S_ISGID):  # given to whoever starts us: root, perhaps
-            said = f"the journal tells of set-id bits of {change.path!r}, and no plan may change such a file"
+            raise Corrupt(f"the journal contains a change of {change.path!r}, which no plan may touch")
+        if (change.mode or 0) & (stat.S_ISUID | stat.S_ISGID):  # of the user who starts us, perhaps root
+            said = f"the journal contains set-id bits of {change.path!r}, and no plan may change such a file"
             raise Corrupt(said)
 
 

@@ -1,4 +1,4 @@
-"""What a person is told of a project: where it stands, what is asked, what went wrong, what can be done. Plain data."""
+"""The status of a project for a person: state, questions, errors, possible actions. Plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.machines.approval.plan import ApprovalPlan, PlanStep
 
 @dataclass(frozen=True, slots=True)
 class StepState:
-    """One step of the present plan.
+    """One step of the current plan.
 
     `status` is pending, running, done, undone, failed (of a command), or unknown: its command may have run.
     """
@@ -24,7 +24,7 @@ class StepState:
 
 @dataclass(frozen=True, slots=True)
 class StepFact:
-    """A step that begins (durable, nothing touched yet) or ends (durable)."""
+    """The start of a step (durable, no file changed yet) or its end (durable)."""
 
     step: PlanStep
     index: int
@@ -36,39 +36,39 @@ class StepFact:
     """`running`, then `done` or `failed`."""
     seconds: float = 0.0
     output: str = ""
-    """The end of what a command said, on both streams. It is stored nowhere."""
+    """Last part of a command's output, on both streams. Not stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntentQuestion:
-    """An intent that waits for the person to confirm it, or the reason why a request was not gone on with."""
+    """An intent that waits for the person's confirmation, or the reason why a request did not proceed."""
 
     text: str
     intent: Mapping[str, Any] | None = None
-    """None: there is nothing to confirm, say it in other words."""
+    """None: there is nothing to confirm, so the person has to rephrase the request."""
     confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryNote:
-    """What a recovery found, and did. It is told until the next request, execution or resume."""
+    """The findings and actions of a recovery, shown until the next request, execution or resume."""
 
     found: str
-    """The state at the crash; `corrupt` where it could not be trusted."""
+    """The state at the crash; `corrupt` if it could not be trusted."""
     now: str
     why: str
     at: float = 0.0
     kept: tuple[str, ...] = ()
-    """Ids of the steps that had been completed, and stay."""
+    """Ids of completed steps that were kept."""
     undone: tuple[str, ...] = ()
-    """Files of the step that was open, or of all steps after a cancel: they are as before."""
+    """Files of the open step, or of all steps after a cancel, that were restored."""
     conflicts: tuple[Mapping[str, Any], ...] = ()
-    """Files that were kept, because somebody else has changed them."""
+    """Files that were kept, because they were changed outside."""
     options: tuple[str, ...] = ()
-    """What can be done now, in words or as actions."""
+    """Possible actions, or descriptions of them."""
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the note as JSON types."""
         return {
             "found": self.found,
             "now": self.now,
@@ -82,14 +82,14 @@ class RecoveryNote:
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> RecoveryNote:
-        """Return what `plain` stands for."""
+        """Parse the result of `plain`."""
         lists = {name: tuple(plain.get(name, ())) for name in ("kept", "undone", "conflicts", "options")}
         return cls(plain["found"], plain["now"], plain["why"], float(plain.get("at", 0.0)), **lists)
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A file that is not as the plan expects it."""
+    """A file that differs from the plan."""
 
     path: str
     why: str
@@ -97,11 +97,11 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Where a project stands."""
+    """The status of a project."""
 
     state: ApprovalState
     run_id: str = ""
-    """Empty where nothing was ever submitted."""
+    """Empty if no request was ever submitted."""
     request: str = ""
     intent: Mapping[str, Any] | None = None
     question: IntentQuestion | None = None
@@ -112,21 +112,21 @@ class Status:
     """(id, version) of every plan of this request, oldest first."""
     approved_at: float | None = None
     expires_at: float | None = None
-    """Epoch seconds; None: never."""
+    """Epoch seconds; None means never."""
     steps: tuple[StepState, ...] = ()
     error: Mapping[str, Any] | None = None
-    """The error object, with `shown`: only after that may it be acknowledged."""
+    """The error, with `shown`: it may be acknowledged only after it was shown."""
     recovery: RecoveryNote | None = None
     crashed: bool = False
-    """Nobody works on it though its state says so: the next process that opens the project recovers it."""
+    """No process works on it although its state requires one: the next process that opens the project recovers it."""
     drift: tuple[Drift, ...] = ()
     undone: tuple[str, ...] = ()
-    """Files that the last rollback put back."""
+    """Files that the last rollback restored."""
     conflicts: tuple[Mapping[str, Any], ...] = ()
     """Files that the last rollback kept."""
     actions: tuple[str, ...] = ()
-    """What can be done now."""
+    """Possible actions."""
     held: str | None = None
-    """Who works on it, if somebody else does."""
+    """The other process that works on it, if any."""
     launch: Mapping[str, Any] = field(default_factory=dict)
-    """What whoever submitted kept with the request: how its planner is made."""
+    """Data that the submitter stored with the request: how to make its planner."""

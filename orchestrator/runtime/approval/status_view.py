@@ -1,4 +1,4 @@
-"""Where a project stands, as a person is told: by the process that holds it, or by one that only looks."""
+"""The status of a project, from the process that holds it or from another one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ WORKING = frozenset(
         ApprovalState.CANCELLING,
     )
 )
-"""States in which somebody is at work: a process that holds the project, or else there was a crash."""
+"""States in which a process works on the project; without such a process there was a crash."""
 
 
-def status_of(  # noqa: PLR0917 - the parts of what is told
+def status_of(  # noqa: PLR0917 - the parts of a status
     run_id: str,
     state: ApprovalState,
     ctx: ApprovalContext,
@@ -34,7 +34,7 @@ def status_of(  # noqa: PLR0917 - the parts of what is told
     *,
     here: bool = False,
 ) -> Status:
-    """Return what is told of a request. `version`: of an earlier plan; `here`: this process holds it."""
+    """Return the status of a request. `version` selects an earlier plan; `here`: this process holds the project."""
     plain = ctx.plan if version is None else _version(ctx, version)
     kept = ctx.kept
     return Status(
@@ -63,7 +63,7 @@ def status_of(  # noqa: PLR0917 - the parts of what is told
 
 
 def _readable(plain: Mapping[str, Any] | None) -> ApprovalPlan | None:
-    """Return a plan; None where there is none, or what is stored is none any more: a resume says that then."""
+    """Return a plan; None if there is none or it is unreadable, which a resume reports."""
     try:
         return None if plain is None else ApprovalPlan.read(plain)
     except ApprovalError:
@@ -79,7 +79,7 @@ def _version(ctx: ApprovalContext, version: int) -> Mapping[str, Any] | None:
 
 
 def _actions(state: ApprovalState, ctx: ApprovalContext, log: StepLog, held: str | None) -> Iterator[str]:
-    """Yield what a person can do, the likeliest first."""
+    """Yield the possible actions of a person, the most likely first."""
     if held is not None:
         yield from _ASKED.get(state, ())
     else:
@@ -123,7 +123,7 @@ _ASKED = {
     ApprovalState.PLANNING: ("cancel",),
     ApprovalState.EXECUTING: ("pause", "cancel"),
 }
-"""What another process that works on the project can be asked for. Nothing stops a cancel."""
+"""Control requests to another process that works on the project. A cancel cannot be stopped."""
 
 _OWN = {
     ApprovalState.IDLE: _idle,

@@ -1,4 +1,4 @@
-"""What became of each step of a plan, as the records of a run tell. Pure."""
+"""The status of each step of a plan, from the records of a run. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ PENDING, RUNNING, DONE, UNDONE, FAILED, UNKNOWN = "pending", "running", "done", 
 
 
 class StepLog:
-    """Statuses of steps by their labels. Feed it every record of a run, in order."""
+    """Statuses of steps by their labels. Call `fold` with every record of a run, in order."""
 
     def __init__(self) -> None:
         self._status: dict[str, str] = {}
         self._changes: dict[str, str] = {}
-        """Key of a change to a file that is not taken back -> its step."""
+        """Key of a file change that was not reverted -> its step."""
         self._commands: dict[str, str] = {}
         """Key of a command that has not ended -> its step."""
 
     def fold(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Take one more record."""
+        """Apply the next record."""
         effect, step, key = body.get("effect"), str(body.get("step", "")), str(body.get("key", ""))
         match kind:
             case "step":
@@ -49,7 +49,10 @@ class StepLog:
             self._status[step] = UNDONE
 
     def _settle(self) -> None:
-        """Nothing runs (after a crash, in Idle): what had begun is untouched, undone, or a command in doubt."""
+        """Settle started steps when nothing runs, after a crash or in Idle.
+
+        They are untouched, undone, or have an uncertain command.
+        """
         for step, status in self._status.items():
             if status == RUNNING:
                 self._status[step] = UNKNOWN if step in self._commands.values() else PENDING
@@ -60,7 +63,7 @@ class StepLog:
             yield str(step.get("id")), self._status.get(f"{_label(plan)}{step.get('id')}", PENDING)
 
     def has_changes(self, plan: Mapping[str, Any]) -> bool:
-        """Tell whether a plan has changed files, and that was not taken back."""
+        """Return whether a plan has file changes that were not reverted."""
         return any(step.startswith(_label(plan)) for step in self._changes.values())
 
 

@@ -1,14 +1,16 @@
-"""The steps of one approved plan, on the project: each is wholly done or wholly taken back.
+"""Execution of the steps of one approved plan on the project: each is done completely or reverted completely.
 
-Files go through the rollback stack: what was there is durable before it is touched. A command is told of before it runs
-and cannot be taken back; one that was cut short is `unknown`, and a person decides. Beside the records of the stack:
+Files are changed through the rollback stack: their prior content is durable before a change. A command is announced
+before it runs and cannot be reverted; an interrupted one is `unknown`, and a person decides. In addition to the
+records of the stack:
 
     intent  {effect: "command", key, step, argv}        done  {effect: "command", key, step, exit}
     rolled_back {effect: "command", key, step, outcome: "not started"}
-    done    {effect: "step", step, after: {path: sha256 or None}}        the last record of a step that is complete
+    done    {effect: "step", step, after: {path: sha256 or None}}        the last record of a complete step
 
-`step` is the label of a step, which names its plan too: a run may do several plans, one after the other. A command that
-changes a file of the plan does so outside of the plan: a later step of that file is refused, and an undo keeps it.
+`step` is the label of a step, which includes its plan: a run may execute several plans, one after the other. A
+command that changes a file of the plan does so outside of the plan: a later step of that file is refused, and an undo
+keeps it.
 """
 
 from __future__ import annotations
@@ -43,39 +45,39 @@ COMMAND, STEP = "command", "step"
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A step that is complete."""
+    """A complete step."""
 
     step: str
     files: tuple[Fingerprint, ...] = ()
-    """As it left them."""
+    """The files after the step."""
     exit_code: int | None = None
     output: str = ""
-    """The end of what a command said; it is in no record."""
+    """Last part of a command's output. No record contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """How far a plan is, as its records tell: ids of steps, in the order they were done in."""
+    """The progress of a plan according to its records: ids of steps in order of execution."""
 
     completed: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
-    """Steps whose command has ended, well or not."""
+    """Steps whose command has ended, successfully or not."""
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """Steps that are not complete though their command was begun and did not end well, as far as anybody knows: id ->
-    key of the last try. Nobody runs such a command again without being told to."""
+    """Incomplete steps whose command started and is not known to have succeeded: id -> key of the last attempt. Such a
+    command runs again only on request."""
     cut_short: Mapping[str, str] = field(default_factory=dict)
-    """Steps whose command was begun and did not end as far as anybody knows: id -> key."""
+    """Steps whose command started and is not known to have ended: id -> key."""
     begun: int = 0
     """Commands of all plans of the run."""
 
 
 def completed(records: Iterable[AnyRecord], plan: ApprovalPlan) -> tuple[str, ...]:
-    """Return the ids of the steps of a plan that are complete and not undone since. Pure."""
+    """Return the ids of the complete steps of a plan that were not undone since. Pure."""
     return standing(records, plan).completed
 
 
 def standing(records: Iterable[AnyRecord], plan: ApprovalPlan) -> StepProgress:
-    """Read how far a plan is. Pure."""
+    """Return the progress of a plan. Pure."""
     steps: dict[str, None] = {}
     commands = _Commands()
     changes: dict[str, str] = {}
@@ -105,12 +107,12 @@ def standing(records: Iterable[AnyRecord], plan: ApprovalPlan) -> StepProgress:
 
 @dataclass(slots=True)
 class _Commands:
-    """What the records tell of commands, by the label of their step."""
+    """The commands in the records, by the label of their step."""
 
     unsettled: dict[str, str] = field(default_factory=dict)
-    """Keys of those that were begun and did not end well."""
+    """Keys of commands that started and did not succeed."""
     open: dict[str, str] = field(default_factory=dict)
-    """Keys of those of which nobody knows that they ended."""
+    """Keys of commands that are not known to have ended."""
     ended: dict[str, None] = field(default_factory=dict)
     begun: int = 0
 
@@ -126,11 +128,11 @@ class _Commands:
 
 
 class StepWork:
-    """Does and undoes the steps of a plan, for the owner of a run.
+    """Execute and undo the steps of a plan, for the owner of a run.
 
-    `records` are all records of the run so far; `seconds` bounds each operation on a file (0: nothing does). Raises
-    Faulted with nothing half done, and what the journal raises: after that it is of no more use. Whoever cancels
-    meanwhile, a step and an undo go to their end first.
+    `records` are all records of the run so far; `seconds` limits each file operation (0: no limit). Raises
+    ApprovalError with nothing half done, and the errors of the journal, after which this object is unusable. A
+    cancellation takes effect only after the current step or undo.
     """
 
     def __init__(
@@ -164,48 +166,48 @@ class StepWork:
         self._ran = list(told.commands)
         self._begun = told.begun
         self.unknown = dict(told.unknown)
-        """Steps whose command may have run: id -> key of the last try. To do such a step runs it once more."""
+        """Steps whose command may have run: id -> key of the last attempt. Performing such a step runs it once more."""
         self._cut_short = dict(told.cut_short)
         self.ended: tuple[str, ...] = ()
-        """Steps whose command still ran though nobody waited for it any more: it was ended before an undo."""
+        """Steps whose abandoned command was still running and was ended before an undo."""
 
     @property
     def done(self) -> tuple[str, ...]:
-        """Ids of the steps that are complete."""
+        """Ids of the complete steps."""
         return tuple(self._done)
 
     @property
     def commands_run(self) -> tuple[str, ...]:
-        """Ids of the steps whose command has run: no undo takes that back."""
+        """Ids of the steps whose command has run, which no undo reverts."""
         return tuple(self._ran)
 
     async def perform(self, step: PlanStep) -> StepReport:
-        """Do one step, after all before it. Raises Faulted, the step taken back."""
+        """Execute one step after all steps before it. Raises ApprovalError with the step reverted."""
         return await _to_its_end(self._perform(step))
 
     async def undo_open(self) -> UndoReport:
-        """Take back what a crash left of a step that is not complete."""
+        """Revert the remains of an incomplete step after a crash."""
         return await _to_its_end(self._undone_alone(self._open))
 
     async def undo_plan(self) -> UndoReport:
-        """Take back every step of the plan, newest first. What was changed outside stays, and is told."""
+        """Revert every step of the plan, newest first. Changes from outside are kept and reported."""
         return await _to_its_end(self._undone_alone({change.step for change in self._stack.changes}))
 
     async def drift(self) -> DriftReport:
-        """Compare every file of the plan with what it must be now."""
+        """Compare every file of the plan with its expected state."""
         return await self._ground.drift(self._plan, self._done)
 
     @property
     def _open(self) -> set[str]:
-        """Steps that are not complete, and have changed something, or may have."""
+        """Incomplete steps that have changed files, or may have."""
         return {change.step for change in self._stack.changes} - set(map(self._plan.step_label, self._done))
 
-    # ---- forward ----
+    # ---- execute ----
 
     async def _perform(self, step: PlanStep) -> StepReport:
         if self._plan.step(step.id) != step:
             raise ApprovalError(
-                Fault("ST-003", f"step {step.id!r} is another one than the plan has", step=step.id)
+                Fault("ST-003", f"step {step.id!r} differs from the step in the plan", step=step.id)
             )
         if step.id in self._done:
             raise ApprovalError(Fault("ST-001", f"step {step.id!r} is complete already", step=step.id))
@@ -257,7 +259,9 @@ class StepWork:
         content = None if text is None else encoded(text, found.fingerprint.encoding)
         made = fingerprint(path, content)
         if made != self._plan.expected([*self._done, step.id])[path]:
-            raise ApprovalError(Fault("ST-002", f"{path!r} would not be what was approved", path=path))
+            raise ApprovalError(
+                Fault("ST-002", f"{path!r} would differ from the approved content", path=path)
+            )
         if step.kind is StepKind.CREATE:
             await self._stack.create(path, content or b"", step=label)
         elif step.kind is StepKind.EDIT:
@@ -284,7 +288,7 @@ class StepWork:
             raise ApprovalError([one.at(step.id) for one in fault.faults], code=fault.code) from None
         self._hook("command ended")
         ended = Draft("done", {**about, "exit": ran.exit_code})
-        # In one append: a command that ended well is never run again because a crash came before its step was complete.
+        # In one append, so that a successful command never runs again because of a crash before its step was complete.
         await self._append(ended, *([self._complete(step)] if ran.exit_code == 0 else []))
         self._ran.append(step.id)
         if ran.exit_code != 0:
@@ -292,13 +296,13 @@ class StepWork:
         del self.unknown[step.id]
         return StepReport(step.id, (), ran.exit_code, ran.output)
 
-    # ---- back ----
+    # ---- revert ----
 
     def _mark(self, key: str) -> str:
         return surviving_program.mark_of(str(self._ground.root), self._lease.run_id, key)
 
     async def _undone_alone(self, labels: set[str]) -> UndoReport:
-        """Undo steps, once nothing of ours that an owner before us left running can write any more."""
+        """Undo steps, after programs that a previous owner left running were ended."""
         if self._cut_short:
             steps = {self._mark(key): step for step, key in self._cut_short.items()}
             found = await asyncio.to_thread(surviving_program.end, steps)
@@ -339,13 +343,13 @@ class StepWork:
 
 
 def _hidden(changes: Iterable[Change], label: str, conflicts: list[Conflict]) -> bool:
-    """Tell whether a file of a step could not be put back in a later one: then this one stays as well."""
+    """Return whether a file of a step could not be restored in a later step, so that this step is kept as well."""
     kept = {conflict.path for conflict in conflicts}
     return any(change.path in kept for change in changes if change.step == label)
 
 
 def _faulted(error: Exception, step: PlanStep) -> ApprovalError:
-    """Return what an error of a step means, in the words of the table."""
+    """Return the error of a step as one of the error table."""
     if isinstance(error, ApprovalError):
         return ApprovalError([one.at(step.id) for one in error.faults], code=error.code)
     if isinstance(error, ExternalEdit):
@@ -363,14 +367,14 @@ def _faulted(error: Exception, step: PlanStep) -> ApprovalError:
 
 def _failed(step: PlanStep, ran: command.CommandResult) -> Fault:
     if ran.exit_code is None:
-        said = f"{step.argv[0]!r} lasted longer than {step.timeout:g} s and was ended"
+        said = f"{step.argv[0]!r} took longer than {step.timeout:g} s and was stopped"
         return Fault("BLD-003", said, step=step.id)
-    how = f"ended with {ran.exit_code}" if ran.exit_code > 0 else f"was ended by signal {-ran.exit_code}"
+    how = f"ended with {ran.exit_code}" if ran.exit_code > 0 else f"was stopped by signal {-ran.exit_code}"
     return Fault("BLD-002", f"{step.argv[0]!r} {how}", step=step.id)
 
 
 async def _to_its_end(work: Awaitable[T]) -> T:
-    """Wait for work that must not be left half done; a cancellation is raised after it."""
+    """Complete work that must not be left half done; a cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     late: asyncio.CancelledError | None = None
     while not task.done():

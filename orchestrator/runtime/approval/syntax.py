@@ -1,6 +1,6 @@
-"""Whether a text is valid in the language that its name says: for those that Python itself can read.
+"""Syntax check of texts in languages that Python itself can parse, by file name.
 
-The Python is the one that runs here; a project for a newer one whose files it cannot read has to be changed by hand.
+The check uses the running Python; a project for a newer Python whose files it cannot parse has to be changed by hand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orchestrator.machines.approval.fault import Fault
 
 
 def syntax_fault(path: str, text: str) -> Fault | None:
-    """Return the fault VAL-005, or None; what is of no known language has none."""
+    """Return the fault VAL-005, or None; a file in an unknown language has none."""
     check = _CHECKS.get(PurePosixPath(path).suffix.casefold())
     if check is None:
         return None

@@ -1,7 +1,7 @@
-"""The project that plans are made for: what is there, what a plan would make of it, and what changed since.
+"""The project folder of a plan: its files, the effect of a plan on them, and changes since.
 
-A draft becomes a plan here and nowhere else: the rules, a look at every path, and a dry run of all steps in memory. So
-a person approves what will be written byte for byte, and a step that would give anything else is refused later.
+Only this module makes a plan from a draft: it checks the rules and every path, and rehearses all steps in memory. So
+a person approves the exact bytes to write, and a step with any other result is refused later.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ T = TypeVar("T")
 
 
 class Workspace:
-    """A project folder. Raises Faulted CFG-003 where it is none, FS-012 where a file takes longer than `seconds`.
+    """A project folder. `seconds` and `index_seconds` of 0 mean no limit.
 
-    Or, where it is only one of all that are listed, longer than `index_seconds`. 0: however long it takes.
+    Raises ApprovalError CFG-003 if the folder is invalid, and FS-012 if a file takes longer than `seconds`, or longer
+    than `index_seconds` when all files are listed.
     """
 
     def __init__(
@@ -58,9 +59,9 @@ class Workspace:
         try:
             self.root = Path(root).resolve(strict=True)
         except (OSError, RuntimeError, ValueError):
-            raise ApprovalError(Fault("CFG-003", f"there is no folder {str(root)!r}")) from None
+            raise ApprovalError(Fault("CFG-003", f"the folder {str(root)!r} does not exist")) from None
         if not self.root.is_dir():
-            raise ApprovalError(Fault("CFG-003", f"{str(root)!r} is no folder"))
+            raise ApprovalError(Fault("CFG-003", f"{str(root)!r} is not a folder"))
 
     async def validated(
         self,
@@ -71,7 +72,10 @@ class Workspace:
         intent: Intent | None = None,
         derived_from: str = "",
     ) -> ApprovalPlan:
-        """Return the plan that a draft is here and now. Raises Faulted VAL-004 (-003, -005), with all that is wrong."""
+        """Return the plan of a draft for the current files.
+
+        Raises ApprovalError VAL-004 (-003, -005) with all faults.
+        """
         if found := rules.faults(draft, self.caps):
             raise ApprovalError(found, code="VAL-004")
         files = sum(len(step.paths) for step in draft.steps)
@@ -89,7 +93,7 @@ class Workspace:
         )
 
     async def revalidated(self, plan: ApprovalPlan) -> None:
-        """Raise Faulted where a plan of which nothing is done yet would not be the same plan now."""
+        """Raise ApprovalError if a plan without executed steps would differ now."""
         draft = PlanDraft(goal=plan.goal, steps=plan.steps)
         drift = await self.drift(plan)
         if drift:
@@ -99,17 +103,17 @@ class Workspace:
             raise ApprovalError(Fault("CFG-004", "the limits for plans changed since this plan was made"))
 
     async def drift(self, plan: ApprovalPlan, done: Collection[str] = ()) -> DriftReport:
-        """Compare every file of a plan with what it must be, now that the steps `done` are."""
+        """Compare every file of a plan with its expected state after the steps `done`."""
         return await self._in_time(partial(self._drift, plan, frozenset(done)), len(plan.targets))
 
     async def found(self, path: str) -> FileContent:
-        """Return what is at a path. Raises Faulted."""
+        """Return the file at a path. Raises ApprovalError."""
         return await self._in_time(partial(self.look, path), 1, path)
 
     async def tree(self) -> tuple[Fingerprint, ...]:
-        """Return the files of the project, in order of their paths; see `listing` for what is left out.
+        """Return the files of the project in order of their paths; see `file_listing` for the omitted ones.
 
-        A file that is too slow is not left out: whoever plans would take it for one that is not there.
+        A slow file is an error and not omitted, because the planner would assume that it does not exist.
         """
         progress = listing.ListingProgress()
         listed = asyncio.ensure_future(within(0, partial(listing.files, self.root, self.caps, progress)))
@@ -122,7 +126,7 @@ class Workspace:
         return listed.result()
 
     def _left(self, progress: listing.ListingProgress) -> float | None:
-        """Return how long what is looked at now may still take; None: for ever. Raises Faulted."""
+        """Return the remaining seconds for the file in progress; None without a limit. Raises ApprovalError."""
         path, since = progress.at
         if not self._index_seconds:
             return None
@@ -132,17 +136,17 @@ class Workspace:
         return left
 
     def look(self, path: str) -> FileContent:
-        """Return what is at a path. Blocks. Raises Faulted."""
+        """Return the file at a path. Blocks. Raises ApprovalError."""
         return look(self.root, path, self.caps.file_bytes)
 
     async def _in_time(self, work: Callable[[], T], files: int, path: str = "") -> T:
-        """Do what looks at so many files, in a thread. Whoever gives up on it has lost nothing: it writes nothing."""
+        """Run work on several files in a thread. Abandoning it is safe: it writes nothing."""
         try:
             return await within(self._seconds * max(files, 1), work)
         except TimeoutError as error:
             raise ApprovalError(fault_of(error, path or str(self.root))) from None
 
-    # ---- inside: blocks ----
+    # ---- private, blocking ----
 
     def _drift(self, plan: ApprovalPlan, done: frozenset[str]) -> DriftReport:
         compared = (
@@ -152,7 +156,7 @@ class Workspace:
         return DriftReport(tuple(entry for entry in compared if entry.found != entry.expected))
 
     def _rehearsed(self, draft: PlanDraft) -> tuple[tuple[Fingerprint, ...], tuple[StepOutcome, ...]]:
-        """Do all steps in memory; return what is there and what each makes of it. Raises Faulted."""
+        """Execute all steps in memory; return the files before and after each step. Raises ApprovalError."""
         faults: list[Fault] = []
         there: dict[str, FileContent] = {}
         for step in draft.steps:
@@ -161,7 +165,7 @@ class Workspace:
         outcomes: list[StepOutcome] = []
         for step in draft.steps:
             for file in step.files:
-                if file.path in now:  # else it is among the faults
+                if file.path in now:  # otherwise it is among the faults
                     try:
                         now[file.path] = _done(step.kind, file, now[file.path], self.caps)
                     except ApprovalError as fault:
@@ -174,7 +178,7 @@ class Workspace:
         return tuple(there[path].fingerprint for path in sorted(there)), tuple(outcomes)
 
     def _missing(self, step: PlanStep, there: dict[str, FileContent]) -> Iterator[Fault]:
-        """Look at what a step needs; yield what it may not have, or is not there."""
+        """Inspect the files and programs of a step; yield the forbidden and the missing ones."""
         if step.kind is StepKind.RUN:
             if fault := program(step.argv[0], self.root)[1]:
                 yield fault
@@ -188,18 +192,18 @@ class Workspace:
 
 
 def changed(kind: StepKind, file: FileChange, found: FileContent) -> str | None:
-    """Return the text of a file after a step; None where there is no file then. Pure. Raises Faulted."""
+    """Return the text of a file after a step; None if it is deleted. Pure. Raises ApprovalError."""
     path = file.path
     if file.sha256 is not None and file.sha256 != found.fingerprint.sha256:
         raise ApprovalError(
-            Fault("FS-006", f"{path!r} is not the file that the plan was made for", path=path)
+            Fault("FS-006", f"{path!r} differs from the file that the plan was made for", path=path)
         )
     if kind is StepKind.CREATE:
         if found.text is not None:
-            raise ApprovalError(Fault("FS-002", f"{path!r} is there already; a plan may edit it", path=path))
+            raise ApprovalError(Fault("FS-002", f"{path!r} exists already; edit it instead", path=path))
         return file.content
     if found.text is None:
-        raise ApprovalError(Fault("FS-001", f"{path!r} is not there to {kind.value}", path=path))
+        raise ApprovalError(Fault("FS-001", f"{path!r} does not exist; {kind.value} needs a file", path=path))
     if kind is StepKind.DELETE:
         return None
     try:
@@ -212,7 +216,7 @@ def changed(kind: StepKind, file: FileChange, found: FileContent) -> str | None:
 
 
 def _done(kind: StepKind, file: FileChange, found: FileContent, caps: PlanCaps) -> FileContent:
-    """Return a file as it is after a step, in memory. Raises Faulted."""
+    """Return a file after a step, in memory. Raises ApprovalError."""
     text = changed(kind, file, found)
     if text is None:
         return FileContent(Fingerprint(path=file.path))
@@ -226,6 +230,6 @@ def _done(kind: StepKind, file: FileChange, found: FileContent, caps: PlanCaps) 
 
 
 def _whole(faults: list[Fault]) -> str:
-    """Return the code of a plan with these faults: what all have in common, if the table tries that again."""
+    """Return the code of a plan with these faults: their common code if the table retries it, else VAL-004."""
     codes = {fault.code for fault in faults}
     return codes.pop() if codes in ({"VAL-003"}, {"VAL-005"}) else "VAL-004"

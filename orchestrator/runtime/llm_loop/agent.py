@@ -1,4 +1,4 @@
-"""The LLM loop put together: table, guards, hooks and handles meet here. `Orchestrator` is the door to it."""
+"""`Orchestrator`, the facade of the LLM loop: graph, guards, hooks and handles."""
 
 from __future__ import annotations
 
@@ -44,15 +44,40 @@ from orchestrator_callbacks.llm_loop.request_usage import lost, refuse_unpriced
 
 
 class Orchestrator(HumanInput[Result]):
-    """Runs the LLM loop: one agent, any number of runs, also at once.
+    """Run the LLM loop: one agent for any number of runs, also concurrent ones.
 
-    `journal=None` keeps records in memory. `observers=None` is `TransitionLog()` and `Metrics()` on the default
-    registry; `()` is silent. `hooks` are modules or objects with `enter_/leave_/before_/after_` functions, run after
-    ours, and with the five middleware points. `output_type` is a pydantic model, a type, or a JSON schema; `str`,
-    like None, is free text. `migrations` let runs of older graphs go on in this one; `launch` is plain data kept
-    with each run, for whoever resumes it. With `check_purity=True` a guard that changes its context fails the run with
-    a GraphError that names guard and field; None is off, but in tests (see `kernel.purity`). Raises ConfigError or
-    GraphError when this cannot work; nothing is started here.
+    The constructor starts nothing.
+
+    Args:
+        llm: The model.
+        tools: Functions, tool specifications or a tool set.
+        limits: Default limits of a run.
+        retry: Retry policy of model requests.
+        journal: Stores the records of the runs; in memory if None.
+        memory: Long-term memory before and after a run.
+        output_type: A pydantic model, a type, or a JSON schema; `str` and None mean free text.
+        observers: Observers of all runs. None means `TransitionLog()` and `Metrics()` on the default registry, `()`
+            none.
+        hooks: Modules or objects with `enter_/leave_/before_/after_` functions, which run after the loop's own, and
+            with functions for the five middleware points.
+        graph: The graph; extend `LLM_LOOP` for another one.
+        instructions: System message of each run.
+        deps: Handles of the host, for tools.
+        clock: Clock, for tests.
+        price: Price table of the models.
+        params: Parameters of every model request.
+        migrations: Functions that migrate runs of older graphs to this one.
+        launch: Plain data that is stored with each run, for the process that resumes it.
+        check_purity: If True, a guard that changes its context fails the run with a GraphError that names guard and
+            field. None means off, except in tests (see `kernel.purity`).
+
+    Raises:
+        ConfigError: An argument is invalid.
+        GraphError: The graph is invalid or does not fit the hooks.
+
+    Example:
+        agent = Orchestrator(llm, tools=[search], limits=Limits(max_iterations=20))
+        result = await agent.run("Summarise the open incidents.")
     """
 
     def __init__(
@@ -90,11 +115,11 @@ class Orchestrator(HumanInput[Result]):
         self.hosting = LoopHosting(
             self._journal, self._driver, self._deps, self._live, self._recovery, launch
         )
-        """For the engine that runs this agent."""
-        self._members: dict[Orchestrator, Orchestrator] = {}  # agents among the tools -> with our journal
+        """Engine-only interface of this agent."""
+        self._members: dict[Orchestrator, Orchestrator] = {}  # agents of tools -> copies with our journal
         refuse_unpriced(self._limits, subagent.prices(self))
 
-    # ---- running ----
+    # ---- run ----
 
     async def run(
         self,
@@ -105,12 +130,24 @@ class Orchestrator(HumanInput[Result]):
         limits: Limits | None = None,
         deadline: float | None = None,
     ) -> Result:
-        """Run one prompt, or a whole conversation as messages, to its end and return the Result.
+        """Run one prompt, or a conversation given as messages, to its end and return the Result.
 
-        While a person is asked, or has paused the run, it waits here; that time does not count. `deadline` is in
-        seconds from now and comes on top of `limits`; 0 has passed already. Raises RunExists for a known run_id and
-        ConfigError for a prompt that is none or a conversation with a run under way; how the run itself ends is
-        `result.outcome`. A cancelled caller gets its CancelledError; the run is then left where it was, for `resume`.
+        While a person is asked or has paused the run, this call waits, and the time does not count. If the caller is
+        cancelled, it gets its CancelledError, and the run is left where it was and can be resumed.
+
+        Args:
+            prompt: Text, a message, or a conversation as messages or in OpenAI form.
+            run_id: Id of the run; random by default.
+            conversation_id: Conversation that the run continues.
+            limits: Limits of this run instead of the agent's.
+            deadline: Seconds from now, in addition to `limits`; 0 has passed already.
+
+        Returns:
+            The Result. Its `outcome` says how the run ended.
+
+        Raises:
+            RunExists: `run_id` is in use.
+            ConfigError: The prompt is invalid, or the conversation has an active run.
         """
         arguments.check_run(run_id, conversation_id, limits, deadline)
         return await self.begin(prompt, run_id or new_id(), conversation_id, limits, deadline)
@@ -124,9 +161,10 @@ class Orchestrator(HumanInput[Result]):
         limits: Limits | None = None,
         tenant: str = "",
     ) -> str:
-        """Put a run into the journal for a worker to carry, and return its id; the model is not asked here.
+        """Store a run in the journal for a worker, and return its id; the model is not called here.
 
-        For a journal that other processes share. `tenant` is whose it is, for limits of each. Raises as `run` does.
+        Requires a journal that other processes share. `tenant` names the owner of the run, for limits per tenant.
+        Raises the errors of `run`.
         """
         arguments.check_run(run_id, conversation_id, limits)
         history = await self._conversations.before(conversation_id, self._journal, self._said_in)
@@ -147,12 +185,12 @@ class Orchestrator(HumanInput[Result]):
         limits: Limits | None = None,
         deadline: float | None = None,
     ) -> RunStream:
-        """Run one prompt as `run` does, and tell of it while it goes: `async for fact in agent.stream(...)`.
+        """Run one prompt as `run` does and stream its facts: `async for fact in agent.stream(...)`.
 
-        Yields every fact about the run and those below it, and the model's words as TokenDelta; it ends after
-        RunCompleted. `await stream.result()` is what `run` returns. A slow reader holds up nothing; one who leaves
-        gives the run up, which is then left where it was, for `resume` (`runtime.stream` says how exactly). The run
-        and its `deadline` begin when the first fact is asked for. Raises ConfigError; the loop raises the rest.
+        Yields every fact about the run and its child runs, and the model's text as TokenDelta; the last fact is
+        RunCompleted. `await stream.result()` returns the Result. A slow reader does not delay the run. If the reader
+        stops early, the run is left where it was and can be resumed (see `runtime.service.stream`). The run and its
+        `deadline` start when the first fact is requested. Raises ConfigError; iterating raises the errors of `run`.
         """
         arguments.check_run(run_id, conversation_id, limits, deadline)
         name = run_id or new_id()
@@ -160,24 +198,33 @@ class Orchestrator(HumanInput[Result]):
         return RunStream(name, self._machine.graph.name, work)
 
     async def resume(self, run_id: str, *, limits: Limits | None = None, by: str = "") -> Result:
-        """Go on with a run of the journal where it stands, and return its Result; an ended one is only told.
+        """Resume a run of the journal from its last record and return its Result.
 
-        `limits` replace those it was started with. A run that was paused goes on, also one that lives here. Raises
-        RunUnknown, Held while another process has it, OtherGraph for another version of the graph without a
-        migration, Suspended for a run that failed to get on too often, Corrupt for one that was damaged, ConfigError
-        for one that goes on with an open run above it.
+        For an ended run the Result is only read.
+
+        A paused run is resumed, also if it lives in this process.
+
+        `limits` replace the run's own from now on; `by` is who resumes the run.
+
+        Raises:
+            RunUnknown: The journal does not have the run.
+            Held: Another process owns the run.
+            OtherGraph: The run has another version of the graph and there is no migration.
+            Suspended: The run failed to make progress too often.
+            Corrupt: The run is damaged.
+            ConfigError: The run is a child of an open run, which resumes it.
         """
         arguments.check_run(limits=limits)
         return await self._resume(run_id, limits, by)
 
     def as_tool(self, name: str, description: str, **options: Any) -> ToolSpec:
-        """Return a tool by which the model of another agent runs this one; options as for `subagent.agent_tool`."""
+        """Return a tool with which the model of another agent runs this one; options as for `agent_tool`."""
         return subagent.agent_tool(self, name, description, **options)
 
-    # ---- what an engine asks of an agent ----
+    # ---- called by an engine ----
 
     def check(self, run_id: object, conversation_id: object, limits: object, deadline: object) -> None:
-        """Look at the arguments of one run. Raises ConfigError."""
+        """Check the arguments of one run. Raises ConfigError."""
         arguments.check_run(run_id, conversation_id, limits, deadline)
 
     async def begin(  # noqa: PLR0917 - the arguments of `run`
@@ -189,14 +236,14 @@ class Orchestrator(HumanInput[Result]):
         deadline: float | None,
         follower: Follower | None = None,
     ) -> Result:
-        """Begin a run and drive it to its end; arguments as `check` has seen them."""
+        """Start a run with checked arguments and drive it to its end."""
         history = await self._conversations.before(conversation_id, self._journal, self._said_in)
         run = self._new(prompt, history, run_id, conversation_id, limits or self._limits)
         run.follow(follower)
         self._limit_time(run, deadline)
         return await self._carry(run, park=self.parks)
 
-    # ---- what RunService asks of a composition ----
+    # ---- called by RunService ----
 
     def _declare(self) -> None:
         compose.declare(self._observers, self._machine, self._deps, self._journal, self._limits)
@@ -250,12 +297,12 @@ class Orchestrator(HumanInput[Result]):
         return await super()._drive(run, path)
 
     def _out_of_hand(self, run: LoopRun) -> None:
-        admission.close_turn(run.ctx)  # a turn cut short is answered: the history stays valid
+        admission.close_turn(run.ctx)  # an interrupted turn is answered, so the history stays valid
 
     def _over(self, run: LoopRun) -> None:
         self._conversations.keep(run.ctx.conversation_id, run.run_id, recall.conversation(run.ctx))
 
-    # ---- inside ----
+    # ---- private ----
 
     async def _run_below(
         self,
@@ -265,10 +312,10 @@ class Orchestrator(HumanInput[Result]):
         lent: Callable[[Limits], Limits],
         adopt: Callable[[LoopRun], None],
     ) -> Result:
-        """Begin a run below another one, or go on with it, and drive it to its end; one that has ended is only told.
+        """Start or resume a child run and drive it to its end; for an ended one the Result is only read.
 
-        `lent` makes the limits of a new run out of the agent's own; `adopt` sees the run before it is driven. Raises
-        RunExists for the id of a run that is not below `above`.
+        `lent` makes the limits of a new run from the agent's own; `adopt` gets the run before it is driven. Raises
+        RunExists if `run_id` is not a child of `above`.
         """
         path: Iterable[Transition] = ()
         try:
@@ -287,7 +334,7 @@ class Orchestrator(HumanInput[Result]):
         return await self._carry(run, path)
 
     async def _said_in(self, run_id: str) -> Sequence[Message]:
-        """Return what was said up to the end of a stored run, or up to where it stands."""
+        """Return the messages of a stored run up to its end or its last record."""
         stored, _ = await self._recovery.read(run_id)
         return history_of(stored, self._codec)
 

@@ -1,12 +1,12 @@
-"""Agents among the tools of agents: each call is a run of its own, below the run whose model made it.
+"""Agents as tools of other agents: each call is a child run of the run that called it.
 
-Its id is that of the run above and the key of the call, so who runs the call again goes on with the same run. It is
-in the journal of the run above, whichever its agent was given, and known to the agent of that run: one tree, one
-journal, one handle. A tree is resumed at its root. What a run below has open when the tree ends without it is
-ended as cancelled when somebody resumes it.
+The id of the child run is the id of its parent and the key of the call, so a repeated call resumes the same run. The
+child run is stored in the journal of its parent, whichever journal its agent has, and the parent's agent can access
+it: one tree, one journal, one handle. A tree is resumed at its root. A child run that is still open when its tree has
+ended is ended as cancelled when it is resumed.
 """
 
-# ruff: noqa: SLF001 - with llm_loop.py it is one class in two files
+# ruff: noqa: SLF001 - one class with agent.py
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import Below, LoopContext, LoopState
+from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext, LoopState
 from orchestrator.runtime.llm_loop.codec import restored
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from orchestrator.runtime.llm_loop.agent import Orchestrator
 
 MAX_DEPTH = 8
-"""Runs below one another, the root not counted."""
+"""Maximum depth of child runs, without the root."""
 
 
 def agent_tool(
@@ -50,13 +50,20 @@ def agent_tool(
     max_depth: int = MAX_DEPTH,
     **options: Any,
 ) -> ToolSpec:
-    """Return a tool that runs another agent: the model gives it a `task` in words and reads its output.
+    """Return a tool that runs another agent: the model passes a `task` as text and gets the agent's output.
 
-    `limits` replace the agent's own for such a run; whatever they are, its tokens and cost count for every run above
-    it as well. With a `share` (above 0, at most 1) it may use no more than that part of what the run above has left
-    when it calls. `max_depth` bounds agents that call each other; a function that returns the agent lets one call
-    itself. `options` are those of `tool`: approval, sequential, max_result_chars, max_concurrency, progress. Raises
-    ConfigError for what cannot work.
+    Args:
+        child: The agent, or a function that returns it, with which an agent can call itself.
+        name: Name of the tool.
+        description: Description of the tool for the model.
+        limits: Limits of a child run instead of the agent's own. In any case its tokens and cost also count for every
+            run above it.
+        share: Maximum part of the caller's remaining budget for the child run, above 0 and at most 1; 0 is off.
+        max_depth: Maximum depth of agents that call each other.
+        options: Options of `tool`: approval, sequential, max_result_chars, max_concurrency, progress.
+
+    Raises:
+        ConfigError: An argument is invalid.
     """
     if not 0 <= share <= 1:
         raise ConfigError(f"share is {share!r}; it must be 0 (off) to 1")
@@ -67,7 +74,7 @@ def agent_tool(
 
 
 class AgentTool:
-    """What an agent's tool calls. Works inside a run of another agent only."""
+    """The function of an agent's tool. Works only inside a run of another agent."""
 
     def __init__(
         self,
@@ -81,7 +88,7 @@ class AgentTool:
         self._limits = limits
         self._share = share
         self.max_depth = max_depth
-        """How many runs above one another may be above such a run."""
+        """Maximum number of runs above such a run."""
 
     @property
     def child(self) -> Orchestrator:
@@ -89,7 +96,7 @@ class AgentTool:
         return self.source() if callable(self.source) else self.source
 
     def limits_of(self, ctx: LoopContext, own: Limits) -> Limits:
-        """Return the limits of a run for a call made by a run in `ctx`."""
+        """Return the limits of a child run for a call by the run of `ctx`."""
         return lent(ctx, self._limits or own, self._share)
 
     async def __call__(self, context: ToolContext, task: str) -> str:
@@ -100,7 +107,7 @@ class AgentTool:
         """
         above = here()
         if above is None or above.run.run_id != context.run_id:
-            raise ConfigError("an agent's tool works inside a run of another agent only")
+            raise ConfigError("an agent's tool works only inside a run of another agent")
         lender = above.account()
         if len(lender.above) >= self.max_depth:
             raise RunError(f"agents call each other {self.max_depth} deep already; go on without this one")
@@ -110,7 +117,7 @@ class AgentTool:
 
 
 class AgentCall:
-    """One call of an agent, on its way to a run."""
+    """One call of an agent, before and during its run."""
 
     def __init__(self, agent_tool: AgentTool, run_id: str, task: str, lender: BudgetAccount) -> None:
         self.tool = agent_tool
@@ -119,14 +126,14 @@ class AgentCall:
         self.lender = lender
         self.leash = ChildRunGuard(lender.run.run_id)
         self.adopted = False
-        """There is a run under way for it."""
+        """Whether its run is active."""
 
     def lent(self, own: Limits) -> Limits:
-        """Return the limits of a run for it; `own` are those of the agent that runs."""
+        """Return the limits of its run; `own` are the limits of the agent."""
         return self.tool.limits_of(self.lender.run.ctx, own)
 
     def adopt(self, run: LoopRun) -> None:
-        """Put a run into the tree, with what it has used already."""
+        """Add a run to the tree, with its usage so far."""
         self.adopted = True
         open_account(run, self.lender)
         self.lender.found(run.run_id, run.ctx.spent.total)
@@ -134,7 +141,7 @@ class AgentCall:
 
 
 def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
-    """Return an agent as one whose runs are in another's journal, live where that one's do, and obey its host."""
+    """Return a copy of `child` whose runs use the journal, the live runs and the engine of `agent`."""
     found = agent._members.get(child)
     if found is None:
         found = agent._members[child] = copy.copy(child)
@@ -147,9 +154,9 @@ def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
 
 
 def prices(agent: Orchestrator, seen: Collection[Orchestrator] = ()) -> Iterator[Pricing]:
-    """Yield what is known of the cost of an agent's model, and of those of the agents among its tools.
+    """Yield the cost information of an agent's model, and of the agents among its tools.
 
-    A function that returns an agent is not called for it: such an agent is asked for its price when it runs.
+    A function that returns an agent is not called for this; its price is checked when it runs.
     """
     deps = agent._deps
     yield Pricing(deps.price, deps.llm, deps.model)
@@ -160,15 +167,15 @@ def prices(agent: Orchestrator, seen: Collection[Orchestrator] = ()) -> Iterator
 
 
 async def _carried(agent: Orchestrator, call: AgentCall) -> Result:
-    """Run, or go on with, or tell the run of a call."""
+    """Start, resume or read the run of a call."""
     result = await agent._run_below(call.lender.run, call.run_id, call.task, call.lent, call.adopt)
-    if not call.adopted:  # it had ended before the run above was taken up again
+    if not call.adopted:  # it had ended before the parent run was resumed
         call.lender.found(call.run_id, result.usage)
     return result
 
 
 def _answer(result: Result) -> str:
-    """Return the output as text. Raises the RunStopped of a run that did not complete, for the model to read."""
+    """Return the output as text. Raises RunStopped, for the model to read, if the run did not complete."""
     said = result.output
     if said is not None and not isinstance(said, str):
         from pydantic_core import to_json
@@ -189,7 +196,7 @@ def _answer(result: Result) -> str:
 
 
 async def open_root(journal: Journal, head: RunHead) -> str | None:
-    """Return the run that has to be resumed for a run below it to go on; None where a run above has ended."""
+    """Return the root run whose resumption resumes this run; None if a run above it has ended."""
     while head.parent_run_id is not None:
         try:
             head = await journal.head(head.parent_run_id)
@@ -201,11 +208,10 @@ async def open_root(journal: Journal, head: RunHead) -> str | None:
 
 
 async def recount(agent: Orchestrator, run: LoopRun, stored: StoredRun) -> dict[str, Usage]:
-    """Count anew what the runs below a restored run have used, and return it for each run right below it.
+    """Count the usage of a restored run's child runs again, and return it for each direct child run.
 
-    Earlier turns count as the run's own records say. For the last one the records of the runs below count: they
-    know of what came after the last record up here. An answer that may have been lost counts as
-    `request_usage.lost` says.
+    Earlier turns count as in the run's own records. The last turn counts as in the records of the child runs, which
+    may be newer. An answer that may have been lost is counted by `request_usage.lost`.
     """
     found: dict[str, Usage] = {}
     for entry in stored.ledger.of_turn(run.ctx.iteration):
@@ -217,15 +223,15 @@ async def recount(agent: Orchestrator, run: LoopRun, stored: StoredRun) -> dict[
                 found[run_id] = used
     below = run.ctx.spent.below
     if found or below is not None:
-        below = below or Below()
+        below = below or ChildUsage()
         usage = sum(found.values(), below.before)
-        # Not less than was known: runs that have ended may have been pruned.
-        run.ctx.spent.below = Below(usage.combined(below.usage, max), below.before)
+        # Not less than before: ended runs may have been pruned.
+        run.ctx.spent.below = ChildUsage(usage.combined(below.usage, max), below.before)
     return found
 
 
 async def _used(agent: Orchestrator, run_id: str) -> Usage | None:
-    """Return what a stored run and those below it have used, and may have; None for one that did not begin."""
+    """Return the actual and possible usage of a stored run with its child runs; None if it did not start."""
     try:
         stored, _ = await agent._recovery.read(run_id)
     except RunUnknown:
@@ -238,5 +244,5 @@ async def _used(agent: Orchestrator, run_id: str) -> Usage | None:
 
 
 def asks(run: LoopRun, stored: StoredRun) -> bool:
-    """Tell whether a restored run may have asked the model for an answer that nobody has."""
+    """Return whether a restored run may have sent a request whose answer is lost."""
     return run.state == LoopState.AWAIT_LLM and stored.asks_the_model

@@ -1,4 +1,4 @@
-"""Runs of the loop as records, and out of records again: in another process, after a crash, tomorrow."""
+"""Runs of the loop as records, and their restoration in another process or after a crash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.machine import Machine
 from orchestrator.llm.message import Message, Response, ToolCall, Usage
-from orchestrator.machines.llm_loop.model import Ledger, LoopContext, LoopState, Question
+from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, LoopState, Question
 from orchestrator.runtime.service.position import rebuilt
 from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop import answer, memory
@@ -20,14 +20,15 @@ from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun
 
 
 def loop_codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[LoopContext]:
-    """Return the codec of the loop. The answer, its results and the ledger follow from other records.
+    """Return the codec of the loop. The answer, its results and the ledger are restored from other records.
 
-    A decision of the guards is made anew by a run that is resumed.
+    A resumed run evaluates the guards again, so their decision is not stored.
     """
     return ContextCodec(
         LoopContext,
         growing="messages",
         item=_plain_messages,
+        windows=("turns",),
         apart=("response", "results", "ledger", "output", "remembered", "decision"),
         output=_output,
         about=lambda ctx: {"conversation_id": ctx.conversation_id} | ({"launch": launch} if launch else {}),
@@ -35,7 +36,10 @@ def loop_codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[LoopCont
 
 
 def _plain_messages(ctx: LoopContext, messages: list[Message]) -> list[Any]:
-    """Return messages in OpenAI form; the result of a call of this turn by its key, for it is recorded already."""
+    """Return messages in OpenAI form.
+
+    A result of this turn is replaced by its key, because its record has it already.
+    """
     plain: list[Any] = []
     position = 0
     for message in messages:
@@ -54,7 +58,7 @@ def _says(message: Message, result: ToolResult | None) -> bool:
 
 
 def _output(ctx: LoopContext) -> Mapping[str, Any]:
-    """Return the output where the last message does not say it."""
+    """Return the output if the last message does not contain it."""
     output = ctx.output
     if output is None or (isinstance(output, str) and output == ctx.messages[-1].text):
         return {}
@@ -69,7 +73,7 @@ def restored(
     deps: LoopDeps,
     codec: ContextCodec[LoopContext],
 ) -> LoopRun:
-    """Return the run as it stood at its last record, ready for `drive`. Touches nothing outside."""
+    """Return the run as of its last record, ready for `drive`. Changes nothing outside."""
     messages, made = _messages(stored)
     ctx = codec.decoded(stored.context | {"messages": messages})
     _answer(ctx, stored)
@@ -82,7 +86,7 @@ def restored(
 
 
 def history_of(stored: StoredRun, codec: ContextCodec[LoopContext]) -> list[Message]:
-    """Return what was said up to the end of a run, or up to where it stands, each call answered."""
+    """Return the messages of a run up to its end or its last record, with an answer to each call."""
     messages, made = _messages(stored)
     ctx = codec.decoded(stored.context | {"messages": messages})
     _answer(ctx, stored)
@@ -92,7 +96,7 @@ def history_of(stored: StoredRun, codec: ContextCodec[LoopContext]) -> list[Mess
 
 
 def _messages(stored: StoredRun) -> tuple[list[Message], dict[str, ToolResult]]:
-    """Return the messages, and the results of calls that stand among them by reference."""
+    """Return the messages, and the results of calls that are referenced in them."""
     messages: list[Message] = []
     results: dict[str, ToolResult] = {}
     calls: tuple[ToolCall, ...] = ()
@@ -109,7 +113,7 @@ def _messages(stored: StoredRun) -> tuple[list[Message], dict[str, ToolResult]]:
 
 
 def _canonical(entry: EffectEntry, call: ToolCall) -> ToolCall:
-    """Return a call as it was announced. Older records have what a person made of it in the answer only."""
+    """Return a call as it was announced. In older records only the answer contains a person's edit."""
     text = entry.arguments
     if text is None and entry.answer is not None:
         text = entry.answer.get("arguments")
@@ -131,7 +135,7 @@ def _result(entry: EffectEntry, call: ToolCall) -> ToolResult:
 
 
 def _answer(ctx: LoopContext, stored: StoredRun) -> None:
-    """Find the answer that is being worked on: the last one, if a restart has not dropped it."""
+    """Restore the current answer: the last one, unless a restart has dropped it."""
     said = next((one for one in reversed(ctx.messages[ctx.base :]) if one.role == "assistant"), None)
     about = stored.answer
     if said is None or about.get("iteration") != ctx.iteration:
@@ -148,7 +152,7 @@ def _answer(ctx: LoopContext, stored: StoredRun) -> None:
 
 
 def _calls(ctx: LoopContext, stored: StoredRun, made: Mapping[str, ToolResult]) -> None:
-    """Put the results that the turn has so far to their calls, and what else the ledger knows of these."""
+    """Restore the results and the ledger entries of the calls of this turn."""
     calls = ctx.response.tool_calls if ctx.response else ()
     entries = stored.ledger.of_turn(ctx.iteration)
     if not calls or not entries:
@@ -171,7 +175,7 @@ def _calls(ctx: LoopContext, stored: StoredRun, made: Mapping[str, ToolResult]) 
             ledger.approved[position] = entry.digest
 
 
-def _ask_again(ctx: LoopContext, ledger: Ledger, entry: EffectEntry, call: ToolCall) -> None:
+def _ask_again(ctx: LoopContext, ledger: CallLedger, entry: EffectEntry, call: ToolCall) -> None:
     question = Question.from_record(entry.key, entry.tool, call.arguments, entry.asked or {})
     ledger.asked[entry.position] = question
     ctx.results[entry.position] = ToolResult.failure(

@@ -1,4 +1,4 @@
-"""What an agent is put together from: the machine with its hooks, the handles its hooks use, who is told of what."""
+"""Parts of an agent: the machine with its hooks, the handles of the hooks, the observers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, LoopRun, Poin
 def machine(
     graph: Graph, hooks: Iterable[object], *, check_purity: bool | None = None
 ) -> tuple[Machine, Mapping[str, tuple[Point, ...]]]:
-    """Bind our hooks and then the host's to a graph; return the host's middleware apart. Raises GraphError."""
+    """Bind our hooks and then the host's to a graph; return the host's middleware separately. Raises GraphError."""
     bound, points = split(collect(graph, enter, leave, before, after, extra=tuple(hooks), points=POINTS))
     return Machine(graph, bound, check_purity=check_purity), points
 
 
-def handles(  # noqa: PLR0917 - the arguments of Orchestrator that need a default or a look
+def handles(  # noqa: PLR0917 - arguments of Orchestrator with defaults or checks
     llm: LLM,
     tools: Iterable[ToolSpec | Callable[..., Any]] | ToolProvider,
     clock: Clock | None,
@@ -40,7 +40,7 @@ def handles(  # noqa: PLR0917 - the arguments of Orchestrator that need a defaul
     params: Mapping[str, Any] | None,
     **others: Any,
 ) -> LoopDeps:
-    """Return what the hooks may touch; `others` are further members of LoopDeps. Raises ConfigError."""
+    """Return the handles of the hooks; `others` are further members of LoopDeps. Raises ConfigError."""
     clock = clock or SystemClock()
     return LoopDeps(
         llm=llm,
@@ -55,9 +55,9 @@ def handles(  # noqa: PLR0917 - the arguments of Orchestrator that need a defaul
 
 
 def records(journal: Journal | None) -> tuple[Journal, Callable[[str], None]]:
-    """Return the journal of an agent, in memory where none was given, and how it lets go of a run left in it.
+    """Return the journal of an agent, in memory by default, and the function that drops an abandoned run from it.
 
-    Only a journal of our own has to: nobody else can reach its runs, and nobody else would free them.
+    Only our own journal drops runs: no other code can reach them there.
     """
     if journal is not None:
         return journal, lambda _: None
@@ -66,7 +66,7 @@ def records(journal: Journal | None) -> tuple[Journal, Callable[[str], None]]:
 
 
 def watchers(observers: Iterable[Observer] | None) -> tuple[Observer, ...]:
-    """Return who is told: the log and the metrics, where nobody is named. Metrics are not even loaded otherwise."""
+    """Return the observers, by default the log and the metrics. Metrics are imported only if needed."""
     if observers is not None:
         return tuple(observers)
     from orchestrator.telemetry.metrics import Metrics
@@ -77,14 +77,14 @@ def watchers(observers: Iterable[Observer] | None) -> tuple[Observer, ...]:
 def declare(
     observers: Sequence[Observer], bound: Machine, deps: LoopDeps, journal: Journal, limits: Limits
 ) -> None:
-    """Tell observers what names will come, so that every series exists at 0 before the first run."""
+    """Declare the names of an agent to the observers, so that every series exists at 0 before the first run."""
     about: dict[str, Any] = {
         "tools": [spec.name for spec in deps.tools.offers],
         "model": deps.model,
         "provider": str(getattr(deps.llm, "provider", "_unknown")),
         "backends": [journal.backend],
     }
-    if models := getattr(deps.llm, "models", None):  # a policy that has several to choose from
+    if models := getattr(deps.llm, "models", None):  # a policy that chooses between several models
         about["models"] = dict(models)
     for observer in observers:
         announce = getattr(observer, "declare", None)
@@ -102,7 +102,7 @@ def announce(
     max_seconds: float,
     guards: Iterable[str] = (),
 ) -> None:
-    """Tell observers what names the runs of a graph without models and tools of its own will have."""
+    """Declare the names of a graph without its own models and tools to the observers."""
     for observer in observers:
         tell = getattr(observer, "declare", None)
         if is_metrics(observer):
@@ -115,7 +115,7 @@ def announce(
 
 
 def logger_of(observers: Sequence[Observer], run: LoopRun) -> Any:
-    """Return the logger that code inside a run finds, if there is a log."""
+    """Return the logger for code inside a run, if there is a log."""
     for observer in observers:
         if isinstance(observer, TransitionLog):
             return observer.lent(run.run_id, run.graph.name)

@@ -1,4 +1,4 @@
-"""Conversations: the messages that a run starts with, and those of the last ones, as an agent keeps them."""
+"""Conversations: the first messages of a run, and a cache of the latest conversations of an agent."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from orchestrator.kernel.journal import Journal
 from orchestrator.llm.message import Message
 
 Prompt: TypeAlias = str | Message | Sequence[Message | Mapping[str, Any]]
-"""Text of the user, one message, or a whole conversation as messages or in OpenAI chat form."""
+"""Text of the user, one message, or a conversation as messages or in OpenAI chat form."""
 
 
 class Conversations:
-    """The messages of the last `kept` conversations, by id, as their last run left them; the journal has all."""
+    """Cache of the last `kept` conversations by id, as of their last run; the journal has all conversations."""
 
     def __init__(self, kept: int = 1_000) -> None:
         self._kept = kept
         self._said: OrderedDict[str, tuple[str, tuple[Message, ...]]] = OrderedDict()
 
     def history(self, conversation_id: str, run_id: str | None) -> tuple[Message, ...] | None:
-        """Return what was said up to a run; None when that is not kept here. No run: what is kept."""
+        """Return the cached messages up to a run, or None. Without a run id, return the cached messages."""
         known = self._said.get(conversation_id)
         if known is None or run_id not in (None, known[0]):
             return None
@@ -34,16 +34,16 @@ class Conversations:
         journal: Journal,
         read: Callable[[str], Awaitable[Sequence[Message]]],
     ) -> Sequence[Message]:
-        """Return what was said in a conversation before, by whichever process; `read` reads a stored run of it.
+        """Return the earlier messages of a conversation, from any process; `read` reads a stored run of it.
 
-        Raises ConfigError while a run of it is under way.
+        Raises ConfigError if the conversation has an active run.
         """
         if conversation_id is None:
             return ()
         newest = await journal.newest(conversation_id)
         if newest is not None and newest.owner is not None:
             raise ConfigError(
-                f"conversation {conversation_id!r} has a run under way ({newest.run_id}); wait for its end"
+                f"conversation {conversation_id!r} has an active run ({newest.run_id}); wait for its end"
             )
         known = self.history(conversation_id, None if newest is None else newest.run_id)
         if known is not None or newest is None:
@@ -51,7 +51,7 @@ class Conversations:
         return await read(newest.run_id)
 
     def keep(self, conversation_id: str | None, run_id: str, messages: Sequence[Message]) -> None:
-        """Remember the conversation as a run left it; the one unused for longest is forgotten beyond `kept`."""
+        """Cache the conversation after a run; above `kept` the least recently used one is dropped."""
         if conversation_id is None:
             return
         self._said[conversation_id] = run_id, tuple(messages)
@@ -61,20 +61,20 @@ class Conversations:
 
 
 def opening(prompt: Prompt, history: Sequence[Message], instructions: str | None) -> list[Message]:
-    """Return the messages a run starts with. Raises ConfigError for a prompt that is none."""
+    """Return the first messages of a run. Raises ConfigError for an invalid prompt."""
     given = _as_messages(prompt)
     messages = [*history, *given]
     if not messages:
         raise ConfigError("the prompt is empty; give text or at least one message")
     if not all(_is_text(message.content) for message in given if isinstance(message.content, str)):
-        raise ConfigError("the prompt is not text: it holds half a character (a lone surrogate)")
+        raise ConfigError("the prompt is not text: it contains half a character (a lone surrogate)")
     if instructions is not None and messages[0] != (system := Message("system", instructions)):
         messages.insert(0, system)
     return messages
 
 
 def _is_text(said: str) -> bool:
-    """Tell whether it could be stored and sent."""
+    """Return whether a text can be stored and sent."""
     try:
         said.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What a run gives back. Outcomes are values; `raise_for_outcome` is for those who prefer exceptions."""
+"""The result of a run. Outcomes are values; `raise_for_outcome` converts them to exceptions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ANSWERED = (Outcome.COMPLETED, Outcome.PARTIAL)
 
 
 class BaseResult(Protocol):
-    """What the results of all graphs say of the end of a run."""
+    """Common part of the results of all graphs."""
 
     @property
     def run_id(self) -> str: ...
@@ -53,7 +53,7 @@ class BaseResult(Protocol):
 
 
 def ended_as(ended: BaseResult, why: str = "") -> str:
-    """Say in one phrase how a run ended: `why` is its verdict or its error, unless given."""
+    """Return the end of a run as one phrase. `why` is its verdict or its error by default."""
     told = why or (ended.verdict.explain() if ended.verdict is not None else str(ended.error or ""))
     return f"ended as {ended.outcome.value} ({ended.reason})" + (f": {told}" if told else "")
 
@@ -65,31 +65,36 @@ def stopped(ended: BaseResult, why: str = "") -> RunStopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The end of a run, with everything it said and used."""
+    """The end of a run, with its messages and its usage.
+
+    Example:
+        result = await agent.run("Summarise the open incidents.")
+        print(result.raise_for_outcome().output)
+    """
 
     run_id: str
     outcome: Outcome
     reason: str
     """One of REASONS[outcome]."""
     output: Any
-    """The final answer: text, or the value of `output_type`. None unless the run is `completed` or `partial`.
+    """The final answer: text, or a value of `output_type`. None unless the run is `completed` or `partial`.
 
-    What a stopped run said last is no answer: it may be half of one, of the wrong type, or what a phase of the host's
-    has just refused. It stays in `messages`. A `partial` run with an `output_type` has a value of that type or None.
+    The last response of a stopped run is not an answer: it may be incomplete, of the wrong type, or rejected by a
+    hook of the host. It stays in `messages`. A `partial` run with an `output_type` has a value of that type or None.
     """
     messages: tuple[Message, ...]
     """The whole conversation, valid as the history of a next run."""
     usage: Usage
-    """Of the run and all runs below it."""
+    """Usage of the run and all its child runs."""
     transitions: tuple[Transition, ...]
-    """The path taken: the last 10,000 transitions."""
+    """The path of the run: the last 10,000 transitions."""
     verdict: Verdict | None = None
-    """The refusal that ended the run, where one did: ok, guard, observed, limit, detail."""
+    """The refusal that ended the run, if any: ok, guard, observed, limit, detail."""
     error: Exception | None = None
-    """The first error, also of a run that ended well in spite of it."""
+    """The first error, also of a run that completed in spite of it."""
 
     def raise_for_outcome(self) -> Result:
-        """Return self when completed; else raise the RunStopped of this outcome, caused by the first error."""
+        """Return self if the run completed; else raise the RunStopped of its outcome, caused by the first error."""
         if self.outcome is Outcome.COMPLETED:
             return self
         raise stopped(self) from self.error

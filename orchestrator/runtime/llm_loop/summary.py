@@ -1,4 +1,4 @@
-"""The totals of a run of the loop: what `run.completed` logs and the budget metrics show."""
+"""Totals of a run of the loop, for `run.completed` and the budget metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.machines.llm_loop.model import LoopContext
 
 
 def summary(run: Run[LoopContext, Any]) -> dict[str, Any]:
-    """Return tokens, cost, counts, and for each limit that is on the share of it that was used."""
+    """Return tokens, cost, counts, and the used share of each enabled limit."""
     spent = run.ctx.spent
     used = spent.total
     return {

@@ -1,4 +1,4 @@
-"""Runs of the pipeline as records, and out of records again: in another process, after a crash, tomorrow."""
+"""Runs of the pipeline as records, and their restoration in another process or after a crash."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
 
 
 class PipelineCodec(ContextCodec[PipelineContext]):
-    """The codec of the pipeline. What the stages gave follows from their own records, but where a hook changed it."""
+    """The codec of the pipeline. Results of stages are restored from their own records, unless a hook changed them."""
 
-    def changes(self, run: Run[PipelineContext, Any]) -> Mapping[str, Any]:
-        """Return what is other than at the last call."""
+    def changes(self, run: Run[PipelineContext, Any]) -> dict[str, Any]:
+        """Return the changes since the last call."""
         changed = super().changes(run)
         amended = progress.amended(run.ctx)
         return {**changed, "amended": amended} if amended else changed
@@ -36,9 +36,9 @@ def codec(launch: Mapping[str, Any] | None = None) -> PipelineCodec:
 
 
 def plain_spec(spec: Any) -> Any:
-    """Return a spec as JSON types. Raises ConfigError for one that JSON has no form for, or none at all."""
+    """Return a spec as JSON types. Raises ConfigError for an empty spec and for one without a JSON form."""
     if spec is None or spec == "":
-        raise ConfigError("the spec is empty; give text or data that says what is wanted")
+        raise ConfigError("the spec is empty; give text or data that describes the task")
     try:
         return plain_json(spec)
     except ValueError as error:
@@ -52,7 +52,7 @@ def restored(
     deps: PipelineDeps,
     codec: ContextCodec[PipelineContext],
 ) -> PipelineRun:
-    """Return the run as it stood at its last record, ready for `drive`. Touches nothing outside."""
+    """Return the run as of its last record, ready for `drive`. Changes nothing outside."""
     ctx = codec.decoded(stored.context)
     for record in records:
         if record.kind == "stage":
@@ -63,21 +63,21 @@ def restored(
 
 
 def is_irreversible(port: object) -> bool:
-    """Tell whether a port says that its work must not happen twice."""
+    """Return whether the work of a port must not happen twice."""
     return getattr(port, "effect", None) == "irreversible"
 
 
 def refuse_unknown(run: PipelineRun) -> None:
-    """Raise Suspended where such work may have happened: it was begun, and nobody knows what came of it."""
+    """Raise Suspended if such work has started and its result is unknown."""
     ports = {state.value: port for state, port in run.deps.ports.items()}
     if run.cursor.entry_pending and not stage.is_done(run) and is_irreversible(ports.get(run.cursor.state)):
         stage_name = run.cursor.state
-        why = f"{stage_name} may have happened, and its port is irreversible; look, then resume it with again=True"
+        why = f"{stage_name} may have happened, and its port is irreversible; check it, then resume with again=True"
         raise Suspended(run.run_id, why)
 
 
 def summary(run: Run[PipelineContext, Any]) -> dict[str, Any]:
-    """Return the totals that `run.completed` logs, and for each limit that is on the share of it that was used."""
+    """Return the totals for `run.completed`, and the used share of each enabled limit."""
     ctx, limits = run.ctx, run.ctx.limits
     budgets = (
         ("iterations", ctx.iteration, limits.max_iterations),

@@ -1,4 +1,4 @@
-"""The pipeline put together: table, guards, hooks and the host's stages meet here. `Pipeline` is the door to it."""
+"""`Pipeline`, the facade of the pipeline machine: graph, guards, hooks and the host's stages."""
 
 from __future__ import annotations
 
@@ -43,13 +43,28 @@ from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
 
 
 class Pipeline(HumanInput[PipelineResult]):
-    """Runs plan → validate → implement → judge: any number of runs, also at once.
+    """Run plan → validate → implement → judge, for any number of runs, also concurrent ones.
 
-    Each of the four is a port (see `orchestrator.machines.pipeline.ports`) or a PromptStage. `budget` is the host's
-    own, asked before and after each stage beside `limits.token_budget`. `rubric` says what the judge's scores mean.
-    `journal`, `observers`, `hooks`, `graph`, `clock`, `migrations` and `launch` are as for Orchestrator; `deps` are the
-    host's handles, which ports find in their request. Raises ConfigError or GraphError when this cannot work; nothing
-    is started here.
+    The constructor starts nothing.
+
+    Args:
+        planner: A port (see `orchestrator.machines.pipeline.ports`) or a PromptStage; the other three alike.
+        validator: Checks a plan.
+        implementer: Implements a plan.
+        judge: Scores an implementation.
+        limits: Default limits of a run.
+        rubric: Thresholds for the judge's scores.
+        budget: The host's own budget, checked before and after each stage in addition to `limits.token_budget`.
+        deps: Handles of the host, in `StageRequest.deps`.
+        journal, observers, hooks, graph, clock, migrations, launch: As for Orchestrator.
+
+    Raises:
+        ConfigError: An argument is invalid.
+        GraphError: The graph is invalid or does not fit the hooks.
+
+    Example:
+        pipeline = Pipeline(plan, validate, implement, judge)
+        result = await pipeline.run("A light show for this song.")
     """
 
     def __init__(
@@ -81,16 +96,16 @@ class Pipeline(HumanInput[PipelineResult]):
         self._codec = pipeline_record.codec(launch)
         given = {"planner": planner, "validator": validator, "implementer": implementer, "judge": judge}
         if budget is not None and not callable(getattr(budget, "is_exhausted", None)):
-            raise ConfigError(f"budget must have `is_exhausted()`; {type(budget).__name__} has not")
+            raise ConfigError(f"budget must have a method `is_exhausted()`; {type(budget).__name__} does not")
         ports = {_STATE_OF[name]: self._port(name, port) for name, port in given.items()}
         self._deps = PipelineDeps(ports=ports, clock=self._clock, budget=budget, host=deps)
         self._wire()
         parts = self._journal, self._driver, self._clock, self._live, self._recovery
         stages = [port.hosting for port in ports.values() if isinstance(port, BoundStage)]
         self.hosting = Hosting(*parts, launch, stages)
-        """For the engine that runs this pipeline."""
+        """Engine-only interface of this pipeline."""
 
-    # ---- running ----
+    # ---- run ----
 
     async def run(
         self,
@@ -100,11 +115,22 @@ class Pipeline(HumanInput[PipelineResult]):
         limits: PipelineLimits | None = None,
         deadline: float | None = None,
     ) -> PipelineResult:
-        """Run the pipeline for `spec` (plain data: text, or what JSON can hold) and return its PipelineResult.
+        """Run the pipeline and return its PipelineResult.
 
-        `deadline` is in seconds from now, on top of `limits`. Raises RunExists for a known run_id and ConfigError for
-        a spec that cannot be stored; how the run itself ends is `result.outcome`. A cancelled caller gets its
-        CancelledError; the run is then left where it was, for `resume`.
+        If the caller is cancelled, it gets its CancelledError, and the run is left where it was and can be resumed.
+
+        Args:
+            spec: Plain data: text, or JSON types.
+            run_id: Id of the run; random by default.
+            limits: Limits of this run instead of the pipeline's.
+            deadline: Seconds from now, in addition to `limits`.
+
+        Returns:
+            The PipelineResult. Its `outcome` says how the run ended.
+
+        Raises:
+            RunExists: `run_id` is in use.
+            ConfigError: The spec cannot be stored, or another argument is invalid.
         """
         self.check(run_id, None, limits, deadline)
         return await self.begin(spec, run_id or new_id(), None, limits, deadline)
@@ -117,9 +143,10 @@ class Pipeline(HumanInput[PipelineResult]):
         limits: PipelineLimits | None = None,
         tenant: str = "",
     ) -> str:
-        """Put a run into the journal for a worker to carry, and return its id; no stage is done here.
+        """Store a run in the journal for a worker, and return its id; no stage is executed here.
 
-        For a journal that other processes share. `tenant` is whose it is, for limits of each. Raises as `run` does.
+        Requires a journal that other processes share. `tenant` names the owner of the run, for limits per tenant.
+        Raises the errors of `run`.
         """
         self.check(run_id, None, limits, None)
         return await self._deposit(self._new(spec, run_id or new_id(), limits), tenant)
@@ -131,21 +158,32 @@ class Pipeline(HumanInput[PipelineResult]):
     async def resume(
         self, run_id: str, *, limits: PipelineLimits | None = None, by: str = "", again: bool = False
     ) -> PipelineResult:
-        """Go on with a run of the journal where it stands, and return its result; an ended one is only told.
+        """Resume a run of the journal from its last record and return its result. For an ended run it is only read.
 
-        A stage that had ended is not carried out again; one that was cut short is. With a port that is `irreversible`
-        that takes `again=True`: a person looked, and it may be. A program that the last owner left running is ended;
-        where that cannot be known, because it was started on another host, it takes `again=True` as well. `limits`
-        replace those it was started with. Raises RunUnknown, Held while another process has it, OtherGraph, Corrupt,
-        and Suspended for a run that failed to get on too often or waits for `again`.
+        A finished stage is not executed again; an interrupted one is. A program that the last owner left running is
+        ended first.
+
+        Args:
+            run_id: Id of the run.
+            limits: Limits from now on instead of the run's own.
+            by: Who resumes the run.
+            again: A person has checked that an interrupted stage may be repeated. Required if its port is
+                `irreversible`, and if its program was started on another host.
+
+        Raises:
+            RunUnknown: The journal does not have the run.
+            Held: Another process owns the run.
+            OtherGraph: The run has another version of the graph and there is no migration.
+            Corrupt: The run is damaged.
+            Suspended: The run requires `again`, or failed to make progress too often.
         """
         arguments.check_run(limits=limits, kind=PipelineLimits)
         return await self._resume(run_id, limits, by, again=again)
 
-    # ---- what an engine asks of an agent ----
+    # ---- called by an engine ----
 
     def check(self, run_id: object, conversation_id: object, limits: object, deadline: object) -> None:
-        """Look at the arguments of one run. Raises ConfigError."""
+        """Check the arguments of one run. Raises ConfigError."""
         arguments.check_run(run_id, None, limits, deadline, kind=PipelineLimits)
         if conversation_id is not None:
             raise ConfigError("a pipeline has no conversations: leave conversation_id out")
@@ -154,32 +192,32 @@ class Pipeline(HumanInput[PipelineResult]):
         self,
         spec: Any,
         run_id: str,
-        conversation_id: str | None,  # noqa: ARG002 - a pipeline has none, which `check` says
+        conversation_id: str | None,  # noqa: ARG002 - always None, see `check`
         limits: PipelineLimits | None,
         deadline: float | None,
         follower: Follower | None = None,
     ) -> PipelineResult:
-        """Begin a run and drive it to its end; arguments as `check` has seen them."""
+        """Start a run with checked arguments and drive it to its end."""
         run = self._new(spec, run_id, limits)
         run.follow(follower)
         self._limit_time(run, deadline)
         return await self._carry(run, park=self.parks)
 
-    # ---- inside ----
+    # ---- private ----
 
     def _new(self, spec: Any, run_id: str, limits: PipelineLimits | None) -> PipelineRun:
         ctx = PipelineContext(pipeline_record.plain_spec(spec), limits or self._limits, self._rubric)
         return Run(self._machine, run_id, ctx, self._deps)
 
     def _port(self, name: str, given: object) -> Port:
-        """Return what does the work of a stage. Raises ConfigError for what cannot."""
+        """Return the port of a stage. Raises ConfigError if it is invalid."""
         port = given.bound(self, _STATE_OF[name]) if isinstance(given, PromptStage) else given
         if not callable(port) or isinstance(port, type):
             shown = port.__name__ if isinstance(port, type) else type(port).__name__
             raise ConfigError(f"{name} is {shown}; give a function of one request, or a PromptStage")
         effect = getattr(given, "effect", "idempotent")
         if effect not in EFFECTS:
-            raise ConfigError(f"the effect of {name} is {effect!r}; known: {', '.join(EFFECTS)}")
+            raise ConfigError(f"the effect of {name} is {effect!r}; allowed: {', '.join(EFFECTS)}")
         return port
 
     # ---- what RunService asks of a composition ----
@@ -208,12 +246,12 @@ class Pipeline(HumanInput[PipelineResult]):
         return pipeline_record.restored(stored, records, self._machine, self._deps, self._codec)
 
     async def _check_resume(self, head: RunHead, *, again: bool) -> None:
-        """Raise Suspended where a stage may have happened that must not happen twice; nobody claims the run then."""
+        """Raise Suspended if an irreversible stage may have happened; the run is not claimed then."""
         if again or not any(pipeline_record.is_irreversible(port) for port in self._deps.ports.values()):
             return
         stored, records = await self._recovery.read(head.run_id)
         unread = await stored.unread(self._journal)
-        cancelled = any(one.kind == "cancel" for one in unread)  # then nothing is carried out any more
+        cancelled = any(one.kind == "cancel" for one in unread)  # then no stage is executed any more
         if stored.fingerprint == self._machine.graph.fingerprint and not cancelled:
             pipeline_record.refuse_unknown(self._restore(stored, records))
 

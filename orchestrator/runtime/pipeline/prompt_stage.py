@@ -1,7 +1,7 @@
-"""A model in the place of a port: a prompt and an output schema, run through the LLM loop.
+"""A model as a stage of the pipeline: a prompt and an output schema, executed by the LLM loop.
 
-Such a stage is a run of its own below the run of the pipeline: in the same journal, under the key of the stage, so that
-after a crash it goes on where it stood; stopped with it; and what it used counts for the stage that it is.
+Such a stage is a child run of the pipeline's run, in the same journal under the key of the stage. Therefore it is
+resumed after a crash, it is stopped with its parent, and its usage counts for the stage.
 """
 
 from __future__ import annotations
@@ -61,15 +61,22 @@ OUTPUTS: Mapping[OrchestrationState, object] = {
     OrchestrationState.VALIDATING: _ISSUES,
     OrchestrationState.JUDGING: _SCORES,
 }
-"""Stage -> the schema of its answers, where none is given; a plan and an implementation are free text then."""
+"""Stage -> schema of its answers by default; a plan and an implementation are free text."""
 
 
 class PromptStage:
-    """A stage done by a model. Give it to a Pipeline, in any of the four places.
+    """A stage that a model executes, for any of the four stages of a Pipeline.
 
-    `prompt` is text, put before everything that the stage is to know, or a function of the StageRequest that returns
-    the whole of it. `output_type` and the rest are as for Orchestrator; `limits` are those of one stage, and of tokens
-    no more than what is left of the pipeline's budget is lent to it.
+    Args:
+        llm: The model.
+        prompt: Text that precedes all data of the stage, or a function that returns the whole prompt for a
+            StageRequest.
+        output_type: As for Orchestrator; the schema of the stage by default.
+        limits: Limits of one stage. Its tokens are also limited by the rest of the pipeline's budget.
+        instructions, tools, retry, params, price: As for Orchestrator.
+
+    Raises:
+        ConfigError: The prompt is empty.
     """
 
     effect = "idempotent"
@@ -104,13 +111,13 @@ class PromptStage:
     def bound(
         self, pipeline: Pipeline, stage: OrchestrationState
     ) -> Callable[[StageRequest], Awaitable[Any]]:
-        """Return the port that this is in a pipeline: its runs live there, in its journal, told to its observers."""
+        """Return the port of this stage in a pipeline, with runs in its journal and facts for its observers."""
         output = OUTPUTS.get(stage) if self._output_type is None else self._output_type
         return BoundStage(agent_below(pipeline, output, self._options), self._prompt)
 
 
 class BoundStage:
-    """A PromptStage in its place."""
+    """A PromptStage as a port of a pipeline."""
 
     effect = "idempotent"
 
@@ -120,11 +127,11 @@ class BoundStage:
 
     @property
     def hosting(self) -> LoopHosting:
-        """For the engine that runs the pipeline."""
+        """Engine-only interface of the stage's agent."""
         return self._agent.hosting
 
     async def __call__(self, request: StageRequest) -> Any:
-        """Run the model, or go on with its run. Raises the RunStopped of one that did not complete."""
+        """Start or resume the model's run. Raises RunStopped if it did not complete."""
         prompt = self._prompt(request) if callable(self._prompt) else rendered(self._prompt, request)
         result = await run_below(
             self._agent,
@@ -138,9 +145,9 @@ class BoundStage:
 
 
 def lent(limits: Limits, remaining: int | None) -> Limits:
-    """Return the limits of a stage's run: its own, and no more tokens in either direction than remain.
+    """Return the limits of a stage's run: its own, and at most the remaining tokens in each direction.
 
-    At least one is lent: 0 would be no limit.
+    At least one token is given, because 0 would mean no limit.
     """
     if remaining is None:
         return limits
@@ -157,7 +164,7 @@ def lent(limits: Limits, remaining: int | None) -> Limits:
 
 
 def rendered(prompt: str, request: StageRequest) -> str:
-    """Return the prompt of a stage: what to do, and after it everything that the stage is to know."""
+    """Return the prompt of a stage: the instruction, then all data of the stage."""
     parts = [prompt.strip(), _part("Specification", request.spec)]
     if request.plan is not None:
         title = "The plan before this one" if request.stage is OrchestrationState.PLANNING else "Plan"

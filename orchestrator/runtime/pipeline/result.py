@@ -1,4 +1,4 @@
-"""What a run of the pipeline gives back. Outcomes are values; `raise_for_outcome` makes exceptions of them."""
+"""The result of a pipeline run. Outcomes are values; `raise_for_outcome` converts them to exceptions."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ from orchestrator_guards import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineResult:
-    """The end of a run, with everything that its stages gave last."""
+    """The end of a run, with the last results of its stages."""
 
     run_id: str
     state: StrEnum
-    """The terminal state: State.SUCCEEDED, FAILED or BUDGET_EXHAUSTED, or one that a host added."""
+    """The terminal state: State.SUCCEEDED, FAILED or BUDGET_EXHAUSTED, or a state of the host."""
     outcome: Outcome
     reason: str
     """One of REASONS[outcome]."""
     output: Any
-    """The content of the approved implementation; None where none was approved."""
+    """The content of the approved implementation; None without approval."""
     best: Attempt | None
-    """The attempt with the highest score, approved or not; None where nothing was judged."""
+    """The attempt with the highest score, approved or not; None if nothing was judged."""
     plan: Plan | None
     validation: Validation | None
     implementation: Implementation | None
     evaluation: Evaluation | None
     feedback: tuple[Feedback, ...]
     iterations: int
-    """Plans that were handed on to validation."""
+    """Plans that were passed to validation."""
     refinements: int
     tokens: int
-    """What all stages used, the runs below them included."""
+    """Tokens of all stages, including their child runs."""
     transitions: tuple[Transition, ...]
-    """The path taken, with the tokens and the reason of each: the last 10,000 transitions."""
+    """The path of the run with tokens and reasons: the last 10,000 transitions."""
     verdict: Verdict | None = None
-    """The refusal that ended the run, where one did."""
+    """The refusal that ended the run, if any."""
     error: Exception | None = None
     """The first error."""
 
     def raise_for_outcome(self) -> PipelineResult:
-        """Return self when completed; else raise the RunStopped of this outcome, caused by the first error."""
+        """Return self if the run completed; else raise the RunStopped of its outcome, caused by the first error."""
         if self.outcome is Outcome.COMPLETED:
             return self
         raise stopped(self) from self.error
 
 
 def result_of(run: Run[PipelineContext, Any], path: Iterable[Transition], end: Ending) -> PipelineResult:
-    """Return the result of a run that ended so."""
+    """Return the result of a run with this end."""
     ctx = run.ctx
     approved = ctx.implementation if end.outcome is Outcome.COMPLETED else None
     return PipelineResult(

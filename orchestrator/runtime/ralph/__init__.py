@@ -1,1 +1,1 @@
-"""Composition of the Ralph loop, and its session folder."""
+"""Composition of the ralph loop, and its session folder."""

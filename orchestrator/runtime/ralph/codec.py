@@ -1,4 +1,4 @@
-"""Runs of the ralph loop as records, and out of records again: in another process, after a crash, tomorrow."""
+"""Runs of the ralph loop as records, and their restoration in another process or after a crash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[RalphContext]
 
 
 def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
-    """Return the totals that `run.completed` logs, and for each limit that is on the share of it that was used."""
+    """Return the totals for `run.completed`, and the used share of each enabled limit."""
     ctx, limits = run.ctx, run.ctx.limits
     budgets = (
         ("iterations", ctx.iteration, limits.max_executions),
@@ -36,14 +36,14 @@ def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
     }
 
 
-# ---- for who asks how it stands ----
+# ---- status ----
 
 _NEXT: Mapping[RalphState, str] = {
     RalphState.INITIALIZING: "resolve the session",
     RalphState.PLANNING: "plan",
     RalphState.EXECUTING: "execute {task}",
     RalphState.REVIEWING: "review {task}",
-    RalphState.COMPLETE: "hold the whole against the goal",
+    RalphState.COMPLETE: "check the work against the goal",
 }
 
 
@@ -52,11 +52,11 @@ _LETS_GO_ON: Mapping[str, str] = {
     "paused": "resume",
     program_recovery.REASON: "end its programs on other hosts, then resume with --again",
 }
-"""Why a run is parked -> what a person does about that."""
+"""Reason of a parked run -> action of a person that continues it."""
 
 
 def status(stored: StoredRun, ctx: RalphContext) -> OrchestratorOutput:
-    """Return how a stored run stands, in the words of the seed's contract (systems 6.3)."""
+    """Return the status of a stored run."""
     state = RalphState(stored.state) if stored.state in set(RalphState) else RalphState.INITIALIZING
     ended, parked = stored.ended, stored.parked
     waits = parked is not None and parked.get("reason") in _LETS_GO_ON

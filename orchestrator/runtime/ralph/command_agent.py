@@ -1,18 +1,18 @@
-"""An agent of the ralph loop that is a program: any coding agent's command line.
+"""A program as an agent of the ralph loop, such as the command line of a coding agent.
 
-It is started without a shell, once a call, in the folder that the work is done in. It reads one JSON object:
+The program is started without a shell, once per call, in its working folder. It reads one JSON object:
 
     role      planner, questioner, executor, reviewer or checker
-    ...       the members of its input, under the seed's names: SESSION_PATH, MODE, TASK_ID, CONTEXT ...
-    key       the same for this piece of work, however often it is asked for, by whichever process
+    ...       the members of its input, with names in capitals: SESSION_PATH, MODE, TASK_ID, CONTEXT ...
+    key       idempotency key: the same for this piece of work in every repetition and every process
     run_id    the run
-    again     how often this was asked before because the answer could not be used; `fault` says why
-    notes     what people said for everybody to know, oldest first
+    again     number of earlier calls with an invalid answer; `fault` is the last fault
+    notes     notes of people for all agents, oldest first
 
-and prints the output of its role as JSON: alone, or after prose in a fenced block. An exit code other than 0, or more
-time than it has, fails the call with the end of its standard error; it is then killed with all that it started. Exit
-code 75 (EX_TEMPFAIL of sysexits.h) says that another try may well succeed, because of the network for instance: the
-loop then waits and calls it again, as its RetryPolicy says.
+It prints the output of its role as JSON, either alone or after prose in a fenced block. An exit code other than 0, or
+a timeout, fails the call with the last part of its standard error; the program is then killed with all processes that
+it started. Exit code 75 (EX_TEMPFAIL of sysexits.h) means that another attempt may succeed, for example after a
+network error: the loop then retries by its RetryPolicy.
 """
 
 from __future__ import annotations
@@ -27,13 +27,20 @@ from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.runtime.service.program import TooMuchSaid, last_words, run_program
 
 TRY_AGAIN = 75
-"""Exit code of a program that could not do its work now."""
+"""Exit code of a program that could not do its work at the moment."""
 
 
 class CommandAgent:
-    """One agent's program. `timeout` in seconds, 0 is any time; `folder` is where it works, by default the present one.
+    """The program of one agent.
 
-    `environment` is added to that of this process. Raises ConfigError for what cannot be started at all.
+    Args:
+        argv: Program and arguments.
+        timeout: Maximum seconds of a call; 0 means no limit.
+        folder: Working folder; the current one by default.
+        environment: Variables in addition to those of this process.
+
+    Raises:
+        ConfigError: `argv` or `timeout` is invalid.
     """
 
     def __init__(
@@ -46,7 +53,7 @@ class CommandAgent:
     ) -> None:
         if isinstance(argv, str) or not argv or not all(isinstance(word, str) for word in argv):
             raise ConfigError(f"an agent's command is {argv!r}; give its words: ['python', 'agent.py']")
-        if not timeout >= 0:  # `not >=` because NaN is nowhere
+        if not timeout >= 0:  # `not >=` because NaN compares as false
             raise ConfigError(f"timeout is {timeout!r}; it must be 0 (any time) or more seconds")
         self.argv = tuple(argv)
         self._timeout = timeout or None
@@ -54,7 +61,7 @@ class CommandAgent:
         self._environment = None if environment is None else dict(environment)
 
     async def __call__(self, request: AgentRequest) -> str:
-        """Let the program work on a request and return what it printed. Raises AgentFailed."""
+        """Run the program for a request and return its output. Raises AgentFailed."""
         given = json.dumps(plain(request)).encode()
         try:
             ended = await run_program(
@@ -82,7 +89,7 @@ class CommandAgent:
 
 
 def plain(request: AgentRequest) -> dict[str, object]:
-    """Return what a program reads."""
+    """Return the JSON object that the program reads."""
     return {
         "role": request.role.value,
         **request.input,

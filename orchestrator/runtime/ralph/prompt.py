@@ -1,4 +1,4 @@
-"""What a model is told that is an agent of the ralph loop: its role, the forms of the files, what it is asked now."""
+"""Prompts for a model as an agent of the ralph loop: its role, the file formats, and the current request."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ what was asked for. `passed` only if the goal is met; else name each missing tas
 
 
 def instructions(role: Role) -> str:
-    """Return what an agent of a role is told of itself."""
+    """Return the instructions of a role."""
     return f"{_COMMON.format(role=role.value)}\n\n{_ROLES[role]}"
 
 
 def rendered(request: AgentRequest) -> str:
-    """Return what an agent is asked now."""
+    """Return the prompt of a request."""
     parts = [
         f"{name}: {_text(value)}" for name, value in request.input.items() if value not in ({}, [], "", None)
     ]

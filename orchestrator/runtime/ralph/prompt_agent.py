@@ -1,6 +1,6 @@
-"""A model as an agent of the ralph loop: it reads and writes the files of a folder with tools, and answers as its role.
+"""A model as an agent of the ralph loop: it reads and writes files of a folder with tools, and answers for its role.
 
-Each call is a run of the LLM loop below the run of the session (see `below`).
+Each call is a child run of the session's run (see `child_agent`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ from orchestrator.runtime.service.file_tools import file_tools
 from orchestrator.runtime.service.run_service import RunService
 
 _READERS = frozenset((Role.REVIEWER, Role.CHECKER))
-"""Roles that change nothing."""
+"""Roles without write access."""
 _READING = frozenset(("read_file", "list_files"))
 
 
 class PromptAgent:
-    """An agent done by a model. Give it to a RalphOrchestrator, in any place.
+    """An agent that is executed by a model, for any role of a RalphOrchestrator.
 
-    It has tools for the files of `folder` (by default the present one); the session must be inside of it. `tools` are
-    further ones, for instance to run tests. `instructions` are said after those of its role. `limits` are those of one
-    call. The rest is as for Orchestrator.
+    Args:
+        llm: The model.
+        folder: Folder of its file tools; the current one by default. It must contain the session.
+        tools: Further tools, for example to run tests.
+        instructions: Text after the instructions of its role.
+        limits: Limits of one call.
+        retry, params, price: As for Orchestrator.
     """
 
     def __init__(
@@ -55,9 +59,9 @@ class PromptAgent:
         self._options = {"llm": llm, "limits": limits, "retry": retry, "params": params, "price": price}
 
     def bound(self, owner: RunService[Any], role: Role) -> AgentPort:
-        """Return the port that this is: its runs live with those of `owner`. Raises ConfigError."""
+        """Return the port of this agent, with its runs in the journal of `owner`. Raises ConfigError."""
         if not self._folder.is_dir():
-            raise ConfigError(f"there is no folder {self._folder} for the {role.value} to work in")
+            raise ConfigError(f"the folder {self._folder} of the {role.value} does not exist")
         given = file_tools(self._folder, _barred)
         said = ralph_prompt.instructions(role)
         options = {
@@ -69,30 +73,33 @@ class PromptAgent:
 
 
 class _Bound:
-    """A PromptAgent in its place."""
+    """A PromptAgent as a port of a loop."""
 
     def __init__(self, agent: Orchestrator, folder: Path) -> None:
         self._agent = agent
         self._folder = folder
 
     async def __call__(self, request: AgentRequest) -> Any:
-        """Run the model, or go on with its run. Raises the RunStopped of one that did not complete."""
-        # What is asked again is another run: the answer of the first one is in the journal and stays what it was.
+        """Start or resume the model's run. Raises RunStopped if it did not complete."""
+        # A repeated request is another run: the answer of the first one is in the journal and does not change.
         key = f"{request.key}:again{request.again}" if request.again else request.key
         prompt = ralph_prompt.rendered(replace(request, input=self._here(request.input)))
         result = await run_below(self._agent, request.run_id, key, prompt)
         return result.raise_for_outcome().output
 
     def _here(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the input with the session's folder as the tools name it. Raises ConfigError where they cannot."""
+        """Return the input with the session folder relative to the tools' folder.
+
+        Raises ConfigError if it is outside.
+        """
         session = Path(given["SESSION_PATH"]).absolute()
         if not session.is_relative_to(self._folder):
             raise ConfigError(f"the session {session} is outside of {self._folder}, where the model works")
         return {**given, "SESSION_PATH": str(session.relative_to(self._folder))}
 
 
-def _barred(path: str, there: bool) -> str | None:  # noqa: FBT001 - as file_tools calls it
-    """Say why a model may not write a file of a session, or None."""
+def _barred(path: str, there: bool) -> str | None:  # noqa: FBT001 - the signature of file_tools
+    """Return why a model may not write a file of a session, or None."""
     name = path.rpartition("/")[2]
     if name in {PROGRESS, TRANSITIONS}:
         return "only the loop writes it"

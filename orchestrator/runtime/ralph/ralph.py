@@ -1,4 +1,4 @@
-"""The ralph loop put together: table, guards, hooks, agents and sessions meet here. Its door is `RalphOrchestrator`."""
+"""`RalphOrchestrator`, the facade of the ralph loop: graph, guards, hooks, agents and sessions."""
 
 from __future__ import annotations
 
@@ -39,19 +39,34 @@ from orchestrator_callbacks.ralph.deps import Asks, RalphDeps, RalphRun
 
 
 class RalphOrchestrator(RunService[RalphResult]):
-    """Runs the loop of seed 002: plan, then execute and review task by task, then hold the whole against the goal.
+    """Run the ralph loop: plan, execute and review task by task, then check the whole against the goal.
 
-    Planner, executor and reviewer, and where given questioner and checker, are callables of one AgentRequest (see
-    `orchestrator.machines.ralph.ports`), or agents that are bound to this orchestrator. Sessions are directories below
-    `root`; their markdown is the truth for the status of tasks, the journal for the run. `answer` says who answers
-    questions (see `deps.Asks`), `open_questions` what happens when the rounds of questions are used up. `retry` is for
-    what the network breaks. The others are as for Orchestrator. Raises ConfigError or GraphError when this cannot
-    work; nothing is started here.
+    Sessions are directories below `root`. Their Markdown files define the status of tasks; the journal defines the
+    run. The constructor starts nothing.
+
+    Args:
+        planner: A callable of one AgentRequest (see `orchestrator.machines.ralph.ports`), or an agent such as
+            PromptAgent; the other agents alike.
+        executor: Executes tasks.
+        reviewer: Reviews tasks.
+        questioner: Asks and researches questions; optional.
+        checker: Checks the whole against the goal; optional.
+        limits: Default limits of a run.
+        root: Folder of the sessions.
+        answer: Source of answers to questions: a function, "wait", "park" or None (see `deps.Asks`).
+        open_questions: Behaviour when no round of questions is left: "proceed" or "fail".
+        retry: Policy for network errors of agents.
+        deps: Handles of the host, in `AgentRequest.deps`.
+        journal, observers, hooks, graph, clock, migrations, launch: As for Orchestrator.
+
+    Raises:
+        ConfigError: An argument is invalid.
+        GraphError: The graph is invalid or does not fit the hooks.
     """
 
     waits_for = "questions wait for answers"
     bound_to = "the directory of its session"
-    """Why no other machine could carry its runs."""
+    """Why no other machine could execute its runs."""
 
     def __init__(
         self,
@@ -87,7 +102,7 @@ class RalphOrchestrator(RunService[RalphResult]):
         self._host = deps
         self._wire(ralph_log.SessionLog(self._live.find))
 
-    # ---- running ----
+    # ---- run ----
 
     async def run_async(
         self,
@@ -98,19 +113,24 @@ class RalphOrchestrator(RunService[RalphResult]):
         limits: RalphLimits | None = None,
         deadline: float | None = None,
     ) -> RalphResult:
-        """Run the loop for `request` in a new session, or in the one at the path `session`, and return its result.
+        """Run the loop in a new session, or in an existing one, and return its result.
 
-        An old session goes on where its files say that it stands; a request is planned as a new requirement there.
-        The run's id is that of the session, with a number from its second run on. `deadline` is in seconds from now.
-        Raises ConfigError without a request for a new session, RunExists for a known run_id and where an earlier run
-        of the session has not ended, SessionFileError for a session that cannot be read or in which another process
-        has a run at work. How the run itself ends is `result.outcome`. Suspended is raised for a run that is left where
-        it is (`answer="park"`).
+        An existing session continues from the state of its files; a request is then planned as a new requirement. The
+        run's id is that of the session, with a number from its second run on.
+
+        `session` is the path of an existing session, for which `request` is optional; `deadline` is in seconds from
+        now. The `outcome` of the result says how the run ended.
+
+        Raises:
+            ConfigError: A new session has no request, or another argument is invalid.
+            RunExists: `run_id` is in use, or an earlier run of the session has not ended.
+            SessionFileError: The session cannot be read, or another process has an active run in it.
+            Suspended: The run was parked (`answer="park"`).
         """
         arguments.check_run(run_id, None, limits, deadline, kind=RalphLimits)
         _text("the request", request)
         if session is None and not str(request).strip():
-            raise ConfigError("the request is empty; say in a sentence or more what is wanted")
+            raise ConfigError("the request is empty; describe the goal in a sentence or more")
         files, is_new = self._opened(request, session)
         log = files.path / ralph_log.NAME
         ctx = RalphContext(
@@ -135,40 +155,55 @@ class RalphOrchestrator(RunService[RalphResult]):
     async def resume(
         self, run_id: str, *, limits: RalphLimits | None = None, by: str = "", again: bool = False
     ) -> RalphResult:
-        """Go on with a run of the journal where it stands, and return its result; an ended one is only told.
+        """Resume a run of the journal from its last record and return its result. For an ended run it is only read.
 
-        An agent that had answered is not called again; one that was cut short is, with the same key, after its program
-        was ended where that still ran. Where that cannot be known, because it was started on another host, it takes
-        `again=True`: a person looked. `limits` replace those it was started with. Raises RunUnknown, Held while another
-        process has it, OtherGraph, Corrupt, Suspended for a run that failed to get on too often or waits for `again`,
-        and SessionFileError where its session cannot be read.
+        An agent that has answered is not called again. An interrupted one is called with the same key, after its
+        program was ended if that was still running.
+
+        Args:
+            run_id: Id of the run.
+            limits: Limits from now on instead of the run's own.
+            by: Who resumes the run.
+            again: A person has checked that the program of an interrupted agent has ended. Required if it was started
+                on another host.
+
+        Raises:
+            RunUnknown: The journal does not have the run.
+            Held: Another process owns the run.
+            OtherGraph: The run has another version of the graph and there is no migration.
+            Corrupt: The run is damaged.
+            Suspended: The run requires `again`, or failed to make progress too often.
+            SessionFileError: The session cannot be read.
         """
         arguments.check_run(limits=limits, kind=RalphLimits)
         return await self._resume(run_id, limits, by, again=again)
 
-    # ---- what people say (R14) ----
+    # ---- messages of people ----
 
     def stop(self, run_id: str, why: str = "", *, by: str = "") -> Awaitable[None]:
-        """Ask a run to end as `cancelled` at its next boundary; what is in flight is ended first. Else as `steer`."""
+        """Request that a run ends as `cancelled` at its next boundary; work in flight ends first.
+
+        Otherwise as `steer`.
+        """
         return self._control.say(run_id, "stop", why, by)
 
     def steer(self, run_id: str, text: str, *, by: str = "") -> Awaitable[None]:
-        """Ask a run for something new: it is planned at its next boundary.
+        """Add a requirement to a run, which is planned at its next boundary.
 
-        Messages are read in the order they were sent, also by other processes. Raises RunUnknown and RunOver;
-        await it where the run may be another process's.
+        Messages are read in the order of sending, also from other processes. Raises RunUnknown and RunOver. Await the
+        result if the run may belong to another process.
         """
         return self._control.say(run_id, "steer", _said("steer", text), by)
 
     def inform(self, run_id: str, text: str, *, by: str = "") -> Awaitable[None]:
-        """Let all agents called from the next boundary on know something. As `steer`."""
+        """Add a note for all agents that are called from the next boundary on. As `steer`."""
         return self._control.say(run_id, "inform", _said("inform", text), by)
 
     def answer(self, run_id: str, answers: Mapping[str, str], *, by: str = "") -> Awaitable[None]:
-        """Answer questions of a run that waits for that: question id -> answer. As `steer`.
+        """Answer questions of a waiting run: question id -> answer. As `steer`.
 
-        The first answer to a question counts: a different one, or one of another person, raises AnswerRefused; the
-        same person may repeat the same one. Where one of several is refused at once, none is posted.
+        The first answer to a question counts: a different answer, or one of another person, raises AnswerRefused; the
+        same person may repeat the same answer. If one of several answers is refused, none is posted.
         """
         given: object = answers
         if not isinstance(given, Mapping) or not given:
@@ -177,20 +212,20 @@ class RalphOrchestrator(RunService[RalphResult]):
         return self._control.reply(run_id, told, by)
 
     async def status(self, run_id: str) -> OrchestratorOutput:
-        """Return how a run stands, here or in another process. Raises RunUnknown."""
+        """Return the status of a run in this or another process. Raises RunUnknown."""
         stored = StoredRun.of(run_id, await self._journal.load(run_id))
         return ralph_record.status(stored, self._codec.decoded(stored.context))
 
-    # ---- inside ----
+    # ---- private ----
 
     def _ports(self, *given: object) -> Mapping[Role, AgentPort]:
-        """Return who does the work of which role; given in the order of Role."""
+        """Return the port of each role; the arguments are in the order of Role."""
         agents = dict(zip(Role, given, strict=True))
         wanted = {role: agent for role, agent in agents.items() if agent is not None or role not in _OPTIONAL}
         return {role: self._port(role, agent) for role, agent in wanted.items()}
 
     def _port(self, role: Role, given: object) -> AgentPort:
-        """Return who does the work of a role. Raises ConfigError for what cannot."""
+        """Return the port of a role. Raises ConfigError if it is invalid."""
         bound = getattr(given, "bound", None)
         port: Any = bound(self, role) if callable(bound) else given
         if not callable(port) or isinstance(port, type):
@@ -202,20 +237,20 @@ class RalphOrchestrator(RunService[RalphResult]):
         return found
 
     def _opened(self, request: str, session: Path | str | None) -> tuple[SessionDirectory, bool]:
-        """Return the files of a session, and whether it is a new one. Raises SessionFileError, RunExists."""
+        """Return the files of a session, and whether it is new. Raises SessionFileError, RunExists."""
         if session is not None:
             files = SessionDirectory.open(session)
             for run_id in self._live:
                 if self._live.get(run_id).ctx.session_path == str(files.path):
                     raise RunExists(run_id)
             return files, False
-        began = session_id_for(datetime.fromtimestamp(self._clock.time()), self._root)  # noqa: DTZ006 - people read it
+        began = session_id_for(datetime.fromtimestamp(self._clock.time()), self._root)  # noqa: DTZ006 - local time
         return SessionDirectory.create(self._root, request, began), True
 
     async def _alone(
         self, run: RalphRun, files: SessionDirectory, path: Iterable[Transition] = ()
     ) -> RalphResult:
-        """Carry a run while no other one is at work in its session, as one with another journal might be."""
+        """Drive a run while no other run is active in its session, not even one with another journal."""
         with ExitStack() as held:
             try:
                 held.enter_context(files.held())
@@ -225,7 +260,7 @@ class RalphOrchestrator(RunService[RalphResult]):
             return await self._carry(run, path)
 
     async def _free_id(self, session_id: str) -> str:
-        """Return the id of the session's next run. Raises RunExists where the one before has not ended."""
+        """Return the id of the session's next run. Raises RunExists if the previous one has not ended."""
         number, name = 1, session_id
         while True:
             try:
@@ -281,7 +316,7 @@ _OPTIONAL = frozenset((Role.QUESTIONER, Role.CHECKER))
 
 
 def _tasks(run: RalphRun) -> tuple[Task, ...]:
-    """Return the tasks as the files have them; none where they cannot be read: why stands in the run's error."""
+    """Return the tasks of the files; none if they cannot be read, which the run's error explains."""
     try:
         run.deps.session.refresh()
     except (SessionFileError, OSError):
@@ -298,13 +333,13 @@ def _asks(answer: object) -> Any:
 def _strict(open_questions: object) -> bool:
     if open_questions in {"proceed", "fail"}:
         return open_questions == "fail"
-    raise ConfigError(f"open_questions is {open_questions!r}; possible: 'proceed' and 'fail'")
+    raise ConfigError(f"open_questions is {open_questions!r}; it must be 'proceed' or 'fail'")
 
 
 def _said(kind: str, text: object) -> str:
     if isinstance(text, str) and text.strip():
         return _text(kind, text)
-    raise ConfigError(f"{kind} needs text that says something; got {text!r}")
+    raise ConfigError(f"{kind} needs non-empty text; got {text!r}")
 
 
 def _text(kind: str, text: str) -> str:
@@ -312,5 +347,5 @@ def _text(kind: str, text: str) -> str:
     try:
         str(text).encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{kind} is not text: it holds bytes that are no UTF-8") from None
+        raise ConfigError(f"{kind} is not text: it contains bytes that are not UTF-8") from None
     return text

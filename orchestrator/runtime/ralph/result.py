@@ -1,4 +1,4 @@
-"""What a run of the ralph loop gives back. Outcomes are values; `raise_for_outcome` makes exceptions of them."""
+"""The result of a run of the ralph loop. Outcomes are values; `raise_for_outcome` converts them to exceptions."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from orchestrator_guards import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RalphResult:
-    """The end of a run. What was made stands in the session's directory and where its tasks say."""
+    """The end of a run. The work itself is in the session's directory and in the files of its tasks."""
 
     run_id: str
     state: StrEnum
-    """The terminal state: State.DONE or FAILED, or one that a host added."""
+    """The terminal state: State.DONE or FAILED, or a state of the host."""
     outcome: Outcome
     reason: str
     """One of REASONS[outcome]."""
     session_id: str
     session_path: str
     tasks: tuple[Task, ...]
-    """As the files have them now, planning left out; empty where they cannot be read."""
+    """Tasks of the current files without planning; empty if they cannot be read."""
     blockers: tuple[str, ...]
-    """What keeps the work from being done; kept where planning gave up or a task failed too often."""
+    """Reasons why the work could not be done, from the planner or from a task that failed too often."""
     qa_cycles: int
     executions: int
     qualified: int
@@ -39,16 +39,16 @@ class RalphResult:
     current_task_id: str | None
     attempt: int
     summary: str
-    """What was said last of the whole."""
+    """Last summary of the whole."""
     transitions: tuple[Transition, ...]
-    """The path taken: the last 10,000 transitions."""
+    """The path of the run: the last 10,000 transitions."""
     verdict: Verdict | None = None
-    """The refusal that ended the run, where one did."""
+    """The refusal that ended the run, if any."""
     error: Exception | None = None
     """The first error."""
 
     def raise_for_outcome(self) -> RalphResult:
-        """Return self when completed; else raise the RunStopped of this outcome, caused by the first error."""
+        """Return self if the run completed; else raise the RunStopped of its outcome, caused by the first error."""
         if self.outcome is Outcome.COMPLETED:
             return self
         raise stopped(self, "; ".join(self.blockers)) from self.error
@@ -57,7 +57,7 @@ class RalphResult:
 def result_of(
     run: Run[RalphContext, Any], tasks: Iterable[Task], path: Iterable[Transition], end: Ending
 ) -> RalphResult:
-    """Return the result of a run that ended so."""
+    """Return the result of a run with this end."""
     ctx = run.ctx
     return RalphResult(
         run_id=run.run_id,

@@ -1,7 +1,7 @@
-"""transitions.jsonl of a session: one line a transition, exactly in seed 002's shape, beside the ordinary facts.
+"""transitions.jsonl of a session: one line per transition in a fixed format, in addition to the ordinary facts.
 
-A line is written when the transition is durable. A crash between the two leaves one out, or cuts it short: it is put in
-when the run is taken up again, from the journal, which knows them all.
+A line is written after its transition is durable. A crash between the two omits or truncates it; when the run is
+resumed, the line is restored from the journal, which has all transitions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAME = "transitions.jsonl"
 
 
 class SessionLog:
-    """An observer that writes the transitions of runs into their sessions. `find` gives a run that lives here."""
+    """An observer that writes the transitions of runs into their sessions. `find` returns a live run."""
 
     def __init__(self, find: Callable[[str], Run[Any, Any] | None]) -> None:
         self._find = find
@@ -37,7 +37,7 @@ class SessionLog:
 
 
 def line(session_id: str, at: float, move: tuple[str, str, str], about: tuple[str | None, int]) -> str:
-    """Return a line of the log, without its end. `move` is from, event, to; `about` the task and its attempt."""
+    """Return a line of the log without its line end. `move` is from, event, to; `about` is the task and its attempt."""
     source, event, dest = move
     known = event in set(RalphEvent) and source in set(RalphState)
     return json.dumps(
@@ -57,9 +57,9 @@ def line(session_id: str, at: float, move: tuple[str, str, str], about: tuple[st
 
 
 def mend(run: RalphRun, records: Iterable[Record]) -> None:
-    """Write what the log of a resumed run lacks. Raises OSError.
+    """Complete the log of a resumed run. Raises OSError.
 
-    The log is not synced: after a power loss any of it may be missing, or be something else.
+    The log is not synced: after a power loss any part of it may be missing or wrong.
     """
     path = Path(run.ctx.session_path) / NAME
     written = path.read_bytes() if path.exists() else b""
@@ -79,7 +79,7 @@ def mend(run: RalphRun, records: Iterable[Record]) -> None:
 
 
 def _lines(session_id: str, records: Iterable[Record]) -> Iterable[str]:
-    """Yield the lines of a run. What a transition is about stands in the context that was written with it."""
+    """Yield the lines of a run. Task and attempt of a transition are in the context that was written with it."""
     about: tuple[str | None, int] = (None, 0)
     pending: Record | None = None
 

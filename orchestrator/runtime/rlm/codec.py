@@ -1,4 +1,4 @@
-"""Runs of the modes as records, and out of records again: in another process, after a crash, tomorrow."""
+"""Runs of the modes as records, and their restoration in another process or after a crash."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _RERUN = ("pure", "idempotent")
 
 
 class ModeCodec(ContextCodec[ModeContext]):
-    """The codec of a mode. The history is written message by message, under the name that all records have for it."""
+    """The codec of a mode. The history is stored message by message, under the common name of all records."""
 
     def opening(self, run: Run[Any, Any]) -> Mapping[str, Any]:
         """Return the whole context."""
         body = dict(super().opening(run))
         return {**body, "context": _renamed(body["context"], _GROWING, _STORED)}
 
-    def changes(self, run: Run[Any, Any]) -> Mapping[str, Any]:
-        """Return what is other than at the last call."""
+    def changes(self, run: Run[Any, Any]) -> dict[str, Any]:
+        """Return the changes since the last call."""
         return _renamed(super().changes(run), _GROWING, _STORED)
 
     def read(self, stored: StoredRun) -> ModeContext:
-        """Return the context of a stored run, with what its prompt is about. Raises Corrupt."""
+        """Return the context of a stored run, with the data of its prompt. Raises Corrupt."""
         ctx = self.decoded(stored.context | {_GROWING: stored.messages})
         ctx.context = stored.created.get("material")
         said = next((one for one in reversed(ctx.messages[ctx.earlier :]) if one.role == "assistant"), None)
@@ -62,8 +62,8 @@ def _renamed(body: Mapping[str, Any], name: str, to: str) -> dict[str, Any]:
 def codec(kind: type[ModeContext], launch: Mapping[str, Any] | None = None) -> ModeCodec:
     """Return the codec of a mode.
 
-    What a prompt is about is written once, with the run's begin; what the model said last, and what that asks for,
-    stands in the history.
+    The data of a prompt is stored once, at the start of the run. The last response of the model and its blocks or
+    calls are restored from the history.
     """
     about = {"launch": dict(launch)} if launch else {}
     return ModeCodec(
@@ -75,22 +75,21 @@ def codec(kind: type[ModeContext], launch: Mapping[str, Any] | None = None) -> M
 
 
 def plain_context(context: Any) -> Any:
-    """Return what a prompt is about as text or JSON types. Raises ConfigError for what JSON has no form for."""
+    """Return the data of a prompt as text or JSON types. Raises ConfigError for data without a JSON form."""
     try:
         if isinstance(context, str):
-            context.encode()  # half a surrogate pair is no text
+            context.encode()  # a lone surrogate is not text
             return context
         return plain_json(context)
     except ValueError as error:
-        raise ConfigError(
-            f"the context cannot be stored as JSON: {error}; give text, or data that JSON has"
-        ) from None
+        raise ConfigError(f"the context cannot be stored as JSON: {error}; give text or JSON data") from None
 
 
 def restored(stored: StoredRun, machine: Machine, deps: ModeDeps, codec: ModeCodec) -> ModeRun:
-    """Return the run as it stood at its last record, ready for `drive`. Touches nothing outside.
+    """Return the run as of its last record, ready for `drive`. Changes nothing outside.
 
-    An event of a mode is an object and no record has it: what led to it is done again. The REPL is a new one.
+    An event of a mode is an object that no record contains, so the work that led to it is repeated. The REPL is a new
+    one.
     """
     ctx = codec.read(stored)
     run: ModeRun = rebuilt(stored, machine, ctx, deps, codec)
@@ -104,15 +103,15 @@ def restored(stored: StoredRun, machine: Machine, deps: ModeDeps, codec: ModeCod
 
 
 def reserved(purse: RunBudget) -> dict[str, Any]:
-    """Return what is written before a request goes out: all that the run will have used if it costs its bound."""
+    """Return the record that is written before a request: the usage of the run if the request costs its maximum."""
     return {"usage": asdict(purse.committed), "sub_calls": purse.calls}
 
 
 def charge(run: ModeRun, records: Iterable[Record]) -> None:
-    """Count what was in flight when the run stopped, and what came after its last transition, as if it had come."""
+    """Charge the requests in flight when the run stopped, and the usage after its last transition."""
     said: Mapping[str, Any] | None = None
     for record in records:
-        if record.kind in {"transition", "resumed"}:  # they have what was used by then
+        if record.kind in {"transition", "resumed"}:  # they contain the usage so far
             said = None
         elif record.kind == "reserved":
             said = record.body
@@ -121,7 +120,7 @@ def charge(run: ModeRun, records: Iterable[Record]) -> None:
 
 
 def refuse_unknown(run: ModeRun, tools: ToolSet) -> None:
-    """Raise Suspended where calls may have run that must not run twice: they began, and nobody knows the end."""
+    """Raise Suspended if calls may have run that must not run twice: they started, and their end is unknown."""
     ctx = run.ctx
     if not (
         isinstance(ctx, ToolsModeContext)
@@ -132,12 +131,12 @@ def refuse_unknown(run: ModeRun, tools: ToolSet) -> None:
     specs = [tools.find(call.name) for call in ctx.calls]
     unknown = sorted({spec.name for spec in specs if spec is not None and spec.effect not in _RERUN})
     if unknown:
-        why = f"calls of {', '.join(unknown)} may have run already; look, then resume it with again=True"
+        why = f"calls of {', '.join(unknown)} may have run already; check that, then resume with again=True"
         raise Suspended(run.run_id, why)
 
 
 def said_in(ctx: ModeContext, before: int) -> list[Message]:
-    """Return the conversation after a run: what was said before it, its prompt and its answer, nothing between."""
+    """Return the conversation after a run: the earlier messages, its prompt and its answer, without its turns."""
     earlier = [Message.from_openai(one) for one in ctx.message_history if one.get("role") != "system"][
         :before
     ]
@@ -147,7 +146,7 @@ def said_in(ctx: ModeContext, before: int) -> list[Message]:
 
 
 def summary(run: ModeRun) -> dict[str, Any]:
-    """Return the totals that `run.completed` logs, and for each limit that is on the share of it that was used."""
+    """Return the totals for `run.completed`, and the used share of each enabled limit."""
     ctx, limits = run.ctx, run.ctx.limits
     budgets = (
         ("iterations", ctx.iteration, limits.max_iterations),

@@ -1,4 +1,4 @@
-"""Tools by which tools mode reads what a prompt is about: the model is never shown all of it."""
+"""Tools with which tools mode reads the data of a prompt, which the model never sees as a whole."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from orchestrator.machines.code_mode.ports import Answer
 from orchestrator.tools.spec import ToolSpec, tool
 
 _PIECE = 10_000
-"""Characters that one read gives at most."""
+"""Maximum characters of one read."""
 _AROUND = 80
-"""Characters on each side of a place that a search finds."""
+"""Characters on each side of a search hit."""
 _PLACES = 20
 _LONGEST_QUERY = 200_000
-"""Characters of the data that one question to a model may come with."""
+"""Maximum characters of the data in one query to a model."""
 
 Ask = Callable[[tuple[str, ...]], Awaitable[Sequence[Answer]]]
 
 
 def context_tools(context: Any, ask: Ask) -> list[ToolSpec]:
-    """Return the tools for some data: read, search, and ask a model about a part of it; none where there is no data."""
+    """Return the tools for some data: read, search, and query a model about a part of it; none without data."""
     if context is None:
         return []
     text = context if isinstance(context, str) else json.dumps(context, ensure_ascii=False, indent=1)

@@ -1,4 +1,4 @@
-"""An Rlm for the engine that runs it: what operators order about models and tools reaches its runs, and those below."""
+"""Engine-only interface of an Rlm, which applies operator commands to its runs and their child runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from orchestrator_callbacks.rlm.deps import HostReference
 
 
 class ModeHosting(Hosting):
-    """The inside of an Rlm. `hosted` is what its runs ask; `models` are that of the run and that of its questions."""
+    """Engine-only interface of an Rlm.
+
+    `hosted` refers to the engine; `models` are those of the run and of its queries.
+    """
 
     def __init__(
         self, *parts: Any, hosted: HostReference, models: Sequence[str], tools: Sequence[str]
@@ -23,13 +26,13 @@ class ModeHosting(Hosting):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The configured names of all models that its runs ask."""
+        """The configured names of all models of its runs."""
         return self._models
 
     def obey(self, host: Host | None) -> None:
-        """Let a host be asked, or nobody, before each call of a model and of a tool."""
+        """Set the host that is asked before each model and tool call, or None."""
         self._hosted.host = host
 
     def tree(self) -> Sequence[Hosting]:
-        """Return this one: its runs below are of the same models."""
+        """Return only this one: child runs use the same models."""
         return [self]

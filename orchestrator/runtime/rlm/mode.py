@@ -1,4 +1,4 @@
-"""The two modes as one table: which machine, which context, which limits each has."""
+"""The two modes as one table: machine, context and limits of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.typed import StateMachine
-from orchestrator.kernel.typed_table import TypedMachine
+from orchestrator.kernel.typed_machine import TypedMachine
 from orchestrator.machines.code_mode.graph import CODE_MODE, build_code_mode_machine
 from orchestrator.machines.code_mode.model import CodeModeContext
 from orchestrator.machines.rlm.limits import CODE_LIMITS, TOOLS_LIMITS, RlmLimits
@@ -33,7 +33,7 @@ class Mode:
     context: type[ModeContext]
     limits: RlmLimits
     laps: tuple[str, ...]
-    """Events that close a turn."""
+    """Events that complete a turn."""
     own_tools: tuple[str, ...] = ()
 
     def machine(self, graph: Graph, hooks: Iterable[object]) -> TypedMachine:
@@ -41,7 +41,7 @@ class Mode:
         return self.build().machine(graph, hooks=collect(graph, self.hooks, extra=tuple(hooks)))
 
     def offers(self, tools: Sequence[ToolSpec]) -> list[Any]:
-        """Return what metrics are told of tools, those that a run adds for its data among them."""
+        """Return the tools to declare to metrics, including those that a run adds for its data."""
         return [*tools, *(SimpleNamespace(name=name) for name in self.own_tools)]
 
 
@@ -67,7 +67,7 @@ MODES: Mapping[str, Mode] = {
 
 
 def tool_names(offered: Iterable[tuple[str, Sequence[ToolSpec]]]) -> list[str]:
-    """Return the names of all tools that runs of these modes have, with these tools."""
+    """Return the names of all tools of runs of these modes."""
     known = [(MODES[mode], tools) for mode, tools in offered if mode in MODES]
     return sorted({one.name for mode, tools in known for one in mode.offers(tools)})
 
@@ -75,5 +75,5 @@ def tool_names(offered: Iterable[tuple[str, Sequence[ToolSpec]]]) -> list[str]:
 def mode_of(name: object) -> Mode:
     """Return the mode of this name. Raises ConfigError."""
     if not isinstance(name, str) or name not in MODES:
-        raise ConfigError(f"mode is {name!r}; known: {', '.join(MODES)}")
+        raise ConfigError(f"mode is {name!r}; allowed: {', '.join(MODES)}")
     return MODES[name]

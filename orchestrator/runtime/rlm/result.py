@@ -1,4 +1,4 @@
-"""What a run of a mode gives back. Outcomes are values; `raise_for_outcome` makes exceptions of them."""
+"""The result of a run of a mode. Outcomes are values; `raise_for_outcome` converts them to exceptions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, cast
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
-from orchestrator.kernel.typed_table import TypedMachine
+from orchestrator.kernel.typed_machine import TypedMachine
 from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.rlm.ending import finish_reason, output_of
 from orchestrator.machines.rlm.model import ModeContext
@@ -24,36 +24,36 @@ class RlmResult:
 
     run_id: str
     state: Enum
-    """CodeModeState.DONE or ToolsModeState.DONE; another one only where the run broke off."""
+    """CodeModeState.DONE or ToolsModeState.DONE; another state only if the run ended early."""
     outcome: Outcome
     reason: str
     """One of REASONS[outcome]."""
     finish_reason: str
-    """`policy_stop`, `max_iterations` or `stop`, the first that holds; else the reason it broke off."""
+    """The first that applies of `policy_stop`, `max_iterations` and `stop`; else the reason of the early end."""
     output: str | None
-    """The answer; of a run that a policy stopped, what the model said last. None where there is none."""
+    """The answer; for a run that a policy stopped, the model's last response. None without an answer."""
     iterations: int
     depth: int
     usage: Usage
-    """Of the run and all that was asked below it."""
+    """Usage of the run and its child runs."""
     sub_calls: int
     messages: tuple[Message, ...]
     transitions: tuple[Transition, ...]
-    """The path taken: the last 10,000 transitions."""
+    """The path of the run: the last 10,000 transitions."""
     verdict: Verdict | None = None
-    """The refusal that ended the run, where one did."""
+    """The refusal that ended the run, if any."""
     error: Exception | None = None
     """The first error."""
 
     def raise_for_outcome(self) -> RlmResult:
-        """Return self when completed; else raise the RunStopped of this outcome, caused by the first error."""
+        """Return self if the run completed; else raise the RunStopped of its outcome, caused by the first error."""
         if self.outcome is Outcome.COMPLETED:
             return self
         raise stopped(self) from self.error
 
 
 def result_of(run: Run[ModeContext, Any], path: Iterable[Transition], end: Ending) -> RlmResult:
-    """Return the result of a run that ended so."""
+    """Return the result of a run with this end."""
     ctx = run.ctx
     answered = end.outcome in (Outcome.COMPLETED, Outcome.PARTIAL)
     state = cast("TypedMachine", run.machine).objects[run.cursor.state]

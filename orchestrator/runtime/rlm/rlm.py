@@ -1,4 +1,4 @@
-"""Code mode and tools mode put together: table, hooks, event sources, REPL and model meet here. `Rlm` is the door."""
+"""`Rlm`, the facade of code mode and tools mode: graph, hooks, event sources, REPL and model."""
 
 from __future__ import annotations
 
@@ -40,14 +40,27 @@ from orchestrator_callbacks.rlm.deps import HostReference, ModeDeps, ModeRun
 
 
 class Rlm(RunService[RlmResult]):
-    """Answers prompts about data of any length: in mode `code` by code in a REPL, in mode `tools` by tool calls.
+    """Answer prompts about data of any length: in mode `code` with code in a REPL, in mode `tools` with tool calls.
 
-    What a prompt is about (`context`) is a variable of the REPL, or lies behind tools, and is never in a request. Code
-    may ask a model itself: `sub_llm`, else `llm`; `nested` decides which of these questions get a run of their own
-    while `limits.max_depth` allows one. `repl` makes the REPL of a run: `repl(context, broker=..., depth=...,
-    correlation_id=...)`; None is a WorkerRepl. `journal`, `observers`, `hooks`, `graph`, `clock`, `price`, `params`,
-    `migrations` and `launch` are as for Orchestrator. Raises ConfigError or GraphError when this cannot work; nothing
-    is started here.
+    The data (`context`) is a variable of the REPL, or is read with tools, and is never part of a request.
+
+    Args:
+        llm: The model.
+        mode: "code" or "tools".
+        sub_llm: The model for queries of the code; `llm` by default.
+        tools: Tools of mode "tools".
+        limits: Default limits of a run.
+        instructions: Replaces the instructions about the mode.
+        stopping, compressor: Policies for the end of a run and for its history.
+        nested: Decides which queries get a child run, while `limits.max_depth` allows one.
+        repl: Makes the REPL of a run: `repl(context, broker=..., depth=..., correlation_id=...)`; None makes a
+            WorkerRepl.
+        retry, journal, observers, hooks, graph, clock, price, params, migrations, launch: As for Orchestrator.
+
+    Raises ConfigError or GraphError for invalid arguments.
+
+    Example:
+        result = await Rlm(llm).completion("Which line has the error?", log_text)
     """
 
     _codec: rlm_record.ModeCodec
@@ -90,9 +103,9 @@ class Rlm(RunService[RlmResult]):
         parts = self._journal, self._driver, self._clock, self._live, self._recovery, launch
         names = tool_names(given.offered())
         self.hosting = ModeHosting(*parts, hosted=self._hosted, models=given.models, tools=names)
-        """For the engine that runs it."""
+        """Engine-only interface of this agent."""
 
-    # ---- running ----
+    # ---- run ----
 
     async def completion(
         self,
@@ -104,12 +117,13 @@ class Rlm(RunService[RlmResult]):
         limits: RlmLimits | None = None,
         deadline: float | None = None,
     ) -> RlmResult:
-        """Answer a prompt about `context` (text, or what JSON can hold; None: about nothing) and return the result.
+        """Answer a prompt about `context` and return the result, whose `outcome` says how the run ended.
 
-        With a `conversation_id` the model is shown earlier prompts and answers of it; the REPL is a new one each time.
-        `deadline` is in seconds from now, on top of `limits`. Raises RunExists for a known run_id and ConfigError for a
-        context that cannot be stored; how the run ends is `result.outcome`. A cancelled caller gets its CancelledError;
-        the run is then left where it was, for `resume`.
+        Args:
+            prompt: Text, a message, or a conversation that ends with a message of the user.
+            context: The data: text or JSON types; None for no data.
+            conversation_id: The model sees earlier prompts and answers of it. The REPL is always a new one.
+            run_id, limits, deadline: As for `run` of an Orchestrator, like the errors and a cancelled caller.
         """
         self.check(run_id, conversation_id, limits, deadline)
         about = prompt, context
@@ -125,10 +139,7 @@ class Rlm(RunService[RlmResult]):
         limits: RlmLimits | None = None,
         tenant: str = "",
     ) -> str:
-        """Put a run into the journal for a worker to carry, and return its id; no model is asked here.
-
-        For a journal that other processes share. `tenant` is whose it is, for limits of each. Raises as `completion`.
-        """
+        """Store a run in the journal for a worker, and return its id; as `deposit` of an Orchestrator."""
         self.check(run_id, conversation_id, limits, None)
         return await self._deposit(
             await self._begun((prompt, context), run_id or new_id(), conversation_id, limits), tenant
@@ -143,10 +154,10 @@ class Rlm(RunService[RlmResult]):
     async def batch(
         self, questions: Iterable[Prompt | tuple[Prompt, Any]], *, max_concurrent: int = 4, **options: Any
     ) -> list[RlmResult]:
-        """Answer many prompts, each alone or with its context, at most `max_concurrent` at once (0: all).
+        """Answer several prompts, each alone or with its context, and return the results in the same order.
 
-        Results are in the order of the questions; options as for `completion`, the same for each. An error that is no
-        outcome of a run ends the batch and cancels what is under way. Raises ConfigError for what are no questions.
+        At most `max_concurrent` runs are active at once (0: all); `options` are those of `completion`. An error other
+        than an outcome of a run ends the batch and cancels the active runs.
         """
         given = _asked(questions, options.get("run_id"))
         arguments.check_concurrent(max_concurrent)
@@ -166,20 +177,22 @@ class Rlm(RunService[RlmResult]):
     async def resume(
         self, run_id: str, *, limits: RlmLimits | None = None, by: str = "", again: bool = False
     ) -> RlmResult:
-        """Go on with a run of the journal where it stands, and return its result; an ended one is only told.
+        """Resume a run of the journal from its last record and return its result. For an ended run it is only read.
 
-        What was under way when it stopped is done again: the model is asked again, code runs again in a new REPL, and
-        the model is told that its variables are gone; what lost answers may have cost is charged. Where calls of tools
-        may have run that must not run twice, that takes `again=True`: somebody looked. Raises RunUnknown, Held,
-        OtherGraph, Corrupt, and Suspended.
+        Interrupted work is repeated: the model is called again, code runs again in a new REPL, and the model is told
+        that its variables are gone. The possible cost of lost answers is charged.
+
+        `again=True` says that a person has checked that interrupted calls of tools may run twice; it is required if
+        such tools may have run. `limits` replace the run's own. Raises RunUnknown, Held, OtherGraph and Corrupt as
+        `resume` of an Orchestrator does, and Suspended if the run requires `again`.
         """
         arguments.check_run(limits=limits, kind=RlmLimits)
         return await self._resume(run_id, limits, by, again=again)
 
-    # ---- what an engine asks of an agent ----
+    # ---- called by an engine ----
 
     def check(self, run_id: object, conversation_id: object, limits: object, deadline: object) -> None:
-        """Look at the arguments of one run. Raises ConfigError."""
+        """Check the arguments of one run. Raises ConfigError."""
         arguments.check_run(run_id, conversation_id, limits, deadline, kind=RlmLimits)
 
     async def begin(  # noqa: PLR0917 - the arguments of `completion`, as for every agent of an engine
@@ -191,13 +204,13 @@ class Rlm(RunService[RlmResult]):
         deadline: float | None,
         follower: Follower | None = None,
     ) -> RlmResult:
-        """Answer a prompt, alone or with its context; arguments as `check` has seen them."""
+        """Answer a prompt, alone or with its context; the arguments were checked."""
         run = await self._begun(prompt, run_id, conversation_id, limits)
         run.follow(follower)
         self._limit_time(run, deadline)
         return await self._carried(run, park=self.parks)
 
-    # ---- what RunService asks of a composition ----
+    # ---- called by RunService ----
 
     def _declare(self) -> None:
         tools = SimpleNamespace(offers=self._mode.offers(self._equipment.tools))
@@ -248,7 +261,7 @@ class Rlm(RunService[RlmResult]):
         said = rlm_record.said_in(run.ctx, run.ctx.earlier)
         self._conversations.keep(run.ctx.conversation_id, run.run_id, said)
 
-    # ---- inside ----
+    # ---- private ----
 
     async def _begun(
         self,
@@ -257,7 +270,7 @@ class Rlm(RunService[RlmResult]):
         conversation_id: str | None,
         limits: RlmLimits | None,
     ) -> ModeRun:
-        """Return a new run, with what was said in its conversation before."""
+        """Return a new run with the earlier messages of its conversation."""
         asked, context = prompt if isinstance(prompt, tuple) else (prompt, None)
         said = opening(
             asked, await self._conversations.before(conversation_id, self._journal, self._said_in), None
@@ -269,14 +282,14 @@ class Rlm(RunService[RlmResult]):
     async def _carried(
         self, run: ModeRun, path: Iterable[Transition] = (), *, park: bool = False
     ) -> RlmResult:
-        """Drive a run to its end with all that it needs, which is closed afterwards."""
+        """Drive a run to its end with its resources, which are closed afterwards."""
         async with equipped(self._equipment, run, self._nested_run):
             return await self._carry(run, path, park=park)
 
     async def _nested_run(
         self, above: ModeRun, prompt: str, depth: int, purse: RunBudget, equipment: RunResources
     ) -> RlmResult:
-        """Answer a question of a run by a run of its own, kept in memory: it is asked again where that run is."""
+        """Answer a query of a run with a child run in memory, which is repeated if the parent run repeats the query."""
         child = Rlm(
             equipment.llm,
             mode=equipment.mode,
@@ -306,7 +319,7 @@ class Rlm(RunService[RlmResult]):
         self._check_model(None if limits is self._limits else limits)
         *earlier, last = said
         if last.role != "user" or not last.text:
-            raise ConfigError("the prompt must end with a message of the user that has text")
+            raise ConfigError("the prompt must end with a non-empty message of the user")
         ctx = self._mode.context(
             prompt=last.text,
             max_iterations=limits.max_iterations,
@@ -332,14 +345,14 @@ class Rlm(RunService[RlmResult]):
         )
 
     async def _said_in(self, run_id: str) -> Sequence[Message]:
-        """Return what was said up to the end of a stored run, or up to where it stands."""
+        """Return the messages of a stored run up to its end or its last record."""
         stored, _ = await self._recovery.read(run_id)
         ctx = self._codec.read(stored)
         return rlm_record.said_in(ctx, ctx.earlier)
 
 
 def _asked(questions: object, run_id: object) -> list[tuple[Prompt, Any]]:
-    """Return prompt and context of each question of a batch. Raises ConfigError for what is none."""
+    """Return prompt and context of each question of a batch. Raises ConfigError for an invalid question."""
     if isinstance(questions, str | bytes) or not isinstance(questions, Iterable):
         kind = type(questions).__name__
         raise ConfigError(f"the questions are {kind}; give a list of prompts, or of (prompt, context)")
@@ -350,5 +363,5 @@ def _asked(questions: object, run_id: object) -> list[tuple[Prompt, Any]]:
                 f"question {number} is a tuple of {len(one)}; give a prompt, or (prompt, context)"
             )
     if run_id is not None and len(found) > 1:
-        raise ConfigError(f"run_id is {run_id!r}, and a batch of {len(found)} is as many runs; give none")
+        raise ConfigError(f"run_id is {run_id!r}, but a batch of {len(found)} has as many runs; omit it")
     return found

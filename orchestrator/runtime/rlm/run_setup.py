@@ -1,4 +1,4 @@
-"""What one run of a mode needs while it is driven: its model, REPL or tools, event source, and who answers its code."""
+"""The resources of one run of a mode: model, REPL or tools, event source, and the broker of its queries."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from orchestrator_callbacks.rlm.model_call import OwnModel, asked, check_cost, p
 from orchestrator_callbacks.tools_mode.source import ToolsModeSource
 
 _SHOWN = 4_000
-"""Characters of a question that a run of its own is shown; the rest of a longer one is in its `context`."""
+"""Maximum characters of a query in the prompt of its child run; a longer query is in its `context`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResources:
-    """What all runs of one Rlm are equipped from."""
+    """The resources of all runs of one Rlm."""
 
     mode: Literal["code", "tools"]
     llm: LLM
@@ -59,14 +59,14 @@ class RunResources:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RunResources:
-        """Return it from the arguments of Rlm, whose kinds were looked at. Raises ConfigError for what cannot work."""
+        """Return the resources from the checked arguments of Rlm. Raises ConfigError for invalid combinations."""
         mode, clock = given["mode"], given["clock"] or SystemClock()
         tools = ToolSet(given["tools"], clock=clock).offers
         if tools and mode == "code":
             raise ConfigError("tools are for mode 'tools'; in mode 'code' the model has a REPL")
         if asked := [spec.name for spec in tools if spec.approval]:
             raise ConfigError(
-                f"{', '.join(asked)}: nobody is asked about calls in mode 'tools'; give tools with approval to an "
+                f"{', '.join(asked)}: mode 'tools' does not ask a person about calls; give tools with approval to an "
                 "Orchestrator"
             )
         names = ("instructions", "stopping", "compressor", "nested", "repl", "price")
@@ -86,25 +86,25 @@ class RunResources:
 
     @property
     def models(self) -> tuple[str, str]:
-        """The configured names of the model of a run and of that of its questions."""
+        """The configured names of the model of a run and of the model of its queries."""
         return model_name(self.llm), model_name(self.sub_llm)
 
     @property
     def pricing(self) -> tuple[Pricing, Pricing]:
-        """What is known of the cost of the two."""
+        """The cost information about both models."""
         own, sub = self.models
         return Pricing(self.price, self.llm, own), Pricing(self.price, self.sub_llm, sub)
 
     def offered(self) -> list[tuple[str, tuple[ToolSpec, ...]]]:
-        """Return mode and tools of a run, and of those below as far as the policy on these can say it by now."""
+        """Return mode and tools of a run, and of its child runs if the policy gives them."""
         offered: list[tuple[str, tuple[ToolSpec, ...]]] = [(self.mode, self.tools)]
-        with suppress(Exception):  # an order is not to fail for the sake of somebody's policy
+        with suppress(Exception):  # an operator command must not fail because of a host's policy
             below = self.below()
             offered.append((below.mode, below.tools))
         return offered
 
     def below(self) -> RunResources:
-        """Return what a run below one of these gets, as the policy on such runs says."""
+        """Return the resources of a child run by the policy."""
         if self.nested is None:
             return replace(self, llm=self.sub_llm)
         config = self.nested.get_nested_config()
@@ -114,7 +114,7 @@ class RunResources:
         return replace(self, llm=self.sub_llm, mode=config.agent_mode, tools=tools)
 
     def lent(self, limits: RlmLimits) -> RlmLimits:
-        """Return the limits of a run below one with these; what it may spend is in the purse that it is lent from."""
+        """Return the limits of a child run; its budget is part of its parent's."""
         if self.nested is None:
             return limits
         config = self.nested.get_nested_config()
@@ -122,7 +122,10 @@ class RunResources:
         return replace(limits, max_iterations=config.max_iterations, max_depth=depth)
 
     def asked(self, question: str) -> tuple[str, str | None]:
-        """Return prompt and context of a run for a question: a long one is data, its ends are shown."""
+        """Return prompt and context of the child run for a query.
+
+        A long query becomes data, with its start and end shown.
+        """
         if len(question) <= _SHOWN:
             return question, None
         half = _SHOWN // 2
@@ -135,7 +138,7 @@ NestedRun: TypeAlias = Callable[[ModeRun, str, int, RunBudget, RunResources], Aw
 
 @asynccontextmanager
 async def equipped(given: RunResources, run: ModeRun, nested_run: NestedRun) -> AsyncIterator[None]:
-    """Give a run its event source while it is driven, and close afterwards what that held."""
+    """Give a run its event source while it is driven, and close its resources afterwards."""
     deps, broker = run.deps, _broker(given, run, nested_run)
 
     async def announce() -> None:
@@ -149,7 +152,7 @@ async def equipped(given: RunResources, run: ModeRun, nested_run: NestedRun) -> 
         return
     try:
         repl = _repl(given, run, broker)
-    except Exception as error:  # noqa: BLE001 - a host's: the run fails by it, as by a worker that does not come up
+    except Exception as error:  # noqa: BLE001 - a host's error fails the run, like a worker that cannot start
         deps.source = _raising(error)
         yield
         return
@@ -168,7 +171,7 @@ async def equipped(given: RunResources, run: ModeRun, nested_run: NestedRun) -> 
 
 
 def _broker(given: RunResources, run: ModeRun, nested_run: NestedRun) -> SubCalls:
-    """Return who answers the questions of a run's code or tools."""
+    """Return the broker of the queries of a run's code or tools."""
     _, pricing = given.pricing
 
     async def ask(request: Request) -> Response:
@@ -195,7 +198,7 @@ def _broker(given: RunResources, run: ModeRun, nested_run: NestedRun) -> SubCall
 
 
 async def _closed(repl: Repl, run_id: str) -> None:
-    """Close a REPL. Where a host's own one cannot be, that is logged: the run has its result all the same."""
+    """Close a REPL. An error of a host's own REPL is logged, because the run has its result already."""
     try:
         await asyncio.shield(repl.close())
     except Exception as error:  # noqa: BLE001 - a host's

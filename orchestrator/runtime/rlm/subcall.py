@@ -1,7 +1,7 @@
-"""What becomes of a question that code asks: a model is asked once, or a run of its own is begun, one level deeper.
+"""Answers to model queries of code: one model call, or a child run one level deeper.
 
-A question that cannot be answered is an error for the code that asked, never the end of the run: a limit that is used
-up, a model that fails, a nested run that does not complete. Cancellation goes through.
+A query that cannot be answered raises an error in the code and never ends the run: a used-up limit, a failing model,
+a child run that does not complete. Cancellation passes through.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from orchestrator.machines.rlm.policy import NestedCallPolicy
 from orchestrator_callbacks.rlm.budget_account import RequestUsage, RunBudget, estimated
 
 Ask: TypeAlias = Callable[[Request], Awaitable[Response]]
-"""Asks a model, with whatever retries, prices and telemetry there are; the response's usage has its cost."""
+"""Calls a model with retries, prices and telemetry; the usage of the response includes its cost."""
 
 Nested: TypeAlias = Callable[[str, int, RunBudget], Awaitable[str]]
-"""(prompt, depth, the purse it is lent from) -> the answer of a run of its own; it counts what it uses by itself."""
+"""(prompt, depth, budget of the parent) -> the answer of a child run, which counts its own usage."""
 
 
 class SubCalls:
-    """The broker of one run. `depth` is that run's; questions are one deeper.
+    """The broker of one run. `depth` is the depth of that run; queries are one level deeper.
 
-    A question is given to `nested` while it is above `limits.max_depth` and the policy says so; without a policy every
-    one is. Else, and without `nested`, `ask` asks a model once. `params` go with such a request; `pay` reserves what it
-    can cost, `check` looks at its answer once that is counted, `admit` returns when it may go out.
+    A query is passed to `nested` while its depth is below `limits.max_depth` and the policy agrees; without a policy
+    all are. Otherwise, and without `nested`, `ask` calls a model once with `params`. `pay` reserves the cost of that
+    request, `check` checks its answer after it was counted, `admit` returns when it may be sent.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SubCalls:
         self._slots = asyncio.Semaphore(limits.max_concurrent_subcalls or 1_000_000)
 
     async def __call__(self, prompts: Sequence[str]) -> list[Answer]:
-        """Answer all of them, as many at once as the limits allow, in the order they came."""
+        """Answer all prompts concurrently within the limits; answers are in the same order."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._answer(prompt)) for prompt in prompts]
         return [task.result() for task in tasks]
@@ -75,7 +75,7 @@ class SubCalls:
                 return await self._asked(prompt)
         except OrchestratorError as error:
             return error
-        except Exception as error:  # noqa: BLE001  a model's own error, or a policy's: the code reads it
+        except Exception as error:  # noqa: BLE001 - an error of a model or a policy: the code gets it
             return RuntimeError(f"{type(error).__name__}: {error}")
 
     async def _goes_deeper(self, prompt: str) -> bool:

@@ -1,1 +1,1 @@
-"""What all machines share: starting, resuming, restoring and controlling runs."""
+"""Common services of all machines: start, resume, restore and control runs."""

@@ -1,4 +1,4 @@
-"""Who runs this process: the name in records of what somebody asked for without saying who."""
+"""The user of this process: the default actor in records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import getpass
 
 
 def login() -> str:
-    """Return the login name; empty where the system knows none."""
+    """Return the login name; empty if it is unknown."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
@@ -14,5 +14,5 @@ def login() -> str:
 
 
 def somebody() -> str:
-    """Return the login name, or a word that stands for it."""
+    """Return the login name, or a placeholder."""
     return login() or "somebody"

@@ -1,12 +1,12 @@
-"""Answers to the questions of runs. The journal decides which one counts: the first valid one that it keeps.
+"""Answers to the questions of runs. The journal decides which answer counts: the first valid one that it stores.
 
-The id of an answer names its question: the key of the call and the digest of what is asked. A store keeps one request
-for an id, whichever process posts it. Of two answers that are given at the same moment it keeps one, on every store and
-while the run reads its inbox; the caller of the other one gets AnswerRefused. A check that reads and then posts under
-an id of its own was rejected: another process can answer between the two.
+The id of an answer contains its question: the key of the call and the digest. A store keeps one request per id,
+whichever process posts it. Of two concurrent answers it keeps one, on every store and even while the run reads its
+inbox; the caller of the other one gets AnswerRefused. The alternative, to read, check and then post under a unique
+id, fails if another process answers in between.
 
-An answer that the run refuses, because its question has expired or because it is about something else, does not count.
-It does not block the question either: a number in the id distinguishes the next answer.
+An answer that the run refuses, because its question has expired or differs, does not count. It does not block the
+question either: a number in the id distinguishes the next answer.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from orchestrator.runtime.service.inbox import DECISIONS
 from orchestrator_guards import Refusal, describe_answer, judge_answer, repeats_answer
 
 _MEMBERS = ("digest", "arguments", "content", "end", "why")
-"""What an answer has beside its call."""
+"""Fields of an answer besides its call."""
 
 
 class PostedAnswer(NamedTuple):
-    """An answer that counts, as the journal keeps it."""
+    """An answer that counts, as stored in the journal."""
 
     request: Posted
     repeated: bool
@@ -37,19 +37,22 @@ class PostedAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class OpenQuestions:
-    """The questions of a run. An answer counts from the moment the journal keeps it, read by the run or not."""
+    """The questions of a run.
+
+    An answer counts as soon as the journal has stored it, even if the run has not read it.
+    """
 
     stored: StoredRun
     now: float
-    """Epoch seconds; an expired question takes no answer."""
+    """Epoch seconds; an expired question accepts no answer."""
     waiting: dict[str, Question]
-    """Key of a call -> the question about it that has no answer."""
+    """Key of a call -> its unanswered question."""
     answered: dict[str, Mapping[str, Any]]
-    """Key of a call -> the answer about it that counts, with `decision`, `by`, `at` and `id`."""
+    """Key of a call -> its answer that counts, with `decision`, `by`, `at` and `id`."""
 
     @classmethod
     async def read(cls, journal: Journal, run_id: str, now: float) -> Self:
-        """Read the questions of a run and the answers to them. Raises RunUnknown, Corrupt, StoreDown."""
+        """Read the questions of a run and their answers. Raises RunUnknown, Corrupt, StoreDown."""
         stored = StoredRun.of(run_id, await journal.load(run_id))
         found = cls(stored, now, stored.questions, stored.decided)
         for posted in await stored.unread(journal):
@@ -58,7 +61,7 @@ class OpenQuestions:
         return found
 
     def judge(self, answer: Mapping[str, Any]) -> Question | Refusal:
-        """Return the question that an answer is about, or why it does not count."""
+        """Return the question of an answer, or the reason why the answer does not count."""
         return judge_answer(self.waiting.values(), self.answered, answer, now=self.now)
 
     def earlier(self, call: str | None) -> Mapping[str, Any] | None:
@@ -68,14 +71,14 @@ class OpenQuestions:
         return self.answered.get(call)
 
     def _count(self, posted: Posted) -> None:
-        """Count an answer that the run has not read, as the run will."""
+        """Count an answer that the run has not read, in the same way as the run."""
         question = self.judge(posted.body)
         if isinstance(question, Refusal):
             return
         answer = {"id": posted.id, "decision": posted.kind, "by": posted.by, "at": posted.at}
         for key in tuple(self.waiting) if posted.body.get("end") else (question.key,):
             asked = self.waiting.pop(key)
-            self.answered.pop(key, None)  # the last one last
+            self.answered.pop(key, None)  # so that the newest is the last entry
             self.answered[key] = {**posted.body, **answer, "key": key, "digest": asked.digest}
 
 
@@ -84,15 +87,20 @@ async def post_answer(
 ) -> PostedAnswer:
     """Post an answer, unless another one counts. `now` returns epoch seconds; the id is made here.
 
-    Returns normally for the same answer of the same person. Raises AnswerRefused, which names the answer that counts;
-    RunOver; RunUnknown; StoreDown.
+    Returns normally if the same person repeats the same answer.
+
+    Raises:
+        AnswerRefused: Another answer counts, which the error names, or this one is invalid.
+        RunOver: The run has ended.
+        RunUnknown: The journal does not have the run.
+        StoreDown: The store is unavailable.
     """
     for number in itertools.count():
         found = await OpenQuestions.read(journal, run_id, now())
         question = found.judge(answer.body)
         if isinstance(question, Refusal):
             return _repeated(found, answer, question)
-        # The answer is bound to what is asked now: the run may ask something else by the time it reads this.
+        # The answer is bound to the current question, because the run may ask another one before it reads this.
         body = {**answer.body, "call": question.key, "digest": question.digest}
         request = replace(answer, id=_answer_id(question, number), body=body)
         if await journal.post(run_id, request):
@@ -103,10 +111,10 @@ async def post_answer(
 async def post_replies(
     journal: Journal, run_id: str, answers: Mapping[str, str], by: str, now: float
 ) -> None:
-    """Post answers to questions about a run's work: question id -> text, each under an id that names its question.
+    """Post answers to questions about a run's work: question id -> text, each under an id with its question.
 
-    Returns normally for those that the same person gave before. Raises AnswerRefused where another one counts: before
-    anything is posted, unless that one was posted at the same moment; RunOver; RunUnknown; StoreDown.
+    Returns normally for answers that the same person repeats. Raises AnswerRefused if another answer counts, before
+    anything is posted, except for a concurrent answer; RunOver; RunUnknown; StoreDown.
     """
     await _are_kept(journal, run_id, answers, by)
     for question, text in answers.items():
@@ -119,7 +127,7 @@ async def post_replies(
 
 
 async def _are_kept(journal: Journal, run_id: str, answers: Mapping[str, str], by: str) -> bool:
-    """Tell whether the journal keeps all these answers. Raises AnswerRefused where it keeps another; RunOver."""
+    """Return whether the journal stores all these answers. Raises AnswerRefused if it stores another; RunOver."""
     stored = StoredRun.of(run_id, await journal.load(run_id))
     kept = {
         question: posted
@@ -149,9 +157,9 @@ async def replies(journal: Journal, stored: StoredRun) -> dict[str, Posted]:
 
 
 async def _confirmed(journal: Journal, run_id: str, request: Posted, now: float) -> PostedAnswer:
-    """Return an answer that was just kept. Raises AnswerRefused where one before it, under another id, counts instead.
+    """Return a stored answer. Raises AnswerRefused if an earlier answer with another id counts instead.
 
-    Such a one ended the whole run, or was posted by an earlier version. The order of the inbox decides.
+    Such an answer ended the whole run, or was posted by an earlier version. The order of the inbox decides.
     """
     found = await OpenQuestions.read(journal, run_id, now)
     counts = found.earlier(request.body["call"])
@@ -163,7 +171,7 @@ async def _confirmed(journal: Journal, run_id: str, request: Posted, now: float)
 
 
 def _repeated(found: OpenQuestions, answer: Posted, why: Refusal) -> PostedAnswer:
-    """Return the answer that counts where this one repeats it. Raises AnswerRefused otherwise."""
+    """Return the answer that counts if this one repeats it. Raises AnswerRefused otherwise."""
     earlier = found.earlier(answer.body.get("call"))
     given = {**answer.body, "decision": answer.kind, "by": answer.by}
     if why.kind != "answered" or earlier is None or not repeats_answer(earlier, given):
@@ -184,5 +192,5 @@ def _refused(found: OpenQuestions, answer: Posted, why: Refusal) -> AnswerRefuse
 
 
 def _answer_id(question: Question, number: int) -> str:
-    """Return the id under which a store keeps one answer to a question; `number` counts those that the run refused."""
+    """Return the id of an answer to a question; `number` counts the answers that the run refused."""
     return f"answer {question.key} {question.digest}" + (f" {number}" if number else "")

@@ -1,10 +1,10 @@
-"""Arguments of the wrong kind, told where they were given: what was given, and what is wanted.
+"""Type checks of arguments: each error says which value was given and which is required.
 
-One place for every composition: what several take under one name is looked at alike. All of an agent's are looked at
-before anything is built, so that a slip is not blamed on a line of ours or, later, on a run. Only kinds are looked at
-here; what an argument of the right kind may say, it checks itself. A sync `complete` is refused by what its code says,
-for calling it would cost money: one that hands on another's coroutine is marked by its annotation
-(`-> Awaitable[Response]`). An iterator is believed: to look into it would use it up.
+All facades use this module, so that the same argument is checked alike. All arguments of an agent are checked before
+anything is built, so that a mistake is not reported from inside the library or during a run. Only types are checked
+here; other constraints are checked by the classes of the arguments. A synchronous `complete` is recognized by its
+code, because calling it would cost money; one that returns another's coroutine needs the annotation `->
+Awaitable[Response]`. An iterator is not checked, because reading it would consume it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from orchestrator.tools.spec import ToolSpec
 Fault: TypeAlias = str | None
 
 LONGEST_ID = 256
-"""Characters of the id of a run or a conversation. Runs below a run get its id and a few characters more."""
+"""Maximum characters of the id of a run or a conversation. Ids of child runs are a few characters longer."""
 
 
 def check_agent(given: Mapping[str, Any], kind: type[Any] = Limits, **own: Callable[[object], Fault]) -> None:
-    """Look at the arguments of a composition, by name; `kind` is the class of its limits, `own` are looks it has alone.
+    """Check the arguments of a facade by name; `kind` is the class of its limits, `own` are its additional checks.
 
-    Names without a look are passed over. Raises ConfigError that lists all that are of the wrong kind.
+    Names without a check are ignored. Raises ConfigError that lists all arguments of a wrong type.
     """
     found = [look(given[name]) for name, look in {**own, **_AGENT}.items() if name in given]
     _refuse([*found, _limits(given["limits"], kind)])
@@ -48,7 +48,7 @@ def check_run(
     *,
     kind: type[Any] = Limits,
 ) -> None:
-    """Look at the arguments of one run; None is always fine. `kind` is the class of its limits. Raises ConfigError."""
+    """Check the arguments of one run; None is always valid. `kind` is the class of its limits. Raises ConfigError."""
     if run_id is not None:
         _refuse([_id("run_id", run_id)])
     if conversation_id is not None:
@@ -58,13 +58,13 @@ def check_run(
 
 
 def check_concurrent(most: object) -> None:
-    """Look at how many may be at work at once. Raises ConfigError."""
+    """Check a maximum number of concurrent runs. Raises ConfigError."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 0:
         _refuse([f"max_concurrent is {most!r}; it must be a whole number, 0 (all at once) or more"])
 
 
 def checked_tenant(tenant: object) -> str:
-    """Return whose run it is; "" for nobody's. Raises ConfigError."""
+    """Return the tenant of a run; "" for none. Raises ConfigError."""
     if tenant != "":
         _refuse([_id("tenant", tenant)])
     return str(tenant)
@@ -122,7 +122,7 @@ def _llm(value: object, name: str = "llm") -> Fault:
     if not callable(complete):
         if callable(value):
             return f"{name} is {_shown(value)}; wrap it: FunctionLLM({_name(value)})"
-        return f"{name} must have `async complete(request)`; {type(value).__name__} has not"
+        return f"{name} must have `async complete(request)`; {type(value).__name__} does not"
     if _is_plainly_sync(complete):
         return f"complete of {type(value).__name__} is not async; write `async def complete(self, request)`"
     return None
@@ -198,9 +198,7 @@ def _observer(value: object) -> Fault:
     if not callable(observe):
         return f"observers has {_shown(value)}; give an object with `observe(fact)`"
     if inspect.iscoroutinefunction(observe):
-        return (
-            f"observe of {type(value).__name__} is async, and nobody would await it; make it a plain function"
-        )
+        return f"observe of {type(value).__name__} is async, but it is not awaited; make it a plain function"
     return None
 
 
@@ -274,14 +272,14 @@ _AGENT: Mapping[str, Callable[[object], Fault]] = {
     "migrations": _migrations,
     "launch": _named("launch"),
 }
-"""Argument -> says what is wrong with it. `output_type` is read by its own module, `deps` may be anything."""
+"""Argument -> its check. `output_type` is checked by its own module, `deps` may be any object."""
 
 plans = _object("planner", ("extract", "plan", "reachable"), "async ")
-"""Says what is wrong with the planner of approval; a pipeline and a ralph loop call theirs."""
+"""Check of approval's planner; a pipeline and a ralph loop have other planners."""
 
 
 def _is_list(value: object) -> TypeGuard[Iterable[object]]:
-    """Tell whether this holds several of something: a text and a dict do, but not as anybody means it here."""
+    """Return whether a value is a collection of items. A text and a dict do not count."""
     return (
         isinstance(value, Iterable)
         and not isinstance(value, str | bytes | Mapping)
@@ -298,7 +296,7 @@ def _name(value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """Name a value as a person would who reads the line that gave it."""
+    """Return a value as text for the person who wrote it."""
     if inspect.isclass(value):
         return f"the class {value.__name__}"
     if isinstance(value, ModuleType):

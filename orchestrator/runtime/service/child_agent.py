@@ -1,10 +1,10 @@
-"""Models that work for another graph: each piece of work is a run of the LLM loop, below the run it is for.
+"""Model calls of other machines. Each call is a child run of `llm_loop`.
 
-It is in the same journal under a key of its own, so that after a crash it goes on where it stood; stopped with the run
-above it; and told to the same observers.
+The child run is in the journal of its parent under its own key. Therefore it is resumed after a crash, it is stopped
+with its parent, and its facts go to the same observers.
 """
 
-# ruff: noqa: SLF001 - what is below is driven as runs below an agent are
+# ruff: noqa: SLF001 - drives the run in the same way as child runs of an agent
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from orchestrator.runtime.service.run_service import RunService
 
 
 def agent_below(owner: RunService[Any], output_type: object, options: Mapping[str, Any]) -> Orchestrator:
-    """Return an agent whose runs live with those of `owner`. `options` are those of Orchestrator."""
+    """Return an agent whose runs use the journal, observers and live runs of `owner`.
+
+    `options` are for Orchestrator.
+    """
     agent = Orchestrator(
         journal=owner._journal,
         observers=owner._observers,
@@ -44,14 +47,14 @@ async def run_below(
     lent: Callable[[Limits], Limits] = lambda limits: limits,
     heard: Callable[[Result], None] = lambda _: None,
 ) -> Result:
-    """Begin the run `key` below the run `above_id`, or go on with it, and return its result.
+    """Start or resume the child run `key` of the run `above_id`, and return its result.
 
-    `heard` is called with the result also where the run above was stopped meanwhile. Raises ConfigError where that run
-    is not the one under way here.
+    `heard` is called with the result even if the parent run was stopped meanwhile. Raises ConfigError if that run is
+    not the current one.
     """
     above = here()
     if above is None or above.run.run_id != above_id:
-        raise ConfigError("a model in the place of a port works inside a run of that graph only")
+        raise ConfigError("a model as a port works only inside a run of its graph")
     leash = ChildRunGuard(above_id)
     work = asyncio.ensure_future(agent._run_below(above.run, key, prompt, lent, leash.hold))
     try:

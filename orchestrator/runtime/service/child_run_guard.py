@@ -1,4 +1,4 @@
-"""Runs below a run, as long as somebody up there waits for them: stopped with it, left with it."""
+"""Child runs that are awaited by their parent: stopped with it, left with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class ChildRunGuard:
-    """Holds a run below `above` (a run's id), also one that is not there yet."""
+    """Stops the child run of `above` (a run's id), even before the child run exists."""
 
     def __init__(self, above: str) -> None:
         self._above = above
@@ -24,17 +24,17 @@ class ChildRunGuard:
         self._signal: Signal | None = None
 
     def hold(self, run: Run[Any, Any]) -> None:
-        """Hold a run; it hears at once what was asked of it before it was there."""
+        """Set the child run; it gets at once a signal that came before."""
         self._run = run
         if self._signal is not None:
             run.mailbox.post(self._signal)
 
     def stop(self, cause: Exception | None) -> None:
-        """Cancel the run, also one that is not there yet, for what stops the run above it."""
+        """Cancel the child run, now or as soon as it exists, because its parent was stopped."""
         if self._signal is not None:
             return
         shutdown = isinstance(cause, CancelRequested) and cause.reason == "shutdown"
-        why = "the call was given up" if cause is None else f"the run above it was stopped: {cause}"
+        why = "the call was abandoned" if cause is None else f"its parent run was stopped: {cause}"
         by = "shutdown" if shutdown else f"run {self._above}"
         self._signal = Signal(kind="cancel", id=secrets.token_hex(8), by=by, why=why)
         if self._run is not None:
@@ -42,10 +42,10 @@ class ChildRunGuard:
 
 
 async def joined(work: asyncio.Future[T], leash: ChildRunGuard, above: RunScope) -> T:
-    """Return what a run below gives. It is waited for, whatever happens to the run above.
+    """Return the result of a child run. Waits for it whatever happens to the parent run.
 
-    Where that is stopped, or goes on without this one, the run below is cancelled; where it is left to be resumed,
-    so is the run below.
+    If the parent is stopped, or continues without this child run, the child run is cancelled. If the parent is left
+    to be resumed, so is the child run.
     """
     late: asyncio.CancelledError | None = None
     with grace_below():

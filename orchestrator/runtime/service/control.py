@@ -1,6 +1,6 @@
-"""What people and other processes may ask of a run: at once where it lives here, through the journal elsewhere.
+"""Requests of people and other processes to runs: direct for live runs of this process, else through the journal.
 
-Answers to questions go through the journal everywhere: the journal decides which one counts (`answer`).
+Answers to questions always go through the journal, which decides which answer counts (see `answer`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from orchestrator_guards import Refusal
 
 
 class _Done:
-    """What an act that was carried out at once returns: may be awaited, need not be."""
+    """The result of a completed request: may be awaited, but need not be."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
@@ -51,22 +51,22 @@ class RunController:
         self.listening, self.deliver = inbox.listening, inbox.deliver
         self._posting: set[asyncio.Task[None]] = set()
 
-    # ---- asking ----
+    # ---- requests ----
 
     def stop(self, run_id: str, reason: str, by: str, why: str) -> Awaitable[None]:
-        """Ask a run to stop. Raises ConfigError for an unknown reason."""
+        """Request that a run stops. Raises ConfigError for an unknown reason."""
         if reason not in REASONS[Outcome.CANCELLED]:
             raise ConfigError(
-                f"unknown reason {reason!r}; known: {', '.join(sorted(REASONS[Outcome.CANCELLED]))}"
+                f"unknown reason {reason!r}; allowed: {', '.join(sorted(REASONS[Outcome.CANCELLED]))}"
             )
         return self._send(run_id, "cancel", "shutdown" if reason == "shutdown" else by, why)
 
     def hold(self, run_id: str, by: str, why: str) -> Awaitable[None]:
-        """Ask a run to park before its next step."""
+        """Request that a run parks before its next step."""
         return self._send(run_id, "pause", by, why)
 
     def go_on(self, run_id: str, by: str) -> None:
-        """Let a run that lives here and was paused go on."""
+        """Resume a paused run of this process."""
         self._live.get(run_id).mailbox.post(Signal(kind="resume", id=_new_id(), by=by))
 
     def answer(self, run_id: str, decision: str, by: str, why: str, **members: Any) -> Awaitable[None]:
@@ -84,14 +84,14 @@ class RunController:
         except RunUnknown:
             if self._live.find(run_id) is None:
                 raise
-            raise AnswerRefused(run_id, "it asks nothing") from None  # the journal does not know it yet
+            raise AnswerRefused(run_id, "it asks nothing") from None  # the journal does not have it yet
         finally:
-            # Also an answer that another agent posted: where the journal is not shared, the run hears of it here only.
-            with contextlib.suppress(JournalError):  # the answer is kept; who listens tries again
+            # Also for an answer that another agent posted: with an unshared journal the run gets it only here.
+            with contextlib.suppress(JournalError):  # the answer is stored; the listener retries
                 await self.deliver(run_id)
 
     async def _check_edit(self, run_id: str, answer: Posted) -> None:
-        """Raise AnswerRefused for edited arguments that the tool does not take, where the tool is known here."""
+        """Raise AnswerRefused for edited arguments that the tool rejects, if the tool is known here."""
         if answer.body.get("arguments") is None:
             return
         question = (await OpenQuestions.read(self._journal, run_id, self.clock.time())).judge(answer.body)
@@ -107,9 +107,9 @@ class RunController:
             raise AnswerRefused(run_id, why, kind="edit") from error
 
     def say(self, run_id: str, says: str, text: str, by: str) -> Awaitable[None]:
-        """Leave a message for a run; its hooks read those in order. Raises RunUnknown, RunOver."""
+        """Send a message to a run; its hooks read messages in order. Raises RunUnknown, RunOver."""
         run = self._live.find(run_id)
-        # Durable, and one order for everybody; one that is left in memory reads it when it goes on here.
+        # Durable and in one order for all readers. A run with an unshared journal reads it when it is resumed here.
         if run is None or (self._journal.shared and run.lease is not None):
             return self._sent(run_id, says, lambda: self._post(run_id, says, by, text))
         run.mailbox.post(Signal(None, _new_id(), by or somebody(), text, {"says": says}, "message"))
@@ -123,17 +123,17 @@ class RunController:
         try:
             await post_replies(self._journal, run_id, answers, by, self.clock.time())
         finally:
-            with contextlib.suppress(JournalError):  # the answers are kept; who listens tries again
+            with contextlib.suppress(JournalError):  # the answers are stored; the listener retries
                 await self.deliver(run_id)
 
     async def pending(self, run_id: str) -> list[Question]:
-        """Return the questions of a run that have no answer. Raises RunUnknown."""
+        """Return the unanswered questions of a run. Raises RunUnknown."""
         try:
             found = await OpenQuestions.read(self._journal, run_id, self.clock.time())
         except RunUnknown:
             if self._live.find(run_id) is None:
                 raise
-            return []  # the journal does not know it yet
+            return []  # the journal does not have it yet
         return list(found.waiting.values())
 
     def _send(self, run_id: str, kind: Kind, by: str, why: str) -> Awaitable[None]:
@@ -146,10 +146,10 @@ class RunController:
         return _Done()
 
     def _sent(self, run_id: str, kind: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
-        """Begin to post at once, for those who do not await this as well; what goes wrong then is logged.
+        """Start to post at once, for callers that do not await the result; errors are logged for them.
 
-        A journal in memory answers at once, and so it raises at once, as for a run that lives here. Without an event
-        loop nothing can begin; Python then warns of what is not awaited.
+        A journal in memory answers at once, so its errors are raised at once, as for a live run of this process.
+        Without an event loop nothing can start; Python then warns about the missing await.
         """
         if not self._journal.shared and _carried_out(work()):
             return _Done()
@@ -158,14 +158,14 @@ class RunController:
         except RuntimeError:
             return work()
         task = loop.create_task(work(), name=f"orchestrator {kind} {run_id}")
-        self._posting.add(task)  # the loop keeps none; a task whose error nobody hears is logged by asyncio
+        self._posting.add(task)  # the loop keeps no reference; asyncio logs an unretrieved error
         task.add_done_callback(self._posted)
         return task
 
     def _posted(self, task: asyncio.Task[None]) -> None:
         self._posting.discard(task)
         if task.cancelled():
-            logging.getLogger("orchestrator").warning("%s: given up before it was posted", task.get_name())
+            logging.getLogger("orchestrator").warning("%s: cancelled before it was posted", task.get_name())
 
     async def _stored(self, run_id: str) -> StoredRun:
         """Return a run that has not ended. Raises RunUnknown, RunOver."""
@@ -175,7 +175,7 @@ class RunController:
         return stored
 
     async def _nobody(self, run_id: str) -> None:
-        """Refuse a request that nobody would read: no other process sees this journal."""
+        """Refuse a request that cannot be read: no other process sees this journal."""
         await self._stored(run_id)
         raise RunUnknown(run_id)
 
@@ -185,7 +185,7 @@ class RunController:
 
 
 def _carried_out(work: Coroutine[Any, Any, None]) -> bool:
-    """Carry out what waits for nothing; False for what would have to wait before anything is written."""
+    """Run a coroutine that does not wait; return False, with nothing written, if it would have to wait."""
     try:
         work.send(None)
     except StopIteration:
@@ -195,13 +195,13 @@ def _carried_out(work: Coroutine[Any, Any, None]) -> bool:
 
 
 def edit_fault(arguments: object) -> str | None:
-    """Say why a person's edit cannot stand for the arguments of a call, or None; None is no edit."""
+    """Return why edited arguments are invalid, or None; None as argument means no edit."""
     if arguments is None:
         return None
     try:
         given = json_data(arguments) if isinstance(arguments, str) else None
     except RecursionError:
-        return "the edited arguments are nested too deeply; a tool takes a flatter object"
+        return "the edited arguments are nested too deeply; give a flatter object"
     except BadArguments as error:
         return f"the edited arguments are refused: {error}"
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Tools with which a model reads and writes the files of one folder, and nothing outside it."""
+"""Tools with which a model reads and writes the files of one folder, and none outside of it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from orchestrator.files.atomic import atomic_write, read_file
 from orchestrator.tools.spec import ToolSpec, tool
 
 _MOST = 500
-"""Paths that a list names."""
+"""Maximum number of listed paths."""
 
 Barred = Callable[[str, bool], str | None]
-"""(path below the folder, whether a file is there) -> why nothing may be written there, or None."""
+"""(path below the folder, whether the file exists) -> why it may not be written, or None."""
 
 
 def file_tools(root: Path, barred: Barred | None = None) -> list[ToolSpec]:
     """Return read_file, list_files, write_file and replace_in_file for the folder `root`.
 
-    Paths are relative to it, and no symlink is followed. `barred` says where nothing may be written.
+    Paths are relative to it, and no symlink is followed. `barred` returns why a path may not be written, or None.
     """
     files = _Files(root.absolute(), barred or (lambda *_: None))
     read = tool(effect="pure", name="read_file", max_result_chars=60_000)
@@ -73,7 +73,7 @@ class _Files:
         """
         return await asyncio.to_thread(self._replace, path, old, new)
 
-    # ---- the work, in a thread ----
+    # ---- implementation, in a thread ----
 
     def _text(self, path: str) -> str:
         found = read_file(path, root=self._root)

@@ -1,4 +1,4 @@
-"""What an engine may do with an agent beyond what everybody may: seats, orders about tools and models, requests."""
+"""Engine-only interface of an agent: concurrency slots, operator commands about models and tools, requests to runs."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, Point, Servi
 
 
 class Host(ConcurrencyLimiter, ServiceHost, Protocol):
-    """Who runs an agent: gives seats, and is asked before each model call and each tool call."""
+    """An engine that runs an agent: it gives slots, and is asked before each model call and each tool call."""
 
     async def before_llm_request(self, run: LoopRun, request: Request, /) -> None:
-        """Return when the model may be asked."""
+        """Return when the model may be called."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRunInfo:
-    """Where a run of this process stands."""
+    """The state of a live run of this process."""
 
     state: str
     begun: bool
-    """The journal knows it."""
+    """Whether the journal has the run."""
     held: bool
-    """Somebody paused it."""
+    """Whether the run was paused."""
 
 
 class HostPoints(Mapping[str, tuple[Point, ...]]):
-    """What is asked inside the runs of an agent: its host, then its own middleware.
+    """Hooks of an agent at its points: those of its host, then its own middleware.
 
-    Each run may have a copy of its agent's handles, so nothing here is copied out: `host` is one dict for all runs of
-    an agent and all runs below them, and what it holds now counts for each of them.
+    Each run may have a copy of its agent's handles, so nothing here is copied: `host` is one dict for all runs of an
+    agent and all their child runs, and its current content applies to each of them.
     """
 
     def __init__(self, host: Mapping[str, Point], own: Mapping[str, tuple[Point, ...]]) -> None:
@@ -58,7 +58,7 @@ class HostPoints(Mapping[str, tuple[Point, ...]]):
         return (self._host[name], *self.own.get(name, ()))
 
     def __contains__(self, name: object) -> bool:
-        # Asked in each turn: a Mapping finds out by an exception.
+        # Called in each turn: the default of Mapping would use an exception.
         return name in self._host or name in self.own
 
     def __iter__(self) -> Iterator[str]:
@@ -69,14 +69,14 @@ class HostPoints(Mapping[str, tuple[Point, ...]]):
 
 
 class Hosting:
-    """The inside of one agent, for the engine that runs it; of one with models and tools, a LoopHosting."""
+    """Engine-only interface of one agent; an agent with models and tools has a LoopHosting."""
 
     model = ""
-    """The configured name of its model, where the runs themselves have one."""
+    """The configured name of its model, if its runs have one."""
     tools: tuple[str, ...] = ()
     """Names of its tools."""
 
-    def __init__(  # noqa: PLR0917 - the parts of one agent, put together in one place
+    def __init__(  # noqa: PLR0917 - the parts of one agent, called in one place
         self,
         journal: Journal,
         driver: Driver,
@@ -93,11 +93,11 @@ class Hosting:
         self._recovery = recovery
         self._launched = bool(launch)
         self._stages = tuple(stages)
-        """Those of the agents that do stages of its runs."""
+        """Interfaces of the agents that execute stages of its runs."""
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The configured names of all models that its runs ask."""
+        """The configured names of all models of its runs."""
         return (self.model,) if self.model else ()
 
     @property
@@ -107,46 +107,46 @@ class Hosting:
 
     @property
     def fingerprint(self) -> str:
-        """Version of that graph."""
+        """Fingerprint of that graph."""
         return self._driver.machine.graph.fingerprint
 
     @property
     def owner(self) -> str:
-        """Who holds its runs, as the journal knows it."""
+        """Owner of its runs in the journal."""
         return self._driver.owner
 
     def attach(self, host: Host) -> None:
-        """Let a host decide from now on. Raises RunError when another one does already."""
+        """Attach a host. Raises RunError if another one is attached."""
         self._driver.seat(host)
         self.obey(host)
 
     def detach(self) -> None:
-        """Let nobody decide any more."""
+        """Detach the host."""
         self._driver.seat(None)
         self.obey(None)
 
     def obey(self, host: Host | None) -> None:
-        """Let a host be asked, or nobody, before each call of a model and of a tool."""
+        """Set the host that is asked before each model and tool call, or None."""
         for stage in self._stages:
             stage.obey(host)
 
     def tree(self) -> Sequence[Hosting]:
-        """Return those of all agents with models and tools in its runs and below, each once."""
+        """Return the interfaces of all agents with models and tools in its runs and child runs, each once."""
         return [found for stage in self._stages for found in stage.tree()]
 
     def tell(self, fact: Fact) -> None:
-        """Hand a fact to the observers of the agent."""
+        """Publish a fact to the observers of the agent."""
         self._driver.tell(fact)
 
     def watched(self, engine: object, *, watch: bool) -> None:
-        """Let those observers that show the load of engines begin, or cease, to show this one."""
+        """Start or stop showing an engine in the observers that show the load of engines."""
         for observer in self._driver.observers:
             show = getattr(observer, "watch" if watch else "unwatch", None)
             if show is not None:
                 show(engine)
 
     def live(self, run_id: str) -> LiveRunInfo | None:
-        """Return where a run of this process stands, or None where it is not under way here."""
+        """Return the state of a live run of this process, or None."""
         run = self._live.find(run_id)
         if run is None:
             return None
@@ -155,9 +155,9 @@ class Hosting:
         )
 
     def ask(self, run_id: str, kind: Kind, *, by: str, why: str) -> bool:
-        """Ask a run of this process to cancel, pause or resume, at once; False where it is not under way here.
+        """Request cancel, pause or resume from a live run of this process; return False if it is not live here.
 
-        `shutdown` as `by` says that the process goes down.
+        `by="shutdown"` means that the process stops.
         """
         return self._post(run_id, Signal(kind=kind, id=secrets.token_hex(8), by=by, why=why))
 
@@ -166,18 +166,18 @@ class Hosting:
         return [self._ours(run) for run in await self._recovery.open_runs()]
 
     async def described(self, head: RunHead) -> OpenRun:
-        """Say where a stored run of this graph stands, and whether it goes on here by itself.
+        """Return the state of a stored run of this graph, and whether it continues here unattended.
 
         Raises RunUnknown, StoreDown.
         """
         return self._ours(await self._recovery.described(head))
 
     def _ours(self, run: OpenRun) -> OpenRun:
-        """Leave a run alone that was begun with a `launch`, where this agent has none: it is another agent's."""
+        """Exclude a run with a `launch` if this agent has none: it belongs to another agent."""
         return run if self._launched or not run.launched else replace(run, unattended=False, expires_at=0.0)
 
     async def knows(self, run_id: str) -> bool:
-        """Tell whether the journal has a run."""
+        """Return whether the journal has a run."""
         try:
             await self.journal.head(run_id)
         except RunUnknown:
@@ -193,9 +193,9 @@ class Hosting:
 
 
 class LoopHosting(Hosting):
-    """The inside of an agent that asks a model and calls tools."""
+    """Engine-only interface of an agent that calls a model and tools."""
 
-    def __init__(  # noqa: PLR0917 - the parts of one agent, put together in one place
+    def __init__(  # noqa: PLR0917 - the parts of one agent, called in one place
         self,
         journal: Journal,
         driver: Driver,
@@ -212,18 +212,21 @@ class LoopHosting(Hosting):
         self.tools = tuple(spec.name for spec in deps.tools.offers)
 
     def obey(self, host: Host | None) -> None:
-        """Let a host be asked, or nobody, before each call of a model and of a tool."""
+        """Set the host that is asked before each model and tool call, or None."""
         self._asked.clear()
         if host is not None:
             self._asked["before_llm_request"] = host.before_llm_request
             self._asked["before_tool_execution"] = host.before_tool_execution
 
     def points_below(self, child: LoopHosting) -> HostPoints:
-        """Return what is asked inside the runs of an agent below this one: the host of this one, whoever hosts it."""
+        """Return the points of a child agent's runs: the host of this agent, and the child's own middleware."""
         return HostPoints(self._asked, child._points.own)
 
     def tree(self) -> list[LoopHosting]:
-        """Return this one, and those of the agents among its tools and among theirs; functions are asked for theirs."""
+        """Return this one, and those of the agents among its tools and theirs.
+
+        Functions are called for their agents.
+        """
         found: list[LoopHosting] = [self]
         level: list[LoopHosting] = [self]
         seen: dict[int, AgentTool] = {}
@@ -243,8 +246,8 @@ class LoopHosting(Hosting):
 
 
 def _hosting_of(call: AgentTool) -> LoopHosting | None:
-    """Return the inside of a tool's agent; None where its function cannot make it, for then it has no runs."""
+    """Return the interface of a tool's agent; None if its function fails, because it has no runs then."""
     try:
         return call.child.hosting
-    except Exception:  # noqa: BLE001 - an order is not to fail for the sake of somebody's function
+    except Exception:  # noqa: BLE001 - an operator command must not fail because of a host's function
         return None

@@ -1,4 +1,4 @@
-"""Runs in which calls of tools wait for people, their own or those of runs below: what people say to them."""
+"""Answers of people to tool calls of runs and their child runs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,24 @@ class HumanInput(RunService[R]):
         by: str = "",
         why: str = "",
     ) -> Awaitable[None]:
-        """Let a call run that waits for a person; `arguments` (JSON text) replace the model's.
+        """Approve a call that waits for a person.
 
-        Await this: the answer is in the journal then. A journal in memory has it when this returns.
-        `call` is its key as in `pending`, needed where several wait; with `digest` the answer counts for exactly
-        those arguments. The journal keeps the first valid answer to a question, from whichever process: a different
-        one, or one of another person, raises AnswerRefused, and its `earlier` is the answer that counts. The same
-        answer of the same person returns normally, also after the run has ended. Raises AnswerRefused for every answer
-        that does not count, RunUnknown, StoreDown.
+        Await this: the answer is in the journal then. A journal in memory has it when this returns. The journal
+        stores the first valid answer to a question, from any process. The same answer of the same person returns
+        normally, also after the run has ended.
+
+        Args:
+            run_id: Id of the run.
+            call: Key of the call as in `pending`; required if several calls wait.
+            digest: If given, the answer counts only for exactly these arguments.
+            arguments: JSON text that replaces the model's arguments.
+            by: Who answers; the current user by default.
+            why: The reason.
+
+        Raises:
+            AnswerRefused: The answer does not count. `earlier` is the answer that counts, if any.
+            RunUnknown: The run does not exist.
+            StoreDown: The store is unavailable.
         """
         return self._control.answer(run_id, "approve", by, why, call=call, digest=digest, arguments=arguments)
 
@@ -45,7 +55,7 @@ class HumanInput(RunService[R]):
         why: str = "",
         end: bool = False,
     ) -> Awaitable[None]:
-        """Let a call not run: the model reads that, and why. With `end` the run ends as `rejected`. As `approve`."""
+        """Reject a call: the model reads that and the reason. With `end` the run ends as `rejected`. As `approve`."""
         return self._control.answer(run_id, "reject", by, why, call=call, digest=digest, end=end or None)
 
     def respond(
@@ -62,8 +72,8 @@ class HumanInput(RunService[R]):
         return self._control.answer(run_id, "respond", by, why, call=call, digest=digest, content=content)
 
     async def pending(self, run_id: str) -> list[Question]:
-        """Return the questions of a run that have no answer yet, here or in another process. Raises RunUnknown.
+        """Return the unanswered questions of a run in this or another process. Raises RunUnknown.
 
-        A question is listed once it is durable, and no more once the journal keeps an answer to it.
+        A question is listed as soon as it is durable, until the journal stores an answer to it.
         """
         return await self._control.pending(run_id)

@@ -1,4 +1,4 @@
-"""Where the runs of one agent hear what other processes post to them, or that one of these has taken them over."""
+"""Delivery of requests from other processes to the live runs of one agent, and detection of lost leases."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from orchestrator.kernel.run import Run
 from orchestrator.runtime.service.live_run import RunRegistry
 
 POLL = 0.1
-"""Seconds between two looks. A look costs some 150 µs, however many runs there are; most of it is changing threads."""
+"""Seconds between two reads. A read costs some 150 µs, mostly for thread switches, whatever the number of runs."""
 
 _EVERY = 10
-"""Looks between two at the lease of a run that waits."""
+"""Number of reads between two checks of a waiting run's lease."""
 
 DECISIONS = ("approve", "reject", "respond")
 """Kinds of requests that answer a question."""
 
 MESSAGES = ("stop", "steer", "inform", "answer")
-"""Kinds of requests that a run's hooks read one after the other, when they come to it."""
+"""Kinds of requests that a run's hooks read in order."""
 
 _KINDS: dict[str, Kind] = {
     "cancel": "cancel",
@@ -36,10 +36,10 @@ _KINDS: dict[str, Kind] = {
 
 
 class Inbox:
-    """Listens while runs live here, where their journal is one that other processes share.
+    """Listens while runs are live here and their journal is shared with other processes.
 
-    `news` only says where to look, once: a run is owed a look until that has succeeded. What goes wrong with one run
-    keeps no other from hearing, and the listening from going on; a store that is down is told by who writes to it.
+    `news` names a run only once, so a run stays listed here until its inbox was read successfully. An error of one
+    run affects neither the other runs nor the listening. The writers report an unavailable store.
     """
 
     def __init__(self, live: RunRegistry, journal: Journal) -> None:
@@ -54,7 +54,7 @@ class Inbox:
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        """Within the block, what other processes post to runs that live here reaches them."""
+        """Deliver requests of other processes to the live runs while the block is active."""
         if self._journal.shared and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._listen(), name="orchestrator inbox")
         try:
@@ -67,15 +67,15 @@ class Inbox:
                 await asyncio.wait((task,))
 
     async def deliver(self, run_id: str) -> bool:
-        """Hand a run that lives here what was posted since it was last looked at; False where it cannot be yet."""
+        """Deliver new requests to a live run; return False if that is not possible yet."""
         run = self._live.find(run_id)
         if run is None:
             return True
-        if run.lease is None:  # it begins just now, or ends
+        if run.lease is None:  # it is starting or ending
             return False
         with contextlib.suppress(RunUnknown):
             for posted in await self._journal.inbox(run_id, run.control.inbox):
-                # Two may have looked at once: what the other one handed over is not handed over again.
+                # Two reads may overlap: skip requests that the other one has delivered.
                 signal = signal_of(posted) if posted.number > run.control.inbox else None
                 run.acknowledge(posted.number)
                 if signal is not None:
@@ -83,7 +83,7 @@ class Inbox:
         return True
 
     async def _listen(self) -> None:
-        """Look until cancelled."""
+        """Read until cancelled."""
         self._since = -1
         while True:
             try:
@@ -91,14 +91,14 @@ class Inbox:
                 await self._look(told)
             except StoreDown:
                 self._since = -1
-            except Exception as error:  # noqa: BLE001 - told; who listens no more would never hear the next request
+            except Exception as error:  # noqa: BLE001 - logged; the listener must continue
                 self._since = -1
                 self._tell("requests of other processes", error, told)
             await asyncio.sleep(POLL)
 
     async def _look(self, told: set[str]) -> None:
         position, news = await self._journal.news(self._since)
-        # At first, and after trouble, nobody knows what came before.
+        # The first read, and a read after an error, have no known start.
         self._owed |= dict.fromkeys(news if self._since >= 0 else self._live)
         self._since = position
         for run_id in tuple(self._owed):
@@ -107,21 +107,21 @@ class Inbox:
                     del self._owed[run_id]
             except StoreDown:
                 raise
-            except Exception as error:  # noqa: BLE001 - of this run; it is tried again with the next look
+            except Exception as error:  # noqa: BLE001 - concerns this run only; retried with the next read
                 self._tell(f"requests to run {run_id!r}", error, told)
         self._looks += 1
         if not self._looks % _EVERY:
             await self._look_after_one()
 
     def _tell(self, what: str, error: Exception, told: set[str]) -> None:
-        """Log what went wrong, once for as long as it does."""
-        text = f"{what} could not be read, and are tried again: {type(error).__name__}: {error}"
+        """Log an error once for as long as it lasts."""
+        text = f"{what} could not be read and are retried: {type(error).__name__}: {error}"
         self._told.add(text)
         if text not in told:
             logging.getLogger("orchestrator").error("%s", text)
 
     async def _look_after_one(self) -> None:
-        """Let a run that waits know where somebody else has taken it; one after the other: they may be thousands."""
+        """Detect whether another owner has claimed a waiting run; one run at a time, because there may be thousands."""
         if not self._round:
             self._round = [run_id for run_id in self._live if self._waits(run_id) is not None]
         run = self._waits(self._round.pop()) if self._round else None
@@ -132,7 +132,7 @@ class Inbox:
         except RunUnknown:
             epoch = None
         except Corrupt:
-            return  # whoever reads it says so
+            return  # its readers report it
         if run.control.services is not None and run.lease is not None and epoch != run.lease.epoch:
             run.control.services.fence(run)
 
@@ -142,7 +142,7 @@ class Inbox:
 
 
 def signal_of(posted: Posted) -> Signal | None:
-    """Return a request of another process as the run's driver reads it; None for a kind that nobody knows here."""
+    """Return a request of another process as a signal for the run's driver; None for an unknown kind."""
     why = str(posted.body.get("why") or "")
     payload: dict[str, Any] = {**posted.body, "decision": posted.kind} if posted.kind in DECISIONS else {}
     if posted.kind in MESSAGES:

@@ -1,4 +1,4 @@
-"""The runs of an agent that are under way in this process, with the paths they have taken."""
+"""The live runs of an agent in this process, with their paths."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class RunRegistry:
         self._talking: set[str | None] = set()
 
     def open(self, run: Run[Any, Any], path: Iterable[Transition] = ()) -> None:
-        """Take a run in. Raises RunExists when its id is under way, ConfigError when its conversation is."""
+        """Add a run. Raises RunExists if its id is active, ConfigError if its conversation is."""
         conversation = run.ctx.conversation_id
         if run.run_id in self._runs:
             raise RunExists(run.run_id)
         if conversation in self._talking:
-            raise ConfigError(f"conversation {conversation!r} has a run under way; wait for its end")
+            raise ConfigError(f"conversation {conversation!r} has an active run; wait for its end")
         if conversation is not None:
             self._talking.add(conversation)
         above = None if run.parent_run_id is None else self._runs.get(run.parent_run_id)
@@ -44,9 +44,9 @@ class RunRegistry:
 
     @contextlib.contextmanager
     def taking(self, run_id: str) -> Iterator[None]:
-        """Within the block nobody else here takes the run up: the journal knows us all by one name. Raises Held."""
+        """Exclude other resumptions of the run in this process, which has only one owner name. Raises Held."""
         if run_id in self._taken or run_id in self._runs:
-            raise Held(run_id, "this process: it is under way here")
+            raise Held(run_id, "this process: it is active here")
         self._taken.add(run_id)
         try:
             yield
@@ -60,16 +60,16 @@ class RunRegistry:
         return iter(self._runs)
 
     def find(self, run_id: str) -> Run[Any, Any] | None:
-        """Return a run that lives here, or None."""
+        """Return a live run, or None."""
         return self._runs.get(run_id)
 
     def end_of(self, run_id: str) -> asyncio.Future[Any]:
-        """Return what becomes the Result of a run that lives here."""
+        """Return a future for the Result of a live run."""
         self.get(run_id)
         return self._ends.setdefault(run_id, asyncio.get_running_loop().create_future())
 
     def ended(self, run_id: str, result: object) -> None:
-        """Hand the Result, or the error, to whoever waits for it elsewhere in this process."""
+        """Pass the Result, or the error, to the other waiters of this process."""
         end = self._ends.pop(run_id, None)
         if end is None or end.done():
             return
@@ -85,7 +85,7 @@ class RunRegistry:
         return self._runs[run_id]
 
     def close(self, run: Run[Any, Any]) -> tuple[Transition, ...]:
-        """Let a run go; return its path."""
+        """Remove a run; return its path."""
         del self._runs[run.run_id]
         run.follow(None)
         self._talking.discard(run.ctx.conversation_id)

@@ -24,7 +24,7 @@ def rebuilt(
 
 
 def _place(run: Run[Any, Any], stored: StoredRun, now: float) -> None:
-    """Let a new run stand where a stored one stood at its last record. `now` is monotonic."""
+    """Set a new run to the last record of a stored one. `now` is monotonic."""
     machine = run.machine
     cursor = Cursor(
         stored.state or run.cursor.state,
@@ -42,6 +42,6 @@ def _place(run: Run[Any, Any], stored: StoredRun, now: float) -> None:
     if stored.failure is not None:
         cursor.error, cursor.failure = restored_failure(stored.failure, machine.graph.name, run.run_id)
     run.restore(cursor)
-    # A pause is read at once, an answer or a message when a hook comes to it: the first may have overtaken the second.
-    # The whole inbox is read again; requests that the run has read are known by their ids.
+    # A pause is read at once, an answer or a message only when a hook reads it, so a pause may have overtaken
+    # earlier ones. The whole inbox is read again; requests that the run has read are known by their ids.
     run.mailbox.forget(stored.handled)

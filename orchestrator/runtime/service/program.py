@@ -1,13 +1,14 @@
-"""Programs that are given bytes on their standard input and answer on their standard output, and their record.
+"""External programs that read standard input and answer on standard output, and their records.
 
-`start_program` is the one way in which a machine starts a program: without a shell, marked, as the leader of a session
-of its own. `run_program` runs one to its end. What it starts inside a run is recorded in the journal of that run:
+`start_program` is the only way in which a machine starts a program: without a shell, with a mark, as the leader of
+its own session. `run_program` runs one to its end. A program that is started inside a run is recorded in the journal
+of that run:
 
     program        {mark, call, name, host}     before it is started
     program_ended  {mark}                       after its end
 
-A program without the second record may have outlived its owner. Before the run is resumed it is ended by its mark (see
-`surviving_program`), or a person is asked where it was started on another host (see `recovery`).
+A program without the second record may have outlived its owner. Before the run is resumed, the program is ended by
+its mark (see `surviving_program`), or a person is asked if it was started on another host (see `recovery`).
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from orchestrator.runtime.service.run_scope import here
 from orchestrator.runtime.service.surviving_program import host_name, variable
 
 _TAIL = 500
-"""Characters of standard error that a failure quotes."""
+"""Characters of standard error that an error quotes."""
 _KEPT = 65_536
-"""Bytes of standard error that are kept: the last ones."""
+"""Last bytes of standard error that are kept."""
 _MOST = 32 * 1024 * 1024
-"""Bytes of standard output that are an answer; who says more has gone wrong."""
+"""Maximum bytes of standard output."""
 
 
 class TooMuchSaid(RunError):
-    """A program wrote more than anybody reads."""
+    """A program wrote more than the maximum."""
 
     def __init__(self) -> None:
         super().__init__(f"printed more than {_MOST // 1024 // 1024} MiB and was killed")
 
 
 class ProgramExit(NamedTuple):
-    """How a program ended: its exit code (minus the signal's number where one ended it) and what it said."""
+    """The exit code of a program (negative for a signal) and its output."""
 
     code: int
     out: bytes
@@ -50,16 +51,16 @@ class ProgramExit(NamedTuple):
 
     @property
     def how(self) -> str:
-        """How it ended, in words."""
-        return f"was ended by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
+        """Description of the exit."""
+        return f"was stopped by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
 
 
 async def start_program(
     argv: Sequence[str], mark: str, environment: Mapping[str, str], **options: Any
 ) -> asyncio.subprocess.Process:
-    """Start a program that carries a mark, in a session of its own. Raises OSError where it cannot be started.
+    """Start a program with a mark in its own session. Raises OSError if it cannot be started.
 
-    `environment` is all that it finds beside the mark; `options` are those of `asyncio.create_subprocess_exec`.
+    `environment` and the mark are its whole environment; `options` are for `asyncio.create_subprocess_exec`.
     """
     found = {**environment, **variable(mark)} if mark else dict(environment)
     return await asyncio.create_subprocess_exec(*argv, env=found, start_new_session=True, **options)
@@ -74,12 +75,18 @@ async def run_program(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> ProgramExit:
-    """Run a program to its end, which is when it and all that holds its output are gone.
+    """Run a program until it and all processes that hold its output have ended.
 
-    `call` is the key of the work that it does for the current run, `seconds` is how long it may take, `environment` is
-    added to that of this process. Raises OSError where it cannot be started, TimeoutError where it took longer,
-    TooMuchSaid, and JournalError where it cannot be recorded. Whatever keeps it from its end, it is killed with all
-    that it started.
+    An interrupted program is killed with all processes that it started.
+
+    `given` is its standard input, `call` the key of its work for the current run, `seconds` its time limit;
+    `environment` is added to that of this process.
+
+    Raises:
+        OSError: The program cannot be started.
+        TimeoutError: The program took too long.
+        TooMuchSaid: The program printed too much.
+        JournalError: The program cannot be recorded.
     """
     pipe = asyncio.subprocess.PIPE
     async with _recorded(argv[0], call) as mark:
@@ -111,12 +118,12 @@ async def _recorded(name: str, call: str) -> AsyncIterator[str]:
         return
     begun = {"mark": mark, "call": call, "name": Path(name).name, "host": host_name()}
     try:
-        # A synchronous stage may have an event loop of its own, in its thread; the run is written from one only.
+        # A synchronous stage may have its own event loop in its thread; only the loop of the run writes records.
         await current.on_loop(_record(current.run, begun))
         yield mark
     finally:
         current.on_loop_soon(current.run.note, "program_ended", {"mark": mark})
-    # What is raised is not held up by this: the record is then durable with the next one.
+    # An error does not wait for this: the record is durable with the next one then.
     await current.on_loop(current.run.settle())
 
 
@@ -126,12 +133,12 @@ async def _record(run: Run[Any, Any], begun: Mapping[str, Any]) -> None:
 
 
 async def _talk(running: asyncio.subprocess.Process, given: bytes) -> tuple[bytes, bytes]:
-    """Give a program its input and return what it says on both its ends. Raises TooMuchSaid."""
+    """Write a program's input and return its output on both streams. Raises TooMuchSaid."""
     ends = (running.stdin, running.stdout, running.stderr)
     assert ends[0] is not None  # noqa: S101 - all are pipes
     assert ends[1] is not None  # noqa: S101
     assert ends[2] is not None  # noqa: S101
-    # No TaskGroup: on 3.11 one that fails leaves its parent marked as cancelled, and whoever looks believes it.
+    # No TaskGroup: on Python 3.11 a failing one leaves its parent marked as cancelled.
     fed = asyncio.create_task(_fed(ends[0], given))
     complains = asyncio.create_task(_last_of(ends[2]))
     try:
@@ -144,7 +151,7 @@ async def _talk(running: asyncio.subprocess.Process, given: bytes) -> tuple[byte
 
 
 async def _fed(stream: asyncio.StreamWriter, given: bytes) -> None:
-    with suppress(BrokenPipeError, ConnectionResetError):  # it need not read all of it
+    with suppress(BrokenPipeError, ConnectionResetError):  # it may read only a part
         stream.write(given)
         await stream.drain()
     with suppress(BrokenPipeError, ConnectionResetError):
@@ -171,9 +178,9 @@ async def _last_of(stream: asyncio.StreamReader) -> bytes:
 async def _killed(running: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         os.killpg(running.pid, signal.SIGKILL)
-    # Our ends are closed first: `wait` waits for them too, and what the program left behind may hold the others. Not
-    # the whole transport: its close() may take the exit code that the watcher waits for, which it then complains of.
-    transport = getattr(running, "_transport")  # noqa: B009 - asyncio has no other way to them
+    # Close our ends first: `wait` waits for them too, and children of the program may hold the others. Do not close
+    # the whole transport: its close() may take the exit code that the child watcher waits for.
+    transport = getattr(running, "_transport")  # noqa: B009 - asyncio has no other access
     for end in (0, 1, 2):
         if (pipe := transport.get_pipe_transport(end)) is not None:
             pipe.close()
@@ -181,5 +188,5 @@ async def _killed(running: asyncio.subprocess.Process) -> None:
 
 
 def last_words(err: bytes) -> str:
-    """Return the end of what a program said on standard error, on one line."""
+    """Return the last part of a program's standard error on one line."""
     return " ".join(err.decode(errors="replace").split())[-_TAIL:]

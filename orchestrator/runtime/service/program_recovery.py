@@ -1,9 +1,9 @@
-"""Programs of an owner that died: they are ended before the work of their run is repeated, or a person is asked.
+"""Recovery of programs whose owner died: they are ended before the work of their run is repeated, or a person is asked.
 
-Those of this host are found and ended. Of a program that was started on another host nothing is known, and on a system
-that does not show whose process is whose nothing is known of any: the run is parked with the reason `unknown_effect`
-and the programs in question, until a person says that they have ended. That is `resume(run_id, again=True)`, or a
-`resume` request that is posted after the question. A cancelled run repeats nothing and asks no one.
+Programs of this host are found and ended. Nothing is known about a program of another host, and about any program on
+a system that does not show the owner of processes. Then the run is parked with the reason `unknown_effect` and the
+names of the programs, until a person states that they have ended: with `resume(run_id, again=True)`, or with a
+`resume` request that is posted after the question. A cancelled run repeats nothing and asks no question.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from orchestrator.kernel.journal import Posted
 from orchestrator.runtime.service import surviving_program
 
 REASON = "unknown_effect"
-"""Why a run is parked while a person is asked about its programs."""
+"""Reason of a parked run that asks a person about its programs."""
 _THEN = "end it, then resume with again=True (`--again`)"
 
 
 class ProgramsUnknown(Suspended):
-    """Programs of the run may still be at work, and only a person can tell."""
+    """Programs of the run may still run, which only a person can find out."""
 
     def __init__(self, run_id: str, why: str, *, parked: bool = False) -> None:
         super().__init__(run_id, why)
         self.parked = parked
-        """The run was parked for this just now; False where it was so before."""
+        """Whether the run was parked for this now; False if it was parked before."""
         self.args = (f"run {run_id!r} waits for a person: {why}",)
 
 
 def question(stored: StoredRun) -> str:
-    """Return what a person is asked about the programs of a parked run; empty where that is nothing."""
+    """Return the question about the programs of a parked run, "" if there is none."""
     parked = stored.parked or {}
     return str(parked.get("why", "")) if parked.get("programs") else ""
 
 
 def is_answered(stored: StoredRun, unread: Iterable[Posted]) -> bool:
-    """Return whether a request lets a run with such a question continue."""
+    """Return whether a request allows a run with such a question to continue."""
     asked = int((stored.parked or {}).get("inbox", 0)) if question(stored) else None
     return any(
         one.kind == "cancel" or (one.kind == "resume" and asked is not None and one.number > asked)
@@ -48,9 +48,9 @@ def is_answered(stored: StoredRun, unread: Iterable[Posted]) -> bool:
 
 
 async def end_programs(stored: StoredRun) -> tuple[list[str], str]:
-    """End what is left of a run's programs on this host.
+    """End the remaining programs of a run on this host.
 
-    Returns the names of those that still ran, and in a sentence what is not known of others; empty where all is known.
+    Returns the names of the programs that were still running, and a sentence about programs of unknown state, or "".
     """
     programs, here = stored.programs, surviving_program.host_name()
     local = [mark for mark, one in programs.items() if one.get("host") == here]
@@ -62,7 +62,7 @@ async def end_programs(stored: StoredRun) -> tuple[list[str], str]:
         there = elsewhere.get("host")
         return names, (
             f"{_named(elsewhere)} was started on host {there!r} and may still run there, which cannot be seen from "
-            f"this host ({here!r}): look there and {_THEN}"
+            f"this host ({here!r}): check there and {_THEN}"
         )
     if local and not known:
         return names, (

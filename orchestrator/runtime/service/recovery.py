@@ -1,4 +1,4 @@
-"""Taking stored runs up again: who may, from where, and what will happen to each."""
+"""Recovery of stored runs: who may resume them, from where, and with which effect."""
 
 from __future__ import annotations
 
@@ -18,58 +18,58 @@ from orchestrator.runtime.service import program_recovery
 from orchestrator.runtime.service.resume_plan import expiry, plan, unattended
 
 MOST_CLAIMS = 5
-"""A run taken up so often without getting a step further is poison: it is parked for a person."""
+"""A run that was claimed this many times without a step is poison: it is parked for a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """How runs of an older graph go on in this one: `migrate` changes state, next, context or messages."""
+    """Migrates runs of an older graph: `migrate` changes state, next, context or messages."""
 
     made: str
-    """Fingerprint that the run was made with; its first characters are enough."""
+    """Fingerprint of the old graph, or its first characters."""
     migrate: Callable[[StoredRun], StoredRun]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run that has not ended, and what `resume` would do with it."""
+    """A run that has not ended, and the effect of `resume`."""
 
     run_id: str
     status: str
     """`open` or `parked`."""
     state: str
     reason: str
-    """Why it is parked."""
+    """Reason of a parked run."""
     will: str
-    """What happens next, in words."""
+    """Description of the next steps."""
     owner: str | None = None
-    """Who has it now, if somebody alive does: then it cannot be resumed here."""
+    """The live owner, if any: then the run cannot be resumed here."""
     fingerprint: str = ""
     updated_at: float = 0.0
     seq: int = -1
-    """Number of its last record; -1 where they cannot be read."""
+    """Number of its last record; -1 if the records cannot be read."""
     unattended: bool = False
-    """An engine may take it up now: nobody has to answer, resume or look at something first."""
+    """Whether an engine may resume it now, without any action of a person."""
     expires_at: float = 0.0
-    """When a question of it expires (epoch seconds), which lets it go on; 0: never."""
+    """When a question expires (epoch seconds), which allows the run to continue; 0 means never."""
     launched: bool = False
-    """Whoever began it kept with it how its agent is made (`launch`)."""
+    """Whether it was started with a `launch`, which says how its agent is made."""
     tenant: str = ""
-    """Whose it is, where it was left to workers for somebody."""
+    """Tenant of a deposited run."""
 
 
 class ClaimedRun(NamedTuple):
-    """A run that was taken over, where it stands."""
+    """A claimed run at its last record."""
 
     stored: StoredRun
     records: list[Record]
     lease: Lease
     ended: Sequence[str]
-    """Names of the programs of its last owner that still ran and were ended."""
+    """Names of the last owner's programs that were still running and were ended."""
 
 
 class RunAlreadyEnded(RunError):
-    """Somebody else brought the run to its end between the look at it and the claim: there is nothing to resume."""
+    """Another process ended the run between the check and the claim: there is nothing to resume."""
 
 
 class Recovery:
@@ -93,30 +93,39 @@ class Recovery:
         self._now = now
 
     async def read(self, run_id: str) -> tuple[StoredRun, list[Record]]:
-        """Return a run as it is stored, with its records. Raises RunUnknown, Corrupt."""
+        """Return a stored run with its records. Raises RunUnknown, Corrupt."""
         records = await self._journal.load(run_id)
         return StoredRun.of(run_id, records), records
 
     async def claim(self, run_id: str, *, again: bool = False) -> ClaimedRun:
-        """Take a run over, migrated where it has to be, and return where it stands.
+        """Claim a run, migrate it if necessary, and return it at its last record.
 
-        Programs that its last owner left running are ended; `again` says that a person has looked after those that
-        cannot be. Raises Held while another owner lives, OtherGraph for another version of the graph without a
-        migration, Suspended for poison, ProgramsUnknown, EndedMeanwhile; the run is given back then.
+        Programs that its last owner left running are ended. If an error is raised, the run is released.
+
+        Args:
+            run_id: Id of the run.
+            again: A person has checked the programs that cannot be ended here.
+
+        Raises:
+            Held: Another owner lives.
+            OtherGraph: The run has another version of the graph and there is no migration.
+            Suspended: The run is poison.
+            ProgramsUnknown: A person has to check programs of the run.
+            RunAlreadyEnded: Another process ended the run meanwhile.
         """
         await self._refuse_other(await self._journal.head(run_id))
-        stored, records = await self.read(run_id)  # first: what cannot be read is left as it is
+        stored, records = await self.read(run_id)  # read first: an unreadable run must not be changed
         if not again and (why := program_recovery.question(stored)):
-            # Asked before, and not claimed for nothing: that would count as a try.
+            # Check before the claim, because a claim counts as an attempt.
             if not program_recovery.is_answered(stored, await stored.unread(self._journal)):
                 raise program_recovery.ProgramsUnknown(run_id, why)
             again = True
         lease = await self._journal.claim(run_id, self._owner)
         try:
-            if lease.seq != records[-1].seq:  # somebody got further with it meanwhile
+            if lease.seq != records[-1].seq:  # another owner has made progress meanwhile
                 stored, records = await self.read(run_id)
             if stored.ended is not None:
-                raise RunAlreadyEnded(run_id)  # noqa: TRY301 - the lease is given back below
+                raise RunAlreadyEnded(run_id)  # noqa: TRY301 - the lease is released below
             await self._refuse_poison(stored, lease)
             ended = await self._end_programs(stored, lease, again=again)
             if stored.fingerprint != self._graph.fingerprint:
@@ -133,7 +142,7 @@ class Recovery:
         return [await self.described(head) for head in found if head.status != "ended"] + damaged
 
     async def described(self, head: RunHead) -> OpenRun:
-        """Say what `resume` would do with a run. Raises RunUnknown, StoreDown."""
+        """Return the effect of `resume` on a run. Raises RunUnknown, StoreDown."""
         try:
             stored = (await self.read(head.run_id))[0]
             unread = await stored.unread(self._journal)
@@ -161,7 +170,7 @@ class Recovery:
         )
 
     def _stuck(self, stored: StoredRun, head: RunHead) -> str | None:
-        """Say why a run cannot go on here, whatever people answer; None where it can."""
+        """Return why a run cannot be resumed here, whatever people answer; None if it can."""
         if stored.fingerprint != self._graph.fingerprint and self._migration(stored) is None:
             here = self._graph.fingerprint[:12]
             return f"refused: made with graph version {stored.fingerprint[:12]}, here is {here}"
@@ -170,9 +179,11 @@ class Recovery:
         return None
 
     async def _refuse_other(self, head: RunHead) -> None:
-        """Raise RunError for a run of another graph, OtherGraph for another version of ours; nobody claims it then."""
+        """Raise RunError for a run of another graph, OtherGraph for another version, before the run is claimed."""
         if head.graph != self._graph.name:
-            raise RunError(f"run {head.run_id!r} is one of graph {head.graph!r}, not of {self._graph.name!r}")
+            raise RunError(
+                f"run {head.run_id!r} belongs to graph {head.graph!r}, not to {self._graph.name!r}"
+            )
         if head.fingerprint != self._graph.fingerprint:
             self._way((await self.read(head.run_id))[0])
 
@@ -184,12 +195,12 @@ class Recovery:
         await self._append(lease, Draft("parked", body))
         raise Suspended(
             lease.run_id,
-            f"poison: taken up {head.stuck_claims} times without a step; look at what it does in "
+            f"poison: taken up {head.stuck_claims} times without a step; check its work in "
             f"{stored.state or 'its initial state'}, then resume it once more",
         )
 
     async def _end_programs(self, stored: StoredRun, lease: Lease, *, again: bool) -> Sequence[str]:
-        """End what is left of a run's programs; park the run where only a person knows whether they have ended."""
+        """End the remaining programs of a run; park the run if only a person can know whether they have ended."""
         if not stored.programs:
             return ()
         ended, why = await program_recovery.end_programs(stored)
@@ -202,13 +213,13 @@ class Recovery:
         return ended
 
     async def _migrate(self, stored: StoredRun, lease: Lease) -> StoredRun:
-        """Let a migration change what is stored, and journal the whole of it."""
+        """Apply a migration to a stored run, and journal the whole result."""
         way = self._way(stored)
         if way is None:
             return stored
         made = stored.fingerprint
         changed = way.migrate(stored)
-        self._codec.decoded(changed.context | {"messages": []})  # it must fit before it is written
+        self._codec.decoded(changed.context | {"messages": []})  # checked before it is written
         body = {
             "from": made,
             "to": self._graph.fingerprint,
@@ -223,7 +234,7 @@ class Recovery:
         return changed
 
     def _way(self, stored: StoredRun) -> Migration | None:
-        """Return how a run comes to this graph; None where it is in it. Raises OtherGraph where nothing leads."""
+        """Return the migration of a run to this graph; None if it needs none. Raises OtherGraph if there is none."""
         if stored.fingerprint == self._graph.fingerprint:
             return None
         migration = self._migration(stored)
@@ -244,7 +255,7 @@ class Recovery:
 def path_of(
     run_id: str, graph: str, records: Iterable[Record], *, laps: Container[str] = ()
 ) -> list[Transition]:
-    """Return the transitions that a run has made, as the facts they were. Events in `laps` count an iteration."""
+    """Return the transitions of a run as facts. Events in `laps` count an iteration."""
     path: list[Transition] = []
     before = 0.0
     iteration = 0

@@ -1,6 +1,6 @@
-"""What becomes of a stored run that nobody has: in words, and whether anybody has to do something first. Pure.
+"""The effect of a resumption on a stored run, as text, and whether it needs a person first. Pure.
 
-What people have posted counts as soon as it is posted, though the run has not read it yet.
+Posted messages count as soon as they are posted, even if the run has not read them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from orchestrator_callbacks.llm_loop.tool_work import after_crash
 from orchestrator_guards import DIGEST_VERSION, Refusal, judge_answer
 
 _SHUTDOWN = "shutdown"
-"""Who pauses runs where their process goes down: nobody has to lift that."""
+"""Actor of a pause because of a process shutdown, which needs no person to resume."""
 
 _SAID = {"approve": "approved", "reject": "rejected", "respond": "answered for"}
 
 
 def plan(stored: StoredRun, unread: Sequence[Posted], state: str, now: float) -> Iterator[str]:
-    """Yield what `resume` would do with a run, in order. `now` is epoch seconds, `unread` what was posted for it."""
+    """Yield the effects of `resume` on a run in order. `now` is epoch seconds, `unread` are its unread messages."""
     if (first := _stands(stored, unread)) is not None:
         yield first
         return
@@ -45,13 +45,13 @@ def plan(stored: StoredRun, unread: Sequence[Posted], state: str, now: float) ->
 
 
 def _programs(stored: StoredRun) -> Iterator[str]:
-    """Say what becomes of the programs of an owner that died."""
+    """Yield the actions for programs whose owner died."""
     for one in stored.programs.values():
         yield f"ends {one.get('name')} if it still runs on {one.get('host')}"
 
 
 def _stands(stored: StoredRun, unread: Sequence[Posted]) -> str | None:
-    """Say what keeps a run from going on at all: somebody cancelled it, or nobody answered its questions."""
+    """Return the reason why a run does not continue at all: it was cancelled, or its questions are unanswered."""
     cancel = next((one for one in unread if one.kind == "cancel"), None)
     if cancel is not None:
         return f"ends: {cancel.by or 'somebody'} cancelled it"
@@ -63,9 +63,9 @@ def _stands(stored: StoredRun, unread: Sequence[Posted]) -> str | None:
 
 
 def unattended(stored: StoredRun, unread: Sequence[Posted], now: float) -> bool:
-    """Tell whether a run goes on, or comes to its question, without anybody doing something first.
+    """Return whether a run continues, or reaches its question, without any action of a person.
 
-    Not so where somebody paused it, or was asked and has not answered: it stands in the journal as it would in
+    A run that was paused, or whose question is unanswered, does not: it waits in the journal in the same way as in
     memory, and can be answered there.
     """
     kinds = {one.kind for one in unread}
@@ -84,7 +84,7 @@ def unattended(stored: StoredRun, unread: Sequence[Posted], now: float) -> bool:
 
 
 def _asks(stored: StoredRun) -> bool:
-    """Tell whether a run waits for answers to questions about its work; of a call the ledger has them."""
+    """Return whether a run waits for answers to questions about its work; questions about calls are in the ledger."""
     return stored.parked is not None and stored.parked.get("reason") == "questions"
 
 
@@ -94,18 +94,18 @@ def _counted(stored: StoredRun) -> str:
 
 
 def paused(stored: StoredRun) -> bool:
-    """Tell whether somebody paused a run, and nobody has lifted that."""
+    """Return whether a run was paused and not resumed since."""
     return stored.held is not None and stored.held.get("by") != _SHUTDOWN
 
 
 def expiry(stored: StoredRun) -> float:
-    """Return when the first question of a run expires (epoch seconds); 0 where none does."""
+    """Return when the first question of a run expires (epoch seconds); 0 if none does."""
     ends = [float((entry.asked or {}).get("expires_at") or 0.0) for entry in stored.ledger.waiting]
     return min(filter(None, ends), default=0.0)
 
 
 def _answers(stored: StoredRun, unread: Sequence[Posted], now: float) -> dict[str, Posted]:
-    """Return the answer to each question that has one which counts."""
+    """Return the valid answer to each answered question."""
     found: dict[str, Posted] = {}
     for one in unread:
         if one.kind in DECISIONS:
@@ -116,7 +116,7 @@ def _answers(stored: StoredRun, unread: Sequence[Posted], now: float) -> dict[st
 
 
 def _unclear(stored: StoredRun) -> list[EffectEntry]:
-    """Return the calls that were begun, have no result, and nobody is asked about."""
+    """Return the calls that started, have no result, and have no question."""
     turn = int(stored.context.get("iteration", 0))
     return [entry for entry in stored.ledger.of_turn(turn) if entry.open and not entry.asked]
 
@@ -127,7 +127,7 @@ def _expired(entry: EffectEntry, now: float) -> bool:
 
 
 def _settled(entry: EffectEntry, answer: Posted | None, now: float) -> str | None:
-    """Return what becomes of a call whose question has an answer or has expired; None while it waits."""
+    """Return the effect on a call whose question is answered or expired; None while it waits."""
     if answer is not None and _outdated(entry):
         return f"asks a person again about {entry.tool} (call {entry.key}): its digest has an older version"
     if answer is not None:
@@ -138,7 +138,7 @@ def _settled(entry: EffectEntry, answer: Posted | None, now: float) -> str | Non
 
 
 def _outdated(entry: EffectEntry) -> bool:
-    """Whether no answer counts any more: the digest of the question has another version than those of today."""
+    """Return whether answers cannot count any more: the digest of the question has an old version."""
     return int((entry.asked or {}).get("version", 1)) != DIGEST_VERSION
 
 

@@ -1,4 +1,4 @@
-"""The run that code is part of, for the agents among its tools; and the time of runs whose runs below all wait."""
+"""The current run of some code, and the paused clock of runs whose child runs all wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator_callbacks.llm_loop.deps import open_account
 
 
 class RunScope:
-    """A run while it is driven, as the agents among its tools find it. Entered in the task that drives it."""
+    """A run while it is driven, as its agent tools find it. Entered in the task that drives the run."""
 
     __slots__ = (
         "_cancels",
@@ -32,12 +32,12 @@ class RunScope:
 
     def __init__(self, agent: Any, run: Run[Any, Any]) -> None:
         self.agent = agent
-        """Whoever drives it: an Orchestrator, or the composition of another graph."""
+        """Its driver: an Orchestrator, or the facade of another graph."""
         self.run = run
         self.below = 0
-        """Runs right below it that are under way."""
+        """Number of its active direct child runs."""
         self.still = 0
-        """Those of them that wait for somebody, or only have such below them."""
+        """Number of those that wait for a person, or have only waiting child runs."""
         self._outer: RunScope | None = None
         self._parked = False
         self._since: float | None = None
@@ -63,12 +63,12 @@ class RunScope:
 
     @property
     def is_left(self) -> bool:
-        """Whoever drives this run gives up on it: it will be resumed from where it stands."""
+        """Whether the driver abandons this run, which will be resumed from its last record."""
         cancels = self._task.cancelling() if self._task else 0
         return self.run.interruption is None and cancels > self._cancels
 
     async def on_loop(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do some work in the event loop that drives this run, from whichever loop this is called in."""
+        """Run a coroutine in the event loop that drives this run, from any loop."""
         loop = self._loop
         if loop is None or loop is asyncio.get_running_loop():
             await work
@@ -76,7 +76,7 @@ class RunScope:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
     def on_loop_soon(self, work: Callable[..., object], *arguments: object) -> None:
-        """Call a function in that loop: at once where this is it."""
+        """Call a function in that loop, at once if it is the current one."""
         loop = self._loop
         if loop is None or loop is asyncio.get_running_loop():
             work(*arguments)
@@ -93,12 +93,12 @@ class RunScope:
         return open_account(self.run) if account is None else account
 
     def parked(self, *, parked: bool) -> None:
-        """Take note that this run waits for somebody, or does so no more."""
+        """Record that this run started or stopped to wait for a person."""
         stood, self._parked = self._stands, parked
         self._tell(stood)
 
     def look(self, *, below: int = 0, still: int = 0) -> None:
-        """Count runs below. While all of them wait for somebody, no time of this run passes."""
+        """Update the counts of child runs. While all of them wait, no time of this run passes."""
         stood = self._stands
         self.below += below
         self.still += still
@@ -117,7 +117,7 @@ class RunScope:
     def _stands(self) -> bool:
         return self._parked or self._since is not None
 
-    def _tell(self, stood: bool) -> None:  # noqa: FBT001 - one caller's note to the next line
+    def _tell(self, stood: bool) -> None:  # noqa: FBT001 - called only in this class
         if self._outer is not None and stood != self._stands:
             self._outer.look(still=1 if self._stands else -1)
 
@@ -126,15 +126,15 @@ _HERE: ContextVar[RunScope] = ContextVar("orchestrator_run_under_way")
 
 
 def here() -> RunScope | None:
-    """Return the run that this code is part of."""
+    """Return the current run of this code, or None."""
     return _HERE.get(None)
 
 
 class ChildWaitObserver:
-    """An observer of runs below others: the time of the runs above stands still while they wait for somebody."""
+    """An observer of child runs that stops the clock of their parents while they wait for a person."""
 
     def observe(self, fact: Fact, /) -> None:
-        """Take note. Facts come in the task that drives the run."""
+        """Handle a fact in the task that drives the run."""
         kind = type(fact)
         if kind is RunParked or kind is RunStarted:
             run = here()

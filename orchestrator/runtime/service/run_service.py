@@ -1,4 +1,4 @@
-"""Carrying runs to their end, the same for every graph: live here, durable in one journal, stopped by whoever may."""
+"""Execution of runs, the same for every graph: live in this process, durable in one journal, with control requests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corr
 
 
 class RunService(Generic[R]):
-    """The runs of one graph; R is what each gives in the end. Made into something by a composition of `runtime`."""
+    """Runs the runs of one graph; R is the type of their results. Base of the facades in `runtime`."""
 
     _limits: Any
     _machine: Machine
@@ -61,9 +61,9 @@ class RunService(Generic[R]):
     laps: Container[str] = ()
     """Events that count an iteration of the path."""
     waits_for: str = "somebody"
-    """What a run waits for that is left in the journal, in words."""
+    """Description of the cause that a parked run waits for."""
     parks: bool = False
-    """A run that has to wait for somebody is left in the journal (Suspended) and does not wait here; runs below do."""
+    """Whether a run that has to wait for a person is left in the journal (Suspended); child runs always wait here."""
 
     # ---- putting it together ----
 
@@ -148,43 +148,55 @@ class RunService(Generic[R]):
         return await self._carry(run, path, park=self.parks)
 
     def _out_of_hand(self, run: Run[Any, Any]) -> None:
-        """Do what must be done when nobody drives a run any more, before its result is made."""
+        """Clean up a run that is not driven any more, before its result is made."""
 
     def _over(self, run: Run[Any, Any]) -> None:
-        """Do what must be done when a run that had begun is over here: it ended, or is left where it is."""
+        """Clean up a started run that is over here: it ended, or was left where it is."""
 
-    # ---- leaving it to others ----
+    # ---- deposit ----
 
     async def _deposit(self, run: Run[Any, Any], tenant: str) -> str:
-        """Put a new run into the journal, for a worker to take up, and return its id. Raises ConfigError."""
+        """Store a new run in the journal for a worker, and return its id. Raises ConfigError."""
         await self._driver.deposit(run, {"tenant": tenant} if arguments.checked_tenant(tenant) else {})
         return run.run_id
 
-    # ---- people ----
+    # ---- control ----
 
     async def open_runs(self) -> list[OpenRun]:
-        """List the runs of this graph in the journal that have not ended, and what `resume` would do with each."""
+        """List the runs of this graph in the journal that have not ended, with the effect of `resume` on each."""
         return await self._recovery.open_runs()
 
     def cancel(
         self, run_id: str, *, reason: str = "caller", by: str = "caller", why: str = ""
     ) -> Awaitable[None]:
-        """Ask a run to stop: it starts nothing more and ends as `cancelled`.
+        """Request that a run stops: it starts nothing more and ends as `cancelled`.
 
-        A run that lives here has heard of it when this returns. For one of another process, await this: the request
-        is in the journal then. `reason` is `caller` or `shutdown` (the process goes down). Raises RunUnknown, and
-        ConfigError for another reason.
+        A live run of this process has received the request when this returns. For a run of another process, await the
+        result: the request is in the journal then.
+
+        Args:
+            run_id: Id of the run.
+            reason: "caller", or "shutdown" if the process stops.
+            by: Who cancels the run.
+            why: The reason as text.
+
+        Raises:
+            RunUnknown: The run does not exist.
+            ConfigError: `reason` has another value.
         """
         return self._control.stop(run_id, reason, by, why)
 
     def pause(self, run_id: str, *, by: str = "", why: str = "") -> Awaitable[None]:
-        """Ask a run to park before its next step, after what is in flight; `resume` lets it go on. As `cancel`."""
+        """Request that a run parks before its next step, after the work in flight; `resume` continues it.
+
+        As `cancel`.
+        """
         return self._control.hold(run_id, by, why)
 
-    # ---- inside ----
+    # ---- private ----
 
     def _limit_time(self, run: Run[Any, Any], deadline: float | None) -> None:
-        """Give a new run its end: the limit of its time, and the caller's `deadline` in seconds from now."""
+        """Set the end of a new run: its time limit, and the caller's `deadline` in seconds from now."""
         if deadline is not None:
             run.ctx.deadline = max(0.0, deadline)
             if deadline <= 0:
@@ -192,13 +204,13 @@ class RunService(Generic[R]):
         self._set_end(run, self._control.clock.monotonic())
 
     def _set_end(self, run: Run[Any, Any], began: float) -> None:
-        """Set the time (monotonic) by which the run must have ended, from when it began."""
+        """Set the time (monotonic) by which a run must end, from its start."""
         seconds = [limit for limit in (run.ctx.limits.max_seconds, run.ctx.deadline) if limit]
         expires_at = began + min(seconds) if seconds else None
         run.limit_time(expires_at, getattr(run.ctx.limits, "cancel_seconds", GRACE))
 
     async def _carry(self, run: Run[Any, Any], path: Iterable[Transition] = (), *, park: bool = False) -> R:
-        """Drive a run to its end; with `park` until it has to wait for somebody, which raises Suspended."""
+        """Drive a run to its end; with `park` until it has to wait for a person, which raises Suspended."""
         try:
             self._live.open(run, path)
         except OrchestratorError:
@@ -221,7 +233,7 @@ class RunService(Generic[R]):
             end = self._result(run, kept, run.ending or self._ending(run))
             return end
         finally:
-            if run.started_at is not None:  # a run that was refused said nothing
+            if run.started_at is not None:  # a refused run wrote no record
                 self._over(run)
                 if not run.ended:
                     await self._driver.release(run)
@@ -260,9 +272,9 @@ class RunService(Generic[R]):
         return path_of(run_id, self._machine.graph.name, records, laps=self.laps)
 
     async def _resume_here(self, run: Run[Any, Any], by: str, *, changed: bool) -> R:
-        """Let a run that was paused here go on, and return what it gives. Raises Held where nothing holds it."""
+        """Resume a run that was paused here, and return its result. Raises Held if it is not paused."""
         if run.control.pause_request is None or changed:
-            raise Held(run.run_id, "this process: it is under way here")
+            raise Held(run.run_id, "this process: it is active here")
         self._control.go_on(run.run_id, by)
         end: R = await asyncio.shield(self._live.end_of(run.run_id))
         return end
@@ -286,7 +298,9 @@ class RunService(Generic[R]):
             if ended:
                 body["ended"] = list(ended)
                 _LOG.warning(
-                    "run %r: %s still ran and was ended before its work is repeated", run_id, ", ".join(ended)
+                    "run %r: %s was still running and was ended before its work is repeated",
+                    run_id,
+                    ", ".join(ended),
                 )
             await self._driver.announce(run, "resumed", body)
         except BaseException:
@@ -295,7 +309,7 @@ class RunService(Generic[R]):
         return run, self._path(run_id, records)
 
     async def _claimed(self, run_id: str, *, again: bool) -> ClaimedRun:
-        """Claim a run, and tell observers what became of one that its last owner had left."""
+        """Claim a run, and publish the recovery of one that its last owner had left."""
         try:
             found = await self._recovery.claim(run_id, again=again)
         except ProgramsUnknown as error:
@@ -310,7 +324,7 @@ class RunService(Generic[R]):
         return found
 
     async def _parked(self, run_id: str) -> RunParked:
-        """Return the fact that a run waits for a person who knows what became of its programs."""
+        """Return the fact that a run waits for a person who has to check its programs."""
         stored, _ = await self._recovery.read(run_id)
         graph = self._driver.machine.graph
         state = stored.state or graph.initial.value
@@ -322,12 +336,15 @@ class RunService(Generic[R]):
 
 
 def new_id() -> str:
-    """Return an id that no run has."""
+    """Return a random run id."""
     return secrets.token_hex(16)
 
 
 def outside_loop(called: str, instead: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """Run `work` to its end where there is no event loop. Raises ConfigError inside one: what to await there."""
+    """Run `work` to its end outside an event loop.
+
+    Raises ConfigError, which names the coroutine to await, inside one.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:

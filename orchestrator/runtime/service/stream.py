@@ -1,4 +1,4 @@
-"""A run as it goes: its facts and the words of its model, for a reader who may be slow, late, or gone.
+"""A stream of a run's facts and its model's text, for a reader who may be slow, late or gone.
 
     async for fact in agent.stream("Summarise the open incidents."):        # the loop is the run's caller
         match fact:
@@ -12,19 +12,19 @@
             ...
         result = await stream.result()
 
-**Who reads slowly holds up nothing.** The run goes on in a task of its own and never waits for its reader. What is
-not read yet is kept: up to FINE entries each as it came; beyond that the pieces of one answer grow together into one
-delta, so that text gets coarser and none is lost; and of KEPT entries the oldest make room for the newest, whose
-place a `FactsDropped` takes that says how many. So a run of any length ends in the same way without a reader, in
-bounded memory. A queue that blocks the run when it is full was rejected: one
-stalled browser would hold a slot, a lease and a place at the provider. One without bounds was rejected as well.
+**A slow reader does not delay the run.** The run has its own task and never waits for its reader. Unread entries are
+buffered: up to FINE entries individually; beyond that the chunks of one answer are merged into one delta, so that
+text gets coarser but is not lost; beyond KEPT entries the oldest are dropped, and a `FactsDropped` says how many. So
+a run of any length uses bounded memory and ends in the same way without a reader. A bounded queue that blocks the run
+was rejected, because one stalled browser would hold a slot, a lease and a provider connection. An unbounded queue was
+rejected too.
 
-**Who leaves gives the run up**, as a cancelled caller of `run` does: it stops where it stands, `resume` goes on from
-there. `async with` has it stopped when the block is left, however that is. So has a bare `async for` whose task is
-cancelled while it waits for the next fact. One that is left from its body (break, return, an exception) cannot await
-anything: there Python finalises the loop's iterator at once, on the event loop, and the run has stopped some turns of
-that later. To let a run go on that nobody reads, await `result()`; to end it, `agent.cancel(stream.run_id)`, of which
-the stream then tells to its end.
+**If the reader leaves, the run is left where it is** and can be resumed, as with a cancelled caller of `run`. `async
+with` stops the run when the block is left in any way. So does a bare `async for` whose task is cancelled while it
+waits for the next fact. A loop that is left from its body (break, return, an exception) cannot await anything: Python
+then finalises its iterator on the event loop, and the run has stopped some iterations of the event loop later. To let
+an unread run continue, await `result()`. To end it, call `agent.cancel(stream.run_id)`; the stream then includes the
+end of the run.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from orchestrator.kernel.record import FactsDropped, Follower, Streamed, TokenDe
 from orchestrator.runtime.llm_loop.result import Result
 
 FINE = 256
-"""Entries that wait to be read before the pieces of an answer grow together."""
+"""Unread entries above which chunks of an answer are merged."""
 KEPT = 10_000
-"""Entries that wait to be read at most: some 800 turns. As many transitions as a Result has."""
+"""Maximum unread entries: some 800 turns, as many as the transitions in a Result."""
 
 
 class RunStream:
-    """One run, told while it goes: yields its facts in the order in which observers hear them, and TokenDelta.
+    """A stream of one run: yields its facts in the order of publication, and TokenDelta.
 
-    With it come the facts and deltas of the runs below it (the agents among its tools), each with its own `run_id`;
-    its own have `stream.run_id`. It ends after the run's RunCompleted, and raises what `Orchestrator.run` would: how
-    the run ended is `(await stream.result()).outcome`. It begins with the first fact that is asked for, or with
-    `async with`. Several loops, one after the other or at once, share what comes: each fact is read once.
+    Facts and deltas of child runs (the agents among its tools) are included with their own `run_id`; its own have
+    `stream.run_id`. The stream ends after the run's RunCompleted and raises the errors of `Orchestrator.run`. The
+    outcome is `(await stream.result()).outcome`. The run starts when the first fact is requested, or with `async
+    with`. Several loops, consecutive or concurrent, share the facts: each fact is read once.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RunStream:
         gone: RunError | None = None,
     ) -> None:
         self.run_id = run_id
-        """Known before the run begins."""
+        """Known before the run starts."""
         self._work = work
         self._gone = gone or Suspended(run_id, "interrupted")
         self._backlog = StreamBuffer(graph, run_id)
@@ -83,10 +83,10 @@ class RunStream:
         await self.aclose()
 
     async def result(self) -> Result:
-        """Return the Result once the run has ended, whether or not its facts are read.
+        """Return the Result when the run has ended, whether or not its facts are read.
 
-        Raises what `Orchestrator.run` raises, and Suspended where the run was left before its end. Who is cancelled
-        while waiting gives the run up if it was begun by this, else only the waiting.
+        Raises the errors of `Orchestrator.run`, and Suspended if the run was left before its end. If the caller is
+        cancelled, the run is left if this call started it; otherwise only the waiting ends.
         """
         task, begun = self._begin()
         try:
@@ -97,7 +97,7 @@ class RunStream:
         return self._outcome(task)
 
     async def aclose(self) -> None:
-        """Leave the run where it stands, unless it is over, and return when nothing of it goes on here any more."""
+        """Leave the run where it is, unless it is over, and return when none of its work is active here."""
         self._left = True
         late: asyncio.CancelledError | None = None
         if self._task is not None:
@@ -121,11 +121,11 @@ class RunStream:
                 await self.aclose()
 
     def _begin(self) -> tuple[asyncio.Task[Result], bool]:
-        """Return the task that drives the run, and whether it was begun by this: then it is the caller's to end."""
+        """Return the task that drives the run, and whether this call started it: then the caller has to end it."""
         if self._task is not None:
             return self._task, False
         if self._left:
-            raise RunError(f"the stream of run {self.run_id!r} was closed before the run began")
+            raise RunError(f"the stream of run {self.run_id!r} was closed before the run started")
         task = self._task = asyncio.create_task(
             self._work(self._backlog.put), name=f"orchestrator stream {self.run_id}"
         )
@@ -139,14 +139,14 @@ class RunStream:
 
 
 class StreamBuffer:
-    """What nobody has read yet, within bounds. For one event loop."""
+    """Unread facts within bounds. For one event loop."""
 
     def __init__(self, graph: str, run_id: str) -> None:
         self._graph = graph
         self._run_id = run_id
         self._entries: deque[Streamed | _Text] = deque()
         self._growing: dict[str, _Text] = {}
-        """Run -> the text that its next delta may join: its last entry, still unread."""
+        """Run -> the text that its next delta may join: its last entry, if unread."""
         self._dropped = 0
         self._news = asyncio.Event()
         self._ended = False
@@ -155,7 +155,7 @@ class StreamBuffer:
         return len(self._entries)
 
     def put(self, fact: Streamed) -> None:
-        """Add a fact, as long as there is somebody to read it. Never waits."""
+        """Add a fact, unless the stream has ended. Never waits."""
         if self._ended:
             return
         if type(fact) is TokenDelta:
@@ -173,12 +173,12 @@ class StreamBuffer:
         self._news.set()
 
     def end(self) -> None:
-        """Say that nothing more will come."""
+        """Mark the end of the facts."""
         self._ended = True
         self._news.set()
 
     async def next(self) -> Streamed | None:
-        """Return the oldest fact once there is one; None when all were read and no more will come."""
+        """Return the oldest fact, waiting if necessary; None when all were read and no more will come."""
         while not self._entries:
             if self._ended:
                 return None
@@ -199,7 +199,7 @@ class StreamBuffer:
 
 
 class _Text:
-    """A delta that may still grow. Pieces go to a buffer: joining strings would cost the square of their number."""
+    """A delta that may still grow. Uses a buffer, because joining strings takes quadratic time."""
 
     __slots__ = ("_more", "delta")
 
@@ -208,7 +208,7 @@ class _Text:
         self._more: StringIO | None = None
 
     def takes(self, piece: TokenDelta) -> bool:
-        """Grow by a piece of the same attempt at the same answer; False for another one's."""
+        """Append a chunk of the same attempt at the same answer; return False for another one's."""
         ours = self.delta
         if (piece.iteration, piece.attempt) != (ours.iteration, ours.attempt):
             return False

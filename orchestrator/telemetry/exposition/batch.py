@@ -95,7 +95,7 @@ class Batch:
     def _tell(self, tell: Callable[[Any], None], place: object) -> None:
         try:
             tell(place)
-        except Exception as error:  # noqa: BLE001 - the job is done, whatever becomes of its figures
+        except Exception as error:  # noqa: BLE001 - the job is complete even if its figures are lost
             why = getattr(error, "strerror", None) or getattr(error, "reason", None) or type(error).__name__
             self._complain(f"batch {self.name}: {place} does not have the figures: {why}")
 

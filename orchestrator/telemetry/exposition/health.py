@@ -67,7 +67,7 @@ class HealthCheck:
 def _yes(check: Check) -> bool:
     try:
         return bool(check())
-    except Exception:  # noqa: BLE001 - whatever it is, it is no yes
+    except Exception:  # noqa: BLE001 - any error means not ready
         return False
 
 

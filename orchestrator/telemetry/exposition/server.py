@@ -137,7 +137,7 @@ class _Server(TCPServer):
     def _talk(self, request: socket.socket, client_address: Any) -> None:
         try:
             self.finish_request(request, client_address)
-        except Exception:  # noqa: BLE001 - whatever the other side does, the server goes on
+        except Exception:  # noqa: BLE001 - no client may stop the server
             self.handle_error(request, client_address)
         finally:
             with self._lock:
@@ -209,18 +209,12 @@ def serve_metrics(
 ) -> MetricsServer:
     """Serve the pages of the package over plain HTTP until the returned server is closed.
 
+    The other arguments are those of `Pages`. Raises ConfigError if it cannot listen.
+
     Args:
-        registry: Registry of the metrics; None is the default one.
         host: Address to listen on.
         port: Port to listen on; 0 selects a free one (`server.port`).
-        token: Token that bearers need for the metrics, and that opens the debug pages to other hosts.
-        live: Returns the live runs.
-        heartbeat: Returns the seconds since the event loop last moved.
-        ready: Checks of readiness by name.
         loop: Event loop whose tasks /debug/stacks shows; None is the running loop, if any.
-
-    Raises:
-        ConfigError: The server cannot listen, or the token is empty.
 
     Example:
         with serve_metrics(port=9464, ready={"journal": answers(journal)}):

@@ -80,14 +80,14 @@ def test_a_score_may_be_a_whole_number() -> None:
 @pytest.mark.parametrize(
     ("stage", "value", "said"),
     [
-        (OrchestrationState.PLANNING, None, "planning gave nothing"),
+        (OrchestrationState.PLANNING, None, "planning returned nothing; it must return a result"),
         (OrchestrationState.PLANNING, {1, object()}, "cannot be stored as JSON"),
         (OrchestrationState.VALIDATING, "ok", "it must give a Validation or a list of issues"),
         (OrchestrationState.VALIDATING, {"ok": True}, "it must give a Validation"),
         (
             OrchestrationState.VALIDATING,
             [{"severity": "fatal", "message": "m"}],
-            "known: error, warning, info",
+            "allowed: error, warning, info",
         ),
         (OrchestrationState.VALIDATING, ["bad"], "it needs severity and message"),
         (OrchestrationState.JUDGING, 9.0, "must give an Evaluation or a mapping with a score"),
@@ -99,12 +99,12 @@ def test_a_score_may_be_a_whole_number() -> None:
         (
             OrchestrationState.JUDGING,
             {"score": 9, "comments": "\ud800"},
-            "judging gave what cannot be stored as JSON",
+            "judging returned a value that cannot be stored as JSON",
         ),
         (
             OrchestrationState.VALIDATING,
             [Issue(Severity.INFO, "\udfff")],
-            "validating gave what cannot be stored as JSON",
+            "validating returned a value that cannot be stored as JSON",
         ),
         (OrchestrationState.PLANNING, Plan("p", -1), "gave tokens -1; it must be 0 or more"),
         (OrchestrationState.IMPLEMENTING, Implementation("p", "few"), "gave tokens 'few'"),  # type: ignore[arg-type]

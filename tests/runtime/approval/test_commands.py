@@ -222,7 +222,7 @@ async def test_a_shell_under_another_name_is_a_shell(
 async def test_a_program_that_a_signal_ended_says_which(root: Path) -> None:
     stage = Stage(root, python("import os; os.kill(os.getpid(), 9)"))
     error = await refused(await stage.begin(), stage.plan, "1")
-    assert error.fault.message == f"'python3' was ended by signal {int(signal.SIGKILL)}"
+    assert error.fault.message == f"'python3' was stopped by signal {int(signal.SIGKILL)}"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells whose process it is")
@@ -260,3 +260,45 @@ def test_a_command_that_was_cut_short_is_in_doubt_and_does_not_run_once_its_plan
     assert dict(log.of(plan)) == {"1": "running", "2": "running"}
     log.fold("transition", {"dest": "Idle"})
     assert dict(log.of(plan)) == {"1": "pending", "2": "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("records", "status"),
+    [
+        ([("intent", {"effect": "command", "key": "c"})], "running"),
+        (
+            [
+                ("intent", {"effect": "command", "key": "c"}),
+                ("done", {"effect": "command", "key": "c", "exit": 0}),
+            ],
+            "running",
+        ),
+        (
+            [
+                ("intent", {"effect": "command", "key": "c"}),
+                ("done", {"effect": "command", "key": "c", "exit": 1}),
+            ],
+            "failed",
+        ),
+        (
+            [("intent", {"effect": "command", "key": "c"}), ("done", {"effect": "command", "key": "c"})],
+            "failed",
+        ),
+        ([("step", {"status": "failed"})], "failed"),
+        ([("step", {"status": "failed"}), ("step", {"status": "running"})], "running"),
+        ([("intent", {"effect": "write", "key": "w"}), ("done", {"effect": "step"})], "done"),
+        ([("intent", {"effect": "write", "key": "w"}), ("rolled_back", {"key": "w"})], "undone"),
+        ([("intent", {"effect": "command", "key": "c"}), ("recovered", {})], "unknown"),
+        ([("intent", {"effect": "write", "key": "w"}), ("recovered", {})], "pending"),
+        ([("step", {"status": "failed"}), ("recovered", {})], "failed"),
+    ],
+)
+def test_the_status_of_a_step_is_right_after_each_of_its_records(
+    records: list[tuple[str, dict[str, Any]]], status: str
+) -> None:
+    log = StepLog()
+    plan = {"id": "plan-1", "version": 1, "steps": [{"id": "1"}]}
+    log.fold("step", {"step": "plan-1.1/1", "status": "running"})
+    for kind, body in records:
+        log.fold(kind, {"step": "plan-1.1/1", **body})
+    assert dict(log.of(plan)) == {"1": status}

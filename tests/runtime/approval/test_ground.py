@@ -131,7 +131,7 @@ CHANGES: list[tuple[Callable[[Path], None], str, str]] = [
     (linked, "a.py", "was replaced outside: a symlink is there"),
     (to_folder, "a.py", "was replaced outside: a folder is there"),
     (to_pipe, "a.py", "was replaced outside: a device, pipe or socket is there"),
-    (other_way, "src/b.py", "was replaced outside: its folder is none any more"),
+    (other_way, "src/b.py", "was replaced outside: its folder is no longer a folder"),
 ]
 
 
@@ -224,3 +224,28 @@ async def test_a_project_that_is_reached_by_a_link_is_the_folder_it_leads_to(
 ) -> None:
     (tmp_path / "way").symlink_to(root)
     assert Workspace(tmp_path / "way").root == root
+
+
+STALE = edit("a.py", DIFF.replace("one = 1", "one = 0"))
+BROKEN = {**create("n.py", "def ("), "id": "2"}
+GONE = {**delete("nowhere.py"), "id": "3"}
+
+
+@pytest.mark.parametrize(
+    ("steps", "code", "faults"),
+    [
+        ([STALE], "VAL-003", ["VAL-003"]),
+        ([STALE, {**STALE, "id": "2"}], "VAL-003", ["VAL-003"]),
+        ([BROKEN], "VAL-005", ["VAL-005"]),
+        ([STALE, BROKEN], "VAL-004", ["VAL-003", "VAL-005"]),
+        ([GONE], "VAL-004", ["FS-001"]),
+        ([STALE, GONE], "VAL-004", ["FS-001", "VAL-003"]),
+        ([BROKEN, GONE], "VAL-004", ["FS-001", "VAL-005"]),
+    ],
+)
+async def test_a_plan_has_the_code_that_is_retried_only_where_all_its_faults_have_it(
+    root: Path, steps: list[dict[str, Any]], code: str, faults: list[str]
+) -> None:
+    with pytest.raises(ApprovalError) as refused:
+        await planned(root, *steps)
+    assert (refused.value.code, sorted({one.code for one in refused.value.faults})) == (code, faults)

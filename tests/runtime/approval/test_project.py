@@ -292,16 +292,16 @@ async def test_what_cannot_be_written_down_is_refused_whoever_says_it_and_change
     tmp_path: Path,
 ) -> None:
     half = "half a \ud83d"
-    with pytest.raises(ApprovalError, match="VAL-001: the name of who asks is no text in UTF-8"):
+    with pytest.raises(ApprovalError, match="VAL-001: the name of who asks is not valid UTF-8 text"):
         Approval(tmp_path, by=half)
     async with project(planted(tmp_path)) as approval:
-        with pytest.raises(ApprovalError, match="VAL-001: the request is no text"):
+        with pytest.raises(ApprovalError, match="VAL-001: the request is not valid UTF-8 text"):
             await approval.submit(half)
         assert (await waiting(approval)).plan_status == "pending"
         for refused_one in (approval.changes(half), approval.reject(half), approval.cancel(half)):
-            with pytest.raises(ApprovalError, match=r"VAL-001: .* is no text"):
+            with pytest.raises(ApprovalError, match=r"VAL-001: .* is not valid UTF-8 text"):
                 await refused_one
-        with pytest.raises(ApprovalError, match="VAL-001: the reason is no text"):
+        with pytest.raises(ApprovalError, match="VAL-001: the reason is not valid UTF-8 text"):
             await Approval.ask(tmp_path, "cancel", why=half)
         assert (await approval.approve()).plan_status == "completed"
 

@@ -145,12 +145,12 @@ async def test_a_second_process_cannot_take_a_project_that_is_worked_on(tmp_path
 async def test_nobody_can_be_asked_to_stop_where_nobody_works(tmp_path: Path) -> None:
     root = planted(tmp_path)
     for wish in ("pause", "cancel"):
-        with pytest.raises(GateRefused, match="nobody works"):
+        with pytest.raises(GateRefused, match="no process works"):
             await Approval.ask(root, wish)
     assert not (root / ".orchestrator").exists()
     async with project(root) as approval:
         await waiting(approval)
-    with pytest.raises(GateRefused, match="nobody works"):
+    with pytest.raises(GateRefused, match="no process works"):
         await Approval.ask(root, "pause")
     with pytest.raises(GateRefused, match="known: pause, cancel"):
         await Approval.ask(root, "approve")
@@ -268,7 +268,7 @@ async def test_of_two_processes_that_submit_first_at_once_one_is_told_to_look_ag
         await waiting(quick)
         refusal = await refused(slow.submit("Me too."), "state", "FS-005")
         assert (refusal.reason, refusal.retryable_now) == (
-            "another process began to work on this project just now",
+            "another process started to work on this project just now",
             True,
         )
         assert (await quick.approve()).plan_status == "completed"

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from orchestrator.errors import JournalError
+from orchestrator.files.path_safety import temporary_for
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Lease
@@ -240,3 +241,20 @@ async def test_a_stored_plan_that_breaks_the_rules_is_not_begun_whoever_has_appr
         assert ".git/hooks/x" in refusal.reason
         assert (await approval.status()).plan_status == "expired"
     assert tree(root) == before
+
+
+async def test_what_a_crash_left_of_writes_is_removed_when_the_project_is_opened_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    root = planted(tmp_path)
+    async with project(root) as approval:
+        await waiting(approval)
+    own = root / ".orchestrator"
+    left = [own / folder / temporary_for("state.json") for folder in (".", "plan", "rollback", "logs")]
+    kept = [own / "notes.tmp", own / "plan" / ".hidden"]
+    for path in (*left, *kept):
+        path.write_text("half")
+    async with project(root) as approval:
+        assert (await approval.status()).state == "AwaitingApproval"
+        assert [path for path in left if path.exists()] == []
+    assert [path.read_text() for path in kept] == ["half"] * 2

@@ -235,10 +235,10 @@ async def test_a_project_whose_name_cannot_be_written_down_is_refused_and_left_a
         root.mkdir()
     except OSError:
         pytest.skip("this file system takes names in UTF-8 only")
-    with pytest.raises(ApprovalError, match="no UTF-8; rename it"):
+    with pytest.raises(ApprovalError, match="not UTF-8; rename it"):
         async with project(root):
             pass
-    with pytest.raises(ApprovalError, match="no UTF-8; rename it"):
+    with pytest.raises(ApprovalError, match="not UTF-8; rename it"):
         await Approval.look(root)
     assert list(root.iterdir()) == []
 

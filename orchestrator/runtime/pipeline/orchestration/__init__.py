@@ -1,1 +1,1 @@
-"""The pipeline as its specification names it: a state machine with metrics that the host moves itself."""
+"""The pipeline as a state machine with metrics that the host drives itself."""

@@ -1,4 +1,4 @@
-"""The run loop of the specification as a class: the runtime's pipeline, seen through the specification's machine."""
+"""`AgentOrchestrator`: the pipeline with a state machine and metrics that follow its run."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ from orchestrator.telemetry.metrics import Metrics
 
 
 class AgentOrchestrator:
-    """Plans, validates, implements and judges until it succeeds or a limit ends it; one run at a time.
+    """Plan, validate, implement and judge until success or a limit; one run at a time.
 
-    The stages, `budget` and the further options are those of `Pipeline`, which does the work: so budgets are asked
-    before and after each stage, iterations end at their limit, a judge that raises fails the run, and with a journal
-    a run can be resumed. `state_machine` follows it move by move; the report is logged at the end.
+    `Pipeline` does the work: budgets are checked before and after each stage, iterations end at their limit, a judge
+    that raises fails the run, and with a journal a run can be resumed. `state_machine` follows each transition. The
+    metrics report is logged at the end.
+
+    Args:
+        planner, validator, implementer, judge, observers: As for Pipeline.
+        limits: Limits of a run.
+        journal: Stores the runs; in memory by default.
+        options: Further options of Pipeline.
     """
 
     def __init__(
@@ -62,7 +68,7 @@ class AgentOrchestrator:
         )
 
     def add_observer(self, observer: StateMachineObserver) -> None:
-        """Let an observer hear of each transition, after it was committed."""
+        """Add an observer that is called after each committed transition."""
         self.state_machine.add_observer(observer)
 
     def run(self, spec: Any, **options: Any) -> PipelineResult:
@@ -70,7 +76,7 @@ class AgentOrchestrator:
         return _outside_a_loop(self.run_async(spec, **options), "run_async")
 
     def resume(self, run_id: str, **options: Any) -> PipelineResult:
-        """Go on with a run of the journal; options as for `Pipeline.resume`. Raises as `run`."""
+        """Resume a run of the journal; options as for `Pipeline.resume`. Raises the errors of `run`."""
         return _outside_a_loop(self.resume_async(run_id, **options), "resume_async")
 
     async def run_async(self, spec: Any, **options: Any) -> PipelineResult:
@@ -81,7 +87,7 @@ class AgentOrchestrator:
         return await self._reported(self.pipeline.run(spec, **options))
 
     async def resume_async(self, run_id: str, **options: Any) -> PipelineResult:
-        """Go on with a run of the journal, from inside an event loop."""
+        """Resume a run of the journal, from inside an event loop."""
         records = await self._journal.load(run_id)
         self._begin(run_id)
         path = path_of(run_id, PIPELINE.name, records, laps=("plan_ready",))
@@ -98,7 +104,7 @@ class AgentOrchestrator:
         return await self._reported(self.pipeline.resume(run_id, **options))
 
     def observe(self, fact: Fact, /) -> None:
-        """Move the state machine along with the run; stages may have runs of their own, which are not meant."""
+        """Move the state machine with the run; child runs of stages are ignored."""
         if isinstance(fact, RunStarted) and self._running == "" and fact.graph == PIPELINE.name:
             self._running = fact.run_id
         elif isinstance(fact, Transition) and fact.run_id == self._running:
@@ -110,13 +116,13 @@ class AgentOrchestrator:
             )
 
     def _limit(self, limits: PipelineLimits) -> None:
-        """Let the machine show the limits that the run has."""
+        """Set the run's limits on the machine."""
         self.state_machine.max_iterations = limits.max_iterations
         self.state_machine.max_refinements = limits.max_refinements
 
     def _begin(self, run_id: str) -> None:
         if self._running is not None:
-            raise ConfigError("this AgentOrchestrator has a run under way; make another one for a second run")
+            raise ConfigError("this AgentOrchestrator has an active run; make another one for a second run")
         self._running = run_id
 
     async def _reported(self, work: Any) -> PipelineResult:

@@ -1,13 +1,12 @@
-"""Checkpoints of a state machine in a journal: what was added since the last one, proved when it is read.
+"""Checkpoints of a state machine in a journal: each stores the changes since the previous one, verified on load.
 
-A checkpoint is one record. It holds the transitions that the one before does not, so that a long run costs its length
-and not its square, and a digest over the whole that it stands for. Loading puts the pieces together, compares the
-digest, and follows the history through the edge table; what does not come out right is refused in one sentence, and
-nothing of it is used. The journal's own hash chain comes on top: it proves that records are what was written, this
-proves that they are a state machine.
+A checkpoint is one record. It contains the transitions that the previous one does not have, so that the size of a
+long run is linear, and a digest of the whole machine. Loading joins the parts, compares the digest, and replays the
+history on the edge table. An invalid checkpoint is rejected with one sentence, and none of it is used. In addition,
+the journal's hash chain proves that the records are unchanged; this module proves that they form a state machine.
 
-The specification's calls are synchronous: they take as long as the journal's write, also inside an event loop. `save`
-and `load` are the same for those who can await.
+The synchronous calls take as long as the journal's write, also inside an event loop. `save` and `load` are the
+asynchronous versions.
 """
 
 from __future__ import annotations
@@ -38,17 +37,27 @@ from orchestrator.runtime.pipeline.orchestration.model import StateTransition
 T = TypeVar("T")
 
 GRAPH = "pipeline_checkpoint"
-"""Under which graph's name checkpoints stand in a journal: they are no runs that anybody could resume."""
+"""Graph name of checkpoints in a journal. They are not runs and cannot be resumed."""
 KIND = "state_machine"
 """Kind of the records, and the default name of a checkpoint."""
 VERSION = 1
-"""Of the record's body. A newer one is refused."""
+"""Version of the record's body. A newer one is rejected."""
 
 
 class CheckpointManager:
-    """Keeps one state machine under a name in a journal: a store, its path or postgresql://…, or None for memory.
+    """Save and load one state machine under a name in a journal.
 
-    Two machines need two names. A path is opened for each call and let go of after it.
+    Two machines need two names. A path is opened for each call and closed after it.
+
+    Args:
+        journal: A journal, its path or postgresql://…, or None for memory.
+        name: Name of the checkpoint.
+        clock: Clock, for tests.
+
+    Example:
+        manager = CheckpointManager("pipeline.db")
+        manager.save_state_machine(machine)
+        machine = manager.load_state_machine()
     """
 
     def __init__(
@@ -59,30 +68,32 @@ class CheckpointManager:
         self._clock = clock or SystemClock()
 
     def save_state_machine(self, state_machine: OrchestrationStateMachine) -> None:
-        """Make the machine durable, with history, counters and limits.
+        """Store the machine durably, with history, counters and limits.
 
-        Of a transition's context the members that are JSON are kept; the names of the others are noted. Raises
-        JournalError (Held while another process saves), and ConfigError for a history that somebody has changed into
-        an impossible one.
+        Of a transition's context the JSON members are stored, and the names of the others are noted.
+
+        Raises:
+            JournalError: The journal cannot be written (Held while another process saves).
+            ConfigError: The history was changed to an impossible one.
         """
         _now(self.save(state_machine))
 
     def load_state_machine(
         self, *, observers: Iterable[Observer] | None = None
     ) -> OrchestrationStateMachine | None:
-        """Return the machine as it was saved last, or None where nothing was. Raises Corrupt or TooNew."""
+        """Return the last saved machine, or None if none was saved. Raises Corrupt or TooNew."""
         return _now(self.load(observers=observers))
 
     async def save(self, state_machine: OrchestrationStateMachine) -> None:
-        """Do the same from inside an event loop, without holding it up."""
+        """Save the machine from inside an event loop without blocking it."""
         whole = _plain(state_machine)
         if problem := _replayed(whole):
-            raise ConfigError(f"the machine is not saved, its history is no possible one: {problem}")
+            raise ConfigError(f"the machine is not saved, because its history is impossible: {problem}")
         end = state_machine.ending() if state_machine.is_terminal() else None
         await self._with(lambda journal: self._save(journal, whole, end))
 
     async def load(self, *, observers: Iterable[Observer] | None = None) -> OrchestrationStateMachine | None:
-        """Do the same from inside an event loop, without holding it up."""
+        """Load the machine from inside an event loop without blocking it."""
         whole = await self._with(self._load)
         return None if whole is None else _machine(whole, observers, self._clock)
 
@@ -116,7 +127,7 @@ class CheckpointManager:
             await let_go(journal, lease)
 
     async def _load(self, journal: Journal) -> dict[str, Any] | None:
-        """Return the whole that the last checkpoint stands for."""
+        """Return the whole machine as of the last checkpoint."""
         try:
             records = await journal.load(self.name)
         except RunUnknown:
@@ -145,12 +156,12 @@ class CheckpointManager:
             )
             whole.pop("at", None)
             if not isinstance(kept, int) or not isinstance(added, list) or kept > len(history):
-                raise self._unusable("is damaged: a part of its history is not there")
+                raise self._unusable("is damaged: a part of its history is missing")
             whole["history"] = history = [*history[:kept], *added]
         if checksum != _checksum(whole):
-            raise self._unusable("is damaged: its checksum is another one")
+            raise self._unusable("is damaged: its checksum does not match")
         if problem := _replayed(whole):
-            raise self._unusable(f"is no possible history: {problem}")
+            raise self._unusable(f"has an impossible history: {problem}")
         return whole
 
     def _unusable(self, why: str) -> Corrupt:
@@ -233,7 +244,7 @@ def _checksum(whole: Mapping[str, Any]) -> str:
 
 
 def _replayed(whole: Mapping[str, Any]) -> str:
-    """Return what is impossible about a whole, its history followed from the initial state; empty if nothing is."""
+    """Return the contradiction in a machine whose history is replayed from the initial state; "" if there is none."""
     try:
         state, problem = _followed(whole)
         found = counts(_transition(row) for row in whole["history"])
@@ -251,7 +262,7 @@ def _replayed(whole: Mapping[str, Any]) -> str:
 
 
 def _followed(whole: Mapping[str, Any]) -> tuple[OrchestrationState, str]:
-    """Return where a history leads, and the first transition in it that cannot be."""
+    """Return the final state of a history, and its first impossible transition."""
     table = OrchestrationStateMachine.VALID_TRANSITIONS
     assigned = {position: OrchestrationState(state) for position, state in whole["assigned"]}
     state = OrchestrationState.INITIALIZED
@@ -265,11 +276,11 @@ def _followed(whole: Mapping[str, Any]) -> tuple[OrchestrationState, str]:
     return assigned.get(len(whole["history"]), state), ""
 
 
-# ---- waiting ----
+# ---- synchronous calls ----
 
 
 def _now(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for a coroutine; inside a running loop on a thread of its own, so that this one simply stands still."""
+    """Wait for a coroutine; inside a running loop in another thread, which blocks the loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

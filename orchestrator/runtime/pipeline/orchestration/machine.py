@@ -1,19 +1,15 @@
-"""The state machine of the specification, moved by the host: a facade over the graph of the pipeline.
+"""The state machine that the host drives: a facade of the pipeline's graph.
 
-The table is `machines.pipeline.graph.PIPELINE`, and the kernel's driver makes each move: `transition` picks the event
-that leads to the state asked for and fires it. A driver without a journal never waits, so its coroutine is run to its
-end at once and no event loop is needed. Where the specification and its own tests disagree, this holds:
+The table is `machines.pipeline.graph.PIPELINE`, and the kernel's driver makes each transition: `transition` selects
+the event that leads to the requested state and fires it. A driver without a journal never waits, so its coroutine
+completes at once and needs no event loop. Rules:
 
-- A terminal state is looked at first: `transition` warns and returns False, and nothing is recorded. `strict=True`
-  raises instead.
-- Iterations are counted on planning → validating alone. As in the specification, `transition` itself takes every edge
-  of the table, and the loop around it asks `reached_max_iterations`; with `strict=True` the guards of the pipeline are
-  asked too, and InvalidTransitionError says which limit is reached. Silently going to failed where the caller said
-  planning was the other choice; then `can_transition_to` would be wrong.
-- A duration that the caller gives is recorded as given. Without one, the time since the state was entered is measured
-  by the monotonic clock; 0.0 would hide a bottleneck.
-- `current_state` and `iteration_count` can be set, as the specification's own code does. That is no transition:
-  nothing is logged, and a checkpoint says that it was done.
+- In a terminal state `transition` warns, returns False and records nothing. `strict=True` raises instead.
+- Iterations are counted only on planning → validating. `transition` itself takes every edge of the table, and the
+  caller's loop checks `reached_max_iterations`. With `strict=True` the pipeline's guards are evaluated too, and
+  InvalidTransitionError names the limit; entering failed instead would make `can_transition_to` wrong.
+- Without a given duration, the time since the state was entered is measured; 0.0 would hide a bottleneck.
+- `current_state` and `iteration_count` can be set. This is not a transition: only a checkpoint notes it.
 """
 
 from __future__ import annotations
@@ -27,7 +23,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from orchestrator.errors import ConfigError, Refused
-from orchestrator.kernel.at_once import at_once
 from orchestrator.kernel.clock import Clock, SystemClock
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import Hooks
@@ -43,6 +38,7 @@ from orchestrator.kernel.record import (
 )
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.run_parts import Cursor
+from orchestrator.kernel.thread import at_once
 from orchestrator.machines.pipeline.graph import EVENT_OF, PIPELINE
 from orchestrator.machines.pipeline.limits import OFF, PipelineLimits
 from orchestrator.machines.pipeline.model import OrchestrationState, PipelineContext
@@ -61,11 +57,11 @@ from orchestrator_callbacks.pipeline import before
 logger = logging.getLogger("orchestrator.pipeline")
 
 _LAST = (OrchestrationState.FAILED, OrchestrationState.BUDGET_EXHAUSTED)
-"""States that stand last among the ways out, in this order."""
+"""States that are listed last among the next states, in this order."""
 
 
 def _table() -> dict[OrchestrationState, list[OrchestrationState]]:
-    """Return state -> the states that an edge of the graph leads to; terminal states are left out."""
+    """Return state -> next states, without terminal states as keys."""
     found: dict[OrchestrationState, list[OrchestrationState]] = {}
     for source, dest in EVENT_OF:
         found.setdefault(OrchestrationState(source), []).append(OrchestrationState(dest))
@@ -76,17 +72,24 @@ def _table() -> dict[OrchestrationState, list[OrchestrationState]]:
 
 @functools.cache
 def _compiled() -> Machine:
-    """Return the graph with the hooks that count, and none that works: the host does the work."""
+    """Return the graph with the counting hooks only: the host does the work."""
     counting = {name: (hook,) for name, hook in vars(before).items() if name.startswith("before_")}
     return Machine(PIPELINE, Hooks(counting))
 
 
 class OrchestrationStateMachine:
-    """One run of the pipeline that the host moves with `transition`.
+    """One run of the pipeline that the host drives with `transition`.
 
-    `observers` are those of the kernel: None is `TransitionLog()` and `Metrics()` on the default registry, `()` none.
-    `add_observer` adds those of the specification. `max_refinements` counts only for `strict=True`. Not for use by
-    two threads at once. A machine that is dropped before its end stays in the gauges of live runs; `reset` ends that.
+    Not thread-safe. A machine that is dropped before its end stays in the gauges of live runs; `reset` removes it.
+
+    Args:
+        max_iterations: Limit of `reached_max_iterations`; 0 is unlimited.
+        max_refinements: Limit for `strict=True` only; 0 is unlimited.
+        observers: As for Orchestrator. `add_observer` adds observers of transitions.
+
+    Example:
+        machine = OrchestrationStateMachine(max_iterations=3)
+        machine.transition(OrchestrationState.PLANNING, tokens_consumed=900)
     """
 
     VALID_TRANSITIONS: ClassVar[dict[OrchestrationState, list[OrchestrationState]]] = _table()
@@ -105,9 +108,9 @@ class OrchestrationStateMachine:
         self.max_refinements = max_refinements
         self.history: list[StateTransition] = []
         self.assigned: list[tuple[int, OrchestrationState]] = []
-        """(transitions before it, state) of each time that `current_state` was set."""
+        """(number of earlier transitions, state) for each assignment of `current_state`."""
         self.iterations_set = 0
-        """By how much setting `iteration_count` moved it away from what the history counts."""
+        """Sum of the changes by assignments of `iteration_count`."""
         self._clock = clock or SystemClock()
         self._observers = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
         self._heard: list[StateMachineObserver] = []
@@ -118,16 +121,16 @@ class OrchestrationStateMachine:
                 declare(PIPELINE)
         self._run = self._new_run(run_id)
 
-    # ---- where it stands ----
+    # ---- state ----
 
     @property
     def run_id(self) -> str:
-        """The id under which log and metrics know this run; `reset` begins another."""
+        """Id of the run in log and metrics; `reset` starts another one."""
         return self._run.run_id
 
     @property
     def current_state(self) -> OrchestrationState:
-        """The present state. Setting it is no transition."""
+        """The current state. Setting it is not a transition."""
         return OrchestrationState(self._run.cursor.state)
 
     @current_state.setter
@@ -143,7 +146,7 @@ class OrchestrationStateMachine:
 
     @property
     def iteration_count(self) -> int:
-        """How often planning was left for validating."""
+        """Number of transitions from planning to validating."""
         return int(self._run.ctx.iteration)
 
     @iteration_count.setter
@@ -153,29 +156,29 @@ class OrchestrationStateMachine:
 
     @property
     def refinement_count(self) -> int:
-        """How often judging was left for implementing."""
+        """Number of transitions from judging to implementing."""
         return int(self._run.ctx.refinements)
 
     def can_transition_to(self, state: OrchestrationState) -> bool:
-        """Tell whether an edge leads from the present state to `state`."""
+        """Return whether an edge leads from the current state to `state`."""
         return state in self.VALID_TRANSITIONS.get(self.current_state, ())
 
     def is_terminal(self) -> bool:
-        """Tell whether the present state is one that nothing leaves."""
+        """Return whether the current state is terminal."""
         return self.current_state in TERMINAL
 
     def reached_max_iterations(self) -> bool:
-        """Tell whether as many iterations were made as `max_iterations` allows; 0 allows any number."""
+        """Return whether `max_iterations` is reached; 0 allows any number."""
         return 0 < self.max_iterations <= self.iteration_count
 
     exceeded_max_iterations = reached_max_iterations
-    """The specification's name for it: true at the limit, not only beyond."""
+    """Alternative name: true at the limit, not only beyond it."""
 
     def get_transition_history(self) -> list[StateTransition]:
         """Return a copy of the history, oldest first."""
         return self.history.copy()
 
-    # ---- moving ----
+    # ---- transitions ----
 
     def transition(
         self,
@@ -187,12 +190,13 @@ class OrchestrationStateMachine:
         *,
         strict: bool = False,
     ) -> bool:
-        """Move to a state and return True; duration and tokens are what the state that is left has cost.
+        """Make a transition and return True, or warn and return False in a terminal state.
 
-        A duration that nobody gives is measured, but for the time before the first transition, in which nothing was
-        done: 0. From a terminal state it warns and returns False. Raises InvalidTransitionError where no edge leads
-        there, the state unchanged; with `strict` also from a terminal state and where a limit forbids it. Raises
-        ConfigError for a duration or a number of tokens that is negative or not finite.
+        `duration_seconds` and `tokens_consumed` belong to the state that is left. The duration is measured by default,
+        but is 0 before the first transition. `context` and `reason` are stored in the history.
+
+        Raises InvalidTransitionError if no edge leads to `to_state`, or if with `strict` a limit or a terminal state
+        forbids it, and ConfigError for a duration or tokens that are negative or not finite.
         """
         if self.is_terminal() and not strict:
             said = f"Attempted transition from terminal state {self.current_state.value} → {_name(to_state)}"
@@ -216,7 +220,7 @@ class OrchestrationStateMachine:
         return True
 
     def reset(self) -> None:
-        """Go back to the initial state as a new run, without history."""
+        """Return to the initial state as a new run without history."""
         self._leave()
         self.history.clear()
         self.assigned.clear()
@@ -224,7 +228,7 @@ class OrchestrationStateMachine:
         self._run = self._new_run(None)
 
     def add_observer(self, observer: StateMachineObserver) -> None:
-        """Let an observer hear of each transition from now on, after it was committed."""
+        """Add an observer that is called after each committed transition from now on."""
         self._heard.append(observer)
         errors = self._driver.observer_errors
         self._driver = self._new_driver()
@@ -232,7 +236,7 @@ class OrchestrationStateMachine:
 
     @property
     def observer_errors(self) -> dict[str, int]:
-        """Name of an observer's class -> how often it raised."""
+        """Class name of an observer -> number of its exceptions."""
         return dict(self._driver.observer_errors)
 
     def restore(
@@ -245,7 +249,7 @@ class OrchestrationStateMachine:
         iterations_set: int = 0,
         assigned: Iterable[tuple[int, OrchestrationState]] = (),
     ) -> None:
-        """Stand where a stored run stood; nothing of its past is told again. Takes what it is given for true."""
+        """Restore a stored run without publishing its past. The arguments are not checked."""
         self.history[:] = history
         self.assigned[:] = assigned
         self.iterations_set = iterations_set
@@ -255,42 +259,42 @@ class OrchestrationStateMachine:
         cursor = Cursor(state.value, entry_pending=False, seq=len(self.history), parked=True, ended=ended)
         run.restore(replace(cursor, started_at=now, entered_at=now))
 
-    # ---- figures ----
+    # ---- metrics ----
 
     @property
     def metrics(self) -> RunMetrics:
-        """The figures of this run."""
+        """The metrics of this run."""
         return RunMetrics(self.history, self.current_state, self.iteration_count, self.max_iterations)
 
     def get_state_metrics(self, state: OrchestrationState) -> StateMetrics:
-        """Return what the completed stays in a state add up to."""
+        """Return the totals of the completed visits of a state."""
         return self.metrics.of_state(state)
 
     def get_all_state_metrics(self) -> dict[OrchestrationState, StateMetrics]:
-        """Return the same for every state that is not terminal."""
+        """Return the totals of every non-terminal state."""
         return self.metrics.of_states()
 
     def get_total_metrics(self) -> dict[str, Any]:
-        """Return total duration, tokens and transitions, iterations, and how often each state was left."""
+        """Return total duration, tokens and transitions, iterations, and the number of visits of each state."""
         return self.metrics.totals()
 
     def get_transition_metrics(self) -> dict[str, Any]:
-        """Return how often each edge was taken, and which one most often."""
+        """Return the number of uses of each edge, and the most used edge."""
         return self.metrics.edges()
 
     def get_bottleneck_analysis(self) -> dict[str, Any]:
-        """Return the slowest state, the one with the most tokens (None before any transition), and means."""
+        """Return the slowest state, the one with most tokens (None before any transition), and means per iteration."""
         return self.metrics.bottlenecks()
 
     def format_metrics_report(self) -> str:
-        """Return all of it as text."""
+        """Return the metrics as a text report."""
         return self.metrics.report()
 
     def metrics_json(self) -> dict[str, Any]:
-        """Return the report as plain data that any JSON writer takes."""
+        """Return the report as JSON types."""
         return self.metrics.as_json()
 
-    # ---- inside ----
+    # ---- private ----
 
     def _new_driver(self) -> Driver:
         told = [ObserverSlot(one, lambda: self.history[-1], self.get_total_metrics) for one in self._heard]
@@ -304,7 +308,7 @@ class OrchestrationStateMachine:
         return run
 
     def ending(self) -> Ending:
-        """Return how the run ended; the host's reason counts where it is one of the closed table."""
+        """Return outcome and reason of the run; the host's reason counts if it is an allowed one."""
         if self.current_state is OrchestrationState.SUCCEEDED:
             return Ending(Outcome.COMPLETED, "none")
         if self.current_state is OrchestrationState.BUDGET_EXHAUSTED:
@@ -318,7 +322,7 @@ class OrchestrationStateMachine:
         return replace(OFF, max_iterations=self.max_iterations, max_refinements=self.max_refinements)
 
     def _take_up(self) -> None:
-        """Tell of a run that begins, or goes on from a checkpoint. Constructing a machine is not yet a run."""
+        """Publish the start of the run, or its resumption from a checkpoint. Constructing a machine starts no run."""
         run, now = self._run, self._clock.monotonic()
         if run.started_at is None:
             run.restore(replace(run.cursor, started_at=run.entered_at))
@@ -333,14 +337,14 @@ class OrchestrationStateMachine:
             self._driver.tell(fact)
 
     def _leave(self) -> None:
-        """Tell of a run that is dropped before its end."""
+        """Publish that a run is dropped before its end."""
         run = self._run
         if run.started_at is not None and not run.ended and not run.parked:
             at = self._clock.time()
             self._driver.tell(RunParked(PIPELINE.name, run.run_id, run.cursor.state, "interrupted", at))
 
     def _refused(self, to_state: OrchestrationState) -> InvalidTransitionError:
-        """Tell of a transition that no edge allows, as the driver tells of an event without an edge."""
+        """Publish a transition without an edge in the same way as the driver does."""
         event = next((event for (_, dest), event in EVENT_OF.items() if dest == to_state), "")
         reason = "undeclared_edge" if event else "unknown_event"
         run, error, at = self._run, self._invalid(to_state), self._clock.time()
@@ -370,7 +374,7 @@ class OrchestrationStateMachine:
         return error
 
     def _record(self, fact: Transition) -> None:
-        """Take a committed transition into the history, before anybody else hears of it."""
+        """Append a committed transition to the history before other observers are called."""
         self.history.append(transition_of(fact, self._said))
         logger.info(
             "State transition: %s → %s (iteration %d, duration: %.2fs, tokens: %d, reason: %s)",
@@ -384,10 +388,10 @@ class OrchestrationStateMachine:
 
 
 def _check(seconds: float | None, tokens: object) -> None:
-    """Raise ConfigError for figures that no report could add up."""
+    """Raise ConfigError for numbers that a report cannot add up."""
     if not (isinstance(tokens, int) and tokens >= 0) or not 0 <= (seconds or 0.0) < math.inf:
         raise ConfigError(
-            "duration_seconds is finite and not negative, tokens_consumed a whole number and not negative"
+            "duration_seconds must be a finite number, 0 or more, and tokens_consumed a whole number, 0 or more"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a history adds up to, as data, as JSON and as the specification's text report. Every figure is finite."""
+"""Metrics of a history as data, JSON and text report. Every number is finite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REFINEMENT = (OrchestrationState.JUDGING, OrchestrationState.IMPLEMENTING)
 
 
 class Counts(NamedTuple):
-    """What a history counts: plans that were handed on, and implementations that were sent back."""
+    """Counts of a history: plans passed to validation, and implementations sent back."""
 
     iterations: int
     refinements: int
@@ -34,7 +34,7 @@ def counts(history: Iterable[StateTransition]) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """The figures of one run, computed from its history alone: so a restored history gives the same ones."""
+    """The metrics of one run, computed only from its history, so that a restored history gives the same ones."""
 
     history: Sequence[StateTransition]
     current_state: OrchestrationState
@@ -43,13 +43,13 @@ class RunMetrics:
 
     @classmethod
     def of(cls, facts: Iterable[Transition], max_iterations: int) -> RunMetrics:
-        """Return the figures of a run from the facts of its transitions."""
+        """Return the metrics of a run from the facts of its transitions."""
         history = [transition_of(fact) for fact in facts]
         state = history[-1].to_state if history else OrchestrationState.INITIALIZED
         return cls(history, state, counts(history).iterations, max_iterations)
 
     def of_state(self, state: OrchestrationState) -> StateMetrics:
-        """Return what the completed stays in a state add up to."""
+        """Return the totals of the completed visits of a state."""
         left = [one for one in self.history if one.from_state == state]
         if not left:
             return StateMetrics(state)
@@ -67,11 +67,11 @@ class RunMetrics:
         )
 
     def of_states(self) -> dict[OrchestrationState, StateMetrics]:
-        """Return the same for every state that can be left."""
+        """Return the totals of every non-terminal state."""
         return {state: self.of_state(state) for state in OrchestrationState if state not in TERMINAL}
 
     def totals(self) -> dict[str, Any]:
-        """Return the sums over the whole run, and how often each state was left."""
+        """Return the totals of the run, and the number of visits of each state."""
         visits = Counter(one.from_state.value for one in self.history)
         return {
             "total_duration_seconds": sum(one.duration_seconds for one in self.history),
@@ -83,7 +83,7 @@ class RunMetrics:
         }
 
     def edges(self) -> dict[str, Any]:
-        """Return how often each edge was taken, and which one most often (the first of several)."""
+        """Return the number of uses of each edge, and the most used edge (of equal ones the first)."""
         counts = Counter(f"{one.from_state.value} → {one.to_state.value}" for one in self.history)
         edge, count = counts.most_common(1)[0] if counts else (None, 0)
         return {
@@ -94,7 +94,7 @@ class RunMetrics:
         }
 
     def bottlenecks(self) -> dict[str, Any]:
-        """Return the state with the longest mean stay, the one with the most tokens a stay, and means an iteration."""
+        """Return the state with the longest mean visit, the one with most tokens per visit, and means per iteration."""
         seen = [one for one in self.of_states().values() if one.visit_count]
         slowest = max(seen, key=lambda one: one.avg_duration_seconds, default=None)
         hungriest = max(seen, key=lambda one: one.avg_tokens, default=None)
@@ -168,7 +168,7 @@ class RunMetrics:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same report as plain data, with every state and every transition."""
+        """Return the report as JSON types, with every state and every transition."""
         totals = self.totals()
         return {
             "final_state": totals["current_state"],
@@ -186,7 +186,7 @@ class RunMetrics:
 
 
 def transition_json(one: StateTransition) -> dict[str, Any]:
-    """Return one transition as plain data; without its context, which may be anything."""
+    """Return one transition as JSON types, without its context, which may contain any object."""
     return {
         "from_state": one.from_state.value,
         "to_state": one.to_state.value,
@@ -199,7 +199,7 @@ def transition_json(one: StateTransition) -> dict[str, Any]:
 
 
 def transition_of(fact: Transition, context: dict[str, Any] | None = None) -> StateTransition:
-    """Return the kernel's fact about a transition as the specification records it."""
+    """Return a transition fact of the kernel as an entry of the history."""
     return StateTransition(
         from_state=OrchestrationState(fact.source),
         to_state=OrchestrationState(fact.dest),

@@ -1,4 +1,4 @@
-"""What the state machine of the specification records: names, fields and messages are the specification's."""
+"""History entries, metrics, errors and observers of the host-driven state machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.machines.pipeline.model import OrchestrationState
 
 @dataclass
 class StateTransition:
-    """One committed transition. Duration and tokens belong to `from_state`: they were spent before it was left."""
+    """One committed transition. Duration and tokens belong to `from_state`."""
 
     from_state: OrchestrationState
     to_state: OrchestrationState
@@ -26,7 +26,7 @@ class StateTransition:
 
 @dataclass
 class StateMetrics:
-    """What all completed stays in one state add up to. Times are seconds."""
+    """Totals of all completed visits of one state. Times are in seconds."""
 
     state: OrchestrationState
     visit_count: int = 0
@@ -35,12 +35,12 @@ class StateMetrics:
     avg_duration_seconds: float = 0.0
     avg_tokens: float = 0.0
     min_duration_seconds: float | None = None
-    """None while the state was never left: infinity would be no JSON."""
+    """None before the first visit ends, because JSON has no infinity."""
     max_duration_seconds: float = 0.0
 
 
 class InvalidTransitionError(EventError):
-    """No edge leads from the present state to the one asked for; the state is unchanged."""
+    """No edge leads from the current state to the requested one. The state does not change."""
 
     def __init__(
         self, from_state: str, to_state: str, allowed: Sequence[str], graph: str = "pipeline"
@@ -53,12 +53,12 @@ class InvalidTransitionError(EventError):
 
 @runtime_checkable
 class StateMachineObserver(Protocol):
-    """Hears of each transition after it was committed. What one raises is counted and reaches nobody else."""
+    """Called after each committed transition. Its exceptions are counted and have no other effect."""
 
     def on_state_transition(self, transition: StateTransition) -> None:
-        """Take note of a transition."""
+        """Handle a transition."""
         ...
 
     def on_metrics_update(self, metrics: dict[str, Any]) -> None:
-        """Take note of the totals after it, as `get_total_metrics` returns them."""
+        """Handle the totals after a transition, as `get_total_metrics` returns them."""
         ...

@@ -1,4 +1,4 @@
-"""Observers of the specification as the kernel's reporter calls them: isolated, and counted in their own name."""
+"""Adapters for the observers of the host-driven state machine: isolated, and counted under their own names."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from orchestrator.runtime.pipeline.orchestration.model import StateMachineObserv
 
 
 class Recorder:
-    """Hands each transition to whoever writes the history, before anybody else hears of it."""
+    """Passes each transition to the history before other observers are called."""
 
     def __init__(self, record: Callable[[Transition], None]) -> None:
         self._record = record
 
     def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
-        """Return what is called for facts of a kind."""
+        """Return the function for facts of a kind, or None."""
         return self._record if kind is Transition else None
 
 
 class ObserverSlot:
-    """One observer. `last` returns the newest transition, `totals` what `on_metrics_update` is told."""
+    """One observer. `last` returns the newest transition, `totals` the argument of `on_metrics_update`."""
 
     component = "observer"
 
@@ -36,11 +36,11 @@ class ObserverSlot:
         self._totals = totals
 
     def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
-        """Return what is called for facts of a kind."""
+        """Return the function for facts of a kind, or None."""
         return self if kind is Transition else None
 
     def __call__(self, _: Transition) -> None:
-        """Tell of the transition that was just committed, then of the totals, whatever the first call raised."""
+        """Report the last transition and then the totals, even if the first call raised."""
         try:
             self.__self__.on_state_transition(self._last())
         finally:

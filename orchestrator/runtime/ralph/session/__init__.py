@@ -1,1 +1,1 @@
-"""The folder of a session of the Ralph loop: `.ralph-sessions/<yyMMdd-HHmmss>/`."""
+"""The folder of a session of the ralph loop: `.ralph-sessions/<yyMMdd-HHmmss>/`."""

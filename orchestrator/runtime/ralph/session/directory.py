@@ -32,14 +32,14 @@ _READERS = {TASKS: read_tasks, PROGRESS: read_progress}
 
 
 def session_id_for(now: datetime, root: Path) -> str:
-    """Return the name of a session that begins now, or in the next second that no session began in."""
+    """Return the name of a session that starts now, or in the next second without an existing session."""
     while (root / (name := now.strftime("%y%m%d-%H%M%S"))).exists():
         now += timedelta(seconds=1)
     return name
 
 
 class SessionDirectory:
-    """The files of one session. Everything blocks; one owner at a time. Raises SessionFileError and OSError."""
+    """The files of one session. All methods block; one owner at a time. Raises SessionFileError and OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -51,12 +51,14 @@ class SessionDirectory:
 
     @classmethod
     def create(cls, root: Path, request: str, session_id: str) -> SessionDirectory:
-        """Make the directory of a new session below `root`. Nothing where it was made so already.
+        """Create the directory of a new session below `root`. Does nothing if this session exists already.
 
-        Raises ConfigError for an id that cannot name one, SessionFileError where another session has it.
+        Raises ConfigError for an invalid id, SessionFileError if another session has it.
         """
         if not SAFE_ID.fullmatch(session_id):
-            raise ConfigError(f"session id {session_id!r} cannot name a folder; 260131-144400 could")
+            raise ConfigError(
+                f"session id {session_id!r} cannot name a folder; use a name such as 260131-144400"
+            )
         root.mkdir(parents=True, exist_ok=True)
         (root / session_id).mkdir(exist_ok=True)
         made = cls(root / session_id)
@@ -76,39 +78,39 @@ class SessionDirectory:
 
     @classmethod
     def open(cls, path: Path | str) -> SessionDirectory:
-        """Open the directory of a session that there is, and read it."""
+        """Open and read the directory of an existing session."""
         found = cls(Path(path))
         if not found.path.is_dir():
-            raise SessionFileError(str(path), 0, "there is no such session directory")
+            raise SessionFileError(str(path), 0, "the session directory does not exist")
         found.refresh()
         return found
 
     def fill(self, files: Mapping[str, str]) -> None:
-        """Write the first content of a session that has no tasks yet, and read it."""
+        """Write the first content of a session without tasks, and read it."""
         for name, text in files.items():
             self._shelf.read(name)
             self._shelf.write(name, text)
         self.refresh()
 
     def sync(self) -> None:
-        """Make durable what agents wrote into the session. Raises OSError."""
+        """Make files durable that agents wrote into the session. Raises OSError."""
         self._shelf.sync()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other runs out while one works here, whatever journal they have. Raises SessionFileError where one does.
+        """Lock the session against other runs with any journal. Raises SessionFileError if another run is active.
 
-        The system lets go of it with the process. Where the file system knows no locks, nobody is kept out.
+        The lock ends with the process. On a file system without locks, other runs are not excluded.
         """
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             with suppress(OSError):
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    sweep(self.path)  # what a process that was killed left half-written
+                    sweep(self.path)  # half-written files of a killed process
                 except BlockingIOError:
                     raise SessionFileError(
-                        str(self.path), 0, "another run is at work in it; wait for it"
+                        str(self.path), 0, "another run is active in it; wait for its end"
                     ) from None
             yield
         finally:
@@ -117,7 +119,7 @@ class SessionDirectory:
     # ---- tasks ----
 
     def refresh(self) -> None:
-        """Read the files again: as they are now is the truth. Raises SessionFileError with file and line."""
+        """Read the files again; their current content counts. Raises SessionFileError with file and line."""
         self._reports.look()
         lists = {name: self._read(name) for name in (TASKS, PROGRESS)}
         if self._shelf.content(PROGRESS) is None and any(
@@ -130,23 +132,23 @@ class SessionDirectory:
         self._lists = lists
 
     def tasks(self) -> tuple[Task, ...]:
-        """Return the tasks in the order of tasks.md, as last read."""
+        """Return the tasks in the order of tasks.md, as of the last read."""
         return self._tasks
 
     def mark(self, task_id: str, to: Marker) -> None:
-        """Move a task's marker; nothing where it stands there. Raises IllegalMove, OutsideEdit."""
+        """Move a task's marker; does nothing if it is set already. Raises IllegalMove, OutsideEdit."""
         if not self._shelf.is_as_read(PROGRESS):
             there = self._read_now(PROGRESS).get(task_id)
             if there is None or there.mark is not to:
                 raise OutsideEdit(self._shelf.where(PROGRESS))
-            self.refresh()  # whoever does the task has marked it
+            self.refresh()  # the agent of the task has marked it
             return
         task = self._known(task_id)
         if check_move(task_id, task.marker, to):
             self._put(task, to)
 
     def add_tasks(self, found: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-        """Add tasks to tasks.md and progress.md, those that are not there; return the ids of those added."""
+        """Add missing tasks to tasks.md and progress.md; return the ids of the added ones."""
         added = []
         for one in found:
             task_id, description, rationale = (
@@ -156,7 +158,7 @@ class SessionDirectory:
                 raise SessionFileError(self._shelf.where(TASKS), 0, f"{task_id!r} cannot be the id of a task")
             if any(task.id == task_id for task in self._tasks):
                 continue
-            # tasks.md first: a task without a line in progress.md is an open one
+            # tasks.md first: a task without a line in progress.md is open
             self._change(TASKS, amend.with_task(self._lists[TASKS], task_id, description, rationale))
             progress = self._lists[PROGRESS]
             self._change(PROGRESS, amend.with_status(progress, task_id, description, Marker.OPEN))
@@ -164,7 +166,7 @@ class SessionDirectory:
         return tuple(added)
 
     def open_planning(self, what: str) -> str:
-        """Note in progress.md that planning is under way, where that is not noted; return the item's id."""
+        """Note in progress.md that planning is active, if not noted already; return the item's id."""
         items = [entry for entry in self._lists[PROGRESS].entries if entry.planning]
         for entry in items:
             if entry.mark not in SETTLED and entry.id.startswith("plan-"):
@@ -177,7 +179,7 @@ class SessionDirectory:
         return task_id
 
     def close_planning(self) -> None:
-        """Note that planning is over: every item of planning is done."""
+        """Mark every item of planning as done."""
         for task in self._tasks:
             if task.planning and task.marker not in SETTLED:
                 self._put(task, Marker.DONE)
@@ -185,33 +187,33 @@ class SessionDirectory:
     # ---- reports ----
 
     def attempts(self, task_id: str) -> int:
-        """Return the number of a task's last report, 0 without one: its next attempt is one more."""
+        """Return the number of a task's last report, 0 without one. The next attempt has the next number."""
         return self._reports.attempts(task_id)
 
     def report_path(self, task_id: str, attempt: int) -> Path:
-        """Return where the report of an attempt belongs."""
+        """Return the path for the report of an attempt."""
         return self._reports.path(task_id, attempt)
 
     def report(self, task_id: str, attempt: int) -> Path | None:
-        """Return the report of an attempt, None where it is missing or empty."""
+        """Return the report of an attempt, None if it is missing or empty."""
         return self._reports.find(task_id, attempt)
 
     def set_aside(self, task_id: str, attempt: int) -> Path | None:
-        """Rename what an attempt that was cut short left as its report; None without one."""
+        """Rename the report of an interrupted attempt; return None without one."""
         return self._reports.set_aside(task_id, attempt)
 
     def append_review(self, task_id: str, attempt: int, review: Mapping[str, Any]) -> None:
-        """Add the review as the report's second part, where the reviewer did not."""
+        """Add the review as the second part of the report, unless the reviewer has written it."""
         self._reports.append_review(task_id, attempt, review)
 
     def write_check(self, summary: Mapping[str, Any]) -> str:
-        """Write what a check of the whole found as the next progress.review<N>.md; return its name."""
+        """Write the result of a check as the next progress.review<N>.md; return its name."""
         return self._reports.write_check(summary)
 
     # ---- people ----
 
     def cycles(self) -> int:
-        """Return how many cycles of questions there were."""
+        """Return the number of cycles of questions."""
         return max((asking.cycles(outline(text)) for text in self._papers().values()), default=0)
 
     def questions(self) -> tuple[PlanQuestion, ...]:
@@ -223,11 +225,14 @@ class SessionDirectory:
         )
 
     def answer(self, answers: Mapping[str, str], source: str = "a person") -> None:
-        """Write answers to questions; a question that has one keeps it. Raises SessionFileError for no question."""
+        """Write answers to questions; an answered question keeps its answer.
+
+        Raises SessionFileError for an unknown question.
+        """
         known = {question.id for question in self.questions()}
         if strange := sorted(set(answers) - known):
             listed = ", ".join(sorted(known)) or "none"
-            raise SessionFileError(str(self.path), 0, f"there is no question {strange[0]!r}; known: {listed}")
+            raise SessionFileError(str(self.path), 0, f"unknown question {strange[0]!r}; known: {listed}")
         for name, text in self._papers().items():
             self._shelf.write(name, _with_answers(name, text, answers, source))
 
@@ -244,10 +249,10 @@ class SessionDirectory:
         finally:
             os.close(fd)
 
-    # ---- inside ----
+    # ---- private ----
 
     def _papers(self) -> dict[str, str]:
-        """Read the files of questions, the general one first."""
+        """Read the question files, the general one first."""
         names = [
             "plan.questions.md",
             *(f"plan.questions.{category}.md" for category in asking.CATEGORIES),
@@ -257,11 +262,11 @@ class SessionDirectory:
     def _known(self, task_id: str) -> Task:
         task = next((task for task in self._tasks if task.id == task_id), None)
         if task is None:
-            raise SessionFileError(self._shelf.where(TASKS), 0, f"there is no task {task_id!r}")
+            raise SessionFileError(self._shelf.where(TASKS), 0, f"unknown task {task_id!r}")
         return task
 
     def _put(self, task: Task, to: Marker) -> None:
-        """Write a marker where the task has one: in progress.md, where it is added if need be, and in tasks.md."""
+        """Write the marker of a task to progress.md, adding a line if necessary, and to its box in tasks.md, if any."""
         progress, tasks = self._lists[PROGRESS], self._lists[TASKS]
         line, described = progress.get(task.id), tasks.get(task.id)
         if line is not None:
@@ -279,7 +284,7 @@ class SessionDirectory:
         self._tasks = together(self._lists[TASKS], self._lists[PROGRESS], self._shelf.where(TASKS))
 
     def _read(self, name: str) -> TaskList:
-        """Read a list. Raises SessionFileError for the first thing wrong with it."""
+        """Read a list. Raises SessionFileError for its first problem."""
         found = _READERS[name](outline(self._shelf.read(name) or ""))
         if found.problems:
             first = found.problems[0]
@@ -287,12 +292,12 @@ class SessionDirectory:
         return found
 
     def _read_now(self, name: str) -> TaskList:
-        """Read a list beside the one in hand, remembering nothing."""
+        """Read a list without remembering its content."""
         return _READERS[name](outline((self._shelf.content(name) or b"").decode("utf-8", "surrogateescape")))
 
 
 def _prefix(name: str) -> str:
-    """Return what distinguishes the questions of a file: nothing for the general one, else its category."""
+    """Return the prefix of question ids of a file: empty for the general file, else the category."""
     category = name.removeprefix("plan.questions").removesuffix("md").strip(".")
     return f"{category}:" if category else ""
 

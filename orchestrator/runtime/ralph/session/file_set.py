@@ -1,4 +1,4 @@
-"""Files of one folder that are read with their hash, and written only where they are still as they were read."""
+"""Files of one folder that are read with their hash, and written only if they have not changed since."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.machines.ralph.outline import decoded, encoded
 
 
 class FileSet:
-    """The files of a folder, by name. Everything blocks."""
+    """The files of a folder by name. All methods block."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -25,41 +25,41 @@ class FileSet:
         return str(self.folder / name)
 
     def read(self, name: str) -> str | None:
-        """Return a file as text that keeps all its bytes, None where there is none; remember how it is."""
+        """Return a file as text that preserves all bytes, None if it does not exist; remember its hash."""
         found = read_file(name, root=self.folder)
         if found.digest in ODD:
-            raise SessionFileError(self.where(name), 0, f"is no file but a {found.digest}")
+            raise SessionFileError(self.where(name), 0, f"is a {found.digest}, not a file")
         self._seen[name] = found.digest
         return None if found.digest is None else decoded(found.content)
 
     def content(self, name: str) -> bytes | None:
-        """Return the bytes of a file, without remembering anything; None where there is none."""
+        """Return the bytes of a file without remembering its hash; None if it does not exist."""
         found = read_file(name, root=self.folder)
         return None if found.digest is None or found.digest in ODD else found.content
 
     def is_as_read(self, name: str) -> bool:
-        """Tell whether a file is as it was when it was read last."""
+        """Return whether a file is unchanged since it was last read."""
         return read_digest(name, root=self.folder) == self._seen.get(name)
 
     def write(self, name: str, text: str) -> None:
-        """Put a text in the place of what was read. Raises OutsideEdit where that is not there any more."""
+        """Replace a file that was read. Raises OutsideEdit if it has changed since."""
         if not self.is_as_read(name):
             raise OutsideEdit(self.where(name))
         self._seen[name] = atomic_write(name, encoded(text), root=self.folder)
 
     def add(self, name: str, text: str) -> None:
-        """Write a file that is not there yet. Raises OutsideEdit where one is."""
+        """Write a new file. Raises OutsideEdit if it exists."""
         self._seen[name] = None
         self.write(name, text)
 
     def names(self) -> Iterator[str]:
-        """Give the names of the files there are, sorted, without our temporary ones."""
+        """Yield the names of the files, sorted, without our temporary ones."""
         for entry in sorted(os.scandir(self.folder), key=lambda one: one.name):
             if entry.is_file(follow_symlinks=False) and serves(entry.name) is None:
                 yield entry.name
 
     def sync(self) -> None:
-        """Make every file durable, with its name. Raises OSError."""
+        """Make every file and its name durable. Raises OSError."""
         for name in (*self.names(), "."):
             with suppress(FileNotFoundError):
                 fd = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

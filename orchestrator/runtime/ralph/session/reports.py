@@ -1,4 +1,4 @@
-"""Reports of attempts, and of checks of the whole. None is ever written over: a review comes after what is there."""
+"""Reports of attempts and of checks. No report is ever overwritten: a review is appended."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Reports:
     def __init__(self, shelf: FileSet) -> None:
         self._shelf = shelf
         self._begins: dict[str, tuple[int, str]] = {}
-        """Name -> length and hash of what must stay the beginning of the file."""
+        """Name -> length and hash of the start of the file, which must not change."""
 
     def look(self) -> None:
-        """Remember what the reports say. Raises SessionFileError where one says something else than it did.
+        """Remember the content of the reports. Raises SessionFileError if existing content has changed.
 
-        One that is gone is not there, as for a process that never saw it: whoever needs it asks `find`.
+        A deleted report counts as missing; `find` reports it to the caller that needs it.
         """
         for name in list(self._begins):
             content = self._shelf.content(name)
@@ -41,21 +41,21 @@ class Reports:
             self._remember(name)
 
     def attempts(self, task_id: str) -> int:
-        """Return the number of a task's last report: one before it may be gone, and its number stays taken."""
+        """Return the number of a task's last report. Earlier reports may be missing, but their numbers stay taken."""
         found = (paper.report_of(name) for name in self._names())
         return max((one[1] for one in found if one is not None and one[0] == task_id), default=0)
 
     def path(self, task_id: str, attempt: int) -> Path:
-        """Return where the report of an attempt belongs."""
+        """Return the path for the report of an attempt."""
         return self._shelf.folder / paper.report_name(task_id, attempt)
 
     def find(self, task_id: str, attempt: int) -> Path | None:
-        """Return the report of an attempt; None where it is missing, or says nothing."""
+        """Return the report of an attempt; None if it is missing or empty."""
         path = self.path(task_id, attempt)
         return path if (self._shelf.content(path.name) or b"").strip() else None
 
     def set_aside(self, task_id: str, attempt: int) -> Path | None:
-        """Give the report of an attempt that was cut short a name that counts for nothing; None without one."""
+        """Rename the report of an interrupted attempt to a name that is ignored; return None without one."""
         path = self.path(task_id, attempt)
         if not path.is_file():
             return None
@@ -67,12 +67,12 @@ class Reports:
         return aside
 
     def append_review(self, task_id: str, attempt: int, review: Mapping[str, Any]) -> None:
-        """Add the second part to a report that has none. Raises SessionFileError without a report."""
+        """Append the second part to a report that has none. Raises SessionFileError without a report."""
         name = paper.report_name(task_id, attempt)
         content = self._shelf.content(name)
         if content is None:
             raise SessionFileError(self._shelf.where(name), 0, "is missing, so it cannot be reviewed")
-        self._check(name, content)  # before what the reviewer made of it is taken for what was reviewed
+        self._check(name, content)  # before the reviewer's version counts as the reviewed one
         text = decoded(content)
         if not paper.is_reviewed(text):
             apart = "" if text.endswith("\n") else "\n"
@@ -80,7 +80,7 @@ class Reports:
         self._remember(name)
 
     def write_check(self, check: Mapping[str, Any]) -> str:
-        """Write what a check of the whole found, unless it was the last to be written; return the file's name."""
+        """Write the result of a check, unless the last file has it already; return the file's name."""
         numbers = [
             int(found["number"] or 1) for name in self._shelf.names() if (found := _CHECK.fullmatch(name))
         ]
@@ -98,7 +98,7 @@ class Reports:
     def _check(self, name: str, now: bytes) -> None:
         length, digest = self._begins.get(name, (0, _digest(b"")))
         if _digest(now[:length]) != digest:
-            why = "was written over; a report is only ever added to"
+            why = "was overwritten; a report may only be appended to"
             raise SessionFileError(self._shelf.where(name), 0, why)
 
     def _remember(self, name: str) -> None:

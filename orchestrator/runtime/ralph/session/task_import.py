@@ -1,10 +1,10 @@
-"""A session that begins with somebody else's list of tasks. The list itself is only read.
+"""A new session from an existing list of tasks. The list is only read.
 
     *.json                prd.json: stories become tasks, `passes` becomes their marker
-    *.md                  tasks.md, fix_plan.md: taken as it is, byte for byte; its boxes become the markers
-    *.txt                 progress.txt, beside a prd.json: what was learnt goes into the plan
+    *.md                  tasks.md, fix_plan.md: copied byte for byte; its boxes become the markers
+    *.txt                 progress.txt, beside a prd.json: its learnings become part of the plan
 
-Nothing is written before all of it was read.
+All files are read before anything is written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PLAN = "plan.md"
 
 
 class ImportedTasks:
-    """Files of tasks, read. Raises SessionFileError with file and line, and OSError."""
+    """Task files that were read. Raises SessionFileError with file and line, and OSError."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         lists = [file for file in files if file.suffix in {".json", ".example", ".md"}]
@@ -50,12 +50,12 @@ class ImportedTasks:
             self.request, self._files = found.description or found.title, _of_prd(found, log)
 
     def tasks(self) -> tuple[Task, ...]:
-        """Return the tasks that they come to."""
+        """Return the imported tasks."""
         lists = (read_tasks(outline(self._files[TASKS])), read_progress(outline(self._files[PROGRESS])))
         return together(*lists, str(self.file))
 
     def into(self, root: Path, request: str, session_id: str) -> SessionDirectory:
-        """Make a session of them. Raises SessionFileError where another one has that id."""
+        """Make a session of them. Raises SessionFileError if another session has that id."""
         session = SessionDirectory.create(root, request or self.request, session_id)
         if not (session.path / TASKS).exists():
             session.fill(self._files)
@@ -67,7 +67,7 @@ def _of_markdown(text: str, where: str) -> tuple[str, dict[str, str]]:
     if found.problems:
         raise SessionFileError(where, found.problems[0].line, found.problems[0].why)
     if not found.entries:
-        raise SessionFileError(where, 0, f"has no task in it: {tasklist.EXAMPLE}")
+        raise SessionFileError(where, 0, f"has no task: {tasklist.EXAMPLE}")
     together(found, read_progress(outline("")), where)
     title = next((node.text for node in found.outline.nodes if node.heading), Path(where).stem)
     statuses = [(entry.id, entry.title, entry.mark or Marker.OPEN) for entry in found.entries]

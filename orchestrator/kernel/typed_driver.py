@@ -1,0 +1,152 @@
+"""Drives the runs of a typed machine: the kernel's driver, with an event source in place of hooks and mailbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, TypeAlias, cast
+
+from orchestrator.errors import ConfigError, EventError, Refused, RunError
+from orchestrator.kernel.cancel_scope import CallerScope
+from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.outcome import Ending, Outcome
+from orchestrator.kernel.run import Run
+from orchestrator.kernel.typed_machine import TypedMachine
+
+_REASONS = {
+    "guard_error": "guard_error",
+    "undeclared_edge": "invalid_transition",
+    "unknown_event": "invalid_transition",
+    "refused": "policy_stop",
+    "callback_error": "callback_error",
+    "journal_error": "journal_error",
+}
+
+
+class EventSource:
+    """Where the events of one run come from: `ask(state, context)`.
+
+    `max_unhandled` events in a row may lead nowhere; the next one ends the run.
+    """
+
+    def __init__(self, name: str, ask: Callable[[Any, Any], Any], max_unhandled: int) -> None:
+        given: object = ask
+        if not callable(given):
+            kind = type(given).__name__
+            raise ConfigError(f"{name}: the event source is a {kind}; give a function of (state, context)")
+        self._ask = ask
+        self._max_unhandled = max_unhandled
+        self._unhandled = 0
+        """Events in a row that led nowhere, since transition number `_seq`."""
+        self._seq = 0
+
+    def ask(self, state: Any, context: Any) -> Any:
+        """Return the next event, or None; of an async source, something to await. Raises what the source raises."""
+        try:
+            return self._ask(state, context)
+        except StopIteration as error:  # which a coroutine may not raise
+            raise RunError(
+                "the event source raised StopIteration; it gives None when there is no event left: next(events, None)"
+            ) from error
+
+    def may_continue(self, run: TypedRun) -> bool:
+        """Count an event that led nowhere; return whether the run stays in its state and asks for another one."""
+        self._unhandled = self._unhandled + 1 if run.cursor.seq == self._seq else 1
+        self._seq = run.cursor.seq
+        return self._unhandled <= self._max_unhandled
+
+
+TypedRun: TypeAlias = Run[Any, EventSource]
+
+
+class TypedDriver(Driver):
+    """Drives the runs of one typed machine, each in the task of its caller."""
+
+    machine: TypedMachine
+
+    def __init__(self, machine: TypedMachine, **options: Any) -> None:
+        super().__init__(machine, ending=ending, **options)
+        self._ends = frozenset(state.value for state in machine.graph.terminal)
+
+    async def complete(self, run: TypedRun, *, in_loop: bool) -> None:
+        """Carry a new run on until its source returns None or it is in a terminal state; then end it.
+
+        Nothing parks or interrupts the run, so it needs an event loop only where a callable waits. Raises what its
+        callables raise; the run has ended as failed then.
+        """
+        self._claim(run, None)
+        try:
+            await self._create(run)
+            await self._advance(run, CallerScope(in_loop=in_loop), park=False)
+        except Exception:
+            await self._end_failed(run)
+            raise
+        except BaseException:  # cancelled, or the process is told to stop: nothing resumes it here
+            await self._finalizer.abandon(run)
+            await self._finalizer.release(run)
+            raise
+        finally:
+            run.control.driving = False
+
+    async def _next(self, run: TypedRun, event: StrEnum | None, *, park: bool) -> bool:  # noqa: ARG002
+        """Fire the next event of the source; end the run where there is none, or in a terminal state."""
+        cursor, machine = run.cursor, self.machine
+        if cursor.entry_pending:
+            return await self._executor.enter(run)
+        given = None
+        if cursor.state not in self._ends:
+            cursor.hook = "source"
+            given = run.deps.ask(machine.objects[cursor.state], run.ctx)
+            if hasattr(given, "__await__"):
+                given = await given
+        if given is None:
+            await self._finalizer.end(run)
+            return False
+        cursor.event_object = given
+        cursor.pending_event = following = cast("StrEnum", machine.event_name(cursor.state, type(given)))
+        await self._executor.trigger(run, following)
+        return True
+
+    def _failed(self, run: TypedRun, event: StrEnum | None, error: Exception) -> None:
+        """Raise what ends the run, or leave it in its state where an event led nowhere."""
+        cursor = run.cursor
+        event, cursor.pending_event = cursor.pending_event, None
+        if cursor.hook == "on_enter" and cursor.step is not None:
+            event = cursor.step.event
+        failure = self._report.failed(run, event, error)
+        try:
+            self._raise_unless_unhandled(run, str(event), error)
+        except Exception as final:
+            cursor.error, cursor.failure = final, failure
+            raise
+
+    def _raise_unless_unhandled(self, run: TypedRun, event: str, error: Exception) -> None:
+        """Raise an error, UnhandledEventError for an event that led nowhere; return where another one may follow.
+
+        A refusal means that if a guard said it; one that an action raised is an error.
+        """
+        hook = run.cursor.hook
+        if not isinstance(error, EventError) or not (hook == "" or hook.startswith("when:")):
+            raise error
+        if not run.deps.may_continue(run):
+            verdict = error.verdict if isinstance(error, Refused) else None
+            raise self.machine.unhandled(run.cursor.state, event, verdict) from error
+
+    async def _end_failed(self, run: TypedRun) -> None:
+        """End a run that raised. What goes wrong with that is only published: the caller gets the first error."""
+        if run.cursor.error is None:  # the journal did not take it, or another process has it
+            await self._finalizer.abandon(run)
+            return
+        try:
+            await self._finalizer.end(run)
+        except Exception as late:  # noqa: BLE001 - published
+            self._report.failed(run, None, late)
+
+
+def ending(run: TypedRun) -> Ending:
+    """Return outcome and reason of a run: a source that returns None before a terminal state has stalled it."""
+    if run.cursor.failure is not None:
+        return Ending(Outcome.FAILED, _REASONS.get(run.cursor.failure.reason, "internal"))
+    if run.state in run.graph.terminal or not run.graph.terminal:
+        return Ending(Outcome.COMPLETED, "none")
+    return Ending(Outcome.NO_PROGRESS, "stalled")

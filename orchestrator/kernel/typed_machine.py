@@ -1,0 +1,323 @@
+"""What a `StateMachine` is compiled to: a Graph of names, and a Machine that calls its guards, actions and hooks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Any, NamedTuple, cast
+
+from transitions import core
+
+from orchestrator.errors import EventError, GraphError, RunError
+from orchestrator.kernel.graph import Edge, Graph, enum_of
+from orchestrator.kernel.hooks import Hook, Hooks, is_async
+from orchestrator.kernel.lint import LintProblem, LintRule, closure, edges_by_event
+from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.run import Run
+from orchestrator.kernel.table import CompiledTransition, MachineCondition, MachineEvent, MachineTransition
+
+
+class TypedEdge(NamedTuple):
+    """One call of `StateMachine.transition`."""
+
+    source: Hashable
+    event: type
+    dest: Hashable
+    guard: Callable[..., Any] | None
+    action: Callable[..., Any] | None
+
+
+class StateHooks(NamedTuple):
+    """The hooks of one call of `StateMachine.state`."""
+
+    on_enter: Callable[..., Any] | None = None
+    on_exit: Callable[..., Any] | None = None
+
+
+@dataclass(slots=True)
+class Declaration:
+    """All that was registered."""
+
+    name: str
+    states: dict[Hashable, StateHooks] = field(default_factory=dict)
+    terminal: set[Hashable] = field(default_factory=set)
+    edges: list[TypedEdge] = field(default_factory=list)
+
+
+class UnhandledEventError(EventError):
+    """A typed machine was given an event that leads nowhere from its state.
+
+    `handled` lists the events that have an edge there; `verdict` is the refusal of the last guard, where edges fit but
+    their guards all said no.
+    """
+
+    def __init__(
+        self, *, graph: str, state: str, event: str, handled: Sequence[str] = (), verdict: Any = None
+    ) -> None:
+        self.handled = tuple(handled)
+        self.verdict = verdict
+        can = ", ".join(repr(str(name)) for name in handled) or "nothing"
+        why = f"not handled in state {state!r}; handled there: {can}"
+        if event in self.handled:
+            why = f"refused by every guard in state {state!r}"
+            explain = getattr(verdict, "explain", None)
+            why += "" if explain is None else f": {explain()}"
+        super().__init__(f"event {event!r} is {why}", graph=graph, state=state, event=event)
+
+
+# ---- names ----
+
+
+def state_name(state: Hashable) -> str:
+    """Return the name of a state in tables, logs and metrics: a text value, else the member's name.
+
+    Example:
+        >>> import enum
+        >>> state_name(enum.Enum("S", "INIT DONE").INIT)
+        'INIT'
+    """
+    if isinstance(state, str):
+        return str(state.value if isinstance(state, Enum) else state)
+    if isinstance(state, Enum):
+        return state.value if isinstance(state.value, str) else state.name
+    return str(state)
+
+
+def event_names(edges: Iterable[TypedEdge]) -> dict[type, str]:
+    """Return the name of each event: that of its class; with the module in front where two share it."""
+    kinds = list(dict.fromkeys(edge.event for edge in edges))
+    names = [kind.__name__ for kind in kinds]
+    return {
+        kind: name if names.count(name) == 1 else f"{kind.__module__}.{kind.__qualname__}"
+        for kind, name in zip(kinds, names, strict=True)
+    }
+
+
+_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|\W+")
+
+
+def _member_name(value: str) -> str:
+    """Return the name under which hooks find a state or event: LLMResponseReceived is LLM_RESPONSE_RECEIVED."""
+    return _BORDER.sub("_", value).strip("_").upper()
+
+
+# ---- the graph ----
+
+
+def graph_of(declared: Declaration, *, initial: Hashable | None, asked: Hashable | None) -> Graph:
+    """Return the table as a Graph. Raises GraphError with every structural fault.
+
+    It begins in `initial`; without one in the first state, `asked` before all others, that leads to every state: in
+    which order states are registered, and where one run begins, changes nothing.
+    """
+    names = {state: state_name(state) for state in declared.states}
+    if problems := list(_faults(names, initial, asked)):
+        raise GraphError(declared.name, problems)
+    events = event_names(declared.edges)
+    edges = tuple(
+        Edge(events[edge.event], (state_name(edge.source),), state_name(edge.dest), edge.guard, reenter=True)
+        for edge in declared.edges
+    )
+    states = enum_of("State", {_member_name(name): name for name in names.values()})
+    ends = cast("frozenset[StrEnum]", frozenset(map(state_name, declared.terminal)))
+    root = initial if initial is not None else _root(declared, asked)
+    return Graph(
+        name=declared.name,
+        states=states,
+        events=enum_of("Event", {_member_name(name): name for name in events.values()}),
+        initial=states(names[root]),
+        terminal=ends,
+        rest=frozenset() if ends else frozenset(states),  # without a terminal state the source ends the run
+        edges=edges,
+        strict=False,
+    )
+
+
+def _faults(
+    names: Mapping[Hashable, str], initial: Hashable | None, asked: Hashable | None
+) -> Iterator[LintProblem]:
+    """Yield what keeps the states from becoming an enum."""
+    seen: set[str] = set()
+    for name in names.values():
+        if _member_name(name) in seen:
+            yield LintProblem(LintRule.TAKEN_NAME, f"two states are named {name!r}")
+        seen.add(_member_name(name))
+    for role, state in (("initial", initial), ("initial state", asked)):
+        if state is not None and state not in names:
+            known = ", ".join(sorted(map(repr, names.values())))
+            text = f"{role} {state_name(state)!r} is not registered; registered: {known or 'none'}"
+            yield LintProblem(LintRule.UNKNOWN_NAME, text)
+    if not names:
+        yield LintProblem(LintRule.NO_END, "no state is registered")
+
+
+def _root(declared: Declaration, asked: Hashable | None) -> Hashable:
+    """Return the state that a run begins in by default: one from which every state can be reached."""
+    first = next(iter(declared.states)) if asked is None else asked
+    arrows = [(edge.source, edge.dest) for edge in declared.edges]
+    candidates = [first, *(state for state in declared.states if state != first)]
+    return next((state for state in candidates if closure({state}, arrows) >= set(declared.states)), first)
+
+
+def gaps(graph: Graph) -> Iterator[LintProblem]:
+    """Yield a problem for each lone guarded edge: where its guard says no the event is unhandled."""
+    for (source, event), edges in edges_by_event(graph).items():
+        if len(edges) == 1 and edges[0].when is not None:
+            message = (
+                f"{event.value!r} in {source.value!r}: its only edge is guarded; add one without a guard"
+            )
+            yield LintProblem(LintRule.GUARD_GAP, message, source, event)
+
+
+def asyncs(declared: Declaration) -> Iterator[str]:
+    """Name what of a typed machine is async."""
+    for state, hooks in declared.states.items():
+        for kind, hook in zip(hooks._fields, hooks, strict=True):
+            if is_async(hook):
+                yield f"{kind} of {state_name(state)!r}"
+    for edge in declared.edges:
+        for kind, part in (("guard", edge.guard), ("action", edge.action)):
+            if is_async(part):
+                yield f"the {kind} of {edge.event.__name__!r} in {state_name(edge.source)!r}"
+
+
+# ---- the machine ----
+
+
+class AwaitedCondition(MachineCondition):
+    """A guard that is async or stands beside one that is: a prepare callback awaits it, the condition answers so."""
+
+    def asking(self) -> Hook:
+        """Return the prepare callback that awaits the guard."""
+        guard: Callable[..., Any] = self.function
+
+        async def ask(run: Run[Any, Any]) -> None:
+            try:
+                answer = guard(run.cursor.event_object, run.ctx)
+                if hasattr(answer, "__await__"):
+                    answer = await answer
+            except Exception as error:  # noqa: BLE001 - the condition raises it, so that it counts as the guard's
+                answer = error
+            run.cursor.guard_answer = self, answer
+
+        ask.__name__ = self.label
+        return ask
+
+    def evaluate(self, run: Run[Any, Any]) -> Any:
+        """Return what the guard answered. Raises what it raised, RunError where it was not awaited."""
+        given, run.cursor.guard_answer = run.cursor.guard_answer, None
+        if given is None or given[0] is not self:
+            raise RunError(f"guard {self.name} is async; it is evaluated in a transition only")
+        if isinstance(given[1], Exception):
+            raise given[1]
+        return given[1]
+
+
+class TypedEvent(MachineEvent):
+    """An event that stands for an object: its candidates are the transitions of every event whose class fits it."""
+
+    machine: TypedMachine
+
+    def add_transition(self, transition: core.Transition) -> None:
+        """Add a transition to the table, with the callables that were declared for it and its source."""
+        super().add_transition(transition)
+        self.machine.complete_transition(cast("MachineTransition", transition))
+
+    def trigger(self, run: Run[Any, Any]) -> Coroutine[Any, Any, bool]:  # type: ignore[override]
+        """Choose as `MachineEvent.trigger` does, among the candidates of the event object."""
+        executor = run.control.executor
+        steps = self.machine.candidates(run.cursor.state, type(run.cursor.event_object))
+        if executor is None or len(steps) < 2 or not any(step.event == self.name for step in steps):  # noqa: PLR2004
+            return super().trigger(run)
+        return executor.prepare_and_execute(run, steps, executor.now())
+
+
+class TypedMachine(Machine):
+    """A compiled typed machine. `candidates` says which transitions an event object may take."""
+
+    event_cls = TypedEvent
+
+    def __init__(self, graph: Graph, declared: Declaration, hooks: Hooks | None = None) -> None:
+        self._hooks = {state_name(state): hooks for state, hooks in declared.states.items()}
+        self._names = event_names(declared.edges)
+        self._edges: dict[tuple[object, ...], list[TypedEdge]] = {}
+        """The declared edges that have no transition yet."""
+        for edge in declared.edges:
+            key = (state_name(edge.source), self._names[edge.event], state_name(edge.dest), id(edge.guard))
+            self._edges.setdefault(key, []).append(edge)
+        self._awaited = {state_name(edge.source) for edge in declared.edges if is_async(edge.guard)}
+        """States that async guards lead from."""
+        self._candidates: dict[tuple[str, type], tuple[CompiledTransition, ...]] = {}
+        super().__init__(graph, hooks or Hooks({}))
+        self.objects = {state_name(state): state for state in declared.states}
+        """Name -> the state as it was registered."""
+
+    def table_changed(self) -> None:
+        """Drop every cache."""
+        super().table_changed()
+        self._candidates.clear()
+
+    def candidates(self, state: str, kind: type) -> tuple[CompiledTransition, ...]:
+        """Return the steps for an event of this class, in the order of the table; none where it leads nowhere."""
+        found = self._candidates.get((state, kind))
+        if found is None:
+            triggers = self.get_triggers(state)
+            names = [
+                name for base, name in self._names.items() if issubclass(kind, base) and name in triggers
+            ]
+            steps = [step for name in names for step in self.steps(state, name)]
+            found = tuple(sorted(steps, key=lambda step: step.transition.number))
+            self._candidates[state, kind] = found
+        return found
+
+    def event_name(self, state: str, kind: type) -> str:
+        """Return the event that an object of this class triggers; one that leads nowhere has its name, too."""
+        steps = self.candidates(state, kind)
+        if steps:
+            return steps[0].event
+        return next((name for base, name in self._names.items() if issubclass(kind, base)), kind.__name__)
+
+    def unhandled(self, state: str, event: str, verdict: Any = None) -> UnhandledEventError:
+        """Return the error for an event that leads nowhere from a state."""
+        handled = [one.value for one in self.events_from(state)]
+        return UnhandledEventError(
+            graph=self.graph.name, state=state, event=event, handled=handled, verdict=verdict
+        )
+
+    def _build(self, graph: Graph, hooks: Hooks) -> None:
+        """Add the on_enter callables; they come before all hooks, as in their contract."""
+        super()._build(graph, hooks)
+        for name, own in self._hooks.items():
+            if own.on_enter is not None:
+                self.get_state(name).on_enter.insert(0, _hook("on_enter", own.on_enter))
+
+    def complete_transition(self, transition: MachineTransition) -> None:
+        """Add the callables of the declaration to a transition: on_exit and action come before all hooks."""
+        guard = transition.conditions[0].func if transition.conditions else None
+        key = (transition.source, transition.event.name, transition.dest, id(guard))
+        edge = self._edges[key].pop(0) if self._edges.get(key) else None  # None: it is not declared
+        before: list[Hook] = []
+        on_exit = self._hooks.get(transition.source, StateHooks()).on_exit
+        if on_exit is not None and transition.dest is not None:
+            before.append(_hook("on_exit", on_exit))
+        if edge is not None and edge.action is not None:
+            before.append(_hook("action", edge.action, takes_event=True))
+        transition.before[:0] = before
+        if edge is not None and guard is not None and transition.source in self._awaited:
+            condition = AwaitedCondition(guard)
+            transition.conditions = [condition]
+            transition.prepare.append(condition.asking())
+
+
+def _hook(name: str, function: Callable[..., Any], *, takes_event: bool = False) -> Hook:
+    """Return a hook that calls a function of the context, or of the event and the context; sync or async."""
+
+    async def hook(run: Run[Any, Any]) -> None:
+        done = function(run.cursor.event_object, run.ctx) if takes_event else function(run.ctx)
+        if done is not None and hasattr(done, "__await__"):
+            await done
+
+    hook.__name__ = name
+    return hook
