@@ -71,7 +71,7 @@ class BudgetAccount(PayingAccount):
         """
         if not self.ancestors:
             return
-        made = self.queue.request(self.above, need)
+        made = self.queue.request(self.ancestors, need)
         if not made.answer.done():
             await self._wait(made)
         refusal = made.answer.result()
