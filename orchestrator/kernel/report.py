@@ -220,8 +220,9 @@ class _Routes(dict[type[Fact], tuple[Callable[[Any], None], ...]]):
         return found
 
     def observer(self, kind: type[Fact], receive: Callable[[Any], None]) -> object:
-        """Return the observer whose receiver for a kind of facts is `receive`."""
-        return next(one for one in self._observers if _receiver(one, kind) == receive)
+        """Return the observer that gave `receive` for a kind of facts, or the receiver's own object if it is a new one."""
+        own = getattr(receive, "__self__", receive)
+        return next((one for one in self._observers if _receiver(one, kind) == receive), own)
 
 
 def _receiver(observer: Observer, kind: type[Fact]) -> Callable[[Any], None] | None:

@@ -198,6 +198,22 @@ async def test_an_observer_that_raises_is_counted_and_named_once(caplog: pytest.
     assert caplog.messages == ["observer Broken raised ValueError"]
 
 
+async def test_an_observer_whose_receiver_is_a_new_function_each_time_fails_no_run() -> None:
+    class Fresh:
+        def observe(self, fact: Fact) -> None:
+            raise AssertionError("not asked for")
+
+        def hears(self, kind: type[Fact]) -> Callable[[Any], None]:
+            return lambda fact: 1 / 0  # type: ignore[return-value]
+
+    made = machine()
+    driver = Driver(made, observers=(Fresh(),))
+    run = new_run(made)
+    await driver.drive(run)
+    assert run.state == S.DONE
+    assert sum(driver.observer_errors.values()) > 0
+
+
 async def test_without_observers_and_journal_a_run_counts_its_transitions_all_the_same() -> None:
     made = machine()
     run = new_run(made, E.AGAIN)
