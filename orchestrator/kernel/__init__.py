@@ -2,7 +2,7 @@
 
     from orchestrator.kernel import Driver, Edge, Graph, Run, bind
 
-Names are loaded when first used.
+Names are imported on first use.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _HOME = {
     "bind": "machine",
     "bounding": "graph",
 }
-"""Public name -> the module it lives in."""
+"""Public name -> its module."""
 
-__all__ = sorted(_HOME)  # noqa: PLE0605 - derived, so that it cannot disagree with the names
+__all__ = sorted(_HOME)  # noqa: PLE0605 - derived, so that it agrees with the names
 
 
 def __getattr__(name: str) -> object:

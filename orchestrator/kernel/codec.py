@@ -1,6 +1,6 @@
-"""What of a run goes into record bodies: its context, by the codec of its composition, and the error it failed with.
+"""Parts of record bodies: the context of a run, through the codec of its composition, and the error of a failed run.
 
-The context is plain data: whole in the first record, then by its changes.
+The context is plain data: complete in the first record, then only its changes.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 class Codec(Protocol):
-    """Turns `run.ctx` into record bodies. Without one a run is journalled, but cannot be resumed."""
+    """Converts `run.ctx` to record bodies. Without a codec a run is journalled but cannot be resumed."""
 
     def opening(self, run: Run[Any, Any]) -> Mapping[str, Any]:
-        """Return what the `created` record has besides the driver's own: the whole context."""
+        """Return the codec's part of the `created` record: the whole context."""
         ...
 
     def changes(self, run: Run[Any, Any]) -> dict[str, Any]:
-        """Return, in a new dict, what changed of the context since the last call, or the opening; empty for nothing."""
+        """Return, in a new dict, the changes of the context since the last call or since the opening."""
         ...
 
     def closing(self, run: Run[Any, Any]) -> Mapping[str, Any]:
-        """Return what the `ended` record has besides the driver's own: the output."""
+        """Return the codec's part of the `ended` record: the output."""
         ...
 
 
@@ -36,7 +36,7 @@ class Codec(Protocol):
 
 
 def error_body(failure: EventFailed) -> dict[str, Any]:
-    """Return what is kept of a failure: where it happened, why, and the error's own fields where it is ours."""
+    """Return the stored part of a failure: place, reason, and the fields of the error if it is one of ours."""
     error = failure.error
     ours = _ours(type(error))
     fields = {} if ours is None else {name: _plain(value) for name, value in vars(error).items()}
@@ -56,7 +56,7 @@ def error_body(failure: EventFailed) -> dict[str, Any]:
 
 
 def restored_failure(body: Mapping[str, Any], graph: str, run_id: str) -> tuple[Exception, EventFailed]:
-    """Return the error and the fact about it. An error that is not of this library comes back as a RunError."""
+    """Return the error and its fact. An error that is not of this library is restored as a RunError."""
     error = _restored(body)
     fact = EventFailed(
         graph,
@@ -84,7 +84,7 @@ def _restored(body: Mapping[str, Any]) -> Exception:
 
 
 def _ours(kind: type[Any]) -> type[Any] | None:
-    """Return the most special class of this library that an error is of."""
+    """Return the most specific class of this library among the classes of an error."""
     return next((each for each in kind.__mro__ if vars(errors).get(each.__name__) is each), None)
 
 

@@ -254,7 +254,7 @@ async def test_a_callback_that_is_removed_no_longer_runs() -> None:
     ("callback", "said"),
     [
         (3, "callback 3 is a int; give a function of the run"),
-        (lambda: None, "callback '<lambda>' must take the run, and nothing else"),
+        (lambda: None, "callback '<lambda>' must take one argument, the run"),
         ("os.path.nothing", "callback 'os.path.nothing' is in no hook module"),
     ],
 )
