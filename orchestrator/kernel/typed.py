@@ -199,7 +199,7 @@ class StateMachine(Generic[S, E, C]):
     @property
     def graph(self) -> Graph:
         """The table as the kernel has it. Raises GraphError with every structural fault."""
-        return graph_of(self._declared, initial=self._initial, asked=None)
+        return graph_of(self._declared, initial=self._initial, preferred=None)
 
     def lint(self) -> list[LintProblem]:
         """Return every problem of the table, worst first; an empty list is a clean one. Raises nothing."""
@@ -265,7 +265,7 @@ class StateMachine(Generic[S, E, C]):
         """Return what drives the runs, compiled at the first of them and whenever the table has changed since."""
         if self._driver is None or initial_state not in self._declared.states:
             declared = self._declared
-            graph = graph_of(declared, initial=self._initial, asked=initial_state)
+            graph = graph_of(declared, initial=self._initial, preferred=initial_state)
             self._asyncs = tuple(asyncs(declared))
             self._driver = TypedDriver(TypedMachine(graph, declared), **self._options)
             for observer in self._options["observers"]:

@@ -350,7 +350,7 @@ class Approval:
 
     async def _still_holds(self, run: ApprovalRun) -> None:
         """Expire a plan that cannot be executed as shown any more. Raises GateRefused."""
-        shut = before.expired(run) or await self._session.executor.standing(run)
+        shut = before.expired(run) or await self._session.executor.outdated(run)
         if shut is None:
             return
         run.ctx.plan_status = PlanStatus.EXPIRED.value
