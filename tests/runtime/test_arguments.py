@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import orchestrator
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
@@ -209,8 +208,10 @@ MISFITS: Mapping[str, tuple[object, str]] = {
 
 TAKEN = [
     (name, argument)
-    for name in COMPOSITIONS
-    for argument in inspect.signature(getattr(orchestrator, name)).parameters
+    for name, kind in zip(
+        COMPOSITIONS, (Orchestrator, Pipeline, RalphOrchestrator, Rlm, Approval), strict=True
+    )
+    for argument in inspect.signature(kind).parameters
     if argument in MISFITS
 ]
 
