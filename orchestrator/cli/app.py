@@ -67,8 +67,8 @@ def execute(arguments: Sequence[str], options: Options) -> int:
     return 0
 
 
-def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
-    if not wanted:
+def _version(command_options: bool) -> None:  # noqa: FBT001 - typer's callback
+    if not command_options:
         return
     from importlib.metadata import PackageNotFoundError, version
 

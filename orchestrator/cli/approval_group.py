@@ -88,7 +88,7 @@ class PlannerOptions:
     params: given.Params = ()
 
 
-def _asked(
+def _options(
     on: ProjectOptions, planner: PlannerOptions | None = None, limit: tuple[str, ...] = (), **more: Any
 ) -> ApprovalOptions:
     from orchestrator.cli.approval.limit import members_from
@@ -129,7 +129,7 @@ def submit(
     """
     from orchestrator.cli.approval.act import submit as body
 
-    return body(_asked(on, planner, limit), text, confirm=confirm)
+    return body(_options(on, planner, limit), text, confirm=confirm)
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -138,7 +138,7 @@ def show(*, version: Version = None, on: ProjectOptions) -> int:
     """Show the plan: goal, steps, files, commands, next actions."""
     from orchestrator.cli.approval.view import show as body
 
-    return body(_asked(on), version)
+    return body(_options(on), version)
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -150,7 +150,7 @@ def diff(*, version: Version = None, on: ProjectOptions) -> int:
     """
     from orchestrator.cli.approval.view import diff as body
 
-    return body(_asked(on), version)
+    return body(_options(on), version)
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -169,7 +169,7 @@ def approve(
     """
     from orchestrator.cli.approval.act import approve as body
 
-    return body(_asked(on, pace=pace), steps=steps, digest=digest, execute=execute)
+    return body(_options(on, pace=pace), steps=steps, digest=digest, execute=execute)
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -178,7 +178,7 @@ def reject(*, why: Reason = None, on: ProjectOptions) -> int:
     """Reject the plan: it is discarded."""
     from orchestrator.cli.approval.act import reject as body
 
-    return body(_asked(on), why)
+    return body(_options(on), why)
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -187,7 +187,7 @@ def changes(text: Text, *, planner: PlannerOptions, on: ProjectOptions) -> int:
     """Request changes: the planner makes another version."""
     from orchestrator.cli.approval.act import changes as body
 
-    return body(_asked(on, planner), text)
+    return body(_options(on, planner), text)
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -199,7 +199,7 @@ def execute(*, pace: Pace = 0.0, on: ProjectOptions) -> int:
     """
     from orchestrator.cli.approval.act import execute as body
 
-    return body(_asked(on, pace=pace))
+    return body(_options(on, pace=pace))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -208,7 +208,7 @@ def pause(*, on: ProjectOptions) -> int:
     """Pause a plan in another process, after its current step."""
     from orchestrator.cli.approval.act import pause as body
 
-    return body(_asked(on))
+    return body(_options(on))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -220,7 +220,7 @@ def resume(*, again: Again = False, pace: Pace = 0.0, planner: PlannerOptions, o
     """
     from orchestrator.cli.approval.act import resume as body
 
-    return body(_asked(on, planner, pace=pace), again=again)
+    return body(_options(on, planner, pace=pace), again=again)
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -232,7 +232,7 @@ def cancel(*, why: Reason = None, on: ProjectOptions) -> int:
     """
     from orchestrator.cli.approval.act import cancel as body
 
-    return body(_asked(on), why)
+    return body(_options(on), why)
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -241,7 +241,7 @@ def rollback(*, on: ProjectOptions) -> int:
     """Restore every file after a plan has failed."""
     from orchestrator.cli.approval.act import rollback as body
 
-    return body(_asked(on))
+    return body(_options(on))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -250,7 +250,7 @@ def acknowledge(*, discard: Discard = False, on: ProjectOptions) -> int:
     """Confirm an error that was shown; finished steps are kept."""
     from orchestrator.cli.approval.act import acknowledge as body
 
-    return body(_asked(on), discard=discard)
+    return body(_options(on), discard=discard)
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -259,7 +259,7 @@ def retry(*, planner: PlannerOptions, on: ProjectOptions) -> int:
     """Make a new plan for the request that failed."""
     from orchestrator.cli.approval.act import retry as body
 
-    return body(_asked(on, planner))
+    return body(_options(on, planner))
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -271,4 +271,4 @@ def status(*, on: ProjectOptions) -> int:
     """
     from orchestrator.cli.approval.act import status as body
 
-    return body(_asked(on))
+    return body(_options(on))

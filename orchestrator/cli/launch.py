@@ -147,14 +147,14 @@ class Launch:
         return [_asking(tool) for tool in tools] if self.approve else tools
 
     @contextmanager
-    def at_home(self) -> Iterator[None]:
+    def in_folder(self) -> Iterator[None]:
         """Inside the block, be in the folder that the run was started in. Raises ConfigError when it is gone."""
-        with at_home(self.cwd):
+        with in_folder(self.cwd):
             yield
 
 
 @contextlib.contextmanager
-def at_home(folder: str | None) -> Iterator[None]:
+def in_folder(folder: str | None) -> Iterator[None]:
     """Inside the block, be in the folder that a run was started in. Raises ConfigError when it is gone."""
     if not folder or folder == os.getcwd():  # noqa: PTH109 - compared as text
         yield
@@ -243,7 +243,7 @@ def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, 
     load = partial(_or_else, "--model", partial(model_of, now.model, now.form))
     given = None if instead.model is None else load()
     own = [_or_else("--tool", partial(imported, spec, "tool")) for spec in instead.tools]
-    with launch.at_home():
+    with launch.in_folder():
         found = given or load()
         old = () if own else launch.tools
         tools = own or [_or_else("--tool", partial(imported, spec, "tool")) for spec in old]

@@ -32,13 +32,13 @@ _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
 """What shells return for these."""
 
 
-def serve_journal(wanted: MetricsServeOptions) -> int:
+def serve_journal(options: MetricsServeOptions) -> int:
     """Serve the figures of a journal until a signal. Raises ConfigError."""
-    if not SHORTEST <= wanted.every <= LONGEST:
-        raise ConfigError(f"every is {wanted.every:g}; it must be from {SHORTEST} to {LONGEST} seconds")
-    token = _token(wanted.token_env)
-    place = existing(wanted.journal)
-    asyncio.run(_serve(wanted, place, token))
+    if not SHORTEST <= options.every <= LONGEST:
+        raise ConfigError(f"every is {options.every:g}; it must be from {SHORTEST} to {LONGEST} seconds")
+    token = _token(options.token_env)
+    address = existing(options.journal)
+    asyncio.run(_serve(options, address, token))
     return Exit.COMPLETED
 
 
@@ -62,28 +62,33 @@ class _Clockwork:
     def age(self) -> float:
         return time.monotonic() - self.beat
 
-    def fresh(self) -> bool:
+    def is_current(self) -> bool:
         return self.read is not None and time.monotonic() - self.read < _OUT_OF_DATE * self._every
 
     def due(self) -> bool:
         return self.read is None or time.monotonic() - self.read >= self._every
 
 
-async def _serve(wanted: MetricsServeOptions, place: Address, token: str | None) -> None:
-    backend = "sqlite" if isinstance(place, Path) else "postgres"
+async def _serve(options: MetricsServeOptions, address: Address, token: str | None) -> None:
+    backend = "sqlite" if isinstance(address, Path) else "postgres"
     collector, clockwork, watch = (
         JournalCollector(_limits(), backend),
-        _Clockwork(wanted.every),
-        JournalWatch(place),
+        _Clockwork(options.every),
+        JournalWatch(address),
     )
     stopped = asyncio.Event()
     registry = registry_of(collector)
     server = serve_metrics(
-        registry, wanted.host, wanted.port, token, heartbeat=clockwork.age, ready={"journal": clockwork.fresh}
+        registry,
+        options.host,
+        options.port,
+        token,
+        heartbeat=clockwork.age,
+        ready={"journal": clockwork.is_current},
     )
     try:
         with server, on_signal(stopped.set):
-            say(f"serving {server.url} from {shown(str(place))}")
+            say(f"serving {server.url} from {shown(str(address))}")
             while not stopped.is_set():
                 clockwork.beat = time.monotonic()
                 if clockwork.due():

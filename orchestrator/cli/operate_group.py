@@ -23,94 +23,94 @@ def operate_group() -> None:
 
 @group.command("stop-admitting")
 @spread
-def stop_admitting(order: given.OperatorOptions) -> int:
+def stop_admitting(options: given.OperatorOptions) -> int:
     """Refuse new runs; queued and live runs continue."""
-    return _order("stop_admitting", order)
+    return _send("stop_admitting", options)
 
 
 @group.command("start-admitting")
 @spread
-def start_admitting(order: given.OperatorOptions) -> int:
+def start_admitting(options: given.OperatorOptions) -> int:
     """Admit runs again."""
-    return _order("start_admitting", order)
+    return _send("start_admitting", options)
 
 
 @group.command()
 @spread
-def drain(*, grace: given.Grace = None, order: given.OperatorOptions) -> int:
+def drain(*, grace: given.Grace = None, options: given.OperatorOptions) -> int:
     """Stop the engine.
 
     Runs get some time to end; the others are parked in the journal.
     """
-    return _order("drain", order, grace=grace)
+    return _send("drain", options, grace=grace)
 
 
 @group.command("cancel-all")
 @spread
-def cancel_all(*, graph: given.OfGraph = None, order: given.OperatorOptions) -> int:
+def cancel_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> int:
     """Cancel the live and queued runs of a graph, or all."""
-    return _order("cancel_all", order, graph=graph)
+    return _send("cancel_all", options, graph=graph)
 
 
 @group.command("pause-all")
 @spread
-def pause_all(*, graph: given.OfGraph = None, order: given.OperatorOptions) -> int:
+def pause_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> int:
     """Pause the live runs of a graph, or all.
 
     Runs that start later are not paused.
     """
-    return _order("pause_all", order, graph=graph)
+    return _send("pause_all", options, graph=graph)
 
 
 @group.command("resume-all")
 @spread
-def resume_all(*, graph: given.OfGraph = None, order: given.OperatorOptions) -> int:
+def resume_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> int:
     """Resume the paused runs of a graph, or all."""
-    return _order("resume_all", order, graph=graph)
+    return _send("resume_all", options, graph=graph)
 
 
 @group.command("disable-tool")
 @spread
-def disable_tool(name: given.ToolOrModel, *, order: given.OperatorOptions) -> int:
+def disable_tool(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
     """Deny the calls of a tool, with the reason.
 
     Calls that run already end normally.
     """
-    return _order("disable_tool", order, tool=name)
+    return _send("disable_tool", options, tool=name)
 
 
 @group.command("enable-tool")
 @spread
-def enable_tool(name: given.ToolOrModel, *, order: given.OperatorOptions) -> int:
+def enable_tool(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
     """Enable a tool again."""
-    return _order("enable_tool", order, tool=name)
+    return _send("enable_tool", options, tool=name)
 
 
 @group.command("block-model")
 @spread
-def block_model(name: given.ToolOrModel, *, order: given.OperatorOptions) -> int:
+def block_model(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
     """Send no more requests to a model.
 
     Its runs wait, without a slot, before their next request.
     """
-    return _order("block_model", order, model=name)
+    return _send("block_model", options, model=name)
 
 
 @group.command("unblock-model")
 @spread
-def unblock_model(name: given.ToolOrModel, *, order: given.OperatorOptions) -> int:
+def unblock_model(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
     """Send requests to a model again; waiting runs continue."""
-    return _order("unblock_model", order, model=name)
+    return _send("unblock_model", options, model=name)
 
 
 @group.command()
 @spread
-def slots(number: given.Slots, *, order: given.OperatorOptions) -> int:
+def slots(number: given.Slots, *, options: given.OperatorOptions) -> int:
     """Change how many runs may be live at once.
 
     A smaller number takes effect as runs end.
     """
-    return _order("slots", order, slots=number)
+    return _send("slots", options, slots=number)
 
 
 @group.command()
@@ -125,7 +125,7 @@ def status(*, engine: given.Engine = None, at: given.JournalOptions) -> int:
     return show_status(engine, json=at.json, journal=at.journal)
 
 
-def _order(kind: str, order: given.OperatorOptions, **about: Any) -> int:
-    from orchestrator.cli.operate import OperateOptions, give_order
+def _send(kind: str, options: given.OperatorOptions, **about: Any) -> int:
+    from orchestrator.cli.operate import OperateOptions, send_command
 
-    return give_order(OperateOptions(kind=kind, about=about, **vars(order)))
+    return send_command(OperateOptions(kind=kind, about=about, **vars(options)))

@@ -189,9 +189,9 @@ def tell(options: MessageOptions) -> int:
 
     With --steer the message is a new requirement, with --stop it ends the run.
     """
-    from orchestrator.cli.ralph.message import tell_run
+    from orchestrator.cli.ralph.message import send_message
 
-    return tell_run(options)
+    return send_message(options)
 
 
 @group.command()

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from orchestrator.cli.option import ResumeOptions
 from orchestrator.cli.pipeline.run import check_output
-from orchestrator.cli.runs.position import held_elsewhere
+from orchestrator.cli.runs.position import owned_elsewhere
 from orchestrator.cli.runs.request import RequestOptions as Request
 from orchestrator.cli.runs.request import post
-from orchestrator.cli.runs.run_service import carrier, refuse_other
+from orchestrator.cli.runs.run_service import engine_of, refuse_other
 from orchestrator.cli.runs.store import OpenStore
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead
@@ -33,7 +33,7 @@ def left_to_owner(options: ResumeOptions, head: RunHead, *, changed: bool) -> in
     """
     paused = (head.status, head.reason) == ("parked", "paused")
     if not paused or head.lease_expires_in is not None or options.limits or changed:
-        raise held_elsewhere(head)
+        raise owned_elsewhere(head)
     return posted(options, head)
 
 
@@ -67,7 +67,7 @@ async def found(store: OpenStore, name: str, *graphs: str) -> ResumableRun:
     head = await store.run(name)
     refuse_other(store, head, *graphs)
     stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
-    waits = bool(program_recovery.question(stored)) and await carrier(store, head, stored) is not None
+    waits = bool(program_recovery.question(stored)) and await engine_of(store, head, stored) is not None
     return ResumableRun(head, stored.created, stored.context.get("limits") or {}, waits)
 
 

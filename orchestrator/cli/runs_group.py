@@ -193,9 +193,9 @@ def respond(
     run: given.RunId, text: given.Content, *, which: given.CallOptions, asking: given.RequestOrigin
 ) -> int:
     """Give the result of a call yourself; the tool does not run."""
-    from orchestrator.cli.load import heard
+    from orchestrator.cli.load import decoded_text
 
-    return _post("respond", run, asking, **vars(which), content=heard(text, "the result"))
+    return _post("respond", run, asking, **vars(which), content=decoded_text(text, "the result"))
 
 
 @group.command()

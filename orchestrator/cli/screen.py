@@ -15,7 +15,6 @@ from rich.text import Text
 
 from orchestrator.cli.output import escape_streams, is_terminal, say, shown, styled_file
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.history import History, StateStats
 from orchestrator.kernel.record import (
     EventFailed,
     Fact,
@@ -27,6 +26,7 @@ from orchestrator.kernel.record import (
     Transition,
 )
 from orchestrator.telemetry.escape import escape
+from orchestrator.telemetry.history import History, StateStats
 
 _BAR = 20
 _WIDTH = 160
@@ -174,10 +174,10 @@ def line_of(fact: Fact) -> str:
         case EventFailed():
             why = type(fact.error).__name__ if fact.error else fact.reason
             return f"    {fact.reason} in {fact.state}: {why}"
-    return _standing(fact)
+    return _progress_of(fact)
 
 
-def _standing(fact: Fact) -> str:
+def _progress_of(fact: Fact) -> str:
     match fact:
         case RunParked():
             return f"    parked in {fact.state}: {fact.reason}"

@@ -111,7 +111,7 @@ class SdkModel(ABC):
     async def aclose(self) -> None:
         """Close the connections of the running loop. The model stays usable: a new request opens new ones."""
         if (own := self._own.pop(asyncio.get_running_loop(), None)) is not None:
-            await own.keeper.aclose()
+            await own.pinger.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -199,7 +199,7 @@ class SdkModel(ABC):
 
     @contextmanager
     def _reading(self, assembly: AnswerAssembly | None = None) -> Iterator[None]:
-        """Like `_judged`; JSON in an unexpected form is an invalid answer, whatever error it raises."""
+        """Do the same as `_judged`, and treat JSON in an unexpected form as an invalid answer, for any error."""
         with self._judged(assembly):
             try:
                 yield
@@ -222,7 +222,7 @@ class SdkModel(ABC):
                 del self._own[over]
             client, self._spare = self._spare or self._new_client(), None
             self._own[loop] = _Own(client, _kept(client))
-            await anext(self._own[loop].keeper)
+            await anext(self._own[loop].pinger)
         return self._own[loop].client
 
 
@@ -230,7 +230,7 @@ class _Own(NamedTuple):
     """A client of our own and its closer: connections cannot be used from another event loop."""
 
     client: Any
-    keeper: AsyncGenerator[None, None]
+    pinger: AsyncGenerator[None, None]
 
 
 async def _kept(client: Any) -> AsyncGenerator[None, None]:
@@ -247,7 +247,7 @@ def _object(content: bytes | bytearray, headers: Mapping[str, str]) -> Mapping[s
     if fault.holds_error(raw):
         raise fault.of_answer(None, headers, raw)
     if not isinstance(raw, dict):
-        raise malformed("it is no JSON object")
+        raise malformed("it is not a JSON object")
     return raw
 
 

@@ -31,7 +31,7 @@ from orchestrator.kernel.thread import in_thread
 from orchestrator.llm.message import ToolCall
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.tools.argument import BadArguments, DuplicateKeys, UnstableArguments
-from orchestrator.tools.result import ToolOutcome, ToolResult, content_of, error_text, told_of, why_of
+from orchestrator.tools.result import ToolOutcome, ToolResult, content_of, error_text, explain, why_of
 from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -78,8 +78,8 @@ class ToolSet:
                 raise ConfigError(f"tool name {spec.name!r}: possible: 1 to 64 of a-z, A-Z, 0-9, _ and -")
             if self._folded[spec.name.casefold()] is not spec:
                 raise ConfigError(
-                    f"two tools are named {spec.name!r}; capitals do not tell them apart; tools of an MCP server get "
-                    "other names by `prefix=`, or `--mcp NAME=COMMAND`"
+                    f"two tools are named {spec.name!r}; names that differ only in case count as equal; tools "
+                    "of an MCP server get other names by `prefix=`, or `--mcp NAME=COMMAND`"
                 )
 
     def find(self, name: str) -> ToolSpec | None:
@@ -300,7 +300,7 @@ class _Turn:
         """Return all results in call order. Raises RunError if one is missing."""
         found = [result for result in self.done if result is not None]
         if len(found) < len(self.done):
-            raise RunError("a before or after callback raised CancelledError, but nobody cancelled the turn")
+            raise RunError("a before or after callback raised CancelledError, but the turn was not cancelled")
         return found
 
 
@@ -349,7 +349,7 @@ async def _in_thread(
         return value
     if isinstance(error, Exception):
         raise error
-    raise RuntimeError(f"the tool raised {told_of(error)}") from error
+    raise RuntimeError(f"the tool raised {explain(error)}") from error
 
 
 def _cancels() -> int:

@@ -256,7 +256,7 @@ async def test_a_second_look_reads_only_what_is_new(folder: Path) -> None:
     seen = dict(watch._seen)
     second = await watch.look()
     assert {name: one is seen[name] for name, one in watch._seen.items()} == dict.fromkeys(seen, True)
-    assert (second.standing, second.ended) == (first.standing, first.ended)
+    assert (second.statuses, second.ended) == (first.statuses, first.ended)
     await watch.close()
 
 
@@ -295,7 +295,7 @@ async def test_an_ended_run_that_is_taken_up_again_is_standing_and_counts_again_
             assert waiting is not None
             await waiting
         picture = await watch.look()
-        assert [run.status for run in picture.standing] == ["running"]
+        assert [run.status for run in picture.statuses] == ["running"]
         waiting = journal.append(
             lease, [Draft("ended", {"outcome": "completed", "reason": "none", "at": NOW})]
         )
@@ -392,7 +392,7 @@ def test_batch_of_a_command_that_was_killed_or_is_not_there_is_a_failure(folder:
 def test_batch_says_what_could_not_be_told_and_keeps_the_commands_exit_code(folder: Path, cli: Cli) -> None:
     done = cli("metrics", "batch", "a", "--textfile", "gone/a.prom", "--", sys.executable, "-c", "")
     assert done.code == 0
-    assert "gone/a.prom does not have the figures: No such file or directory" in done.err
+    assert "gone/a.prom did not receive the figures: No such file or directory" in done.err
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_an_answer_in_json(cli: Cli, folder: Path) -> None:
 REFUSED = [
     (("approve", "run-1", "--digest", "ffffffffffff"), "it is about other arguments: ffffffff was approved"),
     (("approve", "run-1", "--digest", "ff"), "digest 'ff' is too short: give at least 8 characters"),
-    (("approve", "run-1", "--call", "9:9"), "nothing is asked about call '9:9'; pending: 1:0 (pay)"),
+    (("approve", "run-1", "--call", "9:9"), "no question is open about call '9:9'; pending: 1:0 (pay)"),
     (("approve", "run-1", "--arguments", "[1]"), "the edited arguments must be the text of one JSON object"),
     (("approve", "run-1", "--arguments", "{"), "the edited arguments are not JSON"),
     (("approve", "run-1", "--by", " "), "it must be known who decides this: give --by NAME"),

@@ -135,7 +135,7 @@ async def test_whoever_is_cancelled_while_watching_gets_its_cancellation() -> No
 async def test_a_watchdog_watches_one_loop_at_a_time_and_can_be_used_again() -> None:
     dog = Watchdog()
     async with dog:
-        with pytest.raises(ConfigError, match="at work already"):
+        with pytest.raises(ConfigError, match="already running"):
             dog.start()
     async with dog:
         assert dog.age() is not None
@@ -166,7 +166,7 @@ def test_a_dump_names_live_runs_their_state_and_age() -> None:
     live.observe(RunStarted("loop", "r1", now - 100, state="think", dwell=5.0, elapsed=20.0))
     live.observe(RunStarted("loop", "r2", now, state="think"))
     live.observe(RunParked("loop", "r2", "ask", "approval", now - 30))
-    text = dump(live.standing())
+    text = dump(live.current_runs())
     assert "2 live runs" in text
     assert "run r1 of loop: think for 105." in text
     assert "run r2 of loop: ask for 30." in text

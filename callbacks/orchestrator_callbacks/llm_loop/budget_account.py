@@ -34,7 +34,7 @@ class BudgetAccount(PayingAccount):
     """Account of the parent run."""
     dormant: dict[str, Usage] = field(default_factory=dict)
     """Child run -> usage counted for it after a crash, until it is resumed."""
-    above: tuple[BudgetAccount, ...] = field(init=False)
+    ancestors: tuple[BudgetAccount, ...] = field(init=False)
     """Accounts of all runs above, the nearest first."""
     flying: list[Usage] = field(init=False, default_factory=list)
     """Reservations for requests in flight below this run."""
@@ -43,7 +43,7 @@ class BudgetAccount(PayingAccount):
 
     def __post_init__(self) -> None:
         lender = self.lender
-        self.above = () if lender is None else (lender, *lender.above)
+        self.ancestors = () if lender is None else (lender, *lender.ancestors)
         self.queue = ReservationQueue() if lender is None else lender.queue
 
     @property
@@ -69,9 +69,9 @@ class BudgetAccount(PayingAccount):
         charges nothing for it. Raises LimitReached if a run above has nothing left, or less than the maximum cost of
         the request.
         """
-        if not self.above:
+        if not self.ancestors:
             return
-        made = self.queue.request(self.above, need)
+        made = self.queue.request(self.ancestors, need)
         if not made.answer.done():
             await self._wait(made)
         refusal = made.answer.result()
@@ -80,17 +80,17 @@ class BudgetAccount(PayingAccount):
 
     def settle(self, need: Usage, used: Usage) -> None:
         """Replace a reservation by the actual usage of the request."""
-        if not self.above:
+        if not self.ancestors:
             return
-        self.queue.release(self.above, need)
-        for account in self.above:
+        self.queue.release(self.ancestors, need)
+        for account in self.ancestors:
             account.add(used)
         self.queue.serve()
 
     def found(self, run_id: str, used: Usage) -> None:
         """Count the usage of a direct child run from its own records, in place of the earlier count."""
         more = used.combined(self.dormant.pop(run_id, NO_USAGE), sub)
-        for account in (self, *self.above):
+        for account in (self, *self.ancestors):
             account.add(more)
 
     def add(self, used: Usage) -> None:
@@ -121,7 +121,7 @@ class BudgetAccount(PayingAccount):
             raise
 
 
-def lent(ctx: LoopContext, limits: Limits, share: float) -> Limits:
+def lend_limits(ctx: LoopContext, limits: Limits, share: float) -> Limits:
     """Return the limits of a child run: its own, and at most `share` of the rest of each limit of `ctx`.
 
     A share of 0 returns them unchanged. At least one token or one micro-unit is given, because 0 would mean no limit.

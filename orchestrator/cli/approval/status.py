@@ -61,7 +61,7 @@ def code(status: Status) -> int:
     return Exit.PARTIAL if status.state is ApprovalState.PAUSED else Exit.COMPLETED
 
 
-def carried(status: Status) -> int:
+def execution_code(status: Status) -> int:
     """Return the exit code of a command that executes a plan: a plan that was cancelled meanwhile has its own."""
     return Exit.CANCELLED if status.plan_status == "cancelled" else code(status)
 
@@ -72,8 +72,8 @@ def carried(status: Status) -> int:
 def lines(status: Status, project: str | None, *, colour: bool = False) -> Iterator[str]:
     """Return how a project stands; `project` is as the command line names it."""
     yield painted(f"state: {status.state}", TextColor.HEAD, colour=colour)
-    if status.held:
-        yield f"at work: {visible(status.held)}"
+    if status.owner:
+        yield f"at work: {visible(status.owner)}"
     if status.crashed:
         yield "at work: no process; the last one ended before its work did"
     if status.request:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli import resumption
-from orchestrator.cli.actor import who
-from orchestrator.cli.launch import at_home
+from orchestrator.cli.actor import actor_name
+from orchestrator.cli.launch import in_folder
 from orchestrator.cli.load import params_from
 from orchestrator.cli.pipeline.run import PipelineViewOptions, conducted
 from orchestrator.cli.pipeline.spec import PipelineSpec
@@ -22,29 +22,29 @@ from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.settings import build
 
 
-def resume_run(wanted: PipelineResumeOptions) -> int:
+def resume_run(command_options: PipelineResumeOptions) -> int:
     """Resume a run, or read the result of one that has ended; return the exit code of its outcome."""
     head, created, limits, waits = at_journal(
-        wanted.journal, lambda store: found(store, wanted.run, PIPELINE.name)
+        command_options.journal, lambda store: found(store, command_options.run, PIPELINE.name)
     )
-    changes = params_from(wanted.limits)
+    changes = params_from(command_options.limits)
     view = PipelineViewOptions(
-        run_id=head.run_id, place=journal_file(wanted.journal), **resumption.shown(wanted)
+        run_id=head.run_id, address=journal_file(command_options.journal), **resumption.shown(command_options)
     )
     if head.owner is not None:
-        return resumption.left_to_owner(wanted, head, changed=wanted.spec is not None)
-    if waits and wanted.again and not (wanted.limits or wanted.spec):
-        return resumption.posted(wanted, head)
+        return resumption.left_to_owner(command_options, head, changed=command_options.spec is not None)
+    if waits and command_options.again and not (command_options.limits or command_options.spec):
+        return resumption.posted(command_options, head)
     launch = created.get("launch") or {}
-    refuse_untrusted_run(launch, f"run {head.run_id}", journal_file(wanted.journal))
-    spec = _spec(head.run_id, launch, wanted.spec)
+    refuse_untrusted_run(launch, f"run {head.run_id}", journal_file(command_options.journal))
+    spec = _spec(head.run_id, launch, command_options.spec)
     most = build(PipelineLimits, {**limits, **changes}, "limits")
     options: dict[str, Any] = {
         "limits": most if changes else None,
-        "by": who(wanted.by),
-        "again": wanted.again,
+        "by": actor_name(command_options.by),
+        "again": command_options.again,
     }
-    with at_home(launch.get("cwd")):
+    with in_folder(launch.get("cwd")):
         return conducted(view, spec, launch, most, lambda pipeline: pipeline.resume(head.run_id, **options))
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from orchestrator.cli.actor import who
+from orchestrator.cli.actor import actor_name
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.ralph.find import SessionRun, opened, run_named
@@ -25,7 +25,7 @@ def answer_questions(given: AnswerOptions) -> int:
 
     async def work(store: OpenStore) -> tuple[SessionRun, tuple[PlanQuestion, ...], Mapping[str, str]]:
         found = await run_named(store, given.run)
-        by = who(given.by) or "somebody"
+        by = actor_name(given.by) or "somebody"
         kept = await replies(store.journal, found.stored)
         told = {name: str(posted.body["answers"][name]) for name, posted in kept.items()}
         questions = tuple(

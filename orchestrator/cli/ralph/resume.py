@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.actor import who
-from orchestrator.cli.launch import at_home
+from orchestrator.cli.actor import actor_name
+from orchestrator.cli.launch import in_folder
 from orchestrator.cli.load import params_from
 from orchestrator.cli.ralph.agents import AgentsFile
 from orchestrator.cli.ralph.find import run_named
 from orchestrator.cli.ralph.human_input import AnswerSource, read_answers
 from orchestrator.cli.ralph.run import RalphViewOptions, RunAgents, conducted
 from orchestrator.cli.ralph_group import RalphResumeOptions
-from orchestrator.cli.runs.position import held_elsewhere
+from orchestrator.cli.runs.position import owned_elsewhere
 from orchestrator.cli.runs.store import at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.errors import ConfigError
@@ -22,36 +22,38 @@ from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.settings import build
 
 
-def resume_run(wanted: RalphResumeOptions) -> int:
+def resume_run(command_options: RalphResumeOptions) -> int:
     """Resume a run, or read the result of one that has ended; return the exit code of its outcome."""
-    found = at_journal(wanted.journal, lambda store: run_named(store, wanted.run))
+    found = at_journal(command_options.journal, lambda store: run_named(store, command_options.run))
     run_id, launch = found.head.run_id, found.launch
     if found.head.owner is not None:
-        raise held_elsewhere(found.head)
-    refuse_untrusted_run(launch, f"run {run_id}", journal_file(wanted.journal))
-    agents = _agents(run_id, launch, wanted.agents)
-    answers = read_answers(wanted.answers) if wanted.answers else None
-    changes = params_from(wanted.limits)
+        raise owned_elsewhere(found.head)
+    refuse_untrusted_run(launch, f"run {run_id}", journal_file(command_options.journal))
+    agents = _agents(run_id, launch, command_options.agents)
+    answers = read_answers(command_options.answers) if command_options.answers else None
+    changes = params_from(command_options.limits)
     limits = build(RalphLimits, {**(found.stored.context.get("limits") or {}), **changes}, "limits")
     view = RalphViewOptions(
-        place=journal_file(wanted.journal),
+        address=journal_file(command_options.journal),
         root=Path(launch.get("root") or ".ralph-sessions"),
-        journal=wanted.journal.absolute() if isinstance(wanted.journal, Path) else wanted.journal,
+        journal=command_options.journal.absolute()
+        if isinstance(command_options.journal, Path)
+        else command_options.journal,
         run_id=run_id,
         session=found.session,
         agents=tuple(launch.get("agents") or ())
-        if wanted.agents is None
-        else ("--agents", str(wanted.agents.absolute())),
-        log=None if wanted.log is None else wanted.log.absolute(),
-        json=wanted.json,
+        if command_options.agents is None
+        else ("--agents", str(command_options.agents.absolute())),
+        log=None if command_options.log is None else command_options.log.absolute(),
+        json=command_options.json,
     )
     options: dict[str, Any] = {
         "limits": limits if changes else None,
-        "by": who(wanted.by),
-        "again": wanted.again,
+        "by": actor_name(command_options.by),
+        "again": command_options.again,
     }
-    with at_home(launch.get("cwd")):
-        staff = RunAgents(agents=agents, desk=AnswerSource(answers), limits=limits, launch=launch)
+    with in_folder(launch.get("cwd")):
+        staff = RunAgents(agents=agents, answer_source=AnswerSource(answers), limits=limits, launch=launch)
         return conducted(view, staff, lambda ralph: ralph.resume(run_id, **options))
 
 

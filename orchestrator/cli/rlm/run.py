@@ -16,7 +16,7 @@ from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.pipeline.run import check_output
 from orchestrator.cli.rlm.agent_spec import RlmSpec, context_from
 from orchestrator.cli.rlm_group import RlmRunOptions
-from orchestrator.cli.run import error_json, logging_to, new_id, remark, transition_json
+from orchestrator.cli.run import error_json, logging_to, new_id, note_of, transition_json
 from orchestrator.cli.run_view import RunView
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import journal_file
@@ -47,35 +47,41 @@ class RlmViewOptions:
 Going = Callable[[Rlm], Awaitable[RlmResult]]
 
 
-def run_file(asked: RlmRunOptions) -> int:
+def run_file(command_options: RlmRunOptions) -> int:
     """Answer a prompt about a file, show the run or print it as JSON, and return the exit code of its outcome."""
-    if not asked.prompt.strip():
+    if not command_options.prompt.strip():
         raise ConfigError("the prompt is empty: say with --prompt what is asked about the file")
-    check_output(asked.output)
+    check_output(command_options.output)
     launch = Launch.here(
         project_settings(),
-        model=asked.model,
-        base_url=asked.base_url,
+        model=command_options.model,
+        base_url=command_options.base_url,
         structured=None,
-        tools=asked.tools,
-        instructions=asked.instructions,
-        params=params_from(asked.params),
+        tools=command_options.tools,
+        instructions=command_options.instructions,
+        params=params_from(command_options.params),
     )
     made = RlmSpec(
         launch=launch,
-        mode=asked.mode,
-        sub_model=asked.sub_model,
-        least=asked.least,
-        repl_limits=params_from(asked.repl_limits),
+        mode=command_options.mode,
+        sub_model=command_options.sub_model,
+        least=command_options.least,
+        repl_limits=params_from(command_options.repl_limits),
     )
-    limits = made.limits(asked.limits)
-    context = context_from(asked.file, as_json=asked.as_json)
-    run_id = new_id(asked.run_id)
+    limits = made.limits(command_options.limits)
+    context = context_from(command_options.file, as_json=command_options.as_json)
+    run_id = new_id(command_options.run_id)
     view = RlmViewOptions(
-        run_id=run_id, journal=asked.journal, log=asked.log, json=asked.json, output=asked.output
+        run_id=run_id,
+        journal=command_options.journal,
+        log=command_options.log,
+        json=command_options.json,
+        output=command_options.output,
     )
-    options: dict[str, Any] = {"run_id": run_id, "conversation_id": asked.conversation}
-    return conducted(view, made, limits, lambda rlm: rlm.completion(asked.prompt, context, **options))
+    options: dict[str, Any] = {"run_id": run_id, "conversation_id": command_options.conversation}
+    return conducted(
+        view, made, limits, lambda rlm: rlm.completion(command_options.prompt, context, **options)
+    )
 
 
 def conducted(view: RlmViewOptions, made: RlmSpec, limits: RlmLimits, go: Going) -> int:
@@ -87,16 +93,16 @@ def conducted(view: RlmViewOptions, made: RlmSpec, limits: RlmLimits, go: Going)
     watched: RunView[Rlm, RlmResult] = RunView(graph, view.run_id, place, screen)
     with logging_to(view.log, project_settings().log_level) as logs:
         rlm = made.rlm(limits, journal, [*watched.observers, *logs])
-        result = run_async(watched.carry(rlm, journal, go))
+        result = run_async(watched.run(rlm, journal, go))
     if watched.lost:
         return Exit.PIPE
-    return told(result, view)
+    return print_result(result, view)
 
 
 # ---- the end ----
 
 
-def told(result: RlmResult, view: RlmViewOptions) -> int:
+def print_result(result: RlmResult, view: RlmViewOptions) -> int:
     """Print the end of a run, and return the exit code; why it did not complete goes to stderr."""
     if view.output is not None and result.output is not None:
         view.output.write_text(result.output, encoding="utf-8")
@@ -107,7 +113,7 @@ def told(result: RlmResult, view: RlmViewOptions) -> int:
             say(f"\n{shown(result.output, 100_000)}")
         reason = "" if result.reason == "none" else f" ({result.reason})"
         say(f"\noutcome: {result.outcome}{reason}; {totals(result)}")
-    if (fault := remark(result)) is not None:
+    if (fault := note_of(result)) is not None:
         complain(fault)
     return EXIT_CODES[result.outcome]
 

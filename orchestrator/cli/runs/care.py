@@ -29,11 +29,11 @@ def prune_runs(
     async def work(store: OpenStore) -> int:
         if yes:
             removed = await store.journal.prune(older_than=before, keep_last=keep_last)
-            _tell(f"removed {many(removed, 'run')}", removed, json=json)
+            _print_count(f"removed {many(removed, 'run')}", removed, json=json)
             return Exit.COMPLETED
         count, oldest = await _to_prune(store, before, keep_last or 0)
         since = f", the oldest from {moment(oldest)}" if count else ""
-        _tell(
+        _print_count(
             f"{many(count, 'ended run')} to remove{since}; nothing was removed: add --yes",
             count,
             json=json,
@@ -44,7 +44,7 @@ def prune_runs(
     return at_journal(journal, work)
 
 
-def _tell(text: str, count: int, *, json: bool, dry: bool = False) -> None:
+def _print_count(text: str, count: int, *, json: bool, dry: bool = False) -> None:
     if json:
         say_json({"would_remove" if dry else "removed": count})
     else:

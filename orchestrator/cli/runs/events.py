@@ -26,32 +26,32 @@ POLL = 0.1
 _LONGEST = 4_000
 
 
-def print_events(wanted: EventsOptions) -> int:
+def print_events(options: EventsOptions) -> int:
     """Print the records of a run, and with `follow` each further one until the run ends."""
-    if wanted.since < 0:
-        raise ConfigError(f"since is {wanted.since}; it must be the number of a record, 0 or more")
+    if options.since < 0:
+        raise ConfigError(f"since is {options.since}; it must be the number of a record, 0 or more")
 
     async def work(store: OpenStore) -> int:
-        head = await store.run(wanted.run)
-        seen = await _print_since(store, head.run_id, wanted.since, wanted)
-        return await _follow(store, head.run_id, seen, wanted) if wanted.follow else Exit.COMPLETED
+        head = await store.run(options.run)
+        seen = await _print_since(store, head.run_id, options.since, options)
+        return await _follow(store, head.run_id, seen, options) if options.follow else Exit.COMPLETED
 
-    return at_journal(wanted.journal, work, only_reads=True)
+    return at_journal(options.journal, work, only_reads=True)
 
 
-async def _print_since(store: OpenStore, run_id: str, since: int, wanted: EventsOptions) -> int:
+async def _print_since(store: OpenStore, run_id: str, since: int, options: EventsOptions) -> int:
     """Print the records from a number on; return the number of the next one."""
     for record in await store.journal.load(run_id, since):
-        if wanted.json:
-            say_json(as_json(record, content=wanted.content))
+        if options.json:
+            say_json(as_json(record, content=options.content))
         else:
-            for text in lines(record, content=wanted.content):
+            for text in lines(record, content=options.content):
                 say(text)
         since = record.seq + 1
     return since
 
 
-async def _follow(store: OpenStore, run_id: str, since: int, wanted: EventsOptions) -> int:
+async def _follow(store: OpenStore, run_id: str, since: int, options: EventsOptions) -> int:
     """Print new records until the run ends, Ctrl-C is pressed, or the reader of the output is gone."""
     stopped = asyncio.Event()
     idle = ""
@@ -59,7 +59,7 @@ async def _follow(store: OpenStore, run_id: str, since: int, wanted: EventsOptio
         while not stopped.is_set():
             head = await store.journal.head(run_id)
             if head.seq >= since:
-                since = await _print_since(store, run_id, since, wanted)
+                since = await _print_since(store, run_id, since, options)
             if head.status == "ended" and head.seq < since:
                 return Exit.COMPLETED
             if reader_is_gone():
@@ -172,7 +172,7 @@ def _program(body: Body) -> str:
     return f"{body.get('name')} on {body.get('host')}, call {body.get('call') or '-'}"
 
 
-def _asked(body: Body) -> str:
+def _question(body: Body) -> str:
     expires = f", expires {moment(float(body['expires_at']))}" if body.get("expires_at") else ""
     return f"{body.get('key')} {body.get('tool')}: {body.get('why')}, digest {str(body.get('digest'))[:12]}{expires}"
 
@@ -208,7 +208,7 @@ _ABOUT: Mapping[str, Callable[[Body], str]] = {
     "done": _done,
     "program": _program,
     "stage": _stage,
-    "asked": _asked,
+    "asked": _question,
     "approval": _decision,
     "control": _decision,
     "parked": _parked,

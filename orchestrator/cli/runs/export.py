@@ -108,6 +108,6 @@ def _write(file: Path, text: str) -> None:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise ConfigError(f"{file} exists: nothing was written over it") from None
+        raise ConfigError(f"{file} exists and was not overwritten") from None
     with open(descriptor, "w", encoding="utf-8") as out:  # noqa: PTH123 - a descriptor, for its mode
         out.write(f"{text}\n")

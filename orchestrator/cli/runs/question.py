@@ -97,7 +97,7 @@ def _bound(name: str, question: Question, digest: str) -> tuple[str, ...]:
     return bound if name in FREE and digest == "DIGEST" else (*bound, "--digest", digest)
 
 
-def told(  # noqa: PLR0917 - all that is known of one question
+def described(  # noqa: PLR0917 - all that is known of one question
     store: OpenStore,
     run_id: str,
     question: Question,

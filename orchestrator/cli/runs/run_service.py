@@ -26,7 +26,7 @@ GROUPS = {PIPELINE.name: "pipeline", RALPH.name: "ralph", CODE_MODE.name: "rlm",
 """Graph -> the group of commands that resumes its runs; those of the loop need a model, and are `runs resume`'s."""
 
 
-async def carrier(store: OpenStore, head: RunHead, stored: StoredRun) -> EngineInfo | None:
+async def engine_of(store: OpenStore, head: RunHead, stored: StoredRun) -> EngineInfo | None:
     """Return the engine that resumes the run without a request as soon as that is possible; None if there is none."""
     if head.owner is not None or head.status == "ended" or stored.created.get("launch"):
         return None
@@ -90,7 +90,7 @@ def named(engine: EngineInfo) -> str:
 async def going_on(store: OpenStore, head: RunHead) -> str:
     """Say when a run without an owner is resumed."""
     story = await store.story(head)
-    engine = await carrier(store, head, story)
+    engine = await engine_of(store, head, story)
     if engine is None or paused(story):
         return f"it goes on after `{resumption(store, story)}`"
     return f"{named(engine)} takes it up by itself"

@@ -1,4 +1,4 @@
-"""Memory of conversations in one SQLite file: a `ports.Memory` that outlives its process.
+"""Memory of conversations in one SQLite file: a `llm.port.Memory` that outlives its process.
 
 The module is beside the journal because its file needs the same care: how it is opened, the SQLite version, the
 single thread that writes and syncs, the meaning of errors. The layers allow no import between other folders of this
@@ -77,7 +77,7 @@ class MemoryDown(RunError):
 
 
 class SqliteMemory:
-    """Memory in a SQLite file; implements `ports.Memory`. Any number of agents and processes may share one file.
+    """Memory in a SQLite file; implements `llm.port.Memory`. Any number of agents and processes may share one file.
 
     The constructor opens nothing: the first call opens the file off the event loop.
 
@@ -229,7 +229,7 @@ class SqliteMemory:
                 break
             known.append(texts)
         found = [Message.from_openai(orjson.loads(text)) for texts in reversed(known) for text in texts]
-        return [*found, *_told(failures[: self.max_failures])]
+        return [*found, *_failures_of(failures[: self.max_failures])]
 
     def _read(self, cursor: apsw.Cursor, key: str, kinds: tuple[str, str], since: int) -> Iterator[bytes]:
         """Yield the entries after `since`, newest first, each verified."""
@@ -333,7 +333,7 @@ def _list(texts: Sequence[bytes]) -> bytes:
     return b"[" + b",".join(texts) + b"]"
 
 
-def _told(failures: Sequence[bytes]) -> Iterator[Message]:
+def _failures_of(failures: Sequence[bytes]) -> Iterator[Message]:
     """Yield one message about the failures, if there are any."""
     if not failures:
         return

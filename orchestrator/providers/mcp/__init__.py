@@ -109,7 +109,7 @@ class McpServer:
         self._options = options
         self._timeout = _seconds("timeout", options.get("timeout", 60.0))
         connect = _seconds("connect_timeout", options.get("connect_timeout", 30.0))
-        self._keeper = SessionPool(self.name, transport, connect)
+        self._pool = SessionPool(self.name, transport, connect)
         self._offers: tuple[ServerTool, ...] = ()
         self._pins: Mapping[str, str] = {}
         self._digests: Mapping[str, str] = {}
@@ -131,7 +131,7 @@ class McpServer:
         environment. Its standard error goes to the logger `orchestrator.mcp`, bounded.
         """
         if not command.strip() or "\0" in "".join((command, *args)):
-            raise ConfigError(f"{command!r} is no command that could be started")
+            raise ConfigError(f"{command!r} is not a command that can be started")
         folder = None if cwd is None else Path(cwd)
         return cls(Stdio(command, args, _plain(env), folder, _message_limit(options)), **options)
 
@@ -145,7 +145,7 @@ class McpServer:
             usable = False
         if not usable:
             raise ConfigError(
-                f"{url!r} is no address of an MCP server; it begins with http:// or https:// and a host"
+                f"{url!r} is not the address of an MCP server; it must start with http:// or https:// and a host"
             )
         return cls(Http(url, _plain(headers), _message_limit(options)), **options)
 
@@ -157,7 +157,7 @@ class McpServer:
         try:
             words = shlex.split(text)
         except ValueError as error:
-            raise ConfigError(f"{text!r} is no command line: {error}") from error
+            raise ConfigError(f"{text!r} is not a command line: {error}") from error
         return cls.stdio(*words or [""], **options)
 
     @property
@@ -178,20 +178,20 @@ class McpServer:
         except ImportError as error:
             raise MissingExtra("mcp", "mcp") from error
         try:
-            session = await self._keeper.start(self._compare)
+            session = await self._pool.start(self._compare)
         except Unreachable as error:
             raise ConfigError(str(error)) from error
         try:
             self._tools = self._declare(session.tools)
         except BaseException:
-            await self._keeper.stop()
+            await self._pool.stop()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._keeper.stop()
+        await self._pool.stop()
 
     def _declare(self, tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
         listed = tuple(tools)
@@ -272,7 +272,7 @@ class McpServer:
     async def _open(self, offer: ServerTool) -> tuple[McpSession, bool]:
         """Return a session on which the tool is unchanged. Raises SessionLost and ToolDisabled."""
         try:
-            found = await self._keeper.session()
+            found = await self._pool.session()
         except Unreachable as error:
             # The reason is for the operator of the server: it names commands and quotes their output.
             _log.warning("%s", error)

@@ -63,11 +63,13 @@ class Batch:
         now: Callable[[], float] = time.time,
     ) -> None:
         if not name.strip():
-            raise ConfigError("a batch job needs a name: it tells its series from those of others")
+            raise ConfigError("a batch job needs a name, which distinguishes its series")
         if textfile is not None and Path(textfile).suffix != ".prom":
             raise ConfigError(f"{str(textfile)!r} must end in .prom, or node_exporter does not read it")
         if gateway is not None and not urlsplit(gateway if "://" in gateway else f"http://{gateway}").netloc:
-            raise ConfigError(f"{gateway!r} is no address of a Pushgateway; it is like http://127.0.0.1:9091")
+            raise ConfigError(
+                f"{gateway!r} is not the address of a Pushgateway; write for example http://127.0.0.1:9091"
+            )
         self.name = name
         self.failed = False
         self.problems: list[str] = []
@@ -88,16 +90,16 @@ class Batch:
         seconds = self._clock() - self._began
         success = None if self.failed or kind is not None else self._now()
         if self._textfile is not None:
-            self._tell(lambda file: write(file, self.name, seconds, success), self._textfile)
+            self._push(lambda file: write(file, self.name, seconds, success), self._textfile)
         if self._gateway is not None:
-            self._tell(lambda gateway: push(gateway, self.name, seconds, success), self._gateway)
+            self._push(lambda gateway: push(gateway, self.name, seconds, success), self._gateway)
 
-    def _tell(self, tell: Callable[[Any], None], place: object) -> None:
+    def _push(self, push_to: Callable[[Any], None], target: object) -> None:
         try:
-            tell(place)
+            push_to(target)
         except Exception as error:  # noqa: BLE001 - the job is complete even if its figures are lost
             why = getattr(error, "strerror", None) or getattr(error, "reason", None) or type(error).__name__
-            self._complain(f"batch {self.name}: {place} does not have the figures: {why}")
+            self._complain(f"batch {self.name}: {target} did not receive the figures: {why}")
 
     def _complain(self, problem: str) -> None:
         self.problems.append(problem)
