@@ -66,6 +66,9 @@ class Fallback:
 
     Raises:
         ConfigError: The list is empty, a kind is unknown, or the cooldown is negative.
+
+    Example:
+        llm = Fallback([gpt, claude], on=("rate_limited", "server_error"), cooldown=30)
     """
 
     def __init__(

@@ -47,7 +47,12 @@ _HOLDING = frozenset(("rate_limited", "server_error"))
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Limits of one account or model; 0 disables each. Raises ConfigError."""
+    """Limits of one account or model; 0 disables each. Raises ConfigError.
+
+    Example:
+        >>> RateLimit(concurrency=8, requests_per_minute=500).queue
+        1000
+    """
 
     concurrency: int = 0
     """Maximum concurrent requests."""
@@ -101,7 +106,12 @@ class _Place:
 
 
 class RateLimiter:
-    """Enforces one RateLimit for all models that use it. Thread-safe; `clock` is for tests."""
+    """Enforces one RateLimit for all models that use it. Thread-safe; `clock` is for tests.
+
+    Example:
+        limiter = RateLimiter(RateLimit(tokens_per_minute=200_000))
+        small, large = RateLimitedModel(mini, limiter), RateLimitedModel(main, limiter)
+    """
 
     def __init__(self, limit: RateLimit, *, clock: Clock | None = None) -> None:
         self.limit = limit
@@ -274,6 +284,9 @@ class RateLimitedModel:
 
     Raises:
         ConfigError: `limit` or `llm` has another type.
+
+    Example:
+        llm = RateLimitedModel(gpt, RateLimit(concurrency=8, requests_per_minute=500))
     """
 
     def __init__(self, llm: LLM, limit: RateLimit | RateLimiter, *, clock: Clock | None = None) -> None:
