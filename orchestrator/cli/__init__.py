@@ -55,7 +55,7 @@ def _status(arguments: Sequence[str]) -> int:
     escape_streams()
     options = Options()
     try:
-        return _carried_out(arguments, options)
+        return _run_command(arguments, options)
     except BrokenPipeError:
         return Exit.PIPE
     except (Exception, KeyboardInterrupt) as error:
@@ -75,7 +75,7 @@ def _open_what_is_closed() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - stays open
 
 
-def _carried_out(arguments: Sequence[str], options: Options) -> int:
+def _run_command(arguments: Sequence[str], options: Options) -> int:
     from orchestrator.errors import MissingExtra
 
     for package in ("typer", "rich"):

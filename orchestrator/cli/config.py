@@ -74,10 +74,10 @@ def _effective(settings: Settings, written: Mapping[str, Any]) -> Iterator[Setti
 
 def _source(name: str, member: str | None, written: Mapping[str, Any]) -> str:
     """Name where a value comes from; the environment goes before the file."""
-    wanted = f"{PREFIX}{name}__{member}" if member else f"{PREFIX}{name}"
+    options = f"{PREFIX}{name}__{member}" if member else f"{PREFIX}{name}"
     for variable in os.environ:
         parts = variable.upper()
-        if parts == wanted.upper() or (member and parts.startswith(f"{wanted.upper()}__")):
+        if parts == options.upper() or (member and parts.startswith(f"{options.upper()}__")):
             return variable
     whole = f"{PREFIX}{name}".upper()
     if member is None:
@@ -88,7 +88,7 @@ def _source(name: str, member: str | None, written: Mapping[str, Any]) -> str:
 
 
 def _in_json(text: str | None, member: str) -> bool:
-    """Tell whether a section given as JSON in one variable has this member."""
+    """Return whether a section given as JSON in one variable has this member."""
     try:
         return member in json.loads(text or "{}")
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""`orchestrator doctor`: is the journal what was written, what is going on in it, how far is models' code locked up."""
+"""`orchestrator doctor`: the integrity of the journal, its open runs, and the isolation of models' code."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _code_of_models(found: Isolation | str) -> Iterator[str]:
 
 
 def not_ended(health: SqliteHealth | ServerHealth) -> list[RunHead]:
-    """Return the runs that did not end, without those that stand for engines: `operate status` tells of these."""
+    """Return the runs that have not ended, without those that represent engines: `operate status` shows these."""
     return [head for head in health.open if head.graph != ENGINE]
 
 
@@ -206,9 +206,9 @@ def _plain(found: DoctorReport) -> dict[str, Any]:
 # ---- a server's ----
 
 
-def examine_server(place: JournalAddress, *, json: bool, given: Address | None) -> int:
-    """Do the same for a journal on a server, of whose disk and files nobody knows here."""
-    journal = journal_at(place, only_reads=True)
+def examine_server(address: JournalAddress, *, json: bool, given: Address | None) -> int:
+    """Do the same for a journal on a server, whose disk and files are not known here."""
+    journal = journal_at(address, only_reads=True)
     problems: list[str] = []
     health: ServerHealth | None = None
 
@@ -222,9 +222,9 @@ def examine_server(place: JournalAddress, *, json: bool, given: Address | None) 
     except JournalError as error:
         problems.append(str(error))
     if json:
-        say_json(_plain_server(place, health, problems))
+        say_json(_plain_server(address, health, problems))
         return Exit.FAILED if problems else Exit.COMPLETED
-    say(heading(f"journal {place}"))
+    say(heading(f"journal {address}"))
     if health is not None:
         say(f"  size      {size(health.size)}")
         say(f"  store     version {health.version}, PostgreSQL {health.server}")
@@ -238,8 +238,10 @@ def examine_server(place: JournalAddress, *, json: bool, given: Address | None) 
     return Exit.FAILED if problems else Exit.COMPLETED
 
 
-def _plain_server(place: JournalAddress, health: ServerHealth | None, problems: list[str]) -> dict[str, Any]:
-    data: dict[str, Any] = {"journal": str(place), "ok": not problems, "problems": problems}
+def _plain_server(
+    address: JournalAddress, health: ServerHealth | None, problems: list[str]
+) -> dict[str, Any]:
+    data: dict[str, Any] = {"journal": str(address), "ok": not problems, "problems": problems}
     if health is None:
         return data
     names = ("version", "server", "settings", "runs", "records", "size")

@@ -147,14 +147,14 @@ class Launch:
         return [_asking(tool) for tool in tools] if self.approve else tools
 
     @contextmanager
-    def at_home(self) -> Iterator[None]:
+    def in_folder(self) -> Iterator[None]:
         """Inside the block, be in the folder that the run was started in. Raises ConfigError when it is gone."""
-        with at_home(self.cwd):
+        with in_folder(self.cwd):
             yield
 
 
 @contextlib.contextmanager
-def at_home(folder: str | None) -> Iterator[None]:
+def in_folder(folder: str | None) -> Iterator[None]:
     """Inside the block, be in the folder that a run was started in. Raises ConfigError when it is gone."""
     if not folder or folder == os.getcwd():  # noqa: PTH109 - compared as text
         yield
@@ -208,7 +208,7 @@ class LoadedParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
-    """What a stored run goes on with instead of what it was started with."""
+    """Parts of an agent that replace those a stored run was started with."""
 
     model: str | None = None
     base_url: str | None = None
@@ -225,7 +225,7 @@ def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, 
     """
     if instead.model is None and launch.model is None:
         raise ConfigError(
-            f"run {run_id} was not started by the command line, so nobody knows its model: give --model SPEC "
+            f"run {run_id} was not started by the command line, so its model is not known: give --model SPEC "
             "and each tool with --tool MODULE:FUNCTION"
         )
     # Another model is not at the old one's address.
@@ -243,7 +243,7 @@ def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, 
     load = partial(_or_else, "--model", partial(model_of, now.model, now.form))
     given = None if instead.model is None else load()
     own = [_or_else("--tool", partial(imported, spec, "tool")) for spec in instead.tools]
-    with launch.at_home():
+    with launch.in_folder():
         found = given or load()
         old = () if own else launch.tools
         tools = own or [_or_else("--tool", partial(imported, spec, "tool")) for spec in old]

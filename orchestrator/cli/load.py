@@ -17,7 +17,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.settings import build
 
 
-def heard(text: str, what: str) -> str:
+def decoded_text(text: str, what: str) -> str:
     """Return what a person says; `-` is standard input. Raises ConfigError for what is no text."""
     try:
         if text != "-":
@@ -33,7 +33,7 @@ def heard(text: str, what: str) -> str:
 
 def prompt_of(text: str) -> str:
     """Return what is asked; `-` is standard input. Raises ConfigError for what is no text, or says nothing."""
-    prompt = heard(text, "the prompt")
+    prompt = decoded_text(text, "the prompt")
     if not prompt.strip():
         raise ConfigError("the prompt is empty; give text, or - for standard input")
     return prompt

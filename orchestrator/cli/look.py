@@ -41,7 +41,7 @@ class _Seen:
     """A run as it was when its records were read. `seq` is that of the last."""
 
     seq: int
-    standing: StoredRunStatus | None = None
+    run_status: StoredRunStatus | None = None
     end: End | None = None
     """(outcome, reason)"""
     again: float = 0.0
@@ -53,7 +53,7 @@ class _Seen:
 class JournalWatch:
     """What is remembered between two looks at one journal."""
 
-    place: Address
+    address: Address
     now: Callable[[], float] = time.time
     _began: float = field(init=False)
     _journal: StoredJournal | None = None
@@ -86,12 +86,12 @@ class JournalWatch:
             await journal.close()
 
     async def _opened(self) -> StoredJournal:
-        identity = _identity(self.place)
+        identity = _identity(self.address)
         if (
             self._journal is None or identity != self._identity
         ):  # another file is there now: a restored backup
             await self.close()
-            self._journal, self._identity = journal_at(self.place, create=False), identity
+            self._journal, self._identity = journal_at(self.address, create=False), identity
             await self._journal.open()
         return self._journal
 
@@ -100,7 +100,7 @@ class JournalWatch:
     ) -> tuple[
         tuple[StoredRunStatus, ...], Counter[tuple[str, str, str]], Counter[tuple[str, str, str]], int
     ]:
-        standing: list[StoredRunStatus] = []
+        run_status: list[StoredRunStatus] = []
         ended: Counter[tuple[str, str, str]] = Counter()
         seen: dict[str, _Seen] = {}
         unreadable = 0
@@ -109,14 +109,14 @@ class JournalWatch:
                 unreadable += 1
             elif head.graph != ENGINE:
                 one = seen[head.run_id] = await self._read(journal, head)
-                if one.standing is not None:
-                    standing.append(one.standing)
+                if one.run_status is not None:
+                    run_status.append(one.run_status)
                 elif one.end is not None:
                     self._count(head, one, ended)
                 else:
                     unreadable += 1
         self._seen = seen
-        return tuple(standing), ended, self._completed.copy(), unreadable
+        return tuple(run_status), ended, self._completed.copy(), unreadable
 
     def _count(self, head: RunHead, one: _Seen, ended: Counter[tuple[str, str, str]]) -> None:
         assert one.end is not None  # noqa: S101 - for the type checker
@@ -133,15 +133,17 @@ class JournalWatch:
             if before is not None and before.seq == head.seq and before.end not in {None, (UNKNOWN, UNKNOWN)}:
                 return before
             return _Seen(head.seq, end=await self._end_of(journal, head))
-        if before is not None and before.standing is not None:
+        if before is not None and before.run_status is not None:
             if before.seq == head.seq:
-                before.standing = self._standing(head, before.standing.state, before.standing.entered_at)
+                before.run_status = self._status_of(
+                    head, before.run_status.state, before.run_status.entered_at
+                )
                 return before
             if time.monotonic() < before.again:
                 return before
-        return await self._read_standing(journal, head)
+        return await self._read_status(journal, head)
 
-    async def _read_standing(self, journal: StoredJournal, head: RunHead) -> _Seen:
+    async def _read_status(self, journal: StoredJournal, head: RunHead) -> _Seen:
         began = time.monotonic()
         try:
             run = StoredRun.of(head.run_id, await journal.load(head.run_id))
@@ -150,9 +152,9 @@ class JournalWatch:
         entered = run.step.get("at")
         entered_at = float(entered) if isinstance(entered, int | float) else head.created_at
         again = time.monotonic() + _SHARE * (time.monotonic() - began)
-        return _Seen(head.seq, self._standing(head, run.state, entered_at), again=again)
+        return _Seen(head.seq, self._status_of(head, run.state, entered_at), again=again)
 
-    def _standing(self, head: RunHead, state: str, entered_at: float) -> StoredRunStatus:
+    def _status_of(self, head: RunHead, state: str, entered_at: float) -> StoredRunStatus:
         status = PARKED if head.status == "parked" else ORPHANED if head.owner is None else RUNNING
         if not state:
             state = SHIPPED[head.graph].initial.value if head.graph in SHIPPED else UNKNOWN
@@ -199,9 +201,9 @@ async def _heads(journal: StoredJournal) -> AsyncIterator[RunHead | None]:
         yield None
 
 
-def _identity(place: Address) -> tuple[int, int] | None:
-    """Return what tells a file from another in its place; a server stays itself."""
-    if not isinstance(place, Path):
+def _identity(address: Address) -> tuple[int, int] | None:
+    """Return the identity of a file, which another file in its address does not have; a server has always the same."""
+    if not isinstance(address, Path):
         return None
-    status = place.stat()
+    status = address.stat()
     return status.st_dev, status.st_ino

@@ -7,11 +7,11 @@ import contextlib
 import os
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.look import JournalWatch
+from orchestrator.cli.metrics_group import MetricsServeOptions
 from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.runs.store import existing
 from orchestrator.cli.shipped import SHIPPED
@@ -32,24 +32,13 @@ _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
 """What shells return for these."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsServeOptions:
-    """The command line of `metrics serve`."""
-
-    host: str
-    port: int
-    token_env: str | None
-    every: float
-    journal: Address | None
-
-
-def serve_journal(wanted: MetricsServeOptions) -> int:
+def serve_journal(options: MetricsServeOptions) -> int:
     """Serve the figures of a journal until a signal. Raises ConfigError."""
-    if not SHORTEST <= wanted.every <= LONGEST:
-        raise ConfigError(f"every is {wanted.every:g}; it must be from {SHORTEST} to {LONGEST} seconds")
-    token = _token(wanted.token_env)
-    place = existing(wanted.journal)
-    asyncio.run(_serve(wanted, place, token))
+    if not SHORTEST <= options.every <= LONGEST:
+        raise ConfigError(f"every is {options.every:g}; it must be from {SHORTEST} to {LONGEST} seconds")
+    token = _token(options.token_env)
+    address = existing(options.journal)
+    asyncio.run(_serve(options, address, token))
     return Exit.COMPLETED
 
 
@@ -73,28 +62,33 @@ class _Clockwork:
     def age(self) -> float:
         return time.monotonic() - self.beat
 
-    def fresh(self) -> bool:
+    def is_current(self) -> bool:
         return self.read is not None and time.monotonic() - self.read < _OUT_OF_DATE * self._every
 
     def due(self) -> bool:
         return self.read is None or time.monotonic() - self.read >= self._every
 
 
-async def _serve(wanted: MetricsServeOptions, place: Address, token: str | None) -> None:
-    backend = "sqlite" if isinstance(place, Path) else "postgres"
+async def _serve(options: MetricsServeOptions, address: Address, token: str | None) -> None:
+    backend = "sqlite" if isinstance(address, Path) else "postgres"
     collector, clockwork, watch = (
         JournalCollector(_limits(), backend),
-        _Clockwork(wanted.every),
-        JournalWatch(place),
+        _Clockwork(options.every),
+        JournalWatch(address),
     )
     stopped = asyncio.Event()
     registry = registry_of(collector)
     server = serve_metrics(
-        registry, wanted.host, wanted.port, token, heartbeat=clockwork.age, ready={"journal": clockwork.fresh}
+        registry,
+        options.host,
+        options.port,
+        token,
+        heartbeat=clockwork.age,
+        ready={"journal": clockwork.is_current},
     )
     try:
         with server, on_signal(stopped.set):
-            say(f"serving {server.url} from {shown(str(place))}")
+            say(f"serving {server.url} from {shown(str(address))}")
             while not stopped.is_set():
                 clockwork.beat = time.monotonic()
                 if clockwork.due():
@@ -129,9 +123,9 @@ def _limits() -> dict[tuple[str, str], float]:
 
 
 def run_batch(name: str, command: list[str], *, textfile: Path | None, gateway: str | None) -> int:
-    """Run a command to its end and tell how it went; return its exit code. Raises ConfigError."""
+    """Run a command, publish how it ended, and return its exit code. Raises ConfigError."""
     if textfile is None and gateway is None:
-        raise ConfigError("nobody would be told: give --textfile, --gateway, or both")
+        raise ConfigError("there is no place to publish to: give --textfile, --gateway, or both")
     with Batch(name, textfile=textfile, gateway=gateway) as batch:
         code = _run(command)
         batch.failed = code != 0

@@ -87,11 +87,11 @@ def _python(rest: str) -> ModelChoice:
             raise ConfigError(f"model {rest!r}: the factory raised {said}") from error
         if _answers(built):
             return ModelChoice(built)
-        raise ConfigError(f"model {rest!r}: the factory returned a {type(built).__name__}; {_WANTED}")
-    raise ConfigError(f"model {rest!r} is a {type(found).__name__}; {_WANTED}")
+        raise ConfigError(f"model {rest!r}: the factory returned a {type(built).__name__}; {_EXPECTED}")
+    raise ConfigError(f"model {rest!r} is a {type(found).__name__}; {_EXPECTED}")
 
 
-_WANTED = "a model is an object with `async complete(request)`, a function of the request, or a factory"
+_EXPECTED = "a model is an object with `async complete(request)`, a function of the request, or a factory"
 
 
 def _answers(found: object) -> bool:
@@ -113,22 +113,22 @@ def _needed(found: object) -> int | None:
 def _replay(rest: str) -> ModelChoice:
     from orchestrator.providers.replay import ReplayLLM, ReplayTools, load
 
-    file, wanted = _file_and_id(rest)
+    file, options = _file_and_id(rest)
     records = list(load(file))
     ids = [record.id for record in records]
-    if wanted is None and len(records) == 1:
-        wanted = ids[0]
-    if wanted not in ids:
+    if options is None and len(records) == 1:
+        options = ids[0]
+    if options not in ids:
         known = ", ".join(ids[:_SHOWN]) + (", …" if len(ids) > _SHOWN else "")
-        problem = "holds several conversations" if wanted is None else f"has no conversation {wanted!r}"
+        problem = "holds several conversations" if options is None else f"has no conversation {options!r}"
         raise ConfigError(f"{file} {problem}; choose one with replay:FILE#ID: {known}")
-    record = records[ids.index(wanted)]
+    record = records[ids.index(options)]
     return ModelChoice(ReplayLLM(record, strict=False), ReplayTools(record))
 
 
 def _file_and_id(rest: str) -> tuple[str, str | None]:
-    file, mark, wanted = rest.rpartition("#")
-    return (rest, None) if not mark or Path(rest).exists() else (file, wanted)
+    file, mark, options = rest.rpartition("#")
+    return (rest, None) if not mark or Path(rest).exists() else (file, options)
 
 
 _OURS: Mapping[str, Callable[[str], ModelChoice]] = {"python": _python, "replay": _replay}

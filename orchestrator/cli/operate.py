@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from orchestrator.cli.actor import known_who, who
+from orchestrator.cli.actor import actor_name, known_actor
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, roughly, table
@@ -33,22 +33,22 @@ class OperateOptions:
     journal: Address | None = None
 
 
-def give_order(wanted: OperateOptions) -> int:
+def send_command(options: OperateOptions) -> int:
     """Give an order to every engine that is meant, and print what came of it; 1 where one refused or kept silent."""
-    by = known_who(wanted.by, "orders")
-    body = {name: value for name, value in wanted.about.items() if value is not None}
-    OperatorCommand.of(wanted.kind, by, body)  # what is wrong with it is said here, and nothing is posted
-    body |= {"why": wanted.why} if wanted.why else {}
+    by = known_actor(options.by, "orders")
+    body = {name: value for name, value in options.about.items() if value is not None}
+    OperatorCommand.of(options.kind, by, body)  # what is wrong with it is said here, and nothing is posted
+    body |= {"why": options.why} if options.why else {}
 
     async def work(store: OpenStore) -> bool:
         well = True
-        for engine in meant(await engines(store.journal), wanted.engine):
-            answer = await ask(store.journal, engine, wanted.kind, body, by)
+        for engine in meant(await engines(store.journal), options.engine):
+            answer = await ask(store.journal, engine, options.kind, body, by)
             well &= answer is not None and not answer.get("refused")
-            _tell(store, wanted, engine, answer)
+            _print_command(store, options, engine, answer)
         return well
 
-    return Exit.COMPLETED if at_journal(wanted.journal, work) else Exit.FAILED
+    return Exit.COMPLETED if at_journal(options.journal, work) else Exit.FAILED
 
 
 def show_status(engine: str | None, *, json: bool, journal: Address | None) -> int:
@@ -60,7 +60,8 @@ def show_status(engine: str | None, *, json: bool, journal: Address | None) -> i
         if not chosen:
             meant(found, engine)  # says what there is instead
         answers = [
-            await ask(store.journal, one, STATUS, {}, who(None)) if one.alive else None for one in chosen
+            await ask(store.journal, one, STATUS, {}, actor_name(None)) if one.alive else None
+            for one in chosen
         ]
         for one, answer in zip(chosen, answers, strict=True):
             if json:
@@ -72,11 +73,13 @@ def show_status(engine: str | None, *, json: bool, journal: Address | None) -> i
     return Exit.COMPLETED if at_journal(journal, work) else Exit.FAILED
 
 
-def _tell(store: OpenStore, wanted: OperateOptions, engine: EngineInfo, answer: Body | None) -> None:
-    if wanted.json:
+def _print_command(
+    store: OpenStore, options: OperateOptions, engine: EngineInfo, answer: Body | None
+) -> None:
+    if options.json:
         say_json({"engine": engine.name, "run_id": engine.run_id, "answer": answer})
         return
-    what = wanted.kind.replace("_", "-")
+    what = options.kind.replace("_", "-")
     name = f"{shown(engine.name)} ({engine.run_id})"
     if answer is None:
         say(f"{name} has not answered within {ANSWERS_WITHIN:g} s; {what} stays posted")
@@ -107,10 +110,10 @@ def _print_status(answer: Body) -> None:
     say(f"  {'draining, ' if answer['draining'] else ''}{admitting}")
     counts = ", ".join(f"{answer[name]} {name}" for name in ("queued", "running", "ready", "waiting"))
     say(f"  {many(answer['slots'], 'slot')}, {answer['taken']} taken; runs: {counts}")
-    for order in answer["disabled"]:
-        say(f"  tool {shown(order['about'])} is disabled ({shown(_reason(order), 300)})")
-    for order in answer["blocked"]:
-        say(f"  model {shown(order['about'])} is blocked ({shown(_reason(order), 300)})")
+    for command in answer["disabled"]:
+        say(f"  tool {shown(command['about'])} is disabled ({shown(_reason(command), 300)})")
+    for command in answer["blocked"]:
+        say(f"  model {shown(command['about'])} is blocked ({shown(_reason(command), 300)})")
     if answer["live"]:
         names = ("run_id", "agent", "graph", "state", "phase", "reason")
         rows = [[str(run[name]) or "-" for name in names] for run in answer["live"]]
@@ -118,5 +121,5 @@ def _print_status(answer: Body) -> None:
             say(line)
 
 
-def _reason(order: Body) -> str:
-    return f"{order['by']}: {order['why']}" if order.get("why") else str(order["by"])
+def _reason(command: Body) -> str:
+    return f"{command['by']}: {command['why']}" if command.get("why") else str(command["by"])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.load import limits_from, members_of
+from orchestrator.cli.option import ReplayOptions
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.reproduction import CANCELLED, DIVERGED, ConversationPlayer, ReplayStage, Reproduction
 from orchestrator.cli.run import logging_to
@@ -22,20 +23,6 @@ from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.providers.recorded_run import IRREGULAR, OPEN_END, REPRODUCED, UNUSABLE
 from orchestrator.providers.recording import INDEX_FILE
 from orchestrator.providers.replay import ProviderRecord, ReplayError, scan
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """The command line of `replay`."""
-
-    paths: tuple[Path, ...]
-    bundled: bool
-    live: bool
-    speed: float | None
-    limits: tuple[str, ...]
-    log: Path | None
-    json: bool
-
 
 _ALWAYS_COUNTED = (REPRODUCED, OPEN_END, IRREGULAR, UNUSABLE)
 _FAULTS = {UNUSABLE: Exit.USAGE, DIVERGED: Exit.FAILED}
@@ -64,33 +51,33 @@ Show = Callable[[Reproduction], None]
 Found = Iterable[ProviderRecord | ReplayError]
 
 
-def replay_conversations(wanted: ReplayOptions) -> int:
+def replay_conversations(options: ReplayOptions) -> int:
     """Replay everything, print what came of it, and return the exit code of the worst."""
-    paths = _checked(wanted)
-    limits = limits_from(wanted.limits, members_of(OFF))
-    with logging_to(wanted.log) as logs:
-        if wanted.live:
-            account, stopped = _watch(_found(paths), limits, wanted.speed, logs)
+    paths = _checked(options)
+    limits = limits_from(options.limits, members_of(OFF))
+    with logging_to(options.log) as logs:
+        if options.live:
+            account, stopped = _watch(_found(paths), limits, options.speed, logs)
         else:
             player = ConversationPlayer(
-                limits, stage=ReplayStage(), observers=logs, speed=wanted.speed or 0.0
+                limits, stage=ReplayStage(), observers=logs, speed=options.speed or 0.0
             )
-            account = asyncio.run(_play(player, _found(paths), _print_json if wanted.json else _print_line))
+            account = asyncio.run(_play(player, _found(paths), _print_json if options.json else _print_line))
             stopped = player.stopped
-    if not wanted.json and not wanted.live:
+    if not options.json and not options.live:
         say(account.summary())
     return _status(account, stopped=stopped)
 
 
-def _checked(wanted: ReplayOptions) -> list[Path]:
+def _checked(options: ReplayOptions) -> list[Path]:
     """Return the files and folders to replay. Raises, before anything runs, for what cannot be."""
-    paths = [*wanted.paths, *(bundled() if wanted.bundled else ())]
+    paths = [*options.paths, *(bundled() if options.bundled else ())]
     if not paths:
         raise ConfigError("nothing to replay: give a PATH, or --bundled")
-    if wanted.json and wanted.live:
+    if options.json and options.live:
         raise ConfigError("--live is for watching and --json prints data; give one of them")
-    if wanted.speed is not None and not 0 <= wanted.speed < math.inf:
-        raise ConfigError(f"speed is {wanted.speed:g}; it must be 0 (do not wait) or more")
+    if options.speed is not None and not 0 <= options.speed < math.inf:
+        raise ConfigError(f"speed is {options.speed:g}; it must be 0 (do not wait) or more")
     for path in paths:
         if not path.is_dir():
             path.open("rb").close()

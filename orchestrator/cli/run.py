@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch, LoadedParts
 from orchestrator.cli.load import limits_from, prompt_of
 from orchestrator.cli.loop import run_async
+from orchestrator.cli.option import RunOptions
 from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, shown
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.streamed import Facts, TextPrinter, streamed
@@ -31,22 +32,6 @@ from orchestrator.telemetry.watchdog import on_signal
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The command line of `run`."""
-
-    prompt: str
-    made: Mapping[str, Any]
-    """Members of `Launch`, as the command line has them."""
-    limits: tuple[str, ...]
-    log: Path | None
-    json: bool
-    journal: Address | None = None
-    run_id: str | None = None
-    conversation: str | None = None
-    stream: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ViewOptions:
     """How a run is shown, and where it is kept."""
 
@@ -61,20 +46,22 @@ class ViewOptions:
     """What shows the answer as it comes, in place of the states."""
 
 
-def run_prompt(asked: RunOptions) -> int:
+def run_prompt(command_options: RunOptions) -> int:
     """Run the prompt, show it or print it as JSON, and return the exit code of its outcome."""
     settings = project_settings()
-    run_id = new_id(asked.run_id)
-    launch = Launch.here(settings, **asked.made)
+    run_id = new_id(command_options.run_id)
+    launch = Launch.here(settings, **command_options.agent.plain())
     parts = LoadedParts.of(launch)
-    limits = limits_from(asked.limits, settings.limits)
-    prompt = prompt_of(asked.prompt)
-    options: dict[str, Any] = {"run_id": run_id, "conversation_id": asked.conversation}
-    if not asked.stream:
-        view = ViewOptions(run_id, asked.journal, asked.log, asked.json)
+    limits = limits_from(command_options.limits, settings.limits)
+    prompt = prompt_of(command_options.prompt)
+    options: dict[str, Any] = {"run_id": run_id, "conversation_id": command_options.conversation}
+    if not command_options.stream:
+        view = ViewOptions(run_id, command_options.journal, command_options.log, command_options.json)
         return conducted(view, launch, parts, limits, lambda agent: agent.run(prompt, **options))
-    shows: TextPrinter | Facts = Facts() if asked.json else TextPrinter(run_id)
-    view = ViewOptions(run_id, asked.journal, asked.log, asked.json, words=shows)
+    shows: TextPrinter | Facts = Facts() if command_options.json else TextPrinter(run_id)
+    view = ViewOptions(
+        run_id, command_options.journal, command_options.log, command_options.json, words=shows
+    )
     return conducted(view, launch, parts, limits, lambda agent: streamed(agent, shows, prompt, **options))
 
 
@@ -90,7 +77,7 @@ def new_id(given: str | None) -> str:
 
 
 def conducted(view: ViewOptions, launch: Launch, parts: LoadedParts, limits: Limits | None, go: Going) -> int:
-    """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
+    """Run one agent to completion, show its progress, and return the exit code of its outcome."""
     settings = project_settings()
     journal = journal_at(journal_file(view.journal))
     live = LiveRuns()
@@ -102,18 +89,18 @@ def conducted(view: ViewOptions, launch: Launch, parts: LoadedParts, limits: Lim
             observers = [*watched.observers, live, *logs]
             making = launch.agent(parts, journal=journal, observers=observers, limits=limits)
             async with watched.stoppable(making) as agent:
-                return await watched.carry(agent, go, remind=view.remind)
+                return await watched.supervise(agent, go, remind=view.remind)
 
-        with launch.at_home():
+        with launch.in_folder():
             result = run_async(conduct())
     if watched.lost:
         return Exit.PIPE
     totals = watched.screen.tally.totals() if watched.screen else None
-    told(result, totals, shown_already=view.words is not None and view.words.answered)
+    print_result(result, totals, shown_already=view.words is not None and view.words.answered)
     return EXIT_CODES[result.outcome]
 
 
-def told(result: Result, totals: str | None, *, shown_already: bool = False) -> None:
+def print_result(result: Result, totals: str | None, *, shown_already: bool = False) -> None:
     """Print the end of a run: as JSON where `totals` is None; why it did not complete, or is blank, goes to stderr.
 
     With `shown_already` the answer is not printed again.
@@ -122,7 +109,7 @@ def told(result: Result, totals: str | None, *, shown_already: bool = False) -> 
         say_json(as_json(result))
     else:
         _print_end(result, totals, answer=not shown_already)
-    if (fault := remark(result)) is not None:
+    if (fault := note_of(result)) is not None:
         complain(fault)
 
 
@@ -142,7 +129,7 @@ def _print_end(result: Result, totals: str, *, answer: bool) -> None:
     say(f"\noutcome: {result.outcome}{reason}; {totals}")
 
 
-def remark(result: BaseResult) -> str | None:
+def note_of(result: BaseResult) -> str | None:
     """Return the line for standard error about how a run ended; None for one that completed with an answer."""
     if result.outcome is not Outcome.COMPLETED:
         return shown(f"the run {ended_as(result)}", 4_000)

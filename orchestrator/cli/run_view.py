@@ -1,4 +1,4 @@
-"""One run of a graph that asks nobody about calls, in front of one person: journal, screen and signals."""
+"""The display of one run that asks no questions about calls: journal, screen and signals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class RunView(Generic[C, R]):
-    """A run with its screen; a signal, or the loss of whoever reads the screen, cancels it.
+    """A run with its screen; a signal, or the loss of the screen's reader, cancels it.
 
     `run_id` None: it is not known before the run begins. `screen` makes the screen; None shows nothing.
     """
@@ -30,32 +30,32 @@ class RunView(Generic[C, R]):
         self,
         graph: Graph,
         run_id: str | None,
-        place: Address,
+        address: Address,
         screen: Callable[[Callable[[], None]], Screen] | None,
     ) -> None:
         self.run_id = run_id
         self.lost = False
         self.screen = None if screen is None else screen(self._lose)
         self._graph = graph.name
-        self._place = place
-        self._carrier: C | None = None
+        self._address = address
+        self._service: C | None = None
         self._began = self._stopped = False
 
     @property
     def observers(self) -> list[Observer]:
-        """What has to be told of the run."""
+        """The observers of the run."""
         return [self] if self.screen is None else [self, self.screen]
 
-    async def carry(self, carrier: C, journal: StoredJournal, go: Callable[[C], Awaitable[R]]) -> R:
+    async def run(self, service: C, journal: StoredJournal, go: Callable[[C], Awaitable[R]]) -> R:
         """Open the journal, let the run go, and return its end. What keeps it from beginning is a ConfigError."""
-        self._carrier = carrier
+        self._service = service
         try:
             with on_signal(self._cancel):
                 async with journal:
                     if self._stopped:
                         raise KeyboardInterrupt
                     with self.screen.showing() if self.screen else nullcontext():
-                        return await go(carrier)
+                        return await go(service)
         except RunError as error:
             if self._began or isinstance(error, ConfigError):
                 raise
@@ -70,16 +70,16 @@ class RunView(Generic[C, R]):
         if fact.run_id != self.run_id:
             return
         if not self._began and self.screen is not None:
-            self.screen.notice(f"run {shown(fact.run_id)}, journal {shown(str(self._place))}")
+            self.screen.notice(f"run {shown(fact.run_id)}, journal {shown(str(self._address))}")
         self._began = True
         if self._stopped:
             self._cancel()
 
     def _cancel(self) -> None:
         self._stopped = True
-        if self._carrier is not None and self.run_id is not None:
+        if self._service is not None and self.run_id is not None:
             with suppress(RunUnknown):  # it has not begun: then it is cancelled when it does
-                self._carrier.cancel(self.run_id, by="terminal", why="a signal")
+                self._service.cancel(self.run_id, by="terminal", why="a signal")
 
     def _lose(self) -> None:
         self.lost = True

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.exit import Exit, beginning
+from orchestrator.cli.fleet_option import SubmitOptions
 from orchestrator.cli.load import limits_from, prompt_of
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.rlm.agent_spec import context_from
@@ -16,7 +15,6 @@ from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.worker import database, dispatcher, made
 from orchestrator.engines.dispatcher import Scheduler, WorkerLimits
 from orchestrator.errors import ConfigError, JournalError, MissingExtra
-from orchestrator.journal.address import Address
 from orchestrator.llm.message import Request, Response
 from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.runtime.rlm.rlm import Rlm
@@ -25,32 +23,13 @@ OPENING = 3.0
 """Seconds that the server gets to answer at first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubmitOptions:
-    """The command line of `submit`."""
-
-    prompt: str
-    agent: str | None = None
-    about: Path | None = None
-    """What the prompt is about, for an Rlm."""
-    instructions: str | None = None
-    limits: tuple[str, ...] = ()
-    run_id: str | None = None
-    conversation: str | None = None
-    tenant: str = ""
-    dispatcher: str = "dbos"
-    caps: WorkerLimits = field(default_factory=WorkerLimits)
-    json: bool = False
-    journal: Address | None = None
-
-
-def submit_run(wanted: SubmitOptions) -> int:
-    """Put the run into the journal, tell the dispatcher, and return the exit code. Raises ConfigError."""
-    address = database(wanted.journal, "`submit` leaves")
-    prompt = prompt_of(wanted.prompt)
-    run_id = new_id(wanted.run_id)
+def submit_run(command_options: SubmitOptions) -> int:
+    """Put the run into the journal, notify the dispatcher, and return the exit code. Raises ConfigError."""
+    address = database(command_options.journal, "`submit` leaves")
+    prompt = prompt_of(command_options.prompt)
+    run_id = new_id(command_options.run_id)
     try:
-        scheduler: Scheduler | None = dispatcher(wanted.dispatcher, address, wanted.caps)
+        scheduler: Scheduler | None = dispatcher(command_options.dispatcher, address, WorkerLimits())
     except MissingExtra:
         scheduler = None  # workers find the run by themselves, some seconds later
 
@@ -58,12 +37,12 @@ def submit_run(wanted: SubmitOptions) -> int:
         from orchestrator.journal.postgres import PostgresJournal
 
         async with PostgresJournal(address, opening=OPENING) as journal:
-            await _deposit(wanted, journal, prompt, run_id)
-            return await _placed(scheduler, run_id, wanted.tenant)
+            await _deposit(command_options, journal, prompt, run_id)
+            return await _placed(scheduler, run_id, command_options.tenant)
 
     with beginning():
         placed = asyncio.run(work())
-    if wanted.json:
+    if command_options.json:
         say_json({"run_id": run_id, "placed": placed})
     else:
         say(run_id)
@@ -72,36 +51,36 @@ def submit_run(wanted: SubmitOptions) -> int:
     return Exit.COMPLETED
 
 
-async def _deposit(wanted: SubmitOptions, journal: Any, prompt: str, run_id: str) -> None:
-    options: dict[str, Any] = {"run_id": run_id, "tenant": wanted.tenant}
-    if wanted.agent is not None:
-        await _of_agent(wanted.agent, wanted, journal, prompt, options)
+async def _deposit(command_options: SubmitOptions, journal: Any, prompt: str, run_id: str) -> None:
+    options: dict[str, Any] = {"run_id": run_id, "tenant": command_options.tenant}
+    if command_options.agent is not None:
+        await _of_agent(command_options.agent, command_options, journal, prompt, options)
         return
-    if wanted.about is not None:
+    if command_options.about is not None:
         raise ConfigError("--about is for an agent that is an Rlm: name it with --agent")
-    loop = Orchestrator(_Nobody(), journal=journal, observers=(), instructions=wanted.instructions)
-    limits = limits_from(wanted.limits, project_settings().limits)
-    await loop.deposit(prompt, conversation_id=wanted.conversation, limits=limits, **options)
+    loop = Orchestrator(_Nobody(), journal=journal, observers=(), instructions=command_options.instructions)
+    limits = limits_from(command_options.limits, project_settings().limits)
+    await loop.deposit(prompt, conversation_id=command_options.conversation, limits=limits, **options)
 
 
 async def _of_agent(
-    name: str, wanted: SubmitOptions, journal: Any, prompt: str, options: dict[str, Any]
+    name: str, command_options: SubmitOptions, journal: Any, prompt: str, options: dict[str, Any]
 ) -> None:
     """Leave a run of an agent that a module makes. Raises ConfigError for what that agent cannot take."""
-    if wanted.instructions is not None or wanted.limits:
+    if command_options.instructions is not None or command_options.limits:
         raise ConfigError(f"instructions and limits are those of agent {name!r}: leave them out")
     agent = made(name, journal)
     if not hasattr(agent, "deposit"):
         raise ConfigError(f"agent {name!r} made a {type(agent).__name__}, which leaves no runs")
     if not hasattr(agent.hosting.journal, "holders"):
         raise ConfigError(f"agent {name!r} has another journal than the one that it is given")
-    if wanted.conversation is not None:
-        agent.check(None, wanted.conversation, None, None)
-        options = options | {"conversation_id": wanted.conversation}
-    if wanted.about is not None:
+    if command_options.conversation is not None:
+        agent.check(None, command_options.conversation, None, None)
+        options = options | {"conversation_id": command_options.conversation}
+    if command_options.about is not None:
         if not isinstance(agent, Rlm):
             raise ConfigError(f"agent {name!r} made a {type(agent).__name__}; --about is for an Rlm")
-        options = options | {"context": context_from(wanted.about, as_json=False)}
+        options = options | {"context": context_from(command_options.about, as_json=False)}
     await agent.deposit(prompt, **options)
 
 

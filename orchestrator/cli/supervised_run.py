@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli import keyboard
-from orchestrator.cli.actor import who
+from orchestrator.cli.actor import actor_name
 from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.argument import LONGEST_TOOL
@@ -31,7 +31,7 @@ Going = Callable[[Orchestrator], Awaitable[Result]]
 
 
 class SupervisedRun:
-    """One run with its journal and screen; a signal, or the loss of whoever reads the screen, cancels it.
+    """One run with its journal and screen; a signal, or the loss of the screen's reader, cancels it.
 
     `given` is the journal as the command line names it: commands that are printed name it again. With `quiet` the
     screen shows no states.
@@ -45,7 +45,7 @@ class SupervisedRun:
         self.screen = Screen(LLM_LOOP, self._lose, quiet=quiet) if show else None
         self.observers: list[Observer] = [self] if self.screen is None else [self, self.screen]
         self._store = OpenStore(journal, given)
-        self._place = _near(journal.address)
+        self._location = _near(journal.address)
         self._agent: Orchestrator | None = None
         self._began = self._stopped = False
         self._making: asyncio.Task[Any] | None = None
@@ -58,10 +58,11 @@ class SupervisedRun:
     async def stoppable(
         self, making: AbstractAsyncContextManager[Orchestrator]
     ) -> AsyncIterator[Orchestrator]:
-        """Put the agent together and take it apart again, within reach of signals.
+        """Make the agent and close it again; signals cancel both.
 
-        Servers are processes of ours, and whoever is ended by a signal leaves them behind: so the first one cancels
-        what goes on, also before the run. Raises KeyboardInterrupt where there is no agent yet, else as `making`.
+        MCP servers are child processes, and a process that a signal ends leaves them behind: so the first signal
+        cancels the current work, also before the run. Raises KeyboardInterrupt if there is no agent yet, else as
+        `making`.
         """
         with on_signal(self._cancel):
             async with AsyncExitStack() as stack:
@@ -76,21 +77,21 @@ class SupervisedRun:
                     self._making = None
                 yield agent
 
-    async def carry(self, agent: Orchestrator, go: Going, *, remind: bool) -> Result:
-        """Open the journal, let the run go, and return its end; with `remind`, name other runs that wait for somebody.
+    async def supervise(self, agent: Orchestrator, go: Going, *, remind: bool) -> Result:
+        """Open the journal, drive the run, and return its result; with `remind`, mention other open runs.
 
-        What keeps a run from beginning is a ConfigError; one that has begun raises what it raises.
+        Raises ConfigError if the run cannot start; after the start, the errors of the run.
         """
         self._agent = agent
         try:
             async with self._store.journal:
-                return await self._carried(agent, go, remind=remind)
+                return await self._run_once(agent, go, remind=remind)
         except RunError as error:
             if self._began or isinstance(error, ConfigError):
                 raise
             raise ConfigError(shown(self._said(error), 4_000)) from error
 
-    async def _carried(self, agent: Orchestrator, go: Going, *, remind: bool) -> Result:
+    async def _run_once(self, agent: Orchestrator, go: Going, *, remind: bool) -> Result:
         if remind:
             await self._remind()
         if self._stopped:
@@ -105,12 +106,12 @@ class SupervisedRun:
                     await asking
 
     def observe(self, fact: Fact) -> None:
-        """Take note that the run has begun, waits, or goes on."""
+        """Record that the run has started, waits, or continues."""
         if isinstance(fact, RunStarted):
             self._goes_on.set()
         if isinstance(fact, RunStarted) and fact.run_id == self.run_id:
             if not self._began and self.screen is not None:
-                self.screen.notice(f"run {shown(self.run_id)}, journal {shown(self._place)}")
+                self.screen.notice(f"run {shown(self.run_id)}, journal {shown(self._location)}")
             self._began = True
             if self._stopped:
                 self._cancel()
@@ -121,7 +122,7 @@ class SupervisedRun:
     # ---- people ----
 
     async def _ask(self, agent: Orchestrator) -> None:
-        """Say what is asked whenever the run, or one that it started, waits for somebody; until cancelled."""
+        """Print the questions whenever the run, or a child run, waits for a person; until cancelled."""
         while True:
             fact = await self._parked.get()
             questions = await agent.pending(fact.run_id) if fact.reason in WHY else []
@@ -132,36 +133,40 @@ class SupervisedRun:
                     await self._decide(agent, fact.run_id, self.screen)
             elif lines:
                 complain(
-                    f"run {fact.run_id} waits for somebody: `{self._store.command('show', fact.run_id)}`"
+                    f"run {fact.run_id} waits for a person: `{self._store.command('show', fact.run_id)}`"
                 )
 
     async def _decide(self, agent: Orchestrator, run_id: str, screen: Screen) -> None:
-        """Let whoever looks on say yes or no here, unless somebody answers elsewhere meanwhile."""
+        """Read yes or no from the terminal, unless another process answers first."""
         questions = await agent.pending(run_id)
         with screen.still():
             for one in questions:
                 if one.why == "approval" and len(questions) > 1:  # the others have moved it up
-                    screen.notice("\n".join(question.told(self._store, run_id, one, (), time.time())))
+                    screen.notice("\n".join(question.described(self._store, run_id, one, (), time.time())))
                 if one.why != "approval" or (said := await self._typed(run_id, one)) is None:
                     return
                 decide = agent.approve if said else agent.reject
                 try:
-                    await decide(run_id, one.key, digest=one.digest, by=who(None), why="at the terminal")
+                    await decide(
+                        run_id, one.key, digest=one.digest, by=actor_name(None), why="at the terminal"
+                    )
                 except RunError as refused:  # somebody else was quicker, or it has expired
                     complain(str(refused))
 
-    async def _typed(self, run_id: str, asked: Question) -> bool | None:
+    async def _typed(self, run_id: str, open_question: Question) -> bool | None:
         """Return whether yes or no was typed; None if another process answered or the terminal is closed.
 
         Yes is `y`, or the full digest if the screen does not show the whole call.
         """
         answers = _ANSWERS
         means = "type y or n"
-        if question.hidden(asked):
-            answers = _NO | ({asked.digest.lower(): True} if asked.digest else {})
+        if question.hidden(open_question):
+            answers = _NO | ({open_question.digest.lower(): True} if open_question.digest else {})
             means = f"type n, or the full digest that `{question.complete(self._store, run_id)}` prints"
         while True:
-            say(f"run {shown(asked.tool, LONGEST_TOOL, keep='')}? {means}, or answer from another terminal:")
+            say(
+                f"run {shown(open_question.tool, LONGEST_TOOL, keep='')}? {means}, or answer from another terminal:"
+            )
             typing = asyncio.ensure_future(keyboard.line())
             elsewhere = asyncio.ensure_future(self._goes_on.wait())
             try:
@@ -182,18 +187,18 @@ class SupervisedRun:
         if questions:
             yield f"\nrun {shown(fact.run_id)} waits for a person; answer from another terminal:"
         for one in questions:
-            yield from question.told(self._store, fact.run_id, one, (), time.time())
+            yield from question.described(self._store, fact.run_id, one, (), time.time())
 
     async def _remind(self) -> None:
-        """Say how many runs are open that nobody has."""
+        """Print the number of open runs without an owner."""
         waiting = 0
         with suppress(Corrupt):  # of other runs; `doctor` is who says so
             async for head in self._store.journal.runs():
                 waiting += head.status != "ended" and head.owner is None
         if waiting:
-            verb = "is" if waiting == 1 else "are"
+            verb, has = ("is", "has") if waiting == 1 else ("are", "have")
             complain(
-                f"{many(waiting, 'other run')} {verb} open and nobody has {'it' if waiting == 1 else 'them'}: "
+                f"{many(waiting, 'other run')} {verb} open and {has} no owner: "
                 f"`{self._store.command('resume')}` says what would happen"
             )
 
@@ -222,7 +227,9 @@ _NO = {"n": False, "no": False}
 _ANSWERS = {"y": True, "yes": True, **_NO}
 
 
-def _near(place: Address) -> str:
+def _near(address: Address) -> str:
     """Return a place, of a path as short as it can be said from here."""
     here = Path.cwd()
-    return str(place.relative_to(here) if isinstance(place, Path) and place.is_relative_to(here) else place)
+    return str(
+        address.relative_to(here) if isinstance(address, Path) and address.is_relative_to(here) else address
+    )

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.cli.exit import Exit, beginning
+from orchestrator.cli.fleet_option import WorkerOptions
 from orchestrator.cli.launch import Launch, LoadedParts
 from orchestrator.cli.load import imported, limits_from
 from orchestrator.cli.loop import run_async
@@ -39,47 +39,29 @@ SILENCE = 3.0
 """Seconds that a worker waits for the server before it says so."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """The command line of `worker`."""
-
-    made: Mapping[str, Any]
-    """Members of `Launch`."""
-    agents: tuple[str, ...] = ()
-    """NAME=MODULE:FUNCTION each; the function takes the journal and returns an agent."""
-    limits: tuple[str, ...] = ()
-    name: str | None = None
-    slots: int = 16
-    grace: float = 30.0
-    dispatcher: str = "dbos"
-    caps: WorkerLimits = field(default_factory=WorkerLimits)
-    metrics_port: int | None = None
-    log: Path | None = None
-    journal: Address | None = None
-
-
-def work(wanted: WorkerOptions) -> int:
+def work(options: WorkerOptions) -> int:
     """Work until a signal or an operator's drain, and return the exit code. Raises ConfigError, RunError."""
-    address = database(wanted.journal, "a worker carries")
+    address = database(options.journal, "a worker carries")
     settings = project_settings()
-    launch = Launch.here(settings, **wanted.made)
+    made_of = options.agent.plain()
+    launch = Launch.here(settings, **made_of)
     # A model of the settings is for whoever names no agents: else a worker had two for one graph.
-    own = not wanted.agents or wanted.made.get("model") is not None
+    own = not options.agents or made_of.get("model") is not None
     if not own and (
-        useless := [name for name in _OWN if wanted.made.get(name)] + ["limits"] * bool(wanted.limits)
+        useless := [name for name in _OWN if made_of.get(name)] + ["limits"] * bool(options.limits)
     ):
         raise ConfigError(
             f"{', '.join(useless)}: these are for an agent of --model, and --agent makes its own"
         )
-    _look(wanted)
-    limits = limits_from(wanted.limits, settings.limits)
+    _look(options)
+    limits = limits_from(options.limits, settings.limits)
     parts = LoadedParts.of(launch) if own else None
-    placing = dispatcher(wanted.dispatcher, address, wanted.caps)
-    name = wanted.name or f"{socket.gethostname()}-{_few()}"
-    with logging_to(wanted.log, settings.log_level) as logs:
+    placing = dispatcher(options.dispatcher, address, options.caps)
+    name = options.name or f"{socket.gethostname()}-{_few()}"
+    with logging_to(options.log, settings.log_level) as logs:
         metrics = Metrics()
         return run_async(
-            _work(wanted, _Making(launch, parts, limits, [metrics, *logs]), placing, address, name)
+            _work(options, _Making(launch, parts, limits, [metrics, *logs]), placing, address, name)
         )
 
 
@@ -93,35 +75,35 @@ class _Making:
     observers: list[Observer]
 
 
-def _look(wanted: WorkerOptions) -> None:
-    """Raise ConfigError for what no worker can be made of, before anybody waits for a server."""
-    OperatorCommand.of("slots", "", {"slots": wanted.slots})
-    OperatorCommand.of("drain", "", {"grace": wanted.grace})
-    for spec in wanted.agents:
-        _maker(_place(spec)[1])
+def _look(options: WorkerOptions) -> None:
+    """Raise ConfigError for options that no worker can be made of, before the server is contacted."""
+    OperatorCommand.of("slots", "", {"slots": options.slots})
+    OperatorCommand.of("drain", "", {"grace": options.grace})
+    for spec in options.agents:
+        _maker(_target(spec)[1])
 
 
 async def _work(
-    wanted: WorkerOptions, making: _Making, placing: Dispatcher, address: JournalAddress, name: str
+    options: WorkerOptions, making: _Making, placing: Dispatcher, address: JournalAddress, name: str
 ) -> int:
     from orchestrator.journal.postgres import PostgresJournal
 
     journal = PostgresJournal(address, name=name)
     with beginning():
         await _opened(journal.open(), address)
-    async with journal, _agents(wanted, making, journal) as agents:
+    async with journal, _agents(options, making, journal) as agents:
         if not agents:
             raise ConfigError("a worker needs an agent: --model SPEC, or --agent MODULE:FUNCTION")
-        worker = Worker(agents, placing, slots=wanted.slots, grace=wanted.grace, signals=SIGNALS)
+        worker = Worker(agents, placing, slots=options.slots, grace=options.grace, signals=SIGNALS)
         async with contextlib.AsyncExitStack() as stack:
             with beginning():
                 await stack.enter_async_context(worker)
             served = ""
-            if wanted.metrics_port is not None:
-                server = stack.enter_context(serve_metrics(port=wanted.metrics_port))
+            if options.metrics_port is not None:
+                server = stack.enter_context(serve_metrics(port=options.metrics_port))
                 served = f", metrics at {server.url}"
             graphs = ", ".join(sorted({agent.hosting.graph for agent in agents.values()}))
-            say(f"worker {shown(name)} carries {graphs} of {address}, {wanted.slots} slots{served}")
+            say(f"worker {shown(name)} carries {graphs} of {address}, {options.slots} slots{served}")
             drained = await worker.run_until_signal()
     say(
         f"worker {shown(name)} has stopped: {len(drained.ended)} runs ended, "
@@ -131,7 +113,7 @@ async def _work(
 
 
 async def _opened(opening: Coroutine[Any, Any, None], address: JournalAddress) -> None:
-    """Wait until the journal is open; whoever looks on is told that this is what is waited for."""
+    """Wait until the journal is open, and print the reason for the wait if it takes long."""
     task = asyncio.create_task(opening)
     await asyncio.wait((task,), timeout=SILENCE)
     if not task.done():
@@ -141,11 +123,11 @@ async def _opened(opening: Coroutine[Any, Any, None], address: JournalAddress) -
 
 @asynccontextmanager
 async def _agents(
-    wanted: WorkerOptions, making: _Making, journal: Journal
+    options: WorkerOptions, making: _Making, journal: Journal
 ) -> AsyncIterator[dict[str, EngineAgent]]:
     """Make the agents of a worker: those named, and the one that the command line itself describes."""
     found: dict[str, EngineAgent] = {}
-    for spec in wanted.agents:
+    for spec in options.agents:
         name, agent = _named(spec, journal)
         if name in found:
             raise ConfigError(f"two agents are called {name!r}; give one another name: NAME={spec}")
@@ -162,48 +144,48 @@ async def _agents(
 
 def _named(spec: str, journal: Journal) -> tuple[str, EngineAgent]:
     """Return an agent and what it is called. Raises ConfigError."""
-    name, place = _place(spec)
-    return name, made(place, journal)
+    name, target = _target(spec)
+    return name, made(target, journal)
 
 
-def _place(spec: str) -> tuple[str, str]:
+def _target(spec: str) -> tuple[str, str]:
     """Return what an agent is called and where the function is that makes it."""
-    name, equals, place = spec.partition("=")
-    return (name, place) if equals else (spec.rpartition(":")[2], spec)
+    name, equals, target = spec.partition("=")
+    return (name, target) if equals else (spec.rpartition(":")[2], spec)
 
 
-def _maker(place: str) -> Callable[[Journal], Any]:
+def _maker(target: str) -> Callable[[Journal], Any]:
     """Return the function that makes an agent. Raises ConfigError."""
-    make = imported(place, "agent")
+    make = imported(target, "agent")
     if not callable(make):
         raise ConfigError(
-            f"agent {place!r} is no function; name one that takes the journal and returns an agent"
+            f"agent {target!r} is no function; name one that takes the journal and returns an agent"
         )
     found: Callable[[Journal], Any] = make
     return found
 
 
-def made(place: str, journal: Journal) -> Any:
+def made(target: str, journal: Journal) -> Any:
     """Return what a function of the journal makes. Raises ConfigError where no worker could carry its runs."""
-    make = _maker(place)
+    make = _maker(target)
     try:
         agent = make(journal)
     except OrchestratorError:
         raise
     except Exception as error:
         said = f"{type(error).__name__}: {error}".split("\n", 1)[0]
-        raise ConfigError(f"agent {place!r} cannot be made: {said}") from error
+        raise ConfigError(f"agent {target!r} cannot be made: {said}") from error
     refuse_bound(agent)
     return agent
 
 
-def database(given: Address | None, who: str) -> JournalAddress:
+def database(given: Address | None, command: str) -> JournalAddress:
     """Return the address of the database. Raises ConfigError where the journal is a file."""
-    place = journal_file(given)
-    if isinstance(place, JournalAddress):
-        return place
+    target = journal_file(given)
+    if isinstance(target, JournalAddress):
+        return target
     raise ConfigError(
-        f"{who} runs of a PostgreSQL journal, which many machines share, and {place} is a file: "
+        f"{command} runs of a PostgreSQL journal, which many machines share, and {target} is a file: "
         "give --dsn postgresql://user@host/database or set ORCHESTRATOR_JOURNAL"
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.engines.agent import EngineAgent, refuse_bound
 from orchestrator.engines.handle import EngineJob
-from orchestrator.engines.operator_command import StandingCommands
+from orchestrator.engines.operator_command import ActiveCommands
 from orchestrator.engines.run_queue import RunQueue
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import RunHead
@@ -78,12 +78,12 @@ class AgentRegistry:
 
         return work
 
-    def attach(self, engine: object, line: RunQueue, standing: StandingCommands) -> None:
+    def attach(self, engine: object, line: RunQueue, commands: ActiveCommands) -> None:
         """Attach the engine to every agent. Raises RunError, with no agent attached, if one already has an engine."""
         attached: list[Hosting] = []
         try:
             for host in self.hosts:
-                host.attach(_Host(line, standing))
+                host.attach(_Host(line, commands))
                 host.watched(engine, watch=True)
                 attached.append(host)
         except BaseException:
@@ -101,7 +101,7 @@ class AgentRegistry:
     def refused(self, agent: str | None, run_id: str | None, reason: str) -> None:
         """Publish to the observers of an agent that one of its runs was rejected."""
         host = self[self.chosen(agent)].hosting
-        host.tell(AdmissionRejected(host.graph, run_id or "", reason, self.clock.time()))
+        host.publish(AdmissionRejected(host.graph, run_id or "", reason, self.clock.time()))
 
     def load(self, line: RunQueue, phase: str) -> Load:
         """Return the load of all agents together."""
@@ -162,9 +162,9 @@ class AgentRegistry:
 class _Host:
     """Services that an engine offers to its runs (runtime.hosting.Host)."""
 
-    def __init__(self, line: RunQueue, standing: StandingCommands) -> None:
+    def __init__(self, line: RunQueue, commands: ActiveCommands) -> None:
         self.leave = line.leave
         self.back = line.back
-        self.may_ask = standing.may_ask
-        self.before_llm_request = standing.before_llm_request
-        self.before_tool_execution = standing.before_tool_execution
+        self.may_ask = commands.may_ask
+        self.before_llm_request = commands.before_llm_request
+        self.before_tool_execution = commands.before_tool_execution

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.engines.engine_log import EngineLog
 from orchestrator.engines.handle import EngineJob, Phase
-from orchestrator.engines.operator_command import KINDS, OperatorCommand, StandingCommands
+from orchestrator.engines.operator_command import KINDS, ActiveCommands, OperatorCommand
 from orchestrator.engines.registration import STATUS, Registration
 from orchestrator.engines.run_queue import RunQueue
 from orchestrator.errors import CancelRequested, ConfigError
@@ -32,18 +32,18 @@ class CommandHandler:
         self,
         hosts: tuple[Hosting, ...],
         line: RunQueue,
-        standing: StandingCommands,
+        commands: ActiveCommands,
         registration: Registration,
-        diary: EngineLog,
+        log: EngineLog,
         *,
         drain: Callable[[OperatorCommand], object],
     ) -> None:
         self._name = line.name
         self._hosts = hosts
         self._line = line
-        self._standing = standing
+        self._commands = commands
         self._registration = registration
-        self._log = diary
+        self._log = log
         self._drain = drain
         self.closed: OperatorCommand | None = None
         """The command that stopped admission; None while runs are admitted."""
@@ -60,24 +60,24 @@ class CommandHandler:
             return
         known = {"id": posted.id, "number": posted.number}
         try:
-            order = OperatorCommand.of(posted.kind, posted.by, posted.body)
-            self.check(order)
+            command = OperatorCommand.of(posted.kind, posted.by, posted.body)
+            self.check(command)
         except ConfigError as error:
             body = {"kind": posted.kind, "by": posted.by, "why": posted.body.get("why", "")}
             await self._registration.note("control", {**body, **known, "refused": str(error)})
             self._log.ordered(posted.kind, posted.by, "", refused=str(error))
         else:
-            await self.carry_out(order, **known)
+            await self.execute(command, **known)
 
-    def check(self, order: OperatorCommand) -> None:
+    def check(self, command: OperatorCommand) -> None:
         """Raise ConfigError for a command that this engine cannot carry out."""
-        if self.draining and order.kind in {"stop_admitting", "start_admitting"}:
+        if self.draining and command.kind in {"stop_admitting", "start_admitting"}:
             raise ConfigError(f"engine {self._name!r} is draining; that cannot be taken back")
-        known = self._known(KINDS[order.kind])
-        if known is not None and order.about is not None and order.about not in known:
+        known = self._known(KINDS[command.kind])
+        if known is not None and command.about is not None and command.about not in known:
             names = ", ".join(sorted(known)) or "none"
             raise ConfigError(
-                f"engine {self._name!r} has no {KINDS[order.kind]} {order.about!r}; it has: {names}"
+                f"engine {self._name!r} has no {KINDS[command.kind]} {command.about!r}; it has: {names}"
             )
 
     def _known(self, member: str | None) -> set[str] | None:
@@ -95,21 +95,21 @@ class CommandHandler:
                 return {host.graph for host in self._hosts}
         return None
 
-    async def carry_out(self, order: OperatorCommand, **known: Any) -> None:
+    async def execute(self, command: OperatorCommand, **known: Any) -> None:
         """Journal a command, then carry it out. If the journal raises, nothing is done."""
-        await self._registration.note("control", {**order.body(), **known})
-        self._log.ordered(order.kind, order.by, order.why, order.about)
-        match order.kind:
+        await self._registration.note("control", {**command.body(), **known})
+        self._log.ordered(command.kind, command.by, command.why, command.about)
+        match command.kind:
             case "stop_admitting" | "start_admitting":
-                self.closed = order if order.kind == "stop_admitting" else None
+                self.closed = command if command.kind == "stop_admitting" else None
             case "drain":
-                self._drain(order)
+                self._drain(command)
             case "slots":
-                self._line.slots.limit = order.about
+                self._line.slots.limit = command.about
             case "cancel_all" | "pause_all" | "resume_all":
-                await self._ask_all(order)
+                await self._ask_all(command)
             case _:
-                self._standing.take(order)
+                self._commands.take(command)
 
     def status(self) -> dict[str, Any]:
         """Return the status of the engine as plain data."""
@@ -122,7 +122,7 @@ class CommandHandler:
             "admitting": self.closed is None and not self.draining,
             "closed": None if self.closed is None else asdict(self.closed),
             "draining": self.draining,
-            **self._standing.plain(),
+            **self._commands.plain(),
             "live": [self._plain(job) for job in list(line.live.values())[:_LISTED]],
         }
 
@@ -137,28 +137,28 @@ class CommandHandler:
             "reason": job.reason,
         }
 
-    async def _ask_all(self, order: OperatorCommand) -> None:
-        if order.kind == "cancel_all":
-            await self._cancel_queued(order)
-        for job in list(self._line.of_graph(order.about)):
+    async def _ask_all(self, command: OperatorCommand) -> None:
+        if command.kind == "cancel_all":
+            await self._cancel_queued(command)
+        for job in list(self._line.of_graph(command.about)):
             await self._begun(job)
             live = job.hosting.live(job.run_id)
-            if live is not None and (order.kind != "resume_all" or live.held):
-                job.hosting.ask(job.run_id, _ASKS[order.kind], by=order.by, why=order.why)
+            if live is not None and (command.kind != "resume_all" or live.held):
+                job.hosting.ask(job.run_id, _ASKS[command.kind], by=command.by, why=command.why)
 
-    async def _cancel_queued(self, order: OperatorCommand) -> None:
+    async def _cancel_queued(self, command: OperatorCommand) -> None:
         """Remove the runs that have not started.
 
         A stored run gets a cancel request and ends as cancelled in its turn.
         """
 
         def chosen(job: EngineJob) -> bool:
-            return order.about in (None, job.hosting.graph)
+            return command.about in (None, job.hosting.graph)
 
         for job in self._line.let_go(lambda job: chosen(job) and not job.stored):
-            job.settle(CancelRequested("caller", f"before it began; {order.explain()}"))
+            job.settle(CancelRequested("caller", f"before it began; {command.explain()}"))
         for job in [job for job in self._line.queued if chosen(job)]:
-            request = Posted(secrets.token_hex(8), "cancel", {"why": order.why}, order.by)
+            request = Posted(secrets.token_hex(8), "cancel", {"why": command.why}, command.by)
             await job.hosting.journal.post(job.run_id, request)
 
     async def _begun(self, job: EngineJob) -> None:

@@ -115,7 +115,7 @@ class DbosDispatcher:
         limits = self._limits(slots) | {"on_conflict": "always_update"}
         with contextlib.suppress(StoreDown):  # the tables do not exist yet, or the server is down
             # Before DBOS takes anything: it applies the limits that it finds and reads changed ones only later.
-            await self._told("register_queue", QUEUE, **limits)
+            await self._call("register_queue", QUEUE, **limits)
         try:
             DBOS(config=self._config(name))
             DBOS.launch()  # in this event loop; otherwise DBOS runs workflows on its own thread
@@ -196,11 +196,11 @@ class DbosDispatcher:
 
     async def reap(self, living: frozenset[str]) -> int:
         """Return the slices of executors outside `living` to the queue; return how many. Raises StoreDown."""
-        taken = await self._told("list_workflows", status="PENDING", queue_name=QUEUE, load_input=False)
+        taken = await self._call("list_workflows", status="PENDING", queue_name=QUEUE, load_input=False)
         lost = [one.workflow_id for one in taken if one.executor_id not in living]
         if lost:
             # Without a queue name the workflow would go to a queue without limits.
-            await self._told("resume_workflows", lost, queue_name=QUEUE)
+            await self._call("resume_workflows", lost, queue_name=QUEUE)
         if (now := time.monotonic()) >= self._cleans:
             self._cleans = now + _CLEANS
             if await self._clean() == _MOST:
@@ -211,9 +211,9 @@ class DbosDispatcher:
         """Delete old finished workflows, which DBOS keeps for ever and nothing reads again. Return how many."""
         before = datetime.now(UTC) - timedelta(seconds=_KEPT)
         about = {"status": list(_OVER), "queue_name": QUEUE, "completed_before": before.isoformat()}
-        over = await self._told("list_workflows", **about, limit=_MOST, load_input=False, load_output=False)
+        over = await self._call("list_workflows", **about, limit=_MOST, load_input=False, load_output=False)
         if over:
-            await self._told("delete_workflows", [one.workflow_id for one in over])
+            await self._call("delete_workflows", [one.workflow_id for one in over])
         return len(over)
 
     async def cease(self) -> None:
@@ -253,11 +253,11 @@ class DbosDispatcher:
         # Under a lock, because otherwise one worker could delete the workflow that another has just queued again.
         async with self._alone(name):
             if await self._is_over(name):
-                await self._told("delete_workflow", name)
+                await self._call("delete_workflow", name)
                 await self._put(name, run_id, slice, tenant)
 
     async def _is_over(self, name: str) -> bool:
-        known = await self._told("list_workflows", workflow_ids=[name], load_input=False, load_output=False)
+        known = await self._call("list_workflows", workflow_ids=[name], load_input=False, load_output=False)
         return any(one.status in _OVER for one in known)
 
     @asynccontextmanager
@@ -283,9 +283,9 @@ class DbosDispatcher:
             "app_version": VERSION,
             "serialization_type": self._dbos.WorkflowSerializationFormat.PORTABLE,
         }
-        await self._told("enqueue", options, run_id, slice)
+        await self._call("enqueue", options, run_id, slice)
 
-    async def _told(self, method: str, *about: Any, **options: Any) -> Any:
+    async def _call(self, method: str, *about: Any, **options: Any) -> Any:
         """Call a method of DBOS's client. Raises StoreDown."""
         try:
             async with self._connecting:

@@ -73,7 +73,7 @@ class Drain:
         self._at_once = True
         self._line.changed.set()
 
-    async def carried_out(self) -> DrainReport:
+    async def run(self) -> DrainReport:
         """Drain the queue and return the outcome of its runs."""
         line = self._line
         self._turn_away()
@@ -90,7 +90,7 @@ class Drain:
         if tasks := [job.task for job in left if job.task is not None]:
             await asyncio.wait(tasks)
         for job in left:
-            await self._tell(job)
+            await self._signal(job)
         self._found["ended"] += [job.run_id for job in begun if job not in left]
         return DrainReport(**{name: tuple(found) for name, found in self._found.items()})
 
@@ -128,7 +128,7 @@ class Drain:
         if job.task is not None:
             job.task.cancel()
 
-    async def _tell(self, job: EngineJob) -> None:
+    async def _signal(self, job: EngineJob) -> None:
         """Record the outcome of an interrupted run from its state in the journal."""
         if job.end.done():  # it ended nevertheless
             self._found["ended"].append(job.run_id)

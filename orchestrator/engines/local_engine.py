@@ -37,8 +37,8 @@ from orchestrator.engines.dispatcher import Scheduler
 from orchestrator.engines.drain import Drain, DrainReport
 from orchestrator.engines.engine_log import EngineLog
 from orchestrator.engines.handle import EngineJob, Handle
-from orchestrator.engines.loop_affinity import LoopAffinity, refuse_foreign, this_place
-from orchestrator.engines.operator_command import OperatorCommand, StandingCommands
+from orchestrator.engines.loop_affinity import LoopAffinity, current_affinity, refuse_foreign
+from orchestrator.engines.operator_command import ActiveCommands, OperatorCommand
 from orchestrator.engines.orphan_recovery import OrphanRecovery, Recover, checked_mode
 from orchestrator.engines.registration import Registration
 from orchestrator.engines.run_queue import RunQueue
@@ -93,10 +93,10 @@ class LocalEngine:
         self._queue = queue
         self._journal, self._clock = self._agents.journal, self._agents.clock
         self._line = RunQueue(self.name, slots, queue, self._may_begin)
-        self._standing = StandingCommands(self._line.slots.fill)
+        self._active_commands = ActiveCommands(self._line.slots.fill)
         self._registration = Registration(self._journal, self._clock)
         self._log = EngineLog(self.name, self._registration)
-        parts = self._line, self._standing, self._registration, self._log
+        parts = self._line, self._active_commands, self._registration, self._log
         self._commands = CommandHandler(self._agents.hosts, *parts, drain=self._begin_to_drain)
         self._orphans = OrphanRecovery(self._agents, self._line, rescan, self._commands.is_closed, scheduler)
         self._signals = checked(signals)
@@ -106,11 +106,11 @@ class LocalEngine:
         """The runs that had not ended when the engine started, and what `resume` would do with each."""
         self.recovered: dict[str, Handle] = {}
         """The runs that were resumed at the start. `status` also shows the runs that were resumed later."""
-        self._home: LoopAffinity | None = None
+        self._affinity: LoopAffinity | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._drain: Drain | None = None
         self._draining: asyncio.Task[DrainReport] | None = None
-        self._orders: set[asyncio.Task[None]] = set()
+        self._command_tasks: set[asyncio.Task[None]] = set()
         self._leaving = asyncio.Event()
 
     @property
@@ -127,7 +127,7 @@ class LocalEngine:
         The records of engines on this journal that died without stopping are closed and name this engine. Raises
         RunError if an agent has another engine, and the errors of the journal.
         """
-        if self._home is not None:
+        if self._affinity is not None:
             raise ConfigError(f"engine {self.name!r} was started before; make another one")
         self._caught.enter_context(first_signal(self._signalled, self._signals))
         try:
@@ -147,14 +147,14 @@ class LocalEngine:
 
     async def _open(self) -> None:
         """Attach the agents and create the engine's run in the journal, all or nothing."""
-        self._agents.attach(self, self._line, self._standing)
+        self._agents.attach(self, self._line, self._active_commands)
         try:
             self.found = await self._orphans.found()
             await self._registration.begin(self._about())
         except BaseException:
             self._agents.detach(self)
             raise
-        self._home = this_place()
+        self._affinity = current_affinity()
         self._log.started(self._line.slots.limit, len(self.found))
         if self._journal.shared:
             self._background(self._registration.listen(self._commands.take), "inbox")
@@ -247,23 +247,23 @@ class LocalEngine:
 
     def load(self) -> Load:
         """Return the load of the engine for a scrape. May be called from any thread."""
-        phase = "starting" if self._home is None else "running"
+        phase = "starting" if self._affinity is None else "running"
         if self._draining is not None:
             phase = "stopped" if self._draining.done() else "draining"
         return self._agents.load(self._line, phase)
 
     # ---- operators ----
 
-    async def control(self, order: str, *, by: str = "", why: str = "", **about: Any) -> None:
+    async def control(self, command: str, *, by: str = "", why: str = "", **about: Any) -> None:
         """Carry out an operator command (one of KINDS) after it was journalled with actor and reason.
 
         `about` is the object of the command: `tool=`, `model=`, `slots=`, `graph=` or `grace=`. Raises ConfigError for
         a command that cannot be carried out, and the errors of the journal; nothing is changed then.
         """
         self._refuse_foreign()
-        given = OperatorCommand.of(order, by or somebody(), {**about, "why": why})
+        given = OperatorCommand.of(command, by or somebody(), {**about, "why": why})
         self._commands.check(given)
-        await self._unbroken(self._commands.carry_out(given, id=secrets.token_hex(8)))
+        await self._unbroken(self._commands.execute(given, id=secrets.token_hex(8)))
 
     def status(self) -> dict[str, Any]:
         """Return slots, queue, active operator commands and live runs as plain data."""
@@ -276,11 +276,11 @@ class LocalEngine:
         if it asks for less time. Cancelling the caller does not stop the drain.
         """
         self._refuse_foreign()
-        order = OperatorCommand.of("drain", by or somebody(), {"grace": grace, "why": why})
+        command = OperatorCommand.of("drain", by or somebody(), {"grace": grace, "why": why})
         if self._draining is None:
-            await self._unbroken(self._told_to_drain(order))
-            order = replace(order, about=None)
-        return await asyncio.shield(self._begin_to_drain(order))
+            await self._unbroken(self._drain_on_command(command))
+            command = replace(command, about=None)
+        return await asyncio.shield(self._begin_to_drain(command))
 
     async def run_until_signal(self, grace: float | None = None) -> DrainReport:
         """Wait for SIGTERM, SIGINT or an operator's drain; then drain, and return the outcome of the runs.
@@ -311,24 +311,24 @@ class LocalEngine:
         self._signal = name
         if not self._signals:
             self._leaving.set()
-        elif self._home is not None:
+        elif self._affinity is not None:
             self._drain_for_signal()
 
     def _drain_for_signal(self) -> None:
-        self._ordered(self._told_to_drain(OperatorCommand("drain", "signal", self._signal)))
+        self._ordered(self._drain_on_command(OperatorCommand("drain", "signal", self._signal)))
 
     # ---- private: runs ----
 
     def _may_begin(self, job: EngineJob) -> bool:
         """Return whether a queued run may start: its model is not blocked, and no run of its conversation is active."""
-        if self._standing.blocks(job.hosting.model):
+        if self._active_commands.blocks(job.hosting.model):
             return False
         talk = job.conversation_id
         return talk is None or all(one.conversation_id != talk for one in self._line.live.values())
 
     def _refuse_closed(self) -> None:
         self._refuse_foreign(started=False)
-        if self._home is None:
+        if self._affinity is None:
             raise NotAdmitting(
                 self.name, "it is not started", "use `async with engine` or `await engine.start()`"
             )
@@ -339,14 +339,14 @@ class LocalEngine:
             raise NotAdmitting(self.name, f"admission was stopped by {closed.explain()}", then)
 
     def _refuse_foreign(self, *, started: bool = True) -> None:
-        refuse_foreign(self.name, self._home, started=started)
+        refuse_foreign(self.name, self._affinity, started=started)
 
     # ---- private: stop ----
 
-    async def _told_to_drain(self, order: OperatorCommand) -> None:
-        await self._registration.told("control", {**order.body(), "id": secrets.token_hex(8)})
-        self._log.ordered(order.kind, order.by, order.why, order.about)
-        self._begin_to_drain(order)
+    async def _drain_on_command(self, command: OperatorCommand) -> None:
+        await self._registration.notify("control", {**command.body(), "id": secrets.token_hex(8)})
+        self._log.ordered(command.kind, command.by, command.why, command.about)
+        self._begin_to_drain(command)
 
     async def _unbroken(self, doing: Coroutine[Any, Any, None]) -> None:
         """Complete an operation even if its caller is cancelled meanwhile; stopping the engine waits for it."""
@@ -354,16 +354,16 @@ class LocalEngine:
 
     def _ordered(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(doing)
-        self._orders.add(task)
-        task.add_done_callback(self._orders.discard)
+        self._command_tasks.add(task)
+        task.add_done_callback(self._command_tasks.discard)
         return task
 
-    def _begin_to_drain(self, order: OperatorCommand) -> asyncio.Task[DrainReport]:
-        seconds = order.about
+    def _begin_to_drain(self, command: OperatorCommand) -> asyncio.Task[DrainReport]:
+        seconds = command.about
         if self._draining is None:
             self._commands.draining = True
             self._orphans.stop()
-            self._drain = Drain(self.name, self._line, self._clock, f"drained by {order.explain()}")
+            self._drain = Drain(self.name, self._line, self._clock, f"drained by {command.explain()}")
             seconds = self._grace if seconds is None else seconds
             self._draining = asyncio.create_task(self._stop(self._drain), name=f"engine {self.name} drain")
             self._leaving.set()
@@ -382,9 +382,9 @@ class LocalEngine:
 
     async def _stop(self, drain: Drain) -> DrainReport:
         try:
-            report = await drain.carried_out()
-            if self._orders:
-                await asyncio.wait(self._orders)
+            report = await drain.run()
+            if self._command_tasks:
+                await asyncio.wait(self._command_tasks)
             with contextlib.suppress(JournalError):  # the store is down: the engine will count as lost
                 await self._registration.end(asdict(report))
             self._log.ended(len(report.parked) + len(report.interrupted))

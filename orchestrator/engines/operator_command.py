@@ -94,7 +94,7 @@ def _checked(member: str | None, about: Any) -> Any:
     return about
 
 
-class StandingCommands:
+class ActiveCommands:
     """The commands about tools and models that are in force, as the runs of the engine see them.
 
     `wake` starts queued runs that waited for their model.
@@ -107,17 +107,17 @@ class StandingCommands:
         self._waiting: set[Run[Any, Any]] = set()
         """Runs that wait for a model: runs of the engine and child runs."""
 
-    def take(self, order: OperatorCommand) -> None:
+    def take(self, command: OperatorCommand) -> None:
         """Apply a command about a tool or a model."""
-        match order.kind:
+        match command.kind:
             case "disable_tool":
-                self._disabled[tool_key(order.about)] = order
+                self._disabled[tool_key(command.about)] = command
             case "enable_tool":
-                self._disabled.pop(tool_key(order.about), None)
+                self._disabled.pop(tool_key(command.about), None)
             case "block_model":
-                self._blocked[order.about] = order
+                self._blocked[command.about] = command
             case _:
-                self._blocked.pop(order.about, None)
+                self._blocked.pop(command.about, None)
                 for run in self._waiting:  # a decision without an answer makes the run check again
                     run.mailbox.post(Signal(kind="decision"))
                 self._wake()
@@ -129,8 +129,8 @@ class StandingCommands:
     def plain(self) -> dict[str, list[dict[str, Any]]]:
         """Return the commands in force as plain data."""
         return {
-            "disabled": [asdict(order) for order in self._disabled.values()],
-            "blocked": [asdict(order) for order in self._blocked.values()],
+            "disabled": [asdict(command) for command in self._disabled.values()],
+            "blocked": [asdict(command) for command in self._blocked.values()],
         }
 
     # ---- called by the runs (runtime.hosting.Host) ----
@@ -142,8 +142,8 @@ class StandingCommands:
 
     async def may_ask(self, run: Run[Any, Any], model: str) -> None:
         """Return when a model is not blocked; park the run until then."""
-        while (order := self._blocked.get(model)) is not None and run.control.services is not None:
-            detail = {"model": model, "by": order.by, "why": order.why}
+        while (command := self._blocked.get(model)) is not None and run.control.services is not None:
+            detail = {"model": model, "by": command.by, "why": command.why}
             self._waiting.add(run)
             try:
                 await run.control.services.wait(run, "waiting", detail, lambda: model not in self._blocked)
@@ -153,8 +153,8 @@ class StandingCommands:
     async def before_tool_execution(self, run: Run[Any, Any], call: ToolCall) -> ToolResult | None:
         """Return the denial of a call if its tool is disabled, else None."""
         del run
-        order = self._disabled.get(tool_key(call.name))
-        if order is None:
+        command = self._disabled.get(tool_key(call.name))
+        if command is None:
             return None
-        why = f"not run: the tool {call.name} is switched off by {order.explain()}; go on without it"
+        why = f"not run: the tool {call.name} is switched off by {command.explain()}; go on without it"
         return ToolResult.failure(call, 0, "denied", why, kind="Disabled")

@@ -74,7 +74,7 @@ class OrphanRecovery:
         """Runs submitted to the scheduler -> number of their last record at that time, and that time (monotonic)."""
         self._journal = agents.journal
         self._since = -1
-        self._stays: dict[str, tuple[int, float]] = {}
+        self._seen_positions: dict[str, tuple[int, float]] = {}
         """Runs that wait for a person -> number of their last record when this was found, and when their question
         expires."""
         self._failed: set[str] = set()
@@ -111,7 +111,7 @@ class OrphanRecovery:
                 continue
             try:
                 lost = self._since < 0
-                await self._hear()
+                await self._receive_notifications()
                 if (began := clock.monotonic()) >= due or lost:
                     await self._scan()
                     ended = clock.monotonic()
@@ -125,14 +125,14 @@ class OrphanRecovery:
 
     # ---- private ----
 
-    async def _hear(self) -> None:
+    async def _receive_notifications(self) -> None:
         """Check the runs that something was posted for."""
         position, news = await self._journal.news(self._since)
         if self._since < 0:  # missed messages are unknown
-            self._stays.clear()
+            self._seen_positions.clear()
             self._failed.clear()
         for run_id in news:
-            self._stays.pop(run_id, None)
+            self._seen_positions.pop(run_id, None)
             self._failed.discard(run_id)
             with contextlib.suppress(RunUnknown, Corrupt):
                 await self._look(await self._journal.head(run_id))
@@ -144,7 +144,9 @@ class OrphanRecovery:
         for head in found:
             await self._look(head)
         known = {head.run_id for head in found}
-        self._stays = {run_id: mark for run_id, mark in self._stays.items() if run_id in known}
+        self._seen_positions = {
+            run_id: mark for run_id, mark in self._seen_positions.items() if run_id in known
+        }
         self._failed &= known
         self._placed = {run_id: mark for run_id, mark in self._placed.items() if run_id in known}
 
@@ -175,27 +177,27 @@ class OrphanRecovery:
         if run is None or run.seq != head.seq:
             run = await host.described(head)
         if not run.unattended:
-            self._stays[head.run_id] = (head.seq, run.expires_at)
+            self._seen_positions[head.run_id] = (head.seq, run.expires_at)
         elif self._free(head, name) and not self._stopped:
             if self._scheduler is None:
                 return self._take(head, name)
-            await self._place(self._scheduler, head, run.tenant)
+            await self._schedule(self._scheduler, head, run.tenant)
         return None
 
     def _free(self, head: RunHead, agent: str) -> bool:
         """Return whether a run has no owner and may have changed since it was last checked."""
         run_id = head.run_id
         if head.owner is not None:
-            self._stays.pop(run_id, None)
+            self._seen_positions.pop(run_id, None)
             return False
         if run_id in self._failed or self._line.find(run_id) is not None:
             return False
         if self._agents[agent].hosting.live(run_id) is not None:
             return False
-        seq, expires_at = self._stays.get(run_id, (-1, 0.0))
+        seq, expires_at = self._seen_positions.get(run_id, (-1, 0.0))
         return seq != head.seq or 0 < expires_at <= self._agents.clock.time()
 
-    async def _place(self, scheduler: Scheduler, head: RunHead, tenant: str) -> None:
+    async def _schedule(self, scheduler: Scheduler, head: RunHead, tenant: str) -> None:
         now = self._agents.clock.monotonic()
         seq, told = self._placed.get(head.run_id, (-1, 0.0))
         if seq != head.seq or now - told >= AGAIN:
@@ -203,7 +205,7 @@ class OrphanRecovery:
             self._placed[head.run_id] = head.seq, now
 
     def _take(self, head: RunHead, agent: str) -> Handle:
-        self._stays.pop(head.run_id, None)
+        self._seen_positions.pop(head.run_id, None)
         work = functools.partial(self._go_on, head, agent)
         job = self._agents.stored_job(head, agent, work)
         job.end.add_done_callback(functools.partial(self._over, head.run_id))

@@ -39,7 +39,7 @@ STATUS = "status"
 POLL = 0.15
 """Seconds between two reads of posted messages."""
 
-TOLD = 5.0
+NOTIFY_SECONDS = 5.0
 """Seconds to journal a drain command; after that it is carried out even if it is not journalled."""
 
 _OURS = 20
@@ -118,11 +118,11 @@ class Registration:
             if waiting is not None:
                 await waiting
 
-    async def told(self, kind: str, body: Mapping[str, Any]) -> None:
+    async def notify(self, kind: str, body: Mapping[str, Any]) -> None:
         """Write a record durably, but wait at most TOLD seconds, so that an unavailable store does not delay a stop."""
         noting = asyncio.ensure_future(self.note(kind, body))
-        noting.add_done_callback(_heard)
-        await asyncio.wait((noting,), timeout=TOLD)
+        noting.add_done_callback(_log_failure)
+        await asyncio.wait((noting,), timeout=NOTIFY_SECONDS)
 
     async def end(self, report: Mapping[str, Any]) -> None:
         """Record that the engine has stopped, and release its run.
@@ -144,18 +144,18 @@ class Registration:
         An error other than JournalError is logged once, and listening continues: the next command may be the one that
         stops some damage.
         """
-        since, told = -1, ""
+        since, notify = -1, ""
         for turn in itertools.count(1):
             try:
                 if turn % _OURS == 0:
                     await self._renew()
-                since, told = await self._look(since, take), ""
+                since, notify = await self._look(since, take), ""
             except JournalError:  # asked again later; the runs report the failure meanwhile
                 pass
             except Exception as error:  # noqa: BLE001 - a defect of the store; logged
-                told, before = _worded(error), told
-                if told != before:
-                    _log.error("engine run %s cannot read its operator commands: %s", self.run_id, told)
+                notify, before = _worded(error), notify
+                if notify != before:
+                    _log.error("engine run %s cannot read its operator commands: %s", self.run_id, notify)
             await asyncio.sleep(POLL)
 
     async def _renew(self) -> None:
@@ -201,7 +201,7 @@ class Registration:
         self._read = posted.number
 
 
-def _heard(noting: asyncio.Future[None]) -> None:
+def _log_failure(noting: asyncio.Future[None]) -> None:
     """Retrieve the error of a task that is not awaited: an unavailable store is no reason to keep running."""
     if not noting.cancelled():
         noting.exception()

@@ -46,7 +46,7 @@ class RunQueue:
             self.queued.remove(job)
             del self._known[job.run_id]
             clock = job.hosting.clock
-            job.hosting.tell(AdmissionRejected(job.hosting.graph, job.run_id, "queue_full", clock.time()))
+            job.hosting.publish(AdmissionRejected(job.hosting.graph, job.run_id, "queue_full", clock.time()))
             raise Overloaded(self.name, self._most, self.slots.limit)
 
     def find(self, run_id: str) -> EngineJob | None:
@@ -112,7 +112,7 @@ class RunQueue:
         job.seated, job.phase = True, Phase.RUNNING
         host, clock = job.hosting, job.hosting.clock
         waited = job.before + clock.monotonic() - job.entered
-        host.tell(RunAdmitted(host.graph, job.run_id, waited, clock.time()))
+        host.publish(RunAdmitted(host.graph, job.run_id, waited, clock.time()))
         loop = asyncio.get_running_loop()
         job.task = loop.create_task(job.work(), name=f"run {job.run_id}", context=job.context)
         job.task.add_done_callback(functools.partial(self._finished, job))

@@ -176,9 +176,9 @@ class RollbackStack:
             folders=await self._files.missing_folders(path),
         )
         await self._append("intent", change.intent(), {there.digest: there.content} if there.digest else {})
-        return await self._carry_out(change, content)
+        return await self._execute(change, content)
 
-    async def _carry_out(self, change: Change, content: bytes | None) -> Change:
+    async def _execute(self, change: Change, content: bytes | None) -> Change:
         try:
             made = await self._touch(change, content)
         except Fenced:

@@ -1,7 +1,8 @@
-"""Code that all stores share: bodies as bytes, blobs by digest, the status of a run from its last record."""
+"""Code that all stores share: bodies as bytes, the hash chain, blobs by digest, a run's status from its last record."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,6 @@ from orchestrator.kernel.journal import (
     Draft,
     Record,
     RunHead,
-    chained,
 )
 
 CLAIM_KINDS = frozenset(("claimed", "resumed"))
@@ -27,6 +27,20 @@ CLAIM_KINDS = frozenset(("claimed", "resumed"))
 OPEN: Final = "open"
 PARKED: Final = "parked"
 ENDED: Final = "ended"
+
+
+def chained(before: str, run_id: str, seq: int, epoch: int, kind: str, body: bytes) -> str:  # noqa: PLR0917
+    """Return the hash (hex) of a record: SHA-256 over the hash before it and each of its parts, with their lengths."""
+    number = b"%d" % seq
+    parts = (_counted(run_id), len(number), number, _counted(epoch), _counted(kind), len(body), body)
+    return hashlib.sha256(b"%s%s%d:%s%s%s%d:%s" % (before.encode(), *parts)).hexdigest()
+
+
+@functools.lru_cache(maxsize=1_000)
+def _counted(part: str | int) -> bytes:
+    """Return what is the same in many records with its length before it."""
+    text = str(part).encode()
+    return b"%d:%s" % (len(text), text)
 
 
 def encoded(kind: str, body: Mapping[str, Any]) -> bytes:
@@ -43,15 +57,20 @@ def encoded(kind: str, body: Mapping[str, Any]) -> bytes:
 
 def plain(value: object) -> object:
     """Return the JSON form of a value that orjson does not know. Raises TypeError if there is none."""
-    if isinstance(value, tuple | deque):  # concrete types first: an ABC is ten times as slow
+    if isinstance(value, _SEQUENCES):
         return list(value)
-    if isinstance(value, frozenset | set):
+    if isinstance(value, _SETS):
         return sorted(value, key=repr)  # the order of a set differs between processes
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence):
         return list(value)
     raise TypeError(f"{type(value).__name__} is not a JSON type")
+
+
+_SEQUENCES = (tuple, deque)
+"""Concrete classes are asked first: an ABC is ten times as slow, and a union is made anew at each call."""
+_SETS = (frozenset, set)
 
 
 def lines(drafts: Sequence[Draft]) -> list[tuple[str, bytes]]:
@@ -78,7 +97,7 @@ def apart(array: bytes) -> list[bytes]:
     return [orjson.dumps(body) for body in orjson.loads(array)]
 
 
-def standing(kind: str, body: Mapping[str, Any]) -> tuple[str, str]:
+def status_after(kind: str, body: Mapping[str, Any]) -> tuple[str, str]:
     """Return the status and reason of a run whose last record is this one."""
     if kind in ENDING_KINDS:
         return ENDED, str(body.get("reason") or "")
@@ -126,15 +145,15 @@ def verified(run_id: str, stored: Iterable[Stored], head: RunHead, last_hash: st
         raise Corrupt(
             f"run {run_id!r}: {len(found)} records, {head.seq + 1} were written; nothing of the run is used"
         )
-    _same_standing(run_id, found, head)
+    _check_status(run_id, found, head)
     return found
 
 
-def _same_standing(run_id: str, records: list[Record], head: RunHead) -> None:
+def _check_status(run_id: str, records: list[Record], head: RunHead) -> None:
     schema = records[0].body.get("schema", RECORD_SCHEMA)
     if schema > RECORD_SCHEMA:
         raise TooNew(
             f"run {run_id!r} has records of version {schema}; this version reads up to {RECORD_SCHEMA}"
         )
-    if standing(records[-1].kind, records[-1].body) != (head.status, head.reason):
+    if status_after(records[-1].kind, records[-1].body) != (head.status, head.reason):
         raise Corrupt(f"run {run_id!r}: its records and its status do not agree; nothing of the run is used")

@@ -50,7 +50,7 @@ class StoredRun:
     """Id of a read request -> reason why it was not carried out."""
     inbox: int = 0
     """Number of the last of them."""
-    held: Mapping[str, Any] | None = None
+    requested: Mapping[str, Any] | None = None
     """The pause that is still in force."""
     remembered: bool = False
     """Whether memory has stored the exchange."""
@@ -111,11 +111,11 @@ class StoredRun:
         """
         return [posted for posted in await journal.inbox(self.run_id) if posted.id not in self.handled]
 
-    def _question(self, entry: EffectEntry, asked: Mapping[str, Any]) -> Question:
+    def _question(self, entry: EffectEntry, record_body: Mapping[str, Any]) -> Question:
         made = (item.get("tool_calls") for item in reversed(self.messages))
         calls: Sequence[Any] = next((calls for calls in made if calls), ())
         said = calls[entry.position]["function"]["arguments"] if entry.position < len(calls) else ""
-        return Question.from_record(entry.key, entry.tool, said, asked)
+        return Question.from_record(entry.key, entry.tool, said, record_body)
 
     def _created(self, body: Mapping[str, Any]) -> None:
         self.created = body
@@ -135,7 +135,7 @@ class StoredRun:
         self._merge(body)
 
     def _resumed(self, body: Mapping[str, Any]) -> None:
-        self.held, self.begun = None, True
+        self.requested, self.begun = None, True
         self.programs.clear()  # they were ended before, or a person states that they were
         self._merge(body.get("context") or {})
 
@@ -167,9 +167,9 @@ class StoredRun:
         if body.get("refused"):
             self.refused[str(body.get("id", ""))] = str(body["refused"])
         if body.get("kind") == "pause" and not body.get("refused"):
-            self.held = body
+            self.requested = body
         elif body.get("kind") == "resume":
-            self.held = None
+            self.requested = None
 
     def _program(self, body: Mapping[str, Any]) -> None:
         self.programs[str(body["mark"])] = body

@@ -227,7 +227,7 @@ class WriterThread(ABC, Generic[S]):
     def _wake_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for loop, room in waiting:
-            _tell(loop, _give_room, room)
+            _call_soon(loop, _give_room, room)
 
     def _deliver(self, outcomes: Sequence[Outcome]) -> None:
         """Give each loop its outcomes in one call: waking a loop costs more than a future."""
@@ -235,7 +235,7 @@ class WriterThread(ABC, Generic[S]):
         for outcome in outcomes:
             loops.setdefault(outcome[0].loop, []).append(outcome)
         for loop, of_loop in loops.items():
-            _tell(loop, _resolve, of_loop)
+            _call_soon(loop, _resolve, of_loop)
 
 
 def down(reason: JournalError) -> StoreDown:
@@ -252,7 +252,7 @@ def _copy(error: BaseException) -> BaseException:
     return copied
 
 
-def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[Any], None], argument: object) -> None:
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[Any], None], argument: object) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed, so it has no callers any more
         loop.call_soon_threadsafe(callback, argument)
 

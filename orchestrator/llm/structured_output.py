@@ -77,13 +77,13 @@ def _by_schema(schema: Mapping[str, Any]) -> OutputSpec:
 
     def read(value: Any) -> Any:
         if faults := check(value):
-            raise UnusableAnswer("; ".join(f"{_place(fault)}: {fault.message}" for fault in faults[:5]))
+            raise UnusableAnswer("; ".join(f"{_path_of(fault)}: {fault.message}" for fault in faults[:5]))
         return value
 
     return OutputSpec(schema, read)
 
 
-def _place(fault: SchemaFault) -> str:
+def _path_of(fault: SchemaFault) -> str:
     """Return the place of a fault as a JSON path."""
     return "$" + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in fault.path)
 

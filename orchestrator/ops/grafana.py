@@ -116,33 +116,33 @@ def _panels(dashboard: Dashboard) -> list[dict[str, Any]]:
         for panel in row.panels:
             if left + panel.width > _WIDTH:
                 left, top = 0, top + _HEIGHT
-            place = {"x": left, "y": top, "w": panel.width, "h": _HEIGHT}
-            found.append(panel_data(panel, len(found) + 1, place))
+            position = {"x": left, "y": top, "w": panel.width, "h": _HEIGHT}
+            found.append(panel_data(panel, len(found) + 1, position))
             left += panel.width
         top += _HEIGHT
     return found
 
 
 def _row(row: PanelRow, number: int, top: int) -> dict[str, Any]:
-    place = {"x": 0, "y": top, "w": _WIDTH, "h": 1}
+    position = {"x": 0, "y": top, "w": _WIDTH, "h": 1}
     return {
         "id": number,
         "type": "row",
         "title": row.title,
         "collapsed": False,
-        "gridPos": place,
+        "gridPos": position,
         "panels": [],
     }
 
 
-def panel_data(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
+def panel_data(panel: Panel, number: int, position: dict[str, int]) -> dict[str, Any]:
     """Return one panel in the form of Grafana's model."""
     found: dict[str, Any] = {
         "id": number,
         "type": panel.kind.value,
         "title": panel.title,
         "description": panel.description,
-        "gridPos": place,
+        "gridPos": position,
         "options": _options(panel),
     }
     if panel.kind is PanelKind.TEXT:

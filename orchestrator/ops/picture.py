@@ -71,7 +71,7 @@ def chart(panel: Panel, lines: Lines, start: float, end: float) -> str:
     top = top or 1
     span = max(end - start, 1)
 
-    def place(at: float, value: float) -> str:
+    def coordinates(at: float, value: float) -> str:
         x = _LEFT + (at - start) / span * (_WIDTH - _LEFT - 4)
         y = _HEIGHT - _BOTTOM - max(value, 0) / top * (_HEIGHT - _BOTTOM - _TOP)
         return f"{x:.1f},{y:.1f}"
@@ -79,14 +79,14 @@ def chart(panel: Panel, lines: Lines, start: float, end: float) -> str:
     parts = _axes(panel, start, end, top)
     for number, (_, points) in reversed(list(enumerate(drawn[:MOST_LINES]))):
         colour = COLOURS[number % len(COLOURS)]
-        path = " ".join(place(at, value) for at, value in points)
+        path = " ".join(coordinates(at, value) for at, value in points)
         if panel.stacked:
-            floor = f"{place(points[-1][0], 0)} {place(points[0][0], 0)}"
+            floor = f"{coordinates(points[-1][0], 0)} {coordinates(points[0][0], 0)}"
             parts.append(f'<polygon points="{path} {floor}" fill="{colour}" fill-opacity=".75"/>')
         else:
             parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.4"/>')
     if panel.line is not None and panel.line <= top:
-        ends = f"{place(start, panel.line)} {place(end, panel.line)}"
+        ends = f"{coordinates(start, panel.line)} {coordinates(end, panel.line)}"
         parts.append(f'<polyline points="{ends}" stroke="#c22" stroke-dasharray="4 3"/>')
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}">{"".join(parts)}</svg>{legend_list(panel, lines)}'
 

@@ -220,15 +220,15 @@ def _is_recursive(schema: Mapping[str, Any]) -> bool:
     }
     top = {name: inner for name, inner in schema.items() if name not in ("$defs", "definitions")}
 
-    def leads_back(part: object, above: frozenset[str]) -> bool:
+    def leads_back(part: object, enclosing: frozenset[str]) -> bool:
         if isinstance(part, list):
-            return any(leads_back(inner, above) for inner in part)
+            return any(leads_back(inner, enclosing) for inner in part)
         if not isinstance(part, Mapping):
             return False
         reference = part.get("$ref")
         if isinstance(reference, str):
-            return reference in above or leads_back(definitions.get(reference), above | {reference})
-        return any(leads_back(inner, above) for inner in part.values())
+            return reference in enclosing or leads_back(definitions.get(reference), enclosing | {reference})
+        return any(leads_back(inner, enclosing) for inner in part.values())
 
     return leads_back(top, frozenset(("#",)))
 

@@ -167,7 +167,7 @@ class MessageAssembly:
                 self.size += kept_size(event.data)
                 block = dict(mapping(raw.get("content_block")))
                 self._blocks[_index(raw)] = _Block(block)
-                return self._heard(text(block.get("text")))
+                return self._add_text(text(block.get("text")))
             case "content_block_delta":
                 return self._delta(_index(raw), mapping(raw.get("delta")))
             case "message_delta":
@@ -194,7 +194,7 @@ class MessageAssembly:
         """Update the counts: those of a stream are totals, and omitted ones stay."""
         self._usage.update({name: usage[name] for name in _COUNTS if usage.get(name) is not None})
 
-    def _heard(self, piece: str) -> str:
+    def _add_text(self, piece: str) -> str:
         if piece:
             self._said.append(piece)
         return piece
@@ -207,7 +207,7 @@ class MessageAssembly:
             piece = text(delta.get(member))
             block.pieces.setdefault(added_to, []).append(piece)
             self.size += kept_size(piece)
-            return self._heard(piece) if kind == "text_delta" else ""
+            return self._add_text(piece) if kind == "text_delta" else ""
         if kind == "signature_delta":
             block.raw["signature"] = text(delta.get("signature"))
         elif kind == "citations_delta":

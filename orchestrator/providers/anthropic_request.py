@@ -145,13 +145,13 @@ class _Turns:
         else:
             self._messages.append({"role": role, "content": [*blocks]})
 
-    def _call_of(self, wanted: str) -> Block | None:
+    def _call_of(self, call_id: str) -> Block | None:
         """Remove and return the call that a result answers.
 
         It is the first with the id of the result, else the first if either id is empty.
         """
-        same = (at for at, (known, _) in enumerate(self._open) if known == wanted)
-        unnamed = (at for at, (known, _) in enumerate(self._open) if not (known and wanted))
+        same = (at for at, (known, _) in enumerate(self._open) if known == call_id)
+        unnamed = (at for at, (known, _) in enumerate(self._open) if not (known and call_id))
         at = next(same, next(unnamed, None))
         return None if at is None else self._open.pop(at)[1]
 

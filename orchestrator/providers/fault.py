@@ -174,7 +174,7 @@ def of_exception(error: BaseException, *, partial: str = "") -> LLMError | None:
         return None if body is None else of_answer(None, None, body, partial=partial)
     doubted = any(isinstance(one, ssl.SSLCertVerificationError) for one in causes)
     return LLMError(
-        _told(kind, error, causes[-1], partial),
+        _message_of(kind, error, causes[-1], partial),
         kind=kind,
         partial=partial,
         retryable=False if doubted else None,  # the next handshake shows the same certificate
@@ -189,7 +189,7 @@ def _redirected(status: int, headers: Mapping[str, str]) -> LLMError:
 
 def of_cut(partial: str) -> LLMError:
     """Return the error of a stream that ended, without any error, before its end."""
-    return LLMError(_told("connection", None, None, partial), kind="connection", partial=partial)
+    return LLMError(_message_of("connection", None, None, partial), kind="connection", partial=partial)
 
 
 def holds_error(body: object) -> bool:
@@ -304,7 +304,7 @@ def _retry_after(said: Mapping[str, str], problem: Mapping[str, Any]) -> float |
         _seconds(said.get("retry-after-ms"), 1000),
         _seconds(said.get("retry-after")),
         _until(said.get("retry-after"), said.get("date")),
-        _told_in_details(problem.get("details")),
+        _delay_in_details(problem.get("details")),
     )
     return next(
         (delay for delay in choices if delay is not None and math.isfinite(delay) and delay > 0), None
@@ -329,7 +329,7 @@ def _epoch(date: str | None) -> float | None:
     return None
 
 
-def _told_in_details(details: object) -> float | None:
+def _delay_in_details(details: object) -> float | None:
     """Return the delay of Gemini's RetryInfo: {"@type": "…RetryInfo", "retryDelay": "35s"}."""
     for one in details if isinstance(details, list) else ():
         delay = one.get("retryDelay") if isinstance(one, Mapping) else None
@@ -354,7 +354,7 @@ def _kind_of_type(error: BaseException) -> str | None:
     return next((_KIND_OF_TYPE[name] for name in names if name in _KIND_OF_TYPE), None)
 
 
-def _told(kind: str, error: BaseException | None, root: BaseException | None, partial: str) -> str:
+def _message_of(kind: str, error: BaseException | None, root: BaseException | None, partial: str) -> str:
     host = _host(error)
     sentence = _SENTENCES[kind] + (f" at {host}" if host else "")
     if partial:

@@ -85,7 +85,7 @@ class AdmittedRequest:
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _Waiter:
     """A waiting request."""
 
     loop: asyncio.AbstractEventLoop
@@ -117,13 +117,13 @@ class RateLimiter:
         self.limit = limit
         self.clock: Clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._waiting: deque[_Place] = deque()
+        self._waiting: deque[_Waiter] = deque()
         self._active = 0
         self._minute: deque[AdmittedRequest] = deque()
         """Requests that started within the last minute, oldest first."""
         self._tokens = 0
         """Tokens of those requests."""
-        self._held_until = -math.inf
+        self._paused_until = -math.inf
 
     @property
     def waiting(self) -> int:
@@ -146,49 +146,49 @@ class RateLimiter:
             if not self._waiting and not wait:
                 return self._admit(now, tokens)
             self._refuse(wait)
-            place = _Place(asyncio.get_running_loop(), tokens, now)
-            self._waiting.append(place)
+            waiter = _Waiter(asyncio.get_running_loop(), tokens, now)
+            self._waiting.append(waiter)
         try:
-            return await self._turn_of(place)
+            return await self._turn_of(waiter)
         except BaseException:
             with self._lock:
-                if place in self._waiting:
-                    self._waiting.remove(place)
+                if waiter in self._waiting:
+                    self._waiting.remove(waiter)
                 self._ring_first()
             raise
 
-    def leave(self, entry: AdmittedRequest, tokens: int | None = None, *, hold: float = 0.0) -> None:
+    def leave(self, entry: AdmittedRequest, tokens: int | None = None, *, pause: float = 0.0) -> None:
         """End a request.
 
-        `tokens` is its real usage, None if unknown; `hold` delays all requests for that many seconds.
+        `tokens` is its real usage, None if unknown; `pause` delays all requests for that many seconds.
         """
         with self._lock:
             self._active -= 1
             if tokens is not None and entry.counted:
                 self._tokens += tokens - entry.tokens
                 entry.tokens = tokens
-            if hold:
-                self._held_until = max(self._held_until, self.clock.monotonic() + hold)
+            if pause:
+                self._paused_until = max(self._paused_until, self.clock.monotonic() + pause)
             self._ring_first()
 
     # ---- internals, with the lock held ----
 
-    async def _turn_of(self, place: _Place) -> AdmittedRequest:
+    async def _turn_of(self, waiter: _Waiter) -> AdmittedRequest:
         """Wait until this request is the first in the queue and fits."""
         while True:
             with self._lock:
                 now = self.clock.monotonic()
-                first = self._waiting[0] is place
-                wait = self._wait(now, place.tokens) if first else math.inf
+                first = self._waiting[0] is waiter
+                wait = self._wait(now, waiter.tokens) if first else math.inf
                 if not wait:
                     self._waiting.popleft()
                     self._ring_first()
-                    return self._admit(now, place.tokens)
-                left = self._patience(place, now)
+                    return self._admit(now, waiter.tokens)
+                left = self._patience(waiter, now)
                 if left <= 0 or (first and left < wait < math.inf):
                     self._give_up(wait)
-                place.bell = place.loop.create_future()
-            await self._rung(place.bell, min(wait, left))
+                waiter.bell = waiter.loop.create_future()
+            await self._rung(waiter.bell, min(wait, left))
 
     async def _rung(self, bell: asyncio.Future[None], seconds: float) -> None:
         timer = None if seconds == math.inf else self.clock.call_later(seconds, lambda: _set(bell))
@@ -198,10 +198,10 @@ class RateLimiter:
             if timer is not None:
                 timer.cancel()
 
-    def _patience(self, place: _Place, now: float) -> float:
+    def _patience(self, waiter: _Waiter, now: float) -> float:
         if not self.limit.max_wait:
             return math.inf
-        left = place.since + self.limit.max_wait - now
+        left = waiter.since + self.limit.max_wait - now
         return left if left > _ROUNDING else 0.0
 
     def _admit(self, now: float, tokens: int) -> AdmittedRequest:
@@ -214,7 +214,7 @@ class RateLimiter:
     def _wait(self, now: float, tokens: int) -> float:
         """Return the seconds until such a request fits: 0 for now, infinity if unknown."""
         self._forget(now)
-        limit, waits = self.limit, [self._held_until - now]
+        limit, waits = self.limit, [self._paused_until - now]
         if limit.concurrency and self._active >= limit.concurrency:
             return math.inf
         if limit.requests_per_minute and len(self._minute) >= limit.requests_per_minute:
@@ -307,17 +307,17 @@ class RateLimitedModel:
         limiter = self.limiter
         entry = await self._enter(request)
         used: int | None = None
-        hold = 0.0
+        pause = 0.0
         try:
             response = await self.llm.complete(request)
             used = _total(response)
         except Exception as error:
             failure = classify(error)
             used = 0 if failure.kind in _TURNED_AWAY else None
-            hold = failure.retry_after or 0.0 if failure.kind in _HOLDING else 0.0
+            pause = failure.retry_after or 0.0 if failure.kind in _HOLDING else 0.0
             raise
         finally:
-            limiter.leave(entry, used, hold=hold)
+            limiter.leave(entry, used, pause=pause)
         return response
 
     async def _enter(self, request: Request) -> AdmittedRequest:

@@ -85,9 +85,9 @@ class ResponsesForm:
         content = _BETWEEN.join(map(_text_of, said)) if said else None
         thoughts = [item for item in items if item.get("type") == "reasoning"]
         kept = [dict(item) for item in thoughts if item.get("encrypted_content")]
-        told = {"type": "text", "text": content}
+        payload = {"type": "text", "text": content}
         return Response(
-            [*kept, *([told] if content else ())] if kept else content,
+            [*kept, *([payload] if content else ())] if kept else content,
             tuple(
                 tool_call(item.get("call_id"), item.get("name"), item.get("arguments"))
                 for item in items
@@ -196,7 +196,7 @@ class ResponsesAssembly:
         self._final: Mapping[str, Any] | None = None
         self._done: list[Mapping[str, Any]] = []
         self._said: list[str] = []
-        self._place: object = None
+        self._position: object = None
 
     @property
     def text(self) -> str:
@@ -207,17 +207,17 @@ class ResponsesAssembly:
         """Add an event and return its new text."""
         if event.data.startswith("[DONE]"):  # from compatible servers; OpenAI ends with the response
             return ""
-        told = mapping(parsed(event.data))
-        if fault.holds_error(told):
-            raise fault.of_answer(None, None, told, partial=self.text)
-        kind = told.get("type")
+        payload = mapping(parsed(event.data))
+        if fault.holds_error(payload):
+            raise fault.of_answer(None, None, payload, partial=self.text)
+        kind = payload.get("type")
         if kind in _ENDS:
-            self.over, self._final = True, mapping(told.get("response"))
+            self.over, self._final = True, mapping(payload.get("response"))
         elif kind == "response.output_item.done":
-            self._done.append(mapping(told.get("item")))
+            self._done.append(mapping(payload.get("item")))
             self.size += kept_size(event.data)
         elif kind == "response.output_text.delta":
-            return self._delta(told)
+            return self._delta(payload)
         return ""
 
     def response(self) -> Response:
@@ -230,11 +230,11 @@ class ResponsesAssembly:
         raw["output"] = raw.get("output") or self._done
         return ResponsesForm().response(raw)
 
-    def _delta(self, told: Mapping[str, Any]) -> str:
-        place, piece = told.get("output_index"), text(told.get("delta"))
-        if self._said and place != self._place:
+    def _delta(self, payload: Mapping[str, Any]) -> str:
+        position, piece = payload.get("output_index"), text(payload.get("delta"))
+        if self._said and position != self._position:
             piece = _BETWEEN + piece
-        self._place = place
+        self._position = position
         self._said.append(piece)
         self.size += kept_size(piece)
         return piece

@@ -87,7 +87,7 @@ class ReplayLLM:
     async def complete(self, request: Request) -> Response:
         """Return the recorded reply to these messages."""
         source = self._source
-        index = self._place(request.messages) if self._strict else self._following()
+        index = self._position(request.messages) if self._strict else self._following()
         message, turn = source.record.messages[index], source.record.turn(index)
         await source.wait(turn.latency)
         response = Response(
@@ -102,7 +102,7 @@ class ReplayLLM:
         await stream(response.content, request)
         return response
 
-    def _place(self, messages: Sequence[Message]) -> int:
+    def _position(self, messages: Sequence[Message]) -> int:
         """Return the index of the reply to exactly these messages."""
         source = self._source
         recorded = source.record.messages

@@ -111,7 +111,7 @@ class SdkModel(ABC):
     async def aclose(self) -> None:
         """Close the connections of the running loop. The model stays usable: a new request opens new ones."""
         if (own := self._own.pop(asyncio.get_running_loop(), None)) is not None:
-            await own.keeper.aclose()
+            await own.pinger.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -222,7 +222,7 @@ class SdkModel(ABC):
                 del self._own[over]
             client, self._spare = self._spare or self._new_client(), None
             self._own[loop] = _Own(client, _kept(client))
-            await anext(self._own[loop].keeper)
+            await anext(self._own[loop].pinger)
         return self._own[loop].client
 
 
@@ -230,7 +230,7 @@ class _Own(NamedTuple):
     """A client of our own and its closer: connections cannot be used from another event loop."""
 
     client: Any
-    keeper: AsyncGenerator[None, None]
+    pinger: AsyncGenerator[None, None]
 
 
 async def _kept(client: Any) -> AsyncGenerator[None, None]:

@@ -31,15 +31,15 @@ class ScratchFolder:
 
     def __init__(self) -> None:
         self.path = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
-        self._held: int | None = None
+        self._descriptor: int | None = None
         # On a file system without locks, no later program removes the folder.
         with contextlib.suppress(OSError):
-            self._held = _held(self.path)
+            self._descriptor = _descriptor(self.path)
 
     def remove(self) -> None:
         """Remove the folder and its content; a second call has no effect."""
         removed(self.path)
-        held, self._held = self._held, None
+        held, self._descriptor = self._descriptor, None
         if held is not None:
             os.close(held)
 
@@ -60,7 +60,7 @@ def _sweep(path: str) -> None:
     with contextlib.suppress(OSError):
         if not _is_old_and_ours(os.lstat(path)):
             return
-        held = _held(path)
+        held = _descriptor(path)
         try:
             removed(path)
         finally:
@@ -74,7 +74,7 @@ def _is_old_and_ours(found: os.stat_result) -> bool:
     return stat.S_ISDIR(found.st_mode) and ours and time.time() - found.st_mtime > YOUNG
 
 
-def _held(path: str) -> int:
+def _descriptor(path: str) -> int:
     """Open and lock a folder. Raises OSError if another process holds the lock, or it is not a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

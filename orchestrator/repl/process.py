@@ -43,7 +43,7 @@ class ReplProcess:
             raise ReplError("the REPL's worker was started without pipes")
         self._process = process
         self._in, self._out, self._err = process.stdin, process.stdout, process.stderr
-        self._held, self._folder = folder, folder.path
+        self._scratch, self._folder = folder, folder.path
         self._limits = limits
         self._pid = process.pid
         self.isolation = Isolation(())
@@ -194,7 +194,7 @@ class ReplProcess:
         self._strike()
         self._in.close()
         await self._process.wait()
-        await asyncio.to_thread(self._held.remove)
+        await asyncio.to_thread(self._scratch.remove)
 
     # ---- resource usage ----
 

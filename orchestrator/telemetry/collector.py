@@ -64,14 +64,14 @@ class LiveCollector:
         entered, began, waiting = _Least(), _Least(), _Least()
         for (machine, _), (state, entered_at, started_at, _) in use.live.runs.copy().items():
             names = use.known(machine)
-            place = (names.name, names.state(state))
-            active[place] = active.get(place, 0) + 1
-            entered.take(place, entered_at)
+            labels = (names.name, names.state(state))
+            active[labels] = active.get(labels, 0) + 1
+            entered.take(labels, entered_at)
             began.take((names.name,), started_at)
         for run in use.live.parkings.copy().values():
-            place = (use.known(run.machine).name, run.parked if run.parked in PARKINGS else OTHER)
-            parked[place] = parked.get(place, 0) + 1
-            waiting.take(place, run.entered_at)
+            labels = (use.known(run.machine).name, run.parked if run.parked in PARKINGS else OTHER)
+            parked[labels] = parked.get(labels, 0) + 1
+            waiting.take(labels, run.entered_at)
         return {
             "runs_active": active,
             "oldest_run_state_entered_timestamp_seconds": entered.values,
@@ -135,8 +135,8 @@ class _Least:
     def __init__(self) -> None:
         self.values: Values = {}
 
-    def take(self, place: tuple[str, ...], value: float) -> None:
-        self.values[place] = min(value, self.values.get(place, value))
+    def take(self, labels: tuple[str, ...], value: float) -> None:
+        self.values[labels] = min(value, self.values.get(labels, value))
 
 
 def _family(name: str, values: Values) -> core.Metric:

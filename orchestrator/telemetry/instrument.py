@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from orchestrator.kernel.graph import Graph
@@ -105,7 +106,8 @@ Add: TypeAlias = Callable[[float], None]
 """Adds to a counter, observes in a histogram or sets a gauge."""
 
 
-class ModelMeters(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ModelMeters:
     """The meters of one answered request to a model, looked up once for each (machine, state, model)."""
 
     machine: str
@@ -119,7 +121,8 @@ class ModelMeters(NamedTuple):
     output: tuple[Add, Add]
 
 
-class ToolMeters(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ToolMeters:
     """The meters of one call of a tool that ran, looked up once for each (machine, tool, outcome)."""
 
     attempt: Add
@@ -127,7 +130,8 @@ class ToolMeters(NamedTuple):
     seconds: Histogram
 
 
-class StoreMeters(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoreMeters:
     """The meters of one append to a journal, looked up once for each backend."""
 
     seconds: Add
@@ -149,7 +153,7 @@ class Instruments:
         """(machine, state, model) -> meters of an answer, if all three were declared."""
         self.calls: dict[tuple[str, str, str], ToolMeters] = {}
         """(machine, tool, outcome) -> meters of a call, if the first two were declared."""
-        self.asked: dict[tuple[str, str, bool], Add] = {}
+        self.guard_counters: dict[tuple[str, str, bool], Add] = {}
         """(machine, guard, allowed) -> counter of evaluations, if the first two were declared."""
         self.appends: dict[str, StoreMeters] = {}
         """Backend -> meters of an append, if it was declared."""
@@ -157,7 +161,7 @@ class Instruments:
         self._models = LabelValues(CAPS["model"], lambda: self.fold("model"))
         self._backends = LabelValues(CAPS["backend"], lambda: self.fold("backend"))
         self._machines: dict[str, MachineNames] = {}
-        self._stranger = MachineNames(OTHER, self._guards(0))
+        self._undeclared = MachineNames(OTHER, self._guards(0))
         self._providers: dict[str, str] = {}
         self.live = LiveRuns()
         self._engines: WeakSet[Engine] = WeakSet()
@@ -181,12 +185,12 @@ class Instruments:
         found = self._machines.get(name)
         if found is None:
             self.fold("machine")
-            return self._stranger
+            return self._undeclared
         return found
 
     def known(self, name: str) -> MachineNames:
         """Return the same without counting a fold: for scrapes, which add no information."""
-        return self._machines.get(name, self._stranger)
+        return self._machines.get(name, self._undeclared)
 
     def watch(self, engine: Engine) -> None:
         """Read the load of an engine at each scrape from now on."""
@@ -238,7 +242,7 @@ class Instruments:
             lap=self.histograms["iteration_duration_seconds", name].take,
             at_once=self._at_once or not known,
         )
-        _place(meters, names, source, event, dest)
+        _add_edge(meters, names, source, event, dest)
         return self.edges.setdefault((machine, source, event, dest), meters) if known else meters
 
     def settle(self) -> None:
@@ -263,7 +267,7 @@ class Instruments:
             if child.noted:
                 child.settle()
 
-    def place(self, machine: str, state: str) -> tuple[str, str]:
+    def labels_of(self, machine: str, state: str) -> tuple[str, str]:
         """Return (machine, state) as label values."""
         names = self.machine(machine)
         return names.name, names.state(state)
@@ -271,12 +275,12 @@ class Instruments:
     def answer(self, machine: str, state: str, model: str) -> ModelMeters:
         """Return the meters of an answered request."""
         names, about = self.machine(machine), self.model(model)
-        name, place = names.name, names.state(state)
+        name, labels_of = names.name, names.state(state)
         count = self.counters
 
         def tokens(direction: str) -> tuple[Add, Add]:
             of_model = count["llm_tokens_total", name, *about, direction]
-            return of_model.add, count["state_tokens_total", name, place, direction].add
+            return of_model.add, count["state_tokens_total", name, labels_of, direction].add
 
         meters = ModelMeters(
             name,
@@ -287,7 +291,7 @@ class Instruments:
             tokens("input"),
             tokens("output"),
         )
-        if (name, place, about[1]) == (machine, state, model) and model != OTHER:
+        if (name, labels_of, about[1]) == (machine, state, model) and model != OTHER:
             self.answers[machine, state, model] = meters
         return meters
 
@@ -321,7 +325,7 @@ class Instruments:
         result = "allow" if allowed else "deny"
         count = self.counters["guard_evaluations_total", names.name, label, result].add
         if (names.name, label) == (machine, guard) and guard != OTHER:
-            self.asked[machine, guard, allowed] = count
+            self.guard_counters[machine, guard, allowed] = count
         return count
 
     def declare(
@@ -347,8 +351,8 @@ class Instruments:
             *edge,
         ), meters in self.edges.items():  # they may be in use, so they get the names that are known now
             if machine == names.name:
-                _place(meters, names, *edge)
-        for cached in (self.answers, self.calls, self.asked, self.appends):
+                _add_edge(meters, names, *edge)
+        for cached in (self.answers, self.calls, self.guard_counters, self.appends):
             cached.clear()
         known = {
             "machine": [names.name],
@@ -387,6 +391,6 @@ class Instruments:
             self.counters["transition_failures_total", name, *failure]
 
 
-def _place(meters: EdgeMeters, names: MachineNames, source: str, event: str, dest: str) -> None:
+def _add_edge(meters: EdgeMeters, names: MachineNames, source: str, event: str, dest: str) -> None:
     meters.begins = source == names.head
     meters.ends = dest == names.head or (dest in names.terminal and (source, event) not in names.failures)

@@ -83,7 +83,7 @@ class LiveRuns:
             self.runs.pop(key, None)
             self.parkings.pop(key, None)
 
-    def standing(self) -> list[LiveRun]:
+    def current_runs(self) -> list[LiveRun]:
         """Return the runs: active ones first, oldest first. Thread-safe."""
         under_way = [
             LiveRun(*key, state, entered, started)

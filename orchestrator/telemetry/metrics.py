@@ -178,13 +178,15 @@ class Metrics:
         edge = (graph, fact.source, fact.event, fact.dest)
         meters = self._edges.get(edge) or self._use.edge(*edge)
         if fact.tokens:
-            self._count["stage_tokens_total", *self._use.place(graph, fact.source)].inc(fact.tokens)
+            self._count["stage_tokens_total", *self._use.labels_of(graph, fact.source)].inc(fact.tokens)
         if fact.internal:
             meters.stayed(fact.overhead, at)
             return
-        stay = dwell if self._exemplar is None else self._with_span(meters.stay, dwell)
-        meters.noted.append((stay, fact.overhead, at))
-        if len(meters.noted) >= meters.most:
+        noted = meters.noted
+        noted.append(
+            (dwell if self._exemplar is None else self._with_span(meters.stay, dwell), fact.overhead, at)
+        )
+        if len(noted) >= meters.most:
             self._use.make_room(meters)
         key = (graph, fact.run_id)
         run = self._runs.get(key)
@@ -281,19 +283,19 @@ class Metrics:
 
     def _guard(self, fact: GuardEvaluated) -> None:
         if fact.result in ("allow", "deny"):
-            self._asked(fact.graph, fact.guard, allowed=fact.result == "allow")
+            self._count_guard(fact.graph, fact.guard, allowed=fact.result == "allow")
             return
         names = self._use.machine(fact.graph)
         self._count["guard_evaluations_total", names.name, names.guards.of(fact.guard), "error"].inc()
 
-    def _asked(self, machine: str, guard: str, *, allowed: bool) -> None:
-        count = self._use.asked.get((machine, guard, allowed))
+    def _count_guard(self, machine: str, guard: str, *, allowed: bool) -> None:
+        count = self._use.guard_counters.get((machine, guard, allowed))
         (count or self._use.ask(machine, guard, allowed=allowed))(1)
 
     def _budgets(self, fact: BudgetChecked) -> None:
         refusal = None
         for verdict in fact.verdicts:
-            self._asked(fact.graph, verdict.guard, allowed=verdict.ok)
+            self._count_guard(fact.graph, verdict.guard, allowed=verdict.ok)
             if refusal is None and not verdict.ok:
                 refusal = verdict
         if refusal is not None:
@@ -339,10 +341,14 @@ class Metrics:
         meters.attempt(1)
         meters.request(1)
         self._timed(meters.seconds, fact.seconds)
-        for tokens, counts in ((fact.input_tokens, meters.input), (fact.output_tokens, meters.output)):
-            if tokens:
-                for count in counts:
-                    count(tokens)
+        if fact.input_tokens:
+            of_model, of_state = meters.input
+            of_model(fact.input_tokens)
+            of_state(fact.input_tokens)
+        if fact.output_tokens:
+            of_model, of_state = meters.output
+            of_model(fact.output_tokens)
+            of_state(fact.output_tokens)
         self._seldom(fact, meters.machine, meters.model)
 
     def _seldom(self, fact: LLMCall, machine: str, model: tuple[str, str]) -> None:

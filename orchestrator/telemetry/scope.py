@@ -85,8 +85,10 @@ def logger_from_context() -> Logger:
     return _current("logger_from_context")[1]
 
 
-def _current(asked: str) -> tuple[Any, Logger]:
+def _current(function: str) -> tuple[Any, Logger]:
     try:
         return _CURRENT.get()
     except LookupError:
-        raise LookupError(f"{asked}() works inside a run only: in its hooks, tools and model calls") from None
+        raise LookupError(
+            f"{function}() works inside a run only: in its hooks, tools and model calls"
+        ) from None

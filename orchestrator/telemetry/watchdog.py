@@ -153,10 +153,10 @@ class Watchdog:
             blocked = age is not None and age > self._blocked_after
             if blocked and not told and not asleep:
                 with contextlib.suppress(Exception):  # an exception here would end the watch
-                    self._tell(age or 0.0)
+                    self._warn(age or 0.0)
             told = blocked and (told or not asleep)
 
-    def _tell(self, age: float) -> None:
+    def _warn(self, age: float) -> None:
         self.incidents += 1
         if self._meters is not None:
             self._meters.loop_blocked()
@@ -168,7 +168,7 @@ class Watchdog:
 def dump(live: Iterable[LiveRun] = (), loop: asyncio.AbstractEventLoop | None = None) -> str:
     """Return the stacks of threads and tasks, and the states of runs, as text."""
     now = time.time()
-    runs = [_told(run, now) for run in live]
+    runs = [_described(run, now) for run in live]
     return "\n".join([f"{len(runs)} live runs", *runs, "", stacks(loop)])
 
 
@@ -183,12 +183,12 @@ def on_signal(live: LiveRuns | Callable[[], Iterable[LiveRun]] | None = None) ->
     if number is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    standing = live.standing if isinstance(live, LiveRuns) else live
+    current_runs = live.current_runs if isinstance(live, LiveRuns) else live
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(Exception):  # a dump must not harm the run
             loop = _running_loop()
-            put(dump(standing(), loop) if standing else stacks(loop), None)
+            put(dump(current_runs(), loop) if current_runs else stacks(loop), None)
 
     before = signal.signal(number, handle)
     try:
@@ -221,7 +221,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _told(run: LiveRun, now: float) -> str:
+def _described(run: LiveRun, now: float) -> str:
     waits = f", parked: {run.parked}" if run.parked else ""
     times = f"{max(0.0, now - run.entered_at):.1f} s, run {max(0.0, now - run.started_at):.1f} s"
     return f"  run {run.run_id} of {run.machine}: {run.state} for {times}{waits}"

@@ -149,7 +149,7 @@ class GraphCoverage(CoverageTally):
         self._initial = StateItem(graph.initial.value)
         self._guarded: dict[tuple[str, str], list[tuple[str, str]]] = {}
         """(source, event) -> (dest, guard) of its guarded edges, in the order of evaluation."""
-        self._last_asked: dict[str, tuple[str, str, int]] = {}
+        self._last_guards: dict[str, tuple[str, str, int]] = {}
         """Run id -> the edge evaluated last, while its event is still undecided."""
         for source, event, dest, edge in graph.rows:
             if edge.when is not None:
@@ -163,16 +163,16 @@ class GraphCoverage(CoverageTally):
         if isinstance(fact, GuardEvaluated):
             self._answered(fact)
         elif isinstance(fact, Transition | EventFailed | RunParked | RunCompleted):
-            self._last_asked.pop(fact.run_id, None)  # every guard of the event is decided now
+            self._last_guards.pop(fact.run_id, None)  # every guard of the event is decided now
         if isinstance(fact, Transition):
             self._see(TransitionItem(fact.source, fact.event, fact.dest), StateItem(fact.dest))
         elif isinstance(fact, RunStarted) and fact.origin == "new":  # a resumed run may be in any state
             self._see(self._initial)
 
     def _answered(self, fact: GuardEvaluated) -> None:
-        state, event, row = self._last_asked.get(fact.run_id, ("", "", -1))
+        state, event, row = self._last_guards.get(fact.run_id, ("", "", -1))
         row = row + 1 if (state, event) == (fact.state, fact.event) else 0
-        self._last_asked[fact.run_id] = (fact.state, fact.event, row)
+        self._last_guards[fact.run_id] = (fact.state, fact.event, row)
         rows = self._guarded.get((fact.state, fact.event), [])
         if row < len(rows):
             self._see(GuardItem(fact.state, fact.event, *rows[row], fact.result))

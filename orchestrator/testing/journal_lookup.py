@@ -22,9 +22,9 @@ from orchestrator.testing.journal_case import (
 )
 
 
-async def listed(journal: Journal, **asked: str) -> list[str]:
+async def listed(journal: Journal, **filters: str) -> list[str]:
     """Return the ids of the runs that meet every condition."""
-    return [head.run_id async for head in journal.runs(**asked)]
+    return [head.run_id async for head in journal.runs(**filters)]
 
 
 def named(head: RunHead | None) -> str | None:

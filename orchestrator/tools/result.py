@@ -43,13 +43,21 @@ class ToolResult:
 
     def message(self) -> Message:
         """Return the tool message that answers the call."""
-        return Message("tool", self.content, (), self.call.id, self.call.name, None, None, self.is_error)
+        return Message(
+            "tool", self.content, (), self.call.id, self.call.name, None, None, self.outcome != "ok"
+        )
 
     def is_said_by(self, message: Message) -> bool:
         """Return whether a tool message equals `message()`, without building that message."""
-        said = (message.content, message.tool_calls, message.tool_call_id, message.name, message.is_error)
-        mine = (self.content, (), self.call.id, self.call.name, self.is_error)
-        return said == mine and message.role == "tool" and message.refusal is None is message.reasoning
+        return (
+            message.tool_call_id == self.call.id
+            and message.content == self.content
+            and message.name == self.call.name
+            and message.is_error == (self.outcome != "ok")
+            and message.role == "tool"
+            and message.tool_calls == ()
+            and message.refusal is None is message.reasoning
+        )
 
     @classmethod
     def failure(cls, call: ToolCall, position: int, outcome: ToolOutcome, why: str, kind: str) -> ToolResult:
@@ -79,12 +87,12 @@ def why_of(error: BaseException) -> str:
         if not isinstance(error, BaseExceptionGroup):
             return str(error) or type(error).__name__
         leaves = itertools.islice(_leaves(error), _SHOWN_LEAVES)
-        return f"{error.message}: {'; '.join(map(told_of, leaves))}"
+        return f"{error.message}: {'; '.join(map(explain, leaves))}"
     except Exception:  # noqa: BLE001  an exception with a broken __str__ is still an answer
         return type(error).__name__
 
 
-def told_of(error: BaseException) -> str:
+def explain(error: BaseException) -> str:
     """Return the type and message of an exception."""
     return f"{type(error).__name__}: {why_of(error)}"
 
@@ -97,7 +105,7 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
 def content_of(value: object, limit: int) -> tuple[str, bool]:
     """Return the returned value of a tool as text, and whether it was cut. Raises if the value has no text form."""
     text, was_cut = cut(value if type(value) is str else _serialised(value), limit)
-    return str(encodable(text)), was_cut
+    return (text if text.isascii() else str(encodable(text))), was_cut
 
 
 def _serialised(value: object) -> str:

@@ -31,7 +31,7 @@ from orchestrator.kernel.thread import in_thread
 from orchestrator.llm.message import ToolCall
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.tools.argument import BadArguments, DuplicateKeys, UnstableArguments
-from orchestrator.tools.result import ToolOutcome, ToolResult, content_of, error_text, told_of, why_of
+from orchestrator.tools.result import ToolOutcome, ToolResult, content_of, error_text, explain, why_of
 from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -349,7 +349,7 @@ async def _in_thread(
         return value
     if isinstance(error, Exception):
         raise error
-    raise RuntimeError(f"the tool raised {told_of(error)}") from error
+    raise RuntimeError(f"the tool raised {explain(error)}") from error
 
 
 def _cancels() -> int:

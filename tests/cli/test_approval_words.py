@@ -79,7 +79,7 @@ def test_what_was_understood_is_asked_about_with_how_sure_that_is() -> None:
 def test_work_whose_process_died_is_told_as_nobodys() -> None:
     assert told(state=ApprovalState.EXECUTING, crashed=True) == [
         "state: Executing",
-        "at work: nobody; the process that worked on it ended before its work did",
+        "at work: no process; the last one ended before its work did",
     ]
 
 
@@ -175,7 +175,7 @@ def test_the_exit_code_says_how_it_ended(
     state: ApprovalState, plan_status: str, code: Exit, carried: Exit
 ) -> None:
     status = Status(state=state, plan_status=plan_status)
-    assert (standing.code(status), standing.carried(status)) == (code, carried)
+    assert (standing.code(status), standing.execution_code(status)) == (code, carried)
 
 
 def test_a_step_is_a_line_when_it_begins_and_when_it_ended(capsys: pytest.CaptureFixture[str]) -> None:

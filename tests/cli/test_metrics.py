@@ -256,7 +256,7 @@ async def test_a_second_look_reads_only_what_is_new(folder: Path) -> None:
     seen = dict(watch._seen)
     second = await watch.look()
     assert {name: one is seen[name] for name, one in watch._seen.items()} == dict.fromkeys(seen, True)
-    assert (second.standing, second.ended) == (first.standing, first.ended)
+    assert (second.statuses, second.ended) == (first.statuses, first.ended)
     await watch.close()
 
 
@@ -295,7 +295,7 @@ async def test_an_ended_run_that_is_taken_up_again_is_standing_and_counts_again_
             assert waiting is not None
             await waiting
         picture = await watch.look()
-        assert [run.status for run in picture.standing] == ["running"]
+        assert [run.status for run in picture.statuses] == ["running"]
         waiting = journal.append(
             lease, [Draft("ended", {"outcome": "completed", "reason": "none", "at": NOW})]
         )
@@ -398,7 +398,7 @@ def test_batch_says_what_could_not_be_told_and_keeps_the_commands_exit_code(fold
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ((), "nobody would be told: give --textfile, --gateway, or both"),
+        ((), "there is no place to publish to: give --textfile, --gateway, or both"),
         (("--textfile", "a.txt"), "must end in .prom"),
     ],
 )

@@ -37,7 +37,7 @@ def test_five_hundred_turns_are_three_lines() -> None:
     tape = Tape("run").begin()
     for _ in range(500):
         tape.calls(Call("look"))
-    lines = drawn(story(tape.completes()).stays)
+    lines = drawn(story(tape.completes()).visits)
     assert len(lines) == 3
     assert "500 × await_llm 8m 20s → evaluate_response → process_tools 4m 10s → update_budgets" in lines[1]
     assert lines[2].endswith("handle_completion → finalize")
@@ -60,7 +60,7 @@ def test_a_path_without_repetition_is_cut_in_the_middle_and_says_so() -> None:
 
 
 def test_a_state_that_is_not_over_has_no_time_yet() -> None:
-    assert drawn(story(Tape("run").begin().asked_for(Call("pay"))).stays)[-1].endswith("process_tools …")
+    assert drawn(story(Tape("run").begin().asked_for(Call("pay"))).visits)[-1].endswith("process_tools …")
 
 
 # ---- times ----
@@ -81,7 +81,7 @@ def test_an_edge_that_stays_is_no_visit() -> None:
     found = story(tape)
     assert found.states()["await_llm"].visits == 1
     assert found.states()["await_llm"].total == pytest.approx(2.0)
-    assert [stay.state for stay in found.stays] == ["init", "await_llm", "evaluate_response"]
+    assert [stay.state for stay in found.visits] == ["init", "await_llm", "evaluate_response"]
 
 
 # ---- calls and questions ----

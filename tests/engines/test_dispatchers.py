@@ -230,7 +230,7 @@ async def test_nobody_takes_away_a_slice_that_another_put_in_anew_since_he_looke
     """After an outage every worker sweeps, and tells of the same runs, at the same moment."""
     work, slow = Work(), DbosDispatcher(database)
     looked, may = asyncio.Event(), asyncio.Event()
-    told = slow._told
+    told = slow._call
 
     async def held_up(method: str, *about: Any, **options: Any) -> Any:
         said = await told(method, *about, **options)
@@ -239,7 +239,7 @@ async def test_nobody_takes_away_a_slice_that_another_put_in_anew_since_he_looke
             await may.wait()
         return said
 
-    slow._told = held_up  # type: ignore[method-assign]
+    slow._call = held_up  # type: ignore[method-assign]
     async with started("dbos", database, work) as one:
         await one.submit("r", 0)
         await until(lambda: statuses(database) == {"SUCCESS": 1})

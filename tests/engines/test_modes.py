@@ -100,7 +100,7 @@ async def test_a_run_below_waits_for_its_blocked_model() -> None:
     async with LocalEngine(models.rlm(limits=RlmLimits(max_depth=2))) as engine:
         handle = await engine.submit(("Who?", "here"))
         await engine.control("block_model", model="small", by="ann")
-        await until(lambda: bool(engine._standing._waiting))
+        await until(lambda: bool(engine._active_commands._waiting))
         assert models.asked == ["main"]
         await engine.control("unblock_model", model="small", by="ann")
         assert (await handle).output == "kept"
@@ -120,7 +120,9 @@ async def test_a_run_that_others_may_go_on_with_waits_here_in_the_midst_of_its_w
         assert models.asked == ["main"]
         await engine.control("unblock_model", model="small", by="ann")
         assert (await handle).output == "kept", "in the same REPL"
-        models.answering = lambda: engine._standing.take(OperatorCommand("block_model", "ann", about="big"))
+        models.answering = lambda: engine._active_commands.take(
+            OperatorCommand("block_model", "ann", about="big")
+        )
         with pytest.raises(Suspended):
             await (await engine.submit(("Who?", "here"), run_id="r"))
     records = await journal.load("r")

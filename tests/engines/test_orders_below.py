@@ -158,7 +158,7 @@ async def test_a_run_below_waits_for_its_blocked_model_and_goes_on_when_it_is_un
         await until(lambda: mine.asked == 1)
         await engine.control("block_model", model="deep", by="ann", why="too dear")
         mine.may.set()
-        await until(lambda: bool(engine._standing._waiting))
+        await until(lambda: bool(engine._active_commands._waiting))
         parked = (await runner._journal.load(f"r{path}"))[-1]
         assert parked.kind == "parked"
         assert {name: parked.body[name] for name in ("reason", "model", "by", "why")} == {
@@ -170,7 +170,7 @@ async def test_a_run_below_waits_for_its_blocked_model_and_goes_on_when_it_is_un
         assert (mine.asked, mine.effects) == (1, {"danger": 1}), "what it asked for was still done"
         await engine.control("unblock_model", model="deep", by="ann")
         assert "boom" in (await handle).output
-        assert not engine._standing._waiting
+        assert not engine._active_commands._waiting
     assert (mine.asked, mine.effects) == (2, {"danger": 1})
 
 
@@ -182,7 +182,7 @@ async def test_a_model_that_was_blocked_before_the_run_began_is_not_asked_below_
     async with LocalEngine(runner) as engine:
         await engine.control("block_model", model="deep", by="ann")
         handle = await engine.submit("go")
-        await until(lambda: bool(engine._standing._waiting))
+        await until(lambda: bool(engine._active_commands._waiting))
         assert (mine.asked, mine.effects, handle.phase) == (0, {}, Phase.RUNNING)
         await engine.control("unblock_model", model="deep", by="ann")
         assert (await handle).outcome is Outcome.COMPLETED
@@ -195,11 +195,11 @@ async def test_a_run_below_that_waits_for_its_model_is_cancelled_with_the_others
     async with LocalEngine(runner) as engine:
         await engine.control("block_model", model="deep", by="ann")
         handle = await engine.submit("go", run_id="r")
-        await until(lambda: bool(engine._standing._waiting))
+        await until(lambda: bool(engine._active_commands._waiting))
         await engine.control("cancel_all", by="ann", why="enough")
         assert (await handle).outcome is Outcome.CANCELLED
         assert [await end_of(runner, run_id) for run_id in ("r", "r:1:0", f"r{path}")] == ["cancelled"] * 3
-        assert not engine._standing._waiting
+        assert not engine._active_commands._waiting
     assert (mine.asked, mine.effects) == (0, {})
 
 

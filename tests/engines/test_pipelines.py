@@ -54,7 +54,7 @@ async def test_a_blocked_model_is_not_asked_by_the_stage_that_it_does() -> None:
     async with LocalEngine(pipeline) as engine:
         await engine.control("block_model", model="planner-1", by="ann")
         handle = await engine.submit("x", run_id="p")
-        await until(lambda: bool(engine._standing._waiting))
+        await until(lambda: bool(engine._active_commands._waiting))
         assert llm.requests == []
         await engine.control("unblock_model", model="planner-1", by="ann")
         result = await handle

@@ -405,7 +405,7 @@ async def test_a_worker_stops_though_the_server_is_away_for_longer_than_anybody_
 ) -> None:
     """Each of its runs would wait out the journal's patience, one after the other, and a supervisor kills it."""
     monkeypatch.setattr(drain, "SETTLE", 0.1)
-    monkeypatch.setattr(registration, "TOLD", 0.1)
+    monkeypatch.setattr(registration, "NOTIFY_SECONDS", 0.1)
     dsn, model = server.database(), Held()
     async with PostgresJournal(dsn, name="w1", patience=3600) as journal:
         async with Worker(

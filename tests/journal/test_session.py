@@ -431,5 +431,5 @@ def test_a_temporary_file_that_was_left_is_no_file_of_the_session_and_goes_when_
     (root / "260131-144400" / left).write_text("half of")
     session = begun(tmp_path)
     assert left in {path.name for path in session.path.iterdir()}
-    with session.held():
+    with session.locked():
         assert left not in {path.name for path in session.path.iterdir()}

@@ -234,5 +234,5 @@ LOCKS = """1: POSIX  ADVISORY  WRITE 4711 fd:01:99 120 120
 
 def test_the_holder_of_a_write_lock_is_the_one_that_has_it_and_not_one_that_waits() -> None:
     assert list(_exclusive(LOCKS, "fd:01:99")) == [(120, 4711), (121, 4716)]
-    assert "kill -CONT 5" in LockHolder(5, stopped=True).advice
-    assert "stopped" not in LockHolder(5, stopped=False).advice
+    assert "kill -CONT 5" in LockHolder(5, stopped=True).hint
+    assert "stopped" not in LockHolder(5, stopped=False).hint

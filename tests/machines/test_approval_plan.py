@@ -23,7 +23,7 @@ from orchestrator.machines.approval.fault import (
     RecoveryPath,
     rule,
 )
-from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind, Strength, standing
+from orchestrator.machines.approval.intent import Extraction, Intent, IntentKind, Strength, decide_confidence
 from orchestrator.machines.approval.path import folded, path_faults
 from orchestrator.machines.approval.plan import (
     ApprovalPlan,
@@ -234,11 +234,11 @@ def test_ordinary_paths_are_allowed(path: str) -> None:
     ],
 )
 def test_confidence_decides_whether_to_go_on_to_ask_or_neither(confidence: float, allowed: str) -> None:
-    assert standing(Intent(kind=IntentKind.FIX_BUG, summary="s", confidence=confidence)) == allowed
+    assert decide_confidence(Intent(kind=IntentKind.FIX_BUG, summary="s", confidence=confidence)) == allowed
 
 
 def test_an_unknown_intent_is_never_gone_on_with_unasked() -> None:
-    assert standing(Intent(kind=IntentKind.UNKNOWN, summary="s", confidence=1.0)) == "confirm"
+    assert decide_confidence(Intent(kind=IntentKind.UNKNOWN, summary="s", confidence=1.0)) == "confirm"
 
 
 def test_an_intent_is_read_with_its_constraints_and_read_back() -> None:

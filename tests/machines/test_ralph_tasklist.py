@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.machines.ralph import amend
 from orchestrator.machines.ralph.marker import Marker
 from orchestrator.machines.ralph.outline import Outline, decoded, outline
-from orchestrator.machines.ralph.questions import answered, asked, cycles
+from orchestrator.machines.ralph.questions import answered, cycles, question_entries
 from orchestrator.machines.ralph.tasklist import TaskList, made_id, read_progress, read_tasks
 
 WAYS = [
@@ -134,10 +134,10 @@ _LINE = st.sampled_from(
 def test_an_answer_is_put_in_and_every_other_question_stays(lines: list[str], said: str) -> None:
     text = "".join(f"{line}\n" for line in lines)
     found = outline(text)
-    before = {one.id: one.answer for one in asked(found)}
-    for one in asked(found):
+    before = {one.id: one.answer for one in question_entries(found)}
+    for one in question_entries(found):
         after = outline(answered(found, one, said or "x", "me"))
-        now = {other.id: other.answer for other in asked(after)}
+        now = {other.id: other.answer for other in question_entries(after)}
         assert now.keys() == before.keys()
         assert {name: text for name, text in now.items() if name != one.id} == {
             name: text for name, text in before.items() if name != one.id

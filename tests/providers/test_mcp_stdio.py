@@ -251,7 +251,7 @@ async def test_a_server_that_died_between_two_calls_is_started_again_before_the_
     async with by_stdio(tmp_path, name="shop") as server:
 
         async def kill(_: Request) -> Any:
-            session = server._keeper._current
+            session = server._pool._current
             assert session is not None
             os.kill(int(noted(tmp_path, "pid")[0]), signal.SIGKILL)
             await until(lambda: not session.usable)

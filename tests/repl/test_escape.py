@@ -175,7 +175,7 @@ async def test_too_much_is_stopped_and_the_next_block_runs(opened: Opener, name:
         found = await repl.run(code)
         assert not found.ok
         assert said in f"{found.lost} {found.error}"
-        assert found.lost is None or "every variable, function and file is gone" in found.told()
+        assert found.lost is None or "every variable, function and file is gone" in found.text_for_model()
         after = await repl.run("context")
         if after.lost:  # it did harm that shows only now
             after = await repl.run("context")
@@ -241,7 +241,7 @@ async def test_a_flood_of_output_is_cut_and_counted(
     assert found.ok == (kept > 0)
     assert len(found.error or "") <= 8_100
     assert ("ValueError" in (found.error or "")) == code.startswith("raise")
-    assert len(found.told()) <= 20_200
+    assert len(found.text_for_model()) <= 20_200
 
 
 FILES_FLOODS = [
@@ -300,5 +300,5 @@ async def test_a_worker_that_cannot_be_watched_is_killed(opened: Opener) -> None
 
         repl._worker.cpu_seconds = broken  # type: ignore[method-assign]
         found = await repl.run("while True: pass")
-        assert "it could not be watched: RuntimeError" in found.told()
+        assert "it could not be watched: RuntimeError" in found.text_for_model()
         assert (await repl.run("1")).ok

@@ -28,7 +28,9 @@ async def upper(prompts: tuple[str, ...]) -> Sequence[str | Exception]:
 
 async def test_names_stay_from_block_to_block(opened: Opener) -> None:
     async with opened() as repl:
-        assert (await repl.run("def double(n):\n    return 2 * n\nx = double(21)")).told() == "(no output)"
+        assert (
+            await repl.run("def double(n):\n    return 2 * n\nx = double(21)")
+        ).text_for_model() == "(no output)"
         assert (await repl.run("print(double(x))")).stdout == "84\n"
 
 
@@ -114,12 +116,12 @@ async def test_what_goes_wrong_in_a_block_is_told_and_costs_no_names(
 
 def test_what_the_model_is_told_has_the_start_of_the_output_and_the_end_of_the_error() -> None:
     found = CodeResult(stdout="a" * 50, error="e" * 90 + "THE END", dropped=7)
-    told = found.told(40)
-    assert told.startswith("a" * 19)
-    assert "[38 more characters of output were cut" in told
-    assert told.endswith("…" + "e" * 13 + "THE END")
-    assert CodeResult().told() == "(no output)"
-    assert CodeResult(stdout="x\n").told() == "x"
+    text_for_model = found.text_for_model(40)
+    assert text_for_model.startswith("a" * 19)
+    assert "[38 more characters of output were cut" in text_for_model
+    assert text_for_model.endswith("…" + "e" * 13 + "THE END")
+    assert CodeResult().text_for_model() == "(no output)"
+    assert CodeResult(stdout="x\n").text_for_model() == "x"
 
 
 # ---- answers ----
@@ -207,8 +209,8 @@ async def test_a_block_that_never_ends_costs_the_names_and_the_model_is_told(ope
         await repl.run("x = 1")
         found = await repl.run("import time\ntime.sleep(1000)", seconds=0.3)
         assert found.lost == "wall time"
-        assert "it ran longer than 0.3 s" in found.told()
-        assert "every variable, function and file is gone" in found.told()
+        assert "it ran longer than 0.3 s" in found.text_for_model()
+        assert "every variable, function and file is gone" in found.text_for_model()
         assert (await repl.run("context")).stdout == "'the context'\n"
         assert "NameError" in ((await repl.run("x")).error or "")
 
@@ -221,7 +223,7 @@ async def test_a_worker_that_dies_between_blocks_is_built_anew_by_the_next_one(o
         await repl._worker._process.wait()
         lost = await repl.run("x")
         assert lost.lost == "memory"
-        assert "the system killed it" in lost.told()
+        assert "the system killed it" in lost.text_for_model()
         assert (await repl.run("1 + 1")).stdout == "2\n"
 
 

@@ -46,7 +46,7 @@ def loaded(store: CheckpointManager) -> OrchestrationStateMachine:
 
 
 def bodies(store: CheckpointManager) -> list[dict[str, Any]]:
-    records = asyncio.run(store._place.load(store.name))  # type: ignore[union-attr]
+    records = asyncio.run(store._journal.load(store.name))  # type: ignore[union-attr]
     return [dict(record.body) for record in records if record.kind == KIND]
 
 

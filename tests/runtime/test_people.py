@@ -269,8 +269,8 @@ async def test_a_run_pauses_before_its_next_step_and_goes_on_when_told() -> None
     head = await journal.head("r")
     assert (head.status, head.reason) == ("parked", "paused")
     stored = StoredRun.of("r", await journal.load("r"))
-    assert stored.held is not None
-    assert (stored.held["by"], stored.held["why"]) == ("ann", "look first")
+    assert stored.requested is not None
+    assert (stored.requested["by"], stored.requested["why"]) == ("ann", "look first")
     assert (stored.state, stored.next) == ("process_tools", "tools_executed")
     assert not task.done()
 

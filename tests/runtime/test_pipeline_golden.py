@@ -21,7 +21,7 @@ from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.providers.scripted import ScriptedLLM, call
 from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics
 from orchestrator.runtime.pipeline.pipeline import Pipeline
-from orchestrator.runtime.pipeline.prompt_stage import PromptStage, lent
+from orchestrator.runtime.pipeline.prompt_stage import PromptStage, limits_within
 from orchestrator.runtime.pipeline.result import PipelineResult
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.testing.clock import FakeClock
@@ -235,12 +235,12 @@ def test_an_answer_that_fits_no_schema_fails_its_stage_and_what_it_used_counts()
 
 
 def test_a_stage_is_lent_no_more_tokens_than_remain() -> None:
-    assert lent(Limits(), None) == Limits()
-    assert lent(Limits(), 500).max_output_tokens == 500
-    assert lent(Limits(max_output_tokens=20, max_input_tokens=900), 500) == Limits(
+    assert limits_within(Limits(), None) == Limits()
+    assert limits_within(Limits(), 500).max_output_tokens == 500
+    assert limits_within(Limits(max_output_tokens=20, max_input_tokens=900), 500) == Limits(
         max_output_tokens=20, max_input_tokens=500
     )
-    assert lent(Limits(), 0).max_input_tokens == 1
+    assert limits_within(Limits(), 0).max_input_tokens == 1
 
 
 def test_a_model_may_use_tools_and_the_prompt_may_be_a_function() -> None:
@@ -340,7 +340,7 @@ def test_the_run_of_a_stage_is_resumed_with_its_pipeline_and_not_by_itself() -> 
         running.cancel()
         await until(running.done)
         agent = planner.bound(pipeline, OrchestrationState.PLANNING)._agent  # type: ignore[attr-defined]
-        with pytest.raises(ConfigError, match="resume that one"):
+        with pytest.raises(ConfigError, match="resume that run"):
             await agent.resume("r:planning:1")
 
     asyncio.run(inside())

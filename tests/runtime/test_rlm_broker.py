@@ -22,11 +22,11 @@ def echo() -> FunctionLLM:
 
 async def test_every_prompt_is_asked_once_and_answered_in_order() -> None:
     llm, limits = echo(), RlmLimits()
-    purse = RunBudget(limits)
-    answers = await SubCalls(llm.complete, depth=0, limits=limits, purse=purse)(("a", "b", "c"))
+    budget = RunBudget(limits)
+    answers = await SubCalls(llm.complete, depth=0, limits=limits, budget=budget)(("a", "b", "c"))
     assert answers == ["answer to a", "answer to b", "answer to c"]
     assert [len(request.messages) for request in llm.requests] == [1, 1, 1]
-    assert (purse.calls, purse.usage.input_tokens) == (3, 3)
+    assert (budget.calls, budget.usage.input_tokens) == (3, 3)
 
 
 async def test_no_more_are_under_way_at_once_than_allowed() -> None:
@@ -43,7 +43,7 @@ async def test_no_more_are_under_way_at_once_than_allowed() -> None:
 
     limits = RlmLimits(max_concurrent_subcalls=3)
     prompts = tuple(map(str, range(20)))
-    assert await SubCalls(ask, depth=0, limits=limits, purse=RunBudget(limits))(prompts) == list(prompts)
+    assert await SubCalls(ask, depth=0, limits=limits, budget=RunBudget(limits))(prompts) == list(prompts)
     assert most == 3
 
 
@@ -52,7 +52,7 @@ async def test_one_that_fails_is_an_error_and_the_others_are_answered() -> None:
         ["one", LLMError("down", kind="server_error"), Response(refusal="I will not"), OSError("line")]
     )
     limits = RlmLimits(max_concurrent_subcalls=1)
-    answers = await SubCalls(llm.complete, depth=0, limits=limits, purse=RunBudget(limits))(
+    answers = await SubCalls(llm.complete, depth=0, limits=limits, budget=RunBudget(limits))(
         ("a", "b", "c", "d")
     )
     assert answers[0] == "one"
@@ -65,7 +65,7 @@ async def test_one_that_fails_is_an_error_and_the_others_are_answered() -> None:
 
 async def test_questions_beyond_the_limit_are_refused_and_never_sent() -> None:
     llm, limits = echo(), RlmLimits(max_sub_calls=2, max_concurrent_subcalls=1)
-    broker = SubCalls(llm.complete, depth=0, limits=limits, purse=RunBudget(limits))
+    broker = SubCalls(llm.complete, depth=0, limits=limits, budget=RunBudget(limits))
     answers = await broker(("a", "b", "c"))
     assert answers[:2] == ["answer to a", "answer to b"]
     assert isinstance(answers[2], LimitReached)
@@ -91,18 +91,20 @@ async def test_a_question_gets_a_run_of_its_own_above_the_depth_and_where_the_po
 ) -> None:
     begun: list[tuple[str, int]] = []
     limits = RlmLimits(max_depth=max_depth)
-    purse = RunBudget(limits)
+    budget = RunBudget(limits)
 
     async def nested(prompt: str, at: int, lender: RunBudget) -> str:
         begun.append((prompt, at))
         RunBudget(limits, lender=lender).add(Usage(5, 5))
         return "deep answer"
 
-    broker = SubCalls(echo().complete, depth=depth, limits=limits, purse=purse, policy=policy, nested=nested)
+    broker = SubCalls(
+        echo().complete, depth=depth, limits=limits, budget=budget, policy=policy, nested=nested
+    )
     assert await broker(("qq",)) == ["deep answer" if deeper else "answer to qq"]
     assert begun == ([("qq", depth + 1)] if deeper else [])
-    assert purse.usage.input_tokens == (5 if deeper else 1)
-    assert purse.calls == 1
+    assert budget.usage.input_tokens == (5 if deeper else 1)
+    assert budget.calls == 1
 
 
 async def test_cancelling_cancels_what_is_under_way() -> None:
@@ -117,7 +119,7 @@ async def test_cancelling_cancels_what_is_under_way() -> None:
         return Response("never")
 
     limits = RlmLimits()
-    work = asyncio.ensure_future(SubCalls(ask, depth=0, limits=limits, purse=RunBudget(limits))(("a", "b")))
+    work = asyncio.ensure_future(SubCalls(ask, depth=0, limits=limits, budget=RunBudget(limits))(("a", "b")))
     await begun.wait()
     work.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -177,8 +177,8 @@ def test_planted_secrets_are_in_no_line_metric_dump_or_export_without_content(
                 hooks=[Hooks()],
             )
             result = await agent.run(PLANTED["prompt"], run_id="r1")
-            dog._tell(1.0)
-            DUMPS.append(dump(metrics.live.standing(), asyncio.get_running_loop()))
+            dog._warn(1.0)
+            DUMPS.append(dump(metrics.live.current_runs(), asyncio.get_running_loop()))
             return result.outcome
 
     assert asyncio.run(go()) == "failed"

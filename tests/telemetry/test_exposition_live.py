@@ -48,7 +48,7 @@ async def test_a_run_at_work_is_on_every_page_and_nothing_it_works_with_is(tmp_p
         with serve_metrics(
             metrics.registry,
             port=0,
-            live=metrics.live.standing,
+            live=metrics.live.current_runs,
             heartbeat=watchdog.age,
             ready={"journal": writable(path)},
         ) as server:

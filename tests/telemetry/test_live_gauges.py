@@ -123,14 +123,14 @@ async def test_a_run_of_a_driver_is_active_in_its_hook_and_began_when_it_was_cre
     seen: list[list[LiveRun]] = []
 
     async def look(run: Any) -> Event:
-        seen.append(metrics.live.standing())
+        seen.append(metrics.live.current_runs())
         return Event.AGAIN
 
     await rig.drive(act=look, rounds=1)
     ((run,),) = seen
     assert (run.machine, run.run_id, run.state, run.parked) == ("loop", "r1", "act", None)
     assert run.entered_at - run.started_at == 2.0
-    assert metrics.live.standing() == []
+    assert metrics.live.current_runs() == []
 
 
 def test_runs_that_never_end_do_not_pile_up() -> None:
@@ -148,7 +148,7 @@ def test_live_runs_can_be_read_from_another_thread_while_they_change() -> None:
     def read() -> None:
         try:
             while not stop.is_set():
-                for run in live.standing():
+                for run in live.current_runs():
                     assert run.state in {"begin", "think"}
         except BaseException as error:  # noqa: BLE001 - told below
             failed.append(error)

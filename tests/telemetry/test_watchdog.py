@@ -166,7 +166,7 @@ def test_a_dump_names_live_runs_their_state_and_age() -> None:
     live.observe(RunStarted("loop", "r1", now - 100, state="think", dwell=5.0, elapsed=20.0))
     live.observe(RunStarted("loop", "r2", now, state="think"))
     live.observe(RunParked("loop", "r2", "ask", "approval", now - 30))
-    text = dump(live.standing())
+    text = dump(live.current_runs())
     assert "2 live runs" in text
     assert "run r1 of loop: think for 105." in text
     assert "run r2 of loop: ask for 30." in text

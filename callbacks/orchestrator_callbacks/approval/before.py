@@ -18,13 +18,13 @@ SET_BACK = 60.0
 
 async def before_approve(run: ApprovalRun) -> None:
     """Check again that the plan has not expired and that the project is as it was when the plan was made."""
-    _refuse(run, expired(run) or await run.deps.hands.ready(run, provider=False))
+    _refuse(run, expired(run) or await run.deps.actions.ready(run, provider=False))
     run.ctx.plan_status = PlanStatus.APPROVED.value
 
 
 async def before_resume(run: ApprovalRun) -> None:
     """Check that only the plan's own steps have changed its files, and that the planner is reachable."""
-    _refuse(run, await run.deps.hands.ready(run, provider=True))
+    _refuse(run, await run.deps.actions.ready(run, provider=True))
     run.ctx.conflicts = []
 
 
@@ -46,13 +46,13 @@ async def before_reject(run: ApprovalRun) -> None:
 
 async def before_request_changes(run: ApprovalRun) -> None:
     """Drop the consent to the previous version. Another version must fit into the planner's budget."""
-    _refuse(run, run.deps.hands.affordable())
+    _refuse(run, run.deps.actions.affordable())
     run.ctx.consent = None
 
 
 async def before_retry(run: ApprovalRun) -> None:
     """Start a new plan for the same intent, within the planner's budget, and drop everything about the old one."""
-    _refuse(run, run.deps.hands.affordable())
+    _refuse(run, run.deps.actions.affordable())
     ctx = run.ctx
     ctx.plan, ctx.plan_status, ctx.consent, ctx.changes = None, "", None, ""
     _forget(run)

@@ -79,7 +79,7 @@ class PlanActions(Protocol):
 class ApprovalDeps:
     """Handles of one project."""
 
-    hands: PlanActions
+    actions: PlanActions
     clock: Clock
     limits: ApprovalLimits
     on_step: Callable[[PlanStep, int, int, str, float, str, str], Awaitable[None] | None] | None = None

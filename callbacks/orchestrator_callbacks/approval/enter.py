@@ -21,7 +21,7 @@ async def enter_planning(run: ApprovalRun) -> ApprovalEvent:
 
 async def enter_executing(run: ApprovalRun) -> ApprovalEvent:
     """Execute the approved plan."""
-    return await known(execution.carried_out(run))
+    return await known(execution.execute_plan(run))
 
 
 async def enter_cancelling(run: ApprovalRun) -> ApprovalEvent:

@@ -13,13 +13,13 @@ from orchestrator_callbacks.approval import control_request
 from orchestrator_callbacks.approval.deps import ApprovalRun
 
 
-async def carried_out(run: ApprovalRun) -> ApprovalEvent:
+async def execute_plan(run: ApprovalRun) -> ApprovalEvent:
     """Execute the remaining steps one by one.
 
     A pause takes effect between steps. A cancel takes effect at once, even while a step is in flight: the state
     changes, and Cancelling waits for the step. A step that waits for a rate limit is not in flight.
     """
-    steps = await run.deps.hands.left(run)
+    steps = await run.deps.actions.left(run)
     total = len(ApprovalPlan.read(run.ctx.plan or {}).steps)
     for number, step in enumerate(steps, total - len(steps) + 1):
         await _turn(run, step)
@@ -36,7 +36,7 @@ async def carried_out(run: ApprovalRun) -> ApprovalEvent:
 
 async def _turn(run: ApprovalRun, step: PlanStep) -> None:
     """Wait until a step may start, or until a control request arrives."""
-    turn = asyncio.create_task(run.deps.hands.turn(step))
+    turn = asyncio.create_task(run.deps.actions.turn(step))
     heard = asyncio.create_task(run.mailbox.until(lambda: control_request.is_there(run, "pause", "cancel")))
     try:
         await asyncio.wait((turn, heard), return_when=asyncio.FIRST_COMPLETED)
@@ -55,8 +55,8 @@ async def _step(run: ApprovalRun, step: PlanStep, number: int, total: int) -> bo
     label = ApprovalPlan.read(run.ctx.plan or {}).step_label(step)
     run.note("step", {"step": label, "status": "running", "at": deps.clock.time()})
     await run.settle()
-    await _tell(run, step, number, total, "begins", 0.0, "running", "")
-    operation = deps.operation = asyncio.create_task(deps.hands.perform(run, step))
+    await _report_step(run, step, number, total, "begins", 0.0, "running", "")
+    operation = deps.operation = asyncio.create_task(deps.actions.perform(run, step))
     heard = asyncio.create_task(run.mailbox.until(lambda: control_request.is_there(run, "cancel")))
     try:
         await asyncio.wait((operation, heard), return_when=asyncio.FIRST_COMPLETED)
@@ -75,13 +75,13 @@ async def _step(run: ApprovalRun, step: PlanStep, number: int, total: int) -> bo
     except ApprovalError as fault:
         run.note("step", {"step": label, "status": "failed", "at": deps.clock.time()})
         await run.settle()
-        await _tell(run, step, number, total, "ends", seconds, "failed", fault.output)
+        await _report_step(run, step, number, total, "ends", seconds, "failed", fault.output)
         raise
-    await _tell(run, step, number, total, "ends", seconds, "done", output)
+    await _report_step(run, step, number, total, "ends", seconds, "done", output)
     return True
 
 
-async def _tell(  # noqa: PLR0917 - the parts of one fact
+async def _report_step(  # noqa: PLR0917 - the parts of one fact
     run: ApprovalRun,
     step: PlanStep,
     number: int,
@@ -120,7 +120,7 @@ async def taken_back(run: ApprovalRun) -> ApprovalEvent:
         if not deps.operation.cancelled():
             deps.operation.exception()  # a failed step has reverted itself; now the other steps follow
         deps.operation = None
-    undone = await deps.hands.undo(run)
+    undone = await deps.actions.undo(run)
     ctx.undone = [*ctx.undone, *(path for path in map(_path, undone.changes) if path not in ctx.undone)]
     ctx.conflicts = [{"path": _path(one), "why": str(one)} for one in undone.conflicts]
     if ctx.conflicts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.machines.approval.intent import Extraction, Intent, standing
+from orchestrator.machines.approval.intent import Extraction, Intent, decide_confidence
 from orchestrator.machines.approval.model import ApprovalContext, ApprovalEvent, PlanStatus
 from orchestrator.machines.approval.plan import ApprovalPlan
 from orchestrator_callbacks.approval import control_request
@@ -19,7 +19,7 @@ async def understood(run: ApprovalRun) -> ApprovalEvent:
     ctx = run.ctx
     if ctx.confirmed and ctx.intent is not None:
         return ApprovalEvent.INTENT_VALIDATED
-    extraction = await run.deps.hands.extract(run)
+    extraction = await run.deps.actions.extract(run)
     if control_request.taken(run, "cancel"):
         return ApprovalEvent.INTENT_REJECTED
     return _decided(ctx, extraction, run.deps.limits.proceed, run.deps.limits.confirm)
@@ -27,7 +27,7 @@ async def understood(run: ApprovalRun) -> ApprovalEvent:
 
 def _decided(ctx: ApprovalContext, extraction: Extraction, proceed: float, confirm: float) -> ApprovalEvent:
     first, *others = extraction.intents
-    sure = standing(first, proceed=proceed, confirm=confirm)
+    sure = decide_confidence(first, proceed=proceed, confirm=confirm)
     if sure == "proceed":
         ctx.intent, ctx.queue = first.plain(), [one.plain() for one in others]
         return ApprovalEvent.INTENT_VALIDATED
@@ -42,7 +42,7 @@ async def planned(run: ApprovalRun) -> ApprovalEvent:
     """Request a plan. A cancel that arrives meanwhile drops it."""
     ctx = run.ctx
     plan_id, version = _name(ctx)
-    plan = await run.deps.hands.draft(run, plan_id, version)
+    plan = await run.deps.actions.draft(run, plan_id, version)
     if control_request.taken(run, "cancel"):
         return ApprovalEvent.CANCEL
     ctx.iteration += 1

@@ -67,7 +67,9 @@ class CodeModeSource:
     ) -> None:
         self._repl = repl
         self._instructions = prompt.CODE if instructions is None else instructions
-        self._talk = Conversation(llm, "code", stopping=stopping, compressor=compressor, params=params)
+        self._conversation = Conversation(
+            llm, "code", stopping=stopping, compressor=compressor, params=params
+        )
 
     async def __call__(self, state: CodeModeState, ctx: CodeModeContext) -> CodeModeEvent | None:
         """Return the event that leaves a state; None in DONE."""
@@ -97,18 +99,18 @@ class CodeModeSource:
         if ctx.depth >= ctx.max_depth:
             return DepthExceeded(ctx.depth, ctx.max_depth)
         prompt.begin(ctx, self._instructions)
-        return LLMResponseReceived(text_of(await self._talk.ask(ctx)))
+        return LLMResponseReceived(text_of(await self._conversation.ask(ctx)))
 
     async def _ask_once(self, ctx: CodeModeContext) -> CodeModeEvent:
         """Call the model without a REPL. The model may mark its answer; an answer by variable is not possible here."""
-        response = await self._talk.ask_with(prompt.shallow(ctx))
+        response = await self._conversation.ask_with(prompt.shallow(ctx))
         said = text_of(response)
         final = read(said).final
         return LLMResponseReceived(final.value if final is not None and final.kind == "text" else said)
 
     async def _read(self, ctx: CodeModeContext) -> CodeModeEvent:
         """Distinguish code from an answer. A reply with neither also counts as a turn."""
-        if await self._talk.should_stop(ctx):
+        if await self._conversation.should_stop(ctx):
             return PolicyStop()
         reply = read(ctx.last_response or "")
         if not reply.blocks:
@@ -124,14 +126,18 @@ class CodeModeSource:
         answer = await self._answer(reply, done)
         if answer is not None:
             return FinalAnswerFound(answer)
-        told = [*([ctx.notice] if ctx.notice else []), *_told(ctx, done), *_remarks(reply, done)]
-        await self._talk.complete_turn(ctx, "\n".join(result.told(_chars(ctx)) for result in done))
-        if await self._talk.should_stop(ctx):  # before the limit check, which calls the model once more
+        results = [*([ctx.notice] if ctx.notice else []), *_results_of(ctx, done), *_remarks(reply, done)]
+        await self._conversation.complete_turn(
+            ctx, "\n".join(result.text_for_model(_chars(ctx)) for result in done)
+        )
+        if await self._conversation.should_stop(
+            ctx
+        ):  # before the limit check, which calls the model once more
             return PolicyStop()
         if at_last_turn(ctx):
-            return await self._ask_last(ctx, told)
-        response = await self._talk.ask(ctx, [Message("user", "\n\n".join(told))])
-        return CodeExecuted(tuple(told), text_of(response))
+            return await self._ask_last(ctx, results)
+        response = await self._conversation.ask(ctx, [Message("user", "\n\n".join(results))])
+        return CodeExecuted(tuple(results), text_of(response))
 
     # ---- parts of a turn ----
 
@@ -156,13 +162,15 @@ class CodeModeSource:
             return None if final is None else final.value
         return await self._repl.variable(final.value)
 
-    async def _ask_last(self, ctx: CodeModeContext, told: list[str]) -> MaxIterationsReached:
+    async def _ask_last(self, ctx: CodeModeContext, results: list[str]) -> MaxIterationsReached:
         """Request the final answer; an unmarked reply counts as a whole.
 
         Returns no answer if a budget refuses the request.
         """
         try:
-            response = await self._talk.ask(ctx, [Message("user", "\n\n".join([*told, prompt.LIMIT]))])
+            response = await self._conversation.ask(
+                ctx, [Message("user", "\n\n".join([*results, prompt.LIMIT]))]
+            )
         except LimitReached:
             return MaxIterationsReached()
         said = text_of(response)
@@ -174,13 +182,13 @@ def _chars(ctx: CodeModeContext) -> int:
     return ctx.limits.result_chars or sys.maxsize
 
 
-def _told(ctx: CodeModeContext, done: list[CodeResult]) -> list[str]:
+def _results_of(ctx: CodeModeContext, done: list[CodeResult]) -> list[str]:
     """Return the text for the model about each block."""
     numbered = len(ctx.blocks) > 1
     texts = []
     for number, result in enumerate(done, 1):
         title = f"Result of block {number}" if numbered else "Result of your code"
-        texts.append(f"{title}:\n{result.told(_chars(ctx))}")
+        texts.append(f"{title}:\n{result.text_for_model(_chars(ctx))}")
     if skipped := len(ctx.blocks) - len(done):
         texts.append(f"The other {skipped} of your blocks did not run.")
     return texts

@@ -43,7 +43,7 @@ def admit(run: LoopRun) -> None:
     """
     ctx = run.ctx
     ctx.ledger = CallLedger()
-    forms = [canonical_form(run, call, position) for position, call in enumerate(_asked_of(ctx))]
+    forms = [canonical_form(run, call, position) for position, call in enumerate(_calls_of(ctx))]
     ctx.results = [None] * len(forms)
     repeats = ctx.progress.expected is not None and _keys(forms) == ctx.progress.expected.calls
     to_run: list[int] = []
@@ -77,7 +77,7 @@ def canonical_form(run: LoopRun, call: ToolCall, position: int) -> ToolCall | To
 
 def set_form(ctx: LoopContext, position: int, call: ToolCall) -> None:
     """Store the form in which a call runs, if it differs from the model's own text."""
-    asked = _asked_of(ctx)[position]
+    asked = _calls_of(ctx)[position]
     if call is asked or call == asked:
         ctx.ledger.canonical.pop(position, None)
     else:
@@ -96,7 +96,7 @@ def put_question(
     `expires_at` is the expiry of a question that this one replaces; without it `approval_seconds` count from now.
     """
     ctx = run.ctx
-    call = asked_call(ctx, position)
+    call = effective_call(ctx, position)
     key = key_of(ctx, position)
     epoch = run.lease.epoch if run.lease and why != "approval" else 0
     if expires_at is None:
@@ -115,7 +115,7 @@ def put_question(
     )
     ctx.ledger.asked[position] = question
     ctx.results[position] = ToolResult.failure(call, position, "cancelled", UNDECIDED, kind="Undecided")
-    run.note("asked", question.record(_asked_of(ctx)[position].arguments))
+    run.note("asked", question.record(_calls_of(ctx)[position].arguments))
 
 
 def _about(ctx: LoopContext, key: str, why: str, epoch: int) -> str:
@@ -133,7 +133,7 @@ def renew_question(run: LoopRun, position: int, question: Question) -> None:
     A call that its tool does not accept any more needs no approval: it gets the error result.
     """
     ctx = run.ctx
-    call = asked_call(ctx, position)
+    call = effective_call(ctx, position)
     form = canonical_form(run, call, position)
     if isinstance(form, ToolResult):
         if question.why == "approval":
@@ -158,7 +158,7 @@ def readmit(run: LoopRun, position: int) -> bool:
     call that needed no approval when it was announced.
     """
     ctx = run.ctx
-    call = asked_call(ctx, position)
+    call = effective_call(ctx, position)
     form = canonical_form(run, call, position)
     if isinstance(form, ToolResult):
         note_result(run, form)
@@ -178,8 +178,8 @@ def readmit(run: LoopRun, position: int) -> bool:
 
 def is_approved(ctx: LoopContext, position: int) -> bool:
     """Return whether a person approved a call."""
-    answer = ctx.ledger.decided.get(key_of(ctx, position), {})
-    return answer.get("decision") == "approve"
+    decided = ctx.ledger.decided
+    return bool(decided) and decided.get(key_of(ctx, position), {}).get("decision") == "approve"
 
 
 def replacement(run: LoopRun, position: int, call: ToolCall) -> ToolCall | ToolResult:
@@ -202,7 +202,7 @@ def note_intent(run: LoopRun, positions: Sequence[int]) -> None:
     if not positions:
         return
     ctx = run.ctx
-    announced = [_announced(run, position, asked_call(ctx, position)) for position in positions]
+    announced = [_announced(run, position, effective_call(ctx, position)) for position in positions]
     run.note("intent", {"effect": "tool", "turn": ctx.iteration, "calls": announced})
 
 
@@ -215,7 +215,7 @@ def _announced(run: LoopRun, position: int, call: ToolCall) -> dict[str, Any]:
         "tool": call.name,
         "effect": effect_of(spec),
     }
-    if call.arguments != _asked_of(ctx)[position].arguments:
+    if call.arguments != _calls_of(ctx)[position].arguments:
         about["arguments"] = call.arguments
     if is_approved(ctx, position):
         about["digest"] = ctx.ledger.approved[position] = digest_of(run, call, about["key"])
@@ -250,7 +250,7 @@ def note_result(run: LoopRun, result: ToolResult) -> None:
         body["queued"] = micros(result.queued)
     if result.cut:
         body["cut"] = True
-    announced = asked_call(ctx, position)
+    announced = effective_call(ctx, position)
     if result.call is not announced and result.call != announced:
         body["call"] = result.call
     run.note("done", body)
@@ -261,12 +261,12 @@ def key_of(ctx: LoopContext, position: int) -> str:
     return f"{ctx.iteration}:{position}"
 
 
-def asked_call(ctx: LoopContext, position: int) -> ToolCall:
+def effective_call(ctx: LoopContext, position: int) -> ToolCall:
     """Return a call as it will run: in canonical form, from the model or edited by a person."""
-    return ctx.ledger.canonical.get(position) or _asked_of(ctx)[position]
+    return ctx.ledger.canonical.get(position) or _calls_of(ctx)[position]
 
 
-def _asked_of(ctx: LoopContext) -> tuple[ToolCall, ...]:
+def _calls_of(ctx: LoopContext) -> tuple[ToolCall, ...]:
     return ctx.response.tool_calls if ctx.response else ()
 
 
@@ -300,7 +300,7 @@ def _blocked(ctx: LoopContext, *, repeats: bool) -> str | None:
 
 def _over_limit(ctx: LoopContext, call: ToolCall, spec: ToolSpec | None) -> str | None:
     """Evaluate the guards about one call; the first refusal ends the run after this turn."""
-    refusal = first_refusal(_asked(ctx, call, spec))
+    refusal = first_refusal(_verdicts_for(ctx, call, spec))
     if refusal is None:
         return None
     if ctx.verdict is None:
@@ -308,7 +308,7 @@ def _over_limit(ctx: LoopContext, call: ToolCall, spec: ToolSpec | None) -> str 
     return f"not run: {refusal.explain()}"
 
 
-def _asked(ctx: LoopContext, call: ToolCall, spec: ToolSpec | None) -> list[Verdict]:
+def _verdicts_for(ctx: LoopContext, call: ToolCall, spec: ToolSpec | None) -> list[Verdict]:
     limits, spent, key = ctx.limits, ctx.spent, tool_key(call.name)
     asked = []
     if limits.max_tool_calls:

@@ -52,7 +52,7 @@ def request_another(run: LoopRun, issue: str) -> None:
         )
         raise CompletionError(issue, attempts)
     moved = turn_accounting.remember(ctx, [], ctx.messages[-1].text) if ctx.limits.max_no_progress else None
-    asked = _asked(ctx, moved)
+    asked = _completion_verdicts(ctx, moved)
     verdict = turn_accounting.decide(ctx, asked)
     ctx.verdict = None if verdict else verdict
     if not turn_accounting.may_go_on(ctx):
@@ -65,7 +65,7 @@ def request_another(run: LoopRun, issue: str) -> None:
     _replace_feedback(run, issue)
 
 
-def _asked(ctx: LoopContext, moved: Verdict | None) -> list[Verdict]:
+def _completion_verdicts(ctx: LoopContext, moved: Verdict | None) -> list[Verdict]:
     """Evaluate the guards for another request; an existing refusal stands."""
     if ctx.wrapping_up:
         return whole_budgets(ctx)

@@ -11,7 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 from orchestrator.llm.message import ToolCall, encodable
-from orchestrator.tools.result import told_of
+from orchestrator.tools.result import explain
 from orchestrator.tools.spec import ToolSpec
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict, approval_digest
@@ -36,7 +36,7 @@ def judge_call(spec: ToolSpec | None, call: ToolCall) -> ApprovalDecision:
     try:
         found: object = spec.approval(json.loads(call.arguments))
     except Exception as error:  # noqa: BLE001 - for any error of a host's rule the safe answer is to ask
-        return ApprovalDecision(asks=True, notice=_because(f"failed ({told_of(error)})"))
+        return ApprovalDecision(asks=True, notice=_because(f"failed ({explain(error)})"))
     if isinstance(found, bool):
         return ApprovalDecision(found)
     if isinstance(found, Verdict) and _is_sound(found):

@@ -18,7 +18,7 @@ class DeltaStream:
 
     def __init__(self, run: LoopRun, follower: Follower) -> None:
         self._run = run
-        self._tell = follower
+        self._follower = follower
         self._attempt = 0
         self._speaks = False
         self._began = 0.0
@@ -51,4 +51,4 @@ class DeltaStream:
         if self._first is None:
             self._first = run.deps.clock.monotonic() - self._began
         iteration = run.ctx.iteration + 1
-        self._tell(TokenDelta(run.graph.name, run.run_id, iteration, self._attempt, encodable(text)))
+        self._follower(TokenDelta(run.graph.name, run.run_id, iteration, self._attempt, encodable(text)))

@@ -11,8 +11,8 @@ from orchestrator.kernel.mailbox import Signal
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop.admission import (
-    asked_call,
     canonical_form,
+    effective_call,
     note_intent,
     note_result,
     set_form,
@@ -62,7 +62,7 @@ def _expire(run: LoopRun) -> bool:
     late = [at for at, one in run.ctx.ledger.asked.items() if one.expires_at and now >= one.expires_at]
     for position in late:
         del run.ctx.ledger.asked[position]
-        call = asked_call(run.ctx, position)
+        call = effective_call(run.ctx, position)
         note_result(run, ToolResult.failure(call, position, "denied", EXPIRED, kind="Expired"))
     return bool(late)
 
@@ -100,7 +100,7 @@ def judged(run: LoopRun, answer: Mapping[str, Any]) -> Question | Refusal:
 def apply_answer(run: LoopRun, position: int, answer: Mapping[str, Any], why: str) -> None:
     """Prepare an answered call to run, or give it the result that the person decided."""
     ctx = run.ctx
-    call = asked_call(ctx, position)
+    call = effective_call(ctx, position)
     match answer["decision"]:
         case "approve":
             if (arguments := answer.get("arguments")) is not None:

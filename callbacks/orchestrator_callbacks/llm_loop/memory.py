@@ -43,8 +43,8 @@ async def store(run: LoopRun) -> None:
     ctx, memory = run.ctx, run.deps.memory
     if memory is None or ctx.remembered:
         return
-    asked = (message for message in reversed(ctx.messages[: ctx.base]) if message.role == "user")
-    exchange = (*itertools.islice(asked, 1), ctx.messages[-1])
+    work = (message for message in reversed(ctx.messages[: ctx.base]) if message.role == "user")
+    exchange = (*itertools.islice(work, 1), ctx.messages[-1])
     ctx.remembered = await _kept(run, memory.store(key(run), exchange))
     ctx.degraded = not ctx.remembered
     run.note("memory", {"stored": ctx.remembered})
@@ -74,9 +74,9 @@ def key(run: LoopRun) -> str:
     return run.ctx.conversation_id or run.run_id
 
 
-async def _within(ctx: LoopContext, asked: Awaitable[T]) -> T:
+async def _within(ctx: LoopContext, work: Awaitable[T]) -> T:
     """Return the result of a memory call. Raises TimeoutError after `memory_seconds`."""
-    call = host_call(asked, "memory", "memory")
+    call = host_call(work, "memory", "memory")
     if not ctx.limits.memory_seconds:
         return await call
     try:

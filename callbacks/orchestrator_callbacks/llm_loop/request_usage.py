@@ -143,7 +143,7 @@ def _stops_unpriced(run: LoopRun) -> bool:
     """Return whether a limit on cost ends a run when the cost of an answer is unknown: its own, or one above it."""
     account = run.deps.account
     return requires_price(run.ctx.limits) or (
-        account is not None and any(requires_price(one.run.ctx.limits) for one in account.above)
+        account is not None and any(requires_price(one.run.ctx.limits) for one in account.ancestors)
     )
 
 
@@ -159,8 +159,8 @@ def refusal(run: LoopRun, request: Request) -> Verdict | None:
     limits = ctx.limits
     if not limits.max_cost and run.deps.account is None:
         return None
-    if _stops_unpriced(run) and not (asked := pricing(run)).known:
-        return cost_unknown(1, model=asked.model)
+    if _stops_unpriced(run) and not (price := pricing(run)).known:
+        return cost_unknown(1, model=price.model)
     if not limits.max_cost or (cost := most(run, request)) is None:
         return None
     share = limits.wrap_up_share if limits.wrap_up_turns and not ctx.wrapping_up else 0.0
@@ -189,24 +189,24 @@ def lost(run: LoopRun) -> Usage:
     after a compaction, the tools and all messages are counted. Its output is `max_tokens` of the request, else the
     largest answer of the run so far, else the model's maximum, else 4,096 tokens.
     """
-    ctx, asked = run.ctx, pricing(run)
+    ctx, price = run.ctx, pricing(run)
     known = _answered(ctx) if ctx.context.tokens else 0
     said = input_bound(ctx.messages[known:], () if ctx.context.tokens else run.deps.tools.offers)
     # Records of earlier versions have no largest answer.
     last = ctx.response.usage.output_tokens if ctx.response else 0
-    output = lost_output(run.deps.params, max(ctx.spent.largest_answer, last), asked)
+    output = lost_output(run.deps.params, max(ctx.spent.largest_answer, last), price)
     usage = Usage(ctx.context.tokens + said, output)
-    return estimated(usage, asked, ctx.spent.largest_cost)
+    return estimated(usage, price, ctx.spent.largest_cost)
 
 
-def lost_output(params: Any, largest: int, asked: Pricing) -> int:
+def lost_output(params: Any, largest: int, price: Pricing) -> int:
     """Return the tokens of a lost answer: the request's limit, the largest so far, or the model's maximum."""
-    return output_limit(params) or largest or asked.most_output or _UNKNOWN_OUTPUT
+    return output_limit(params) or largest or price.most_output or _UNKNOWN_OUTPUT
 
 
-def estimated(usage: Usage, asked: Pricing, largest: int) -> Usage:
+def estimated(usage: Usage, price: Pricing, largest: int) -> Usage:
     """Return an unreported usage as an estimate. Its cost is its price, else that of the most expensive answer."""
-    cost = asked.cost(usage, None)
+    cost = price.cost(usage, None)
     return replace(usage, cost_micros=cost if cost is not None else largest or None).as_estimate()
 
 
@@ -245,10 +245,10 @@ def priced(run: LoopRun, response: Response) -> Usage:
     return with_cost(pricing(run), response)
 
 
-def with_cost(asked: Pricing, response: Response) -> Usage:
+def with_cost(price: Pricing, response: Response) -> Usage:
     """Return the usage of an answer with its cost, for one model."""
     usage = response.usage
-    cost = asked.cost(usage, response.model)
+    cost = price.cost(usage, response.model)
     return usage if cost == usage.cost_micros else replace(usage, cost_micros=cost)
 
 

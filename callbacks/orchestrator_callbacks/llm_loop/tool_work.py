@@ -13,9 +13,9 @@ from orchestrator.tools.spec import ToolContext
 from orchestrator_callbacks.llm_loop import human_input
 from orchestrator_callbacks.llm_loop.admission import (
     admit,
-    asked_call,
     canonical_form,
     effect_of,
+    effective_call,
     key_of,
     note_intent,
     note_result,
@@ -53,7 +53,7 @@ def close_ledger(run: LoopRun) -> None:
     ctx.ledger.asked.clear()
     for position, result in enumerate(ctx.results):
         if position not in ctx.ledger.noted:
-            note_result(run, result or unfinished(asked_call(ctx, position), position))
+            note_result(run, result or unfinished(effective_call(ctx, position), position))
     _report(run)
 
 
@@ -105,7 +105,7 @@ def _started(run: LoopRun) -> list[ToolCall]:
     ctx = run.ctx
     calls: list[ToolCall] = []
     for position, result in enumerate(ctx.results):
-        call = asked_call(ctx, position)
+        call = effective_call(ctx, position)
         calls.append(call)
         if result is None:
             ctx.ledger.started[position] = effect_of(run.deps.tools.find(call.name))
@@ -142,7 +142,7 @@ async def _recover(run: LoopRun) -> None:
 
 def _ask_about(run: LoopRun, position: int, why: str) -> None:
     """Ask about an interrupted call, in the form in which it would run again if that is still possible."""
-    form = canonical_form(run, asked_call(run.ctx, position), position)
+    form = canonical_form(run, effective_call(run.ctx, position), position)
     if isinstance(form, ToolCall):
         set_form(run.ctx, position, form)
     put_question(run, position, why)
@@ -164,21 +164,21 @@ def after_crash(effect: str) -> Literal["again", "undo", "ask"]:
 
 async def _take_back(run: LoopRun, position: int) -> None:
     ctx = run.ctx
-    call = asked_call(ctx, position)
+    call = effective_call(ctx, position)
     try:
         await run.deps.tools.take_back(call, position, lambda _, at: context(run, at))
     except Exception:  # noqa: BLE001 - for any error a person has to decide
-        _tell_rollback(run, "failed")
+        _publish_rollback(run, "failed")
         _ask_about(run, position, "undo_failed")
         return
-    _tell_rollback(run, "undone")
+    _publish_rollback(run, "undone")
     run.note("rolled_back", {"effect": "tool", "key": key_of(ctx, position)})
     if readmit(run, position):
         note_intent(run, [position])
     await run.settle()
 
 
-def _tell_rollback(run: LoopRun, outcome: str) -> None:
+def _publish_rollback(run: LoopRun, outcome: str) -> None:
     run.emit(RolledBack(run.graph.name, run.run_id, outcome, run.deps.clock.time()))
 
 
@@ -197,10 +197,12 @@ def _report(run: LoopRun) -> None:
         if position in ctx.ledger.told or position in ctx.ledger.asked:
             continue
         ctx.ledger.told.add(position)
-        _tell(run, ctx, result or unfinished(asked_call(ctx, position), position))
+        _publish_execution(run, ctx, result or unfinished(effective_call(ctx, position), position))
 
 
-def _tell(run: LoopRun, ctx: LoopContext, done: ToolResult) -> None:
+def _publish_execution(run: LoopRun, ctx: LoopContext, done: ToolResult) -> None:
+    if ToolExecution not in run.writes.wanted:
+        return
     spec = run.deps.tools.find(done.call.name)
     run.emit(
         ToolExecution(

@@ -63,7 +63,7 @@ def note_time(run: LoopRun) -> None:
 
 def _seen(tools: ToolProvider, result: ToolResult) -> ObservedCall:
     spec = tools.find(result.call.name)
-    failed = result.is_error or failed_result(
+    failed = result.outcome != "ok" or failed_result(
         result.content, declared_plain_text=bool(spec and spec.plain_text)
     )
     policy = spec.progress if spec else "strict"
@@ -94,7 +94,7 @@ def remember(ctx: LoopContext, seen: list[ObservedCall], text: str = "") -> Verd
         # It was blocked and has no result of its own; it counts as the repetition.
         turn = state.expected
     size = window_size(limits.max_no_progress or limits.restart_stall_threshold)
-    ctx.turns = (*ctx.turns[1 - size :], turn)
+    ctx.turns = ctx.turns[1 - size :] + (turn,)  # noqa: RUF005 - half the instructions
     state.expected, state.warning = None, ""
     if limits.max_no_progress:
         return _escalate(ctx, limits.max_no_progress)
@@ -115,12 +115,12 @@ def _escalate(ctx: LoopContext, limit: int) -> Verdict:
     return verdict
 
 
-def decide(ctx: LoopContext, asked: Sequence[Verdict]) -> Verdict:
+def decide(ctx: LoopContext, verdicts: Sequence[Verdict]) -> Verdict:
     """Return the first refusal, else the last verdict, which is stored as the decision for the edge's guard."""
-    refusal = first_refusal(asked)
+    refusal = first_refusal(verdicts)
     if refusal is None:
-        _keep(ctx, asked[-1])
-    return asked[-1] if refusal is None else refusal
+        _keep(ctx, verdicts[-1])
+    return verdicts[-1] if refusal is None else refusal
 
 
 def _keep(ctx: LoopContext, verdict: Verdict, *, restart: bool = False) -> None:
@@ -128,11 +128,11 @@ def _keep(ctx: LoopContext, verdict: Verdict, *, restart: bool = False) -> None:
     ctx.decision = TurnDecision(verdict, ctx.limits, ctx.iteration, spent.total, spent.seconds, restart)
 
 
-def may_start_over(ctx: LoopContext, asked: Iterable[Verdict]) -> bool:
+def may_start_over(ctx: LoopContext, verdicts: Iterable[Verdict]) -> bool:
     """Return whether to restart: the run is stuck, a restart is left, and no other guard refuses a turn."""
     if ctx.wrapping_up or not is_stuck(ctx):
         return False
-    if not all(verdict.ok or verdict.guard == "no_progress" for verdict in asked):
+    if not all(verdict.ok or verdict.guard == "no_progress" for verdict in verdicts):
         return False
     if verdict := restart_budgets(ctx):
         _keep(ctx, verdict, restart=True)

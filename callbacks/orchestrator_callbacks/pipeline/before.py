@@ -26,12 +26,12 @@ async def before_plan_invalid(run: PipelineRun) -> None:
 async def before_soft_failure(run: PipelineRun) -> None:
     """Count a refinement, and add the judge's objections as feedback for the implementer."""
     run.ctx.refinements += 1
-    _tell(run.ctx, FeedbackKind.JUDGE_SOFT_FAILURE)
+    _add_feedback(run.ctx, FeedbackKind.JUDGE_SOFT_FAILURE)
 
 
 async def before_hard_failure(run: PipelineRun) -> None:
     """Add the judge's objections as feedback for the planner."""
-    _tell(run.ctx, FeedbackKind.JUDGE_HARD_FAILURE)
+    _add_feedback(run.ctx, FeedbackKind.JUDGE_HARD_FAILURE)
 
 
 async def before_failure(run: PipelineRun) -> None:
@@ -39,7 +39,7 @@ async def before_failure(run: PipelineRun) -> None:
     run.ctx.verdict = ending.limit_of(run.error)
 
 
-def _tell(ctx: PipelineContext, kind: FeedbackKind) -> None:
+def _add_feedback(ctx: PipelineContext, kind: FeedbackKind) -> None:
     if ctx.evaluation is not None:
         _add(ctx, kind, feedback.of_evaluation(ctx.evaluation, ctx.evaluation.against(ctx.rubric)))
 

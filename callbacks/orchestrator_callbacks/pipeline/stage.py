@@ -49,7 +49,7 @@ async def work(run: PipelineRun, decide: Callable[[PipelineContext], PipelineEve
     if not is_done(run):
         if not await _goes_on(run, _ahead(ctx, OrchestrationState(run.state))):
             return PipelineEvent.BUDGET_EXHAUSTED
-        await _carry_out(run)
+        await _run_stage(run)
     event = decide(ctx)
     if event is PipelineEvent.APPROVED or await _goes_on(run, _behind(ctx, event)):
         return event
@@ -84,28 +84,28 @@ def _ahead(ctx: PipelineContext, state: OrchestrationState) -> list[Verdict]:
 def _behind(ctx: PipelineContext, event: PipelineEvent) -> list[Verdict]:
     """Evaluate the budgets after a stage; a limit with a guard on the next edge is only published here."""
     limits = ctx.limits
-    asked = [tokens(ctx.tokens, limits.token_budget)] if limits.token_budget else []
+    verdicts = [tokens(ctx.tokens, limits.token_budget)] if limits.token_budget else []
     if event is PipelineEvent.SOFT_FAILURE:
-        asked.append(refinements(ctx.refinements, limits.max_refinements))
+        verdicts.append(refinements(ctx.refinements, limits.max_refinements))
     elif event in (PipelineEvent.PLAN_INVALID, PipelineEvent.HARD_FAILURE):
-        asked.append(iterations(ctx.iteration, limits.max_iterations))
-    return asked
+        verdicts.append(iterations(ctx.iteration, limits.max_iterations))
+    return verdicts
 
 
 _COUNTS = ("iterations", "refinements")
 
 
-async def _goes_on(run: PipelineRun, asked: list[Verdict]) -> bool:
+async def _goes_on(run: PipelineRun, verdicts: list[Verdict]) -> bool:
     """Evaluate the host's budget as well, publish all verdicts, and keep a refusal that ends the run."""
     budget = run.deps.budget
     if budget is not None:
         said = budget.is_exhausted()
         exhausted = await said if inspect.isawaitable(said) else said
-        asked = [host_budget(int(bool(exhausted))), *asked]
-    if not asked:
+        verdicts = [host_budget(int(bool(exhausted))), *verdicts]
+    if not verdicts:
         return True
-    run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, run.ctx.iteration, asked))
-    refusal = first_refusal(one for one in asked if one.guard not in _COUNTS)
+    run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, run.ctx.iteration, verdicts))
+    refusal = first_refusal(one for one in verdicts if one.guard not in _COUNTS)
     if refusal is not None:
         run.ctx.verdict = refusal
     return refusal is None
@@ -114,7 +114,7 @@ async def _goes_on(run: PipelineRun, asked: list[Verdict]) -> bool:
 # ---- the port ----
 
 
-async def _carry_out(run: PipelineRun) -> None:
+async def _run_stage(run: PipelineRun) -> None:
     """Call the port and apply its result, which is durable before any other call outside."""
     ctx, state = run.ctx, OrchestrationState(run.state)
     request = _request(run, state)

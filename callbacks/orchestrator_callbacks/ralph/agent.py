@@ -27,7 +27,7 @@ class _Question(NamedTuple):
     """A request to an agent, with its repetitions."""
 
     role: Role
-    asked: AgentInput
+    agent_input: AgentInput
     key: str
     before: Callable[[], object] | None
     """Prepares each call, in a thread."""
@@ -38,7 +38,7 @@ class StateCalls:
 
     def __init__(self, run: RalphRun) -> None:
         self._run = run
-        self._given = 0
+        self._answers = 0
 
     @property
     def known(self) -> bool:
@@ -49,11 +49,11 @@ class StateCalls:
         self,
         kind: type[T],
         role: Role,
-        asked: AgentInput,
+        agent_input: AgentInput,
         *,
         usable: Callable[[T], str | None] = lambda _: None,
         before: Callable[[], object] | None = None,
-        heard: Callable[[T], None] = lambda _: None,
+        check: Callable[[T], None] = lambda _: None,
     ) -> T:
         """Return the output of an agent.
 
@@ -71,17 +71,17 @@ class StateCalls:
         """
         run = self._run
         given = [answer for answer in run.ctx.answers if answer.seq == run.seq]
-        if self._given < len(given):
-            answer = given[self._given]
-            self._given += 1
+        if self._answers < len(given):
+            answer = given[self._answers]
+            self._answers += 1
             return _as(kind, contract.read(role, answer.body))
-        key = f"{run.run_id}:{run.cursor.state}:{run.seq}:{self._given}"
-        found = await self._usable(kind, _Question(role, asked, key, before), usable)
+        key = f"{run.run_id}:{run.cursor.state}:{run.seq}:{self._answers}"
+        found = await self._usable(kind, _Question(role, agent_input, key, before), usable)
         run.ctx.answers = (*given, AgentAnswer(run.seq, role, found.as_json()))
-        heard(found)
+        check(found)
         await asyncio.to_thread(run.deps.session.sync)  # the answer refers to files that the agent wrote
         await run.keep()
-        self._given += 1
+        self._answers += 1
         return found
 
     async def _usable(self, kind: type[T], question: _Question, usable: Callable[[T], str | None]) -> T:
@@ -101,7 +101,9 @@ class StateCalls:
         def tried(one: RetryAttempt) -> None:
             if isinstance(one.error, AgentOutputInvalid):
                 faults.append(one.error.why)
-                self._tell(one.number, "retry" if one.outcome == "retry" else "exhausted", "schema_invalid")
+                self._publish_attempt(
+                    one.number, "retry" if one.outcome == "retry" else "exhausted", "schema_invalid"
+                )
 
         try:
             return await _AT_ONCE.call(
@@ -115,7 +117,7 @@ class StateCalls:
         run, role = self._run, question.role
         request = AgentRequest(
             role=role,
-            input=question.asked.as_json(),
+            input=question.agent_input.as_json(),
             key=question.key,
             run_id=run.run_id,
             again=again,
@@ -138,13 +140,13 @@ class StateCalls:
 
         def tried(one: RetryAttempt) -> None:
             if one.outcome in {"retry", "exhausted"}:
-                self._tell(one.number, one.outcome, one.kind, one.delay)
+                self._publish_attempt(one.number, one.outcome, one.kind, one.delay)
 
         found = await run.deps.retry.call(call, on_attempt=tried, clock=run.deps.clock)
         run.ctx.fault = None
         return found
 
-    def _tell(self, number: int, outcome: str, reason: str | None, delay: float = 0.0) -> None:
+    def _publish_attempt(self, number: int, outcome: str, reason: str | None, delay: float = 0.0) -> None:
         run = self._run
         run.emit(OperationAttempt(run.graph.name, run.run_id, "completion", number, outcome, reason, delay))
 

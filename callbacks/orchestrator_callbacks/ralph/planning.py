@@ -83,10 +83,10 @@ async def _planned(run: RalphRun, stay: StateCalls, *, insist: bool) -> PlannerO
             return f"it says completed, and there is no task in tasks.md: {EXAMPLE}"
         return None
 
-    def heard(_: PlannerOutput) -> None:
+    def check(_: PlannerOutput) -> None:
         ctx.told = told
 
-    return await stay.ask(PlannerOutput, Role.PLANNER, request, usable=usable, heard=heard)
+    return await stay.ask(PlannerOutput, Role.PLANNER, request, usable=usable, check=check)
 
 
 # ---- questions ----
@@ -105,7 +105,7 @@ async def _ask_around(run: RalphRun, stay: StateCalls) -> None:
             )
             await stay.ask(QuestionerOutput, Role.QUESTIONER, request, usable=_answerable)
     await asyncio.to_thread(session.refresh)
-    await _ask_people(run)
+    await _ask_person(run)
 
 
 def _answerable(output: QuestionerOutput) -> str | None:
@@ -114,7 +114,7 @@ def _answerable(output: QuestionerOutput) -> str | None:
     return f"no questions could be asked: {'; '.join(output.recommendations) or 'it does not say why'}"
 
 
-async def _ask_people(run: RalphRun) -> None:
+async def _ask_person(run: RalphRun) -> None:
     """Ask people for answers to open questions. Without an answer port, planning continues with open questions."""
     asks, session = run.deps.answer, run.deps.session
     asked = _open(await asyncio.to_thread(session.questions))
@@ -128,7 +128,7 @@ async def _ask_people(run: RalphRun) -> None:
         return
     while asked:
         if not run.mailbox.unread:
-            run.wait_in_place(wanted=run.control.waits_in_place and asks == "wait")
+            run.wait_in_place(enabled=run.control.waits_in_place and asks == "wait")
             await run.await_message("questions", questions=[one.id for one in asked])
         await signals.poll(run)
         await asyncio.to_thread(session.refresh)

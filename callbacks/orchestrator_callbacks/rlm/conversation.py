@@ -15,7 +15,7 @@ from orchestrator.machines.rlm.policy import ContextCompressor, StoppingPolicy, 
 
 T = TypeVar("T")
 
-_TOLD = ("iteration", "max_iterations", "agent_mode", "depth", "history", "last_result")
+_POLICY_FIELDS = ("iteration", "max_iterations", "agent_mode", "depth", "history", "last_result")
 """Keys that are updated each time; all other keys of the mapping belong to the policy."""
 
 
@@ -61,7 +61,7 @@ class Conversation:
         """Return whether the policy ends the run here."""
         if self._stopping is None:
             return False
-        stops = await settled(self._stopping.should_stop(self._told(ctx)))
+        stops = await settled(self._stopping.should_stop(self._policy_view(ctx)))
         _keep(ctx)
         return bool(stops)
 
@@ -69,14 +69,14 @@ class Conversation:
         """Inform the policy of a completed turn and its result."""
         if self._stopping is None:
             return
-        told = self._told(ctx)
+        told = self._policy_view(ctx)
         told["iteration"], told["last_result"] = ctx.iteration + 1, last_result
         done: Any = self._stopping.on_iteration_complete(told)
         if inspect.isawaitable(done):
             await done
         _keep(ctx)
 
-    def _told(self, ctx: ModeContext) -> dict[str, Any]:
+    def _policy_view(self, ctx: ModeContext) -> dict[str, Any]:
         """Update the policy's mapping. It is one mapping for the whole run, so values of the policy stay."""
         told = ctx.shared
         if not told:
@@ -108,7 +108,7 @@ def _keep(ctx: ModeContext) -> None:
     """Keep the policy's values that can be stored as JSON; other values are lost with the process."""
     kept: dict[str, Any] = {}
     for name, value in ctx.shared.items():
-        if name not in _TOLD:
+        if name not in _POLICY_FIELDS:
             try:
                 kept[name] = orjson.loads(orjson.dumps(value))
             except TypeError:

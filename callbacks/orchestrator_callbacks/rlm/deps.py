@@ -35,7 +35,7 @@ class ModeDeps:
     """The configured model name, for labels and logs."""
     retry: RetryPolicy
     clock: Clock
-    purse: RunBudget
+    budget: RunBudget
     price: Price | None = None
     unpriced: set[tuple[str, float]] = field(default_factory=set)
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -62,11 +62,11 @@ async def allowed(run: ModeRun, model: str) -> None:
         return
     async with run.deps.turnstile:
         stays = run.control.waits_in_place
-        run.wait_in_place(wanted=True)
+        run.wait_in_place(enabled=True)
         try:
             await host.may_ask(run, model)
         finally:
-            run.wait_in_place(wanted=stays)
+            run.wait_in_place(enabled=stays)
 
 
 async def next_event(run: ModeRun) -> Any:
@@ -83,7 +83,7 @@ async def next_event(run: ModeRun) -> Any:
     try:
         event = await deps.source(machine.objects[run.cursor.state], run.ctx)
     finally:
-        run.ctx.usage, run.ctx.sub_calls = deps.purse.usage, deps.purse.calls
+        run.ctx.usage, run.ctx.sub_calls = deps.budget.usage, deps.budget.calls
     name = machine.event_name(run.cursor.state, type(event))
     if not machine.candidates(run.cursor.state, type(event)):
         raise machine.unhandled(run.cursor.state, name)

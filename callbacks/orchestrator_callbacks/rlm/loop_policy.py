@@ -72,7 +72,7 @@ class PolicyHooks:
         """Complete a turn for the policy, and check whether it stops the run."""
         if self._stopping is None:
             return
-        ctx, told = run.ctx, self._told(run)
+        ctx, told = run.ctx, self._policy_view(run)
         told["last_result"] = "\n".join(result.content for result in ctx.results if result is not None)
         await settled(self._stopping.on_iteration_complete(told))
         if ctx.verdict is None and await settled(self._stopping.should_stop(told)):
@@ -102,7 +102,7 @@ class PolicyHooks:
             return None  # the tool reports the fault in its arguments
         return task if isinstance(task, str) else None
 
-    def _told(self, run: LoopRun) -> dict[str, Any]:
+    def _policy_view(self, run: LoopRun) -> dict[str, Any]:
         """Update the policy's mapping, one for the whole run."""
         told = self._shared.setdefault(run.run_id, {})
         self._shared.move_to_end(run.run_id)

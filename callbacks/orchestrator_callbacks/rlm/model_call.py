@@ -30,7 +30,7 @@ class OwnModel:
         run = self._run
         await allowed(run, run.deps.model)
         async with paid(run, own_pricing(run), request) as bill:
-            response = await asked(run, own_pricing(run), request)
+            response = await request_answer(run, own_pricing(run), request)
             bill.usage = response.usage
         check_cost(run, response)
         return response
@@ -48,14 +48,14 @@ def paid(run: ModeRun, pricing: Pricing, request: Request) -> AbstractAsyncConte
     limit bounds the cost and no price can be known.
     """
     if not pricing.known:
-        run.deps.purse.refuse(cost_unknown(1, model=pricing.model))
+        run.deps.budget.refuse(cost_unknown(1, model=pricing.model))
     need = replace(estimated(request.messages), cost_micros=pricing.most(request))
     output = lost_output(request.params, run.ctx.largest_answer, pricing)
     usage = Usage(input_bound(request.messages, request.tools), output)
-    return run.deps.purse.request(need, as_estimate(usage, pricing, run.ctx.largest_cost))
+    return run.deps.budget.request(need, as_estimate(usage, pricing, run.ctx.largest_cost))
 
 
-async def asked(run: ModeRun, pricing: Pricing, request: Request) -> Response:
+async def request_answer(run: ModeRun, pricing: Pricing, request: Request) -> Response:
     """Call a model and publish each attempt. The usage of the answer includes its cost. Raises the last error."""
     deps, route = run.deps, Route()
     tries: list[RetryAttempt] = []
@@ -72,7 +72,7 @@ async def asked(run: ModeRun, pricing: Pricing, request: Request) -> Response:
         )
     except asyncio.CancelledError:
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)
-        _tell(run, "timeout" if cut else "cancelled", deps.clock.monotonic() - began, route)
+        _publish_call(run, "timeout" if cut else "cancelled", deps.clock.monotonic() - began, route)
         raise
     except Exception:
         run.ctx.fault = "llm_error"
@@ -80,10 +80,10 @@ async def asked(run: ModeRun, pricing: Pricing, request: Request) -> Response:
     seconds = tries[-1].seconds if tries else deps.clock.monotonic() - began
     if (fault := malformed(response)) is not None:
         run.ctx.fault = "llm_error"
-        _tell(run, "malformed", seconds, route)
+        _publish_call(run, "malformed", seconds, route)
         raise LLMError(f"the model gave {fault}", kind="malformed")
     answer: Response = replace(response.encodable(), usage=with_cost(pricing, response))
-    _tell(run, "ok", seconds, route, answer)
+    _publish_call(run, "ok", seconds, route, answer)
     run.ctx.fault = None
     _note_largest(run, answer.usage)
     return answer
@@ -94,7 +94,7 @@ def check_cost(run: ModeRun, response: Response) -> None:
     if response.usage.cost_micros is None:
         whole: Any = run  # note_unpriced uses nothing that only a run of the loop has
         note_unpriced(whole, response)
-        run.deps.purse.refuse(cost_unknown(1, model=(response.model or run.deps.model)[:_LONGEST]))
+        run.deps.budget.refuse(cost_unknown(1, model=(response.model or run.deps.model)[:_LONGEST]))
 
 
 _LONGEST = 120
@@ -108,12 +108,14 @@ def _note_largest(run: ModeRun, usage: Usage) -> None:
 
 
 def _failed(run: ModeRun, one: RetryAttempt, route: Route) -> None:
-    _tell(run, one.kind or "other", one.seconds, route)
+    _publish_call(run, one.kind or "other", one.seconds, route)
     outcome = "retry" if one.outcome == "retry" else "exhausted"
     run.emit(OperationAttempt(run.graph.name, run.run_id, "llm", one.number, outcome, one.kind, one.delay))
 
 
-def _tell(run: ModeRun, outcome: str, seconds: float, route: Route, response: Response | None = None) -> None:
+def _publish_call(
+    run: ModeRun, outcome: str, seconds: float, route: Route, response: Response | None = None
+) -> None:
     usage = response.usage if response else NO_USAGE
     model, queued = route.take()
     run.emit(

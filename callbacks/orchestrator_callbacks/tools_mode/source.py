@@ -63,15 +63,15 @@ class ToolsModeSource:
         instructions: str | None = None,
         context_for: Callable[[ToolCall, int], ToolContext] = _context,
         before: Before | None = None,
-        told: Callable[[ToolResult], None] = lambda _: None,
+        on_result: Callable[[ToolResult], None] = lambda _: None,
     ) -> None:
         self._tools = tools if isinstance(tools, ToolSet) else ToolSet(tools)
         self._instructions = prompt.TOOLS if instructions is None else instructions
         self._context_for = context_for
         self._before = before
-        self._hear = told
+        self._on_result = on_result
         offers = self._tools.offers
-        self._talk = Conversation(
+        self._conversation = Conversation(
             llm, "tools", stopping=stopping, compressor=compressor, params=params, tools=offers
         )
 
@@ -80,7 +80,7 @@ class ToolsModeSource:
         match state:
             case ToolsModeState.INIT:
                 prompt.begin(ctx, self._instructions)
-                response = await self._talk.ask(ctx)
+                response = await self._conversation.ask(ctx)
                 return LLMResponseReceived(text_of(response), response.tool_calls)
             case ToolsModeState.PROMPTING:
                 return await self._read(ctx)
@@ -95,25 +95,27 @@ class ToolsModeSource:
 
     async def _read(self, ctx: ToolsModeContext) -> ToolsModeEvent:
         """Distinguish calls from an answer, after the policy was checked."""
-        if await self._talk.should_stop(ctx):
+        if await self._conversation.should_stop(ctx):
             return PolicyStop()
         return ToolCallsFound(ctx.calls) if ctx.calls else NoToolCalls(ctx.last_response or "")
 
     async def _execute(self, ctx: ToolsModeContext) -> ToolsModeEvent:
         """Run the calls, and call the model with the results."""
         results = [result.message() for result in await self._run(ctx)]
-        await self._talk.complete_turn(ctx, "\n".join(result.text for result in results))
-        if await self._talk.should_stop(ctx):  # before the limit check, which calls the model once more
+        await self._conversation.complete_turn(ctx, "\n".join(result.text for result in results))
+        if await self._conversation.should_stop(
+            ctx
+        ):  # before the limit check, which calls the model once more
             return PolicyStop()
         if at_last_turn(ctx):
             return await self._ask_last(ctx, results)
         notice = [Message("user", ctx.notice)] if ctx.notice else []
-        response = await self._talk.ask(ctx, [*results, *notice])
+        response = await self._conversation.ask(ctx, [*results, *notice])
         return ToolsExecuted((*results, *notice), text_of(response), response.tool_calls)
 
     async def _run(self, ctx: ToolsModeContext) -> list[ToolResult]:
         async def finished(result: ToolResult) -> None:
-            self._hear(result)
+            self._on_result(result)
 
         most = ctx.limits.max_concurrent_tools
         return await self._tools.execute_all(
@@ -123,7 +125,7 @@ class ToolsModeSource:
     async def _ask_last(self, ctx: ToolsModeContext, results: list[Message]) -> MaxIterationsReached:
         """Request the final answer without tools. Returns no answer if a budget refuses the request."""
         try:
-            response = await self._talk.ask(
+            response = await self._conversation.ask(
                 ctx, [*results, Message("user", prompt.LIMIT)], tool_choice="none"
             )
         except LimitReached:

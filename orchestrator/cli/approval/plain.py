@@ -30,7 +30,7 @@ def status(found: Status, recovered: RecoveryNote | None) -> dict[str, Any]:
         "undone": list(found.undone),
         "conflicts": [dict(one) for one in found.conflicts],
         "actions": list(found.actions),
-        "held": found.held,
+        "held": found.owner,
     }
 
 
@@ -39,6 +39,6 @@ def plan(made: ApprovalPlan) -> dict[str, Any]:
     return {**made.plain(), "digest": made.digest}
 
 
-def _question(asked: IntentQuestion) -> dict[str, Any]:
-    intent = None if asked.intent is None else dict(asked.intent)
-    return {"text": asked.text, "intent": intent, "confidence": asked.confidence}
+def _question(found: IntentQuestion) -> dict[str, Any]:
+    intent = None if found.intent is None else dict(found.intent)
+    return {"text": found.text, "intent": intent, "confidence": found.confidence}

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.cli.actor import who
+from orchestrator.cli.actor import actor_name
 from orchestrator.cli.approval import plain, refusal
-from orchestrator.cli.approval import status as standing
+from orchestrator.cli.approval import status as status_view
 from orchestrator.cli.approval.limit import limits_of
 from orchestrator.cli.approval.planner import Need, PlannerChoice, PlannerSpec, planner_of
 from orchestrator.cli.approval.progress import Steps
@@ -76,11 +76,11 @@ class Command:
     """What is done elsewhere is to ask that process: of no use where there is none."""
     looks: bool = False
     """It is of use where nothing was ever submitted."""
-    told: Callable[[Status], None] | None = None
+    show: Callable[[Status], None] | None = None
     """Prints the end for a person; None: how the project stands."""
     data: Callable[[Status], Any] | None = None
     """Returns what --json prints; None: how the project stands."""
-    judge: Callable[[Status], int] = standing.code
+    judge: Callable[[Status], int] = status_view.code
 
 
 def _refuse_untrusted(found: Status, root: Path) -> None:
@@ -92,25 +92,25 @@ def _refuse_untrusted(found: Status, root: Path) -> None:
     refuse_untrusted_run(found.launch, what, journal, does=does)
 
 
-def carry_out(asked: ApprovalOptions, command: Command) -> int:
-    """Do one thing with a project and return the exit code. A refusal is told, with what to do next."""
-    return run_async(_Carried(asked, command).out())
+def run_command(options: ApprovalOptions, command: Command) -> int:
+    """Carry out one command on a project and return the exit code. A refusal is printed with the next action."""
+    return run_async(_CommandRun(options, command).out())
 
 
-class _Carried:
-    """One command; a signal, or the loss of whoever reads what is shown, stops it between steps."""
+class _CommandRun:
+    """One command; a signal, or the loss of the output's reader, stops it between steps."""
 
-    def __init__(self, asked: ApprovalOptions, command: Command) -> None:
-        self._asked = asked
+    def __init__(self, options: ApprovalOptions, command: Command) -> None:
+        self._options = options
         self._command = command
-        self._steps = Steps(self._lose, pace=asked.pace, quiet=asked.json)
+        self._steps = Steps(self._lose, pace=options.pace, quiet=options.json)
         self._approval: Approval | None = None
         self._lost = self._stopped = False
 
     async def out(self) -> int:
         """Do it and return the exit code."""
-        asked = self._asked
-        root = asked.root
+        options = self._options
+        root = options.root
         try:
             found = await Approval.look(root)
             if not self._command.anew and not found.run_id and found.error is None:
@@ -119,17 +119,17 @@ class _Carried:
                 _refuse_untrusted(found, root)
             waits = self._command.anew and await self._plan_waits(root, found)
             kept = found.launch if waits or not self._command.anew else {}
-            limits = {**(kept.get("limits") or {}), **({} if waits else asked.limits)}
+            limits = {**(kept.get("limits") or {}), **({} if waits else options.limits)}
             caps, need = limits_of(limits).caps, self._command.planner
-            async with planner_of(asked.named, root, kept, caps, need) as made:
+            async with planner_of(options.named, root, kept, caps, need) as made:
                 return await self._opened(root, made, limits)
         except GateRefused as refused:
-            return refusal.told(refused, asked.given, json=asked.json)
+            return refusal.print_refusal(refused, options.given, json=options.json)
         except ApprovalError as faulted:
-            return refusal.faulted(faulted, json=asked.json)
+            return refusal.faulted(faulted, json=options.json)
 
     async def _plan_waits(self, root: Path, found: Status) -> bool:
-        """Tell whether a plan still waits for a person: then a new request is refused.
+        """Return whether a plan still waits for a person: then a new request is refused.
 
         The limits of the new request would let that plan expire, so it is looked at by those that it was made with.
         """
@@ -137,26 +137,26 @@ class _Carried:
             return False
         with suppress(Held):
             limits = limits_of(found.launch.get("limits") or {})
-            async with Approval(root, limits=limits, by=who(self._asked.by)) as approval:
-                self._tell_recovery(approval)
+            async with Approval(root, limits=limits, by=actor_name(self._options.by)) as approval:
+                self._print_recovery(approval)
                 found = await approval.status()
         return found.state is ApprovalState.AWAITING_APPROVAL
 
     def _never_begun(self, found: Status) -> int:
         """Say so, and make no folder in what may be the wrong place."""
         if self._command.looks:
-            return self._tell(found, None)
+            return self._print_status(found, None)
         raise GateRefused(
             BlockedGate("state", "nothing was submitted here yet", found.actions, code="ST-001")
         )
 
     async def _opened(self, root: Path, made: PlannerSpec, limits: Mapping[str, Any]) -> int:
-        asked = self._asked
+        options = self._options
         approval = Approval(
             root,
             made.planner,
             limits=limits_of(limits),
-            by=who(asked.by),
+            by=actor_name(options.by),
             launch=signed({**made.launch, **({"limits": dict(limits)} if limits else {})}),
             on_step=self._steps,
         )
@@ -166,17 +166,17 @@ class _Carried:
                     return await self._done(approval)
         except Held as held:
             if self._command.elsewhere is None:
-                return refusal.busy(held, asked.given, json=asked.json)
-            return self._tell(await self._command.elsewhere(root), None)
+                return refusal.busy(held, options.given, json=options.json)
+            return self._print_status(await self._command.elsewhere(root), None)
         except StoreDown as down:
             # A look is possible where nothing can be written, not even what was recovered.
             if self._command.elsewhere is None or self._command.asks or self._approval is not None:
                 raise
             complain(f"{down}; nothing can be done here, and this is how it was left:")
-            return self._tell(await self._command.elsewhere(root), None)
+            return self._print_status(await self._command.elsewhere(root), None)
 
     async def _done(self, approval: Approval) -> int:
-        self._tell_recovery(approval)
+        self._print_recovery(approval)
         if self._stopped:
             raise KeyboardInterrupt
         self._approval = approval
@@ -184,38 +184,40 @@ class _Carried:
             status = await self._command.work(approval)
         if self._lost:
             return Exit.PIPE
-        code = self._tell(status, approval)
+        code = self._print_status(status, approval)
         if status.state is ApprovalState.FAILED and status.run_id:
             await approval.shown()
         return Exit.CANCELLED if self._is_cancelled() else code
 
-    def _tell_recovery(self, approval: Approval) -> None:
-        if approval.recovered is not None and not self._asked.json:
-            for line in standing.recovery_lines(approval.recovered, self._asked.given, colour=coloured()):
+    def _print_recovery(self, approval: Approval) -> None:
+        if approval.recovered is not None and not self._options.json:
+            for line in status_view.recovery_lines(
+                approval.recovered, self._options.given, colour=coloured()
+            ):
                 say(line)
 
-    def _tell(self, status: Status, approval: Approval | None) -> int:
-        asked = self._asked
+    def _print_status(self, status: Status, approval: Approval | None) -> int:
+        options = self._options
         recovered = None if approval is None else approval.recovered
-        if asked.json:
+        if options.json:
             say_json(
                 plain.status(status, recovered) if self._command.data is None else self._command.data(status)
             )
-        elif self._command.told is not None:
-            self._command.told(status)
+        elif self._command.show is not None:
+            self._command.show(status)
         else:
             last = status.recovery
             if recovered is None and last is not None and last.now == status.state:
-                for line in standing.recovery_lines(last, asked.given, colour=coloured()):
+                for line in status_view.recovery_lines(last, options.given, colour=coloured()):
                     say(line)
-            for line in standing.lines(status, asked.given, colour=coloured()):
+            for line in status_view.lines(status, options.given, colour=coloured()):
                 say(line)
         return self._command.judge(status)
 
     # ---- stopping ----
 
     def _is_cancelled(self) -> bool:
-        """Tell whether a signal stopped it, and that is no pause."""
+        """Return whether a signal stopped it without pausing it."""
         return self._stopped and self._command.on_signal == "cancel"
 
     def _stop(self) -> None:

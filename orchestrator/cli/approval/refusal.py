@@ -13,7 +13,7 @@ from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.refusal import GateRefused
 
 
-def told(refused: GateRefused, project: str | None, *, json: bool) -> Exit:
+def print_refusal(refused: GateRefused, project: str | None, *, json: bool) -> Exit:
     """Say it on stderr, and as data on standard output where that is wanted; return the exit code."""
     again = "; it can be tried again now" if refused.retryable_now else ""
     named = f"gate {refused.gate}" + (f", {refused.code}" if refused.code else "")
@@ -36,10 +36,10 @@ def faulted(error: ApprovalError, *, json: bool) -> Exit:
     return _say(f"({first.code}): {one_line(first.message)}", "also", also, data, json=json)
 
 
-def busy(held: Held, project: str | None, *, json: bool) -> Exit:
+def busy(owned: Held, project: str | None, *, json: bool) -> Exit:
     """Say that another process works on the project; return the exit code."""
     steps = [typed("status", project), typed("pause", project), typed("cancel", project)]
-    reason = f"{held.owner} works on this project" + (f"; {held.warning}" if held.warning else "")
+    reason = f"{owned.owner} works on this project" + (f"; {owned.warning}" if owned.warning else "")
     data: dict[str, Any] = {
         "gate": "state",
         "code": None,

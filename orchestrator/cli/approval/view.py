@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.approval import difference
-from orchestrator.cli.approval import status as standing
+from orchestrator.cli.approval import status as status_view
 from orchestrator.cli.approval.limit import limits_of
-from orchestrator.cli.approval.project import ApprovalOptions, Command, carry_out
+from orchestrator.cli.approval.project import ApprovalOptions, Command, run_command
 from orchestrator.cli.output import coloured, say, visible
 from orchestrator.errors import ConfigError
 from orchestrator.machines.approval.plan import ApprovalPlan
@@ -19,24 +19,24 @@ from orchestrator.runtime.approval.preview import FileDiff, preview
 from orchestrator.runtime.approval.status import Status
 
 
-def show(asked: ApprovalOptions, version: int | None) -> int:
+def show(options: ApprovalOptions, version: int | None) -> int:
     """Show the plan: goal, steps, files, commands, digest. It is not a look at what it changes: that is `diff`."""
 
     async def work(one: Approval) -> Status:
         return await one.status() if version is None else await one.show(version)
 
-    def told(found: Status) -> None:
+    def print_status(found: Status) -> None:
         for line in plan_lines(found):
             say(line)
-        for line in standing.action_lines(found.actions, asked.given):
+        for line in status_view.action_lines(found.actions, options.given):
             say(line)
 
-    return carry_out(asked, Command(work=work, elsewhere=Approval.look, told=told))
+    return run_command(options, Command(work=work, elsewhere=Approval.look, show=print_status))
 
 
-def diff(asked: ApprovalOptions, version: int | None) -> int:
+def diff(options: ApprovalOptions, version: int | None) -> int:
     """Show what the plan would change, line by line: in colour on a terminal."""
-    seen = _Seen(asked.root)
+    seen = _Seen(options.root)
 
     async def work(one: Approval) -> Status:
         return await seen.look(await one.show(version))
@@ -44,7 +44,9 @@ def diff(asked: ApprovalOptions, version: int | None) -> int:
     async def elsewhere(root: Path) -> Status:
         return await seen.look(await Approval.look(root))
 
-    return carry_out(asked, Command(work=work, elsewhere=elsewhere, told=seen.told, data=seen.data))
+    return run_command(
+        options, Command(work=work, elsewhere=elsewhere, show=seen.print_status, data=seen.data)
+    )
 
 
 @dataclass(slots=True)
@@ -60,10 +62,10 @@ class _Seen:
         self.files = await preview(the_plan(found), self.root, limits.caps, limits.file_seconds)
         return found
 
-    def told(self, found: Status) -> None:
+    def print_status(self, found: Status) -> None:
         """Print them for a person."""
         made = the_plan(found)
-        say(f"plan {visible(made.id)} version {made.version}: {standing.one_line(made.goal)}")
+        say(f"plan {visible(made.id)} version {made.version}: {status_view.one_line(made.goal)}")
         titles = {step.id: step.title for step in made.steps}
         for line in difference.lines(self.files, titles, colour=coloured()):
             say(line)
@@ -79,15 +81,15 @@ class _Seen:
 def plan_lines(found: Status) -> Iterator[str]:
     """Return a whole plan as lines."""
     made = the_plan(found)
-    yield from standing.plan_lines(found)
-    yield f"goal: {standing.one_line(made.goal)}"
+    yield from status_view.plan_lines(found)
+    yield f"goal: {status_view.one_line(made.goal)}"
     if found.intent:
         said = f"{found.intent.get('kind')}, confidence {float(found.intent.get('confidence') or 0):.2f}"
         yield f"intent: {visible(said)}"
     for step in made.steps:
-        about = [standing.one_line(step.title)] if step.title else []
+        about = [status_view.one_line(step.title)] if step.title else []
         about += [f"after {', '.join(map(visible, step.depends_on))}"] if step.depends_on else []
-        about += [standing.one_line(one) for one in step.constraints]
+        about += [status_view.one_line(one) for one in step.constraints]
         if step.argv:
             about.append(f"a command: cannot be undone, at most {step.timeout:g} s")
         if about:

@@ -15,6 +15,7 @@ from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, json_text, say, say_json, shown
 from orchestrator.cli.pipeline.command import evaluation_json, validation_json
 from orchestrator.cli.pipeline.spec import PipelineSpec
+from orchestrator.cli.pipeline_group import PipelineRunOptions
 from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
 from orchestrator.cli.run_view import RunView
 from orchestrator.cli.runs.phrase import words
@@ -36,26 +37,11 @@ from orchestrator.runtime.pipeline.result import PipelineResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineRunOptions:
-    """The command line of `pipeline run`."""
-
-    spec: Path | None
-    example: bool = False
-    requirements: Path | None = None
-    limits: tuple[str, ...] = ()
-    output: Path | None = None
-    run_id: str | None = None
-    log: Path | None = None
-    json: bool = False
-    journal: Address | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineViewOptions:
     """How a run is shown, and where it is kept."""
 
     run_id: str
-    place: Address
+    address: Address
     """The journal."""
     journal: Address | None = None
     """As the command line names it: commands that are printed name it again."""
@@ -64,21 +50,21 @@ class PipelineViewOptions:
     output: Path | None = None
 
 
-def run_spec(asked: PipelineRunOptions) -> int:
+def run_spec(options: PipelineRunOptions) -> int:
     """Run a spec, show it or print it as JSON, and return the exit code of its outcome."""
-    if (asked.spec is None) == (not asked.example):
+    if (options.spec is None) == (not options.example):
         raise ConfigError("give a spec file, or --example for the one that comes with the library")
-    check_output(asked.output)
-    spec = PipelineSpec.read(SPEC if asked.spec is None else asked.spec, asked.requirements)
-    limits = spec.pipeline_limits(params_from(asked.limits))
-    run_id = new_id(asked.run_id)
+    check_output(options.output)
+    spec = PipelineSpec.read(SPEC if options.spec is None else options.spec, options.requirements)
+    limits = spec.pipeline_limits(params_from(options.limits))
+    run_id = new_id(options.run_id)
     view = PipelineViewOptions(
         run_id=run_id,
-        place=journal_file(asked.journal),
-        journal=asked.journal,
-        log=asked.log,
-        json=asked.json,
-        output=asked.output,
+        address=journal_file(options.journal),
+        journal=options.journal,
+        log=options.log,
+        json=options.json,
+        output=options.output,
     )
     launch = signed({"pipeline": asdict(spec), "cwd": str(Path.cwd())})
     return conducted(view, spec, launch, limits, lambda pipeline: pipeline.run(spec.spec, run_id=run_id))
@@ -104,11 +90,11 @@ def conducted(
     limits: PipelineLimits,
     go: Going,
 ) -> int:
-    """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
+    """Run one pipeline to completion, show its progress, and return the exit code of its outcome."""
     ports = spec.ports()
-    journal = journal_at(view.place)
+    journal = journal_at(view.address)
     screen = None if view.json else functools.partial(Screen, PIPELINE)
-    watched: RunView[Pipeline, PipelineResult] = RunView(PIPELINE, view.run_id, view.place, screen)
+    watched: RunView[Pipeline, PipelineResult] = RunView(PIPELINE, view.run_id, view.address, screen)
     with logging_to(view.log, project_settings().log_level) as logs:
         pipeline = Pipeline(
             **ports,
@@ -118,16 +104,16 @@ def conducted(
             observers=[*watched.observers, *logs],
             launch=dict(launch),
         )
-        result = run_async(watched.carry(pipeline, journal, go))
+        result = run_async(watched.run(pipeline, journal, go))
     if watched.lost:
         return Exit.PIPE
-    return told(result, view, RunMetrics.of(result.transitions, limits.max_iterations))
+    return print_result(result, view, RunMetrics.of(result.transitions, limits.max_iterations))
 
 
 # ---- the end ----
 
 
-def told(result: PipelineResult, view: PipelineViewOptions, metrics: RunMetrics) -> int:
+def print_result(result: PipelineResult, view: PipelineViewOptions, metrics: RunMetrics) -> int:
     """Print the end of a run, and return the exit code; why it did not complete goes to stderr."""
     if view.output is not None and result.output is not None:
         view.output.write_text(_text(result.output), encoding="utf-8")

@@ -156,7 +156,7 @@ class PipelineSpec:
         found = imported(str(stage.python), f"stages.{name}")
         if not callable(found):
             kind = type(found).__name__
-            raise ConfigError(f"stages.{name}: {stage.python!r} is a {kind}, which nobody can call")
+            raise ConfigError(f"stages.{name}: {stage.python!r} is a {kind}, which cannot be called")
         return found if stage.effect is None else _declared(found, stage.effect)
 
     def _prompt(self, stage: StageSpec, prompt: str) -> Any:
@@ -194,17 +194,17 @@ def _budget(found: Any, spec: str) -> Any:
     """Return a budget, made where what was named is a class or a function that makes one. Raises ConfigError."""
     if isinstance(found, type) or not _counts(found):
         if not callable(found):
-            raise ConfigError(f"budget {spec!r} is a {type(found).__name__}; {_WANTED}")
+            raise ConfigError(f"budget {spec!r} is a {type(found).__name__}; {_EXPECTED}")
         try:
             found = found()
         except Exception as error:
             raise ConfigError(f"budget {spec!r} raised {type(error).__name__}: {error}") from error
     if not _counts(found):
-        raise ConfigError(f"budget {spec!r} gave a {type(found).__name__}; {_WANTED}")
+        raise ConfigError(f"budget {spec!r} gave a {type(found).__name__}; {_EXPECTED}")
     return found
 
 
-_WANTED = (
+_EXPECTED = (
     "a budget is an object with `is_exhausted()`, or a class or function without arguments that makes one"
 )
 

@@ -1,73 +1,59 @@
-"""`orchestrator ralph resume`: go on with a run where it stands, as it was started."""
+"""`orchestrator ralph resume`: resume a run as it was started."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.actor import who
-from orchestrator.cli.launch import at_home
+from orchestrator.cli.actor import actor_name
+from orchestrator.cli.launch import in_folder
 from orchestrator.cli.load import params_from
 from orchestrator.cli.ralph.agents import AgentsFile
 from orchestrator.cli.ralph.find import run_named
 from orchestrator.cli.ralph.human_input import AnswerSource, read_answers
 from orchestrator.cli.ralph.run import RalphViewOptions, RunAgents, conducted
-from orchestrator.cli.runs.position import held_elsewhere
+from orchestrator.cli.ralph_group import RalphResumeOptions
+from orchestrator.cli.runs.position import owned_elsewhere
 from orchestrator.cli.runs.store import at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.errors import ConfigError
-from orchestrator.journal.address import Address
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.settings import build
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RalphResumeOptions:
-    """The command line of `ralph resume`."""
-
-    run: str
-    agents: Path | None = None
-    answers: Path | None = None
-    limits: tuple[str, ...] = ()
-    again: bool = False
-    by: str | None = None
-    log: Path | None = None
-    json: bool = False
-    journal: Address | None = None
-
-
-def resume_run(wanted: RalphResumeOptions) -> int:
-    """Go on with a run and return the exit code of its outcome; one that has ended is only told."""
-    found = at_journal(wanted.journal, lambda store: run_named(store, wanted.run))
+def resume_run(command_options: RalphResumeOptions) -> int:
+    """Resume a run, or read the result of one that has ended; return the exit code of its outcome."""
+    found = at_journal(command_options.journal, lambda store: run_named(store, command_options.run))
     run_id, launch = found.head.run_id, found.launch
     if found.head.owner is not None:
-        raise held_elsewhere(found.head)
-    refuse_untrusted_run(launch, f"run {run_id}", journal_file(wanted.journal))
-    agents = _agents(run_id, launch, wanted.agents)
-    answers = read_answers(wanted.answers) if wanted.answers else None
-    changes = params_from(wanted.limits)
+        raise owned_elsewhere(found.head)
+    refuse_untrusted_run(launch, f"run {run_id}", journal_file(command_options.journal))
+    agents = _agents(run_id, launch, command_options.agents)
+    answers = read_answers(command_options.answers) if command_options.answers else None
+    changes = params_from(command_options.limits)
     limits = build(RalphLimits, {**(found.stored.context.get("limits") or {}), **changes}, "limits")
     view = RalphViewOptions(
-        place=journal_file(wanted.journal),
+        address=journal_file(command_options.journal),
         root=Path(launch.get("root") or ".ralph-sessions"),
-        journal=wanted.journal.absolute() if isinstance(wanted.journal, Path) else wanted.journal,
+        journal=command_options.journal.absolute()
+        if isinstance(command_options.journal, Path)
+        else command_options.journal,
         run_id=run_id,
         session=found.session,
         agents=tuple(launch.get("agents") or ())
-        if wanted.agents is None
-        else ("--agents", str(wanted.agents.absolute())),
-        log=None if wanted.log is None else wanted.log.absolute(),
-        json=wanted.json,
+        if command_options.agents is None
+        else ("--agents", str(command_options.agents.absolute())),
+        log=None if command_options.log is None else command_options.log.absolute(),
+        json=command_options.json,
     )
     options: dict[str, Any] = {
         "limits": limits if changes else None,
-        "by": who(wanted.by),
-        "again": wanted.again,
+        "by": actor_name(command_options.by),
+        "again": command_options.again,
     }
-    with at_home(launch.get("cwd")):
-        staff = RunAgents(agents=agents, desk=AnswerSource(answers), limits=limits, launch=launch)
+    with in_folder(launch.get("cwd")):
+        staff = RunAgents(agents=agents, answer_source=AnswerSource(answers), limits=limits, launch=launch)
         return conducted(view, staff, lambda ralph: ralph.resume(run_id, **options))
 
 
@@ -78,7 +64,7 @@ def _agents(run_id: str, launch: Mapping[str, Any], instead: Path | None) -> Age
     kept = launch.get("ralph")
     if not isinstance(kept, Mapping):
         raise ConfigError(
-            f"run {run_id} was not started by the command line, so nobody knows its agents: give --agents FILE"
+            f"run {run_id} was not started by the command line, so its agents are not known: give --agents FILE"
         )
     given = {
         name: {member: value for member, value in agent.items() if value is not None}

@@ -16,6 +16,7 @@ from orchestrator.cli.output import complain, is_terminal, say, say_json, shown
 from orchestrator.cli.ralph.agents import AgentsFile
 from orchestrator.cli.ralph.board import TaskBoard, TaskBoardReader, counted, rows, task_json
 from orchestrator.cli.ralph.human_input import AnswerSource, read_answers
+from orchestrator.cli.ralph_group import RalphRunOptions
 from orchestrator.cli.run import error_json, logging_to, transition_json
 from orchestrator.cli.run_view import RunView
 from orchestrator.cli.runs.phrase import table, words
@@ -44,28 +45,10 @@ DEFAULT = Path("ralph.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RalphRunOptions:
-    """The command line of `ralph run`."""
-
-    request: str | None
-    agents: Path | None = None
-    example: bool = False
-    session: Path | None = None
-    taken: tuple[Path, ...] = ()
-    """Lists of tasks of others, to begin a session with."""
-    answers: Path | None = None
-    limits: tuple[str, ...] = ()
-    root: Path = Path(".ralph-sessions")
-    log: Path | None = None
-    json: bool = False
-    journal: Address | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RalphViewOptions:
     """How a run is shown, and where it is kept."""
 
-    place: Address
+    address: Address
     """The file of the journal."""
     root: Path
     journal: Address | None = None
@@ -83,56 +66,58 @@ class RalphViewOptions:
         return words("ralph", *parts, *(() if self.journal is None else ("--journal", str(self.journal))))
 
 
-def run_request(asked: RalphRunOptions) -> int:
+def run_request(options: RalphRunOptions) -> int:
     """Run a request, show it or print it as JSON, and return the exit code of its outcome."""
-    request = (asked.request or "").strip() or (REQUEST if asked.example else "")
-    if not request and asked.session is None and not asked.taken:
+    request = (options.request or "").strip() or (REQUEST if options.example else "")
+    if not request and options.session is None and not options.imported:
         raise ConfigError("say what is wanted, or give --session, --import or --example")
-    if asked.session is not None and asked.taken:
+    if options.session is not None and options.imported:
         raise ConfigError("--import begins a session and --session goes on with one; give one of them")
-    agents = AgentsFile.read(_file(asked))
-    answers = read_answers(asked.answers) if asked.answers else ANSWERS if asked.example else None
-    limits = agents.ralph_limits(params_from(asked.limits))
-    if asked.session is not None:
-        _sound(lambda: SessionDirectory.open(asked.session or ""))
-    taken = _sound(lambda: ImportedTasks(asked.taken)) if asked.taken else None
+    agents = AgentsFile.read(_file(options))
+    answers = read_answers(options.answers) if options.answers else ANSWERS if options.example else None
+    limits = agents.ralph_limits(params_from(options.limits))
+    if options.session is not None:
+        _sound(lambda: SessionDirectory.open(options.session or ""))
+    taken = _sound(lambda: ImportedTasks(options.imported)) if options.imported else None
     view = RalphViewOptions(
-        place=journal_file(asked.journal),
-        root=asked.root,
-        journal=asked.journal,
-        session=asked.session,
-        agents=_named(asked),
-        log=asked.log,
-        json=asked.json,
+        address=journal_file(options.journal),
+        root=options.sessions,
+        journal=options.journal,
+        session=options.session,
+        agents=_named(options),
+        log=options.log,
+        json=options.json,
     )
-    launch = {"ralph": asdict(agents), "root": str(asked.root.absolute()), "cwd": str(Path.cwd())}
+    launch = {"ralph": asdict(agents), "root": str(options.sessions.absolute()), "cwd": str(Path.cwd())}
     launch["agents"] = list(view.agents)
-    staff = RunAgents(agents=agents, desk=AnswerSource(answers), limits=limits, launch=signed(launch))
+    run_agents = RunAgents(
+        agents=agents, answer_source=AnswerSource(answers), limits=limits, launch=signed(launch)
+    )
 
     def begin(ralph: RalphOrchestrator) -> Awaitable[RalphResult]:
         if taken is None:
-            return ralph.run_async(request, session=asked.session)
+            return ralph.run_async(request, session=options.session)
         now = datetime.now()  # noqa: DTZ005 - people read the name
-        begun = _sound(lambda: taken.into(asked.root, request, session_id_for(now, asked.root)))
+        begun = _sound(lambda: taken.into(options.sessions, request, session_id_for(now, options.sessions)))
         return ralph.run_async(session=begun.path)
 
-    return conducted(view, staff, begin)
+    return conducted(view, run_agents, begin)
 
 
-def _file(asked: RalphRunOptions) -> Path:
-    if asked.example and asked.agents is None:
+def _file(options: RalphRunOptions) -> Path:
+    if options.example and options.agents is None:
         return AGENTS
-    file = asked.agents or DEFAULT
+    file = options.agents or DEFAULT
     if not file.is_file():
         raise ConfigError(f"there is no {file}: name a file of agents with --agents, or try --example")
     return file
 
 
-def _named(asked: RalphRunOptions) -> tuple[str, ...]:
+def _named(options: RalphRunOptions) -> tuple[str, ...]:
     """Return the words that name the agents, so that they are found from anywhere."""
-    if asked.agents is not None:
-        return ("--agents", str(asked.agents.absolute()))
-    return ("--example",) if asked.example else ()
+    if options.agents is not None:
+        return ("--agents", str(options.agents.absolute()))
+    return ("--example",) if options.example else ()
 
 
 def _sound(read: Callable[[], T]) -> T:
@@ -151,9 +136,9 @@ def _one_at_a_time(session: Path) -> None:
     except (RunError, OSError):
         return  # the run says what is wrong with its session
     wishes = {name: value for name, value in front.items() if name.startswith("max_parallel_")}
-    wanted = [f"{name} {value}" for name, value in wishes.items() if value not in {"", "1"}]
-    if wanted:
-        complain(shown(f"session {files.id} asks for {', '.join(wanted)}: agents work one at a time here"))
+    options = [f"{name} {value}" for name, value in wishes.items() if value not in {"", "1"}]
+    if options:
+        complain(shown(f"session {files.id} asks for {', '.join(options)}: agents work one at a time here"))
 
 
 Going = Callable[[RalphOrchestrator], Awaitable[RalphResult]]
@@ -161,42 +146,42 @@ Going = Callable[[RalphOrchestrator], Awaitable[RalphResult]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAgents:
-    """Who works on a run, within which limits, and what is kept so that it can go on."""
+    """The agents of a run, its limits, and the launch data that is stored for its resumption."""
 
     agents: AgentsFile
-    desk: AnswerSource
+    answer_source: AnswerSource
     limits: RalphLimits
     launch: Mapping[str, Any]
 
 
-def conducted(view: RalphViewOptions, staff: RunAgents, go: Going) -> int:
-    """Let one run go on in front of whoever looks, and return the exit code of its outcome."""
-    ports = staff.agents.ports()
-    journal = journal_at(view.place)
+def conducted(view: RalphViewOptions, run_agents: RunAgents, go: Going) -> int:
+    """Run the loop to completion, show its progress, and return the exit code of its outcome."""
+    ports = run_agents.agents.ports()
+    journal = journal_at(view.address)
     look = TaskBoardReader(view.root, view.session)
     screen = None if view.json else functools.partial(Screen, RALPH, board=functools.partial(TaskBoard, look))
-    watched: RunView[RalphOrchestrator, RalphResult] = RunView(RALPH, view.run_id, view.place, screen)
-    staff.desk.screen = watched.screen
+    watched: RunView[RalphOrchestrator, RalphResult] = RunView(RALPH, view.run_id, view.address, screen)
+    run_agents.answer_source.screen = watched.screen
     if view.session is not None:
         _one_at_a_time(view.session)
     with logging_to(view.log, project_settings().log_level) as logs:
         ralph = RalphOrchestrator(
             **ports,
-            limits=staff.limits,
+            limits=run_agents.limits,
             root=view.root,
-            answer=staff.desk.port,
-            open_questions="fail" if staff.agents.open_questions == "fail" else "proceed",
+            answer=run_agents.answer_source.port,
+            open_questions="fail" if run_agents.agents.open_questions == "fail" else "proceed",
             journal=journal,
             observers=[look, *watched.observers, *logs],
-            launch=dict(staff.launch),
+            launch=dict(run_agents.launch),
         )
         try:
-            result = run_async(watched.carry(ralph, journal, functools.partial(_going, view, go)))
+            result = run_async(watched.run(ralph, journal, functools.partial(_going, view, go)))
         except Suspended:
             return _left(view, watched.run_id or "", look)
     if watched.lost:
         return Exit.PIPE
-    return told(result, view)
+    return print_result(result, view)
 
 
 async def _going(view: RalphViewOptions, go: Going, ralph: RalphOrchestrator) -> RalphResult:
@@ -210,12 +195,12 @@ async def _going(view: RalphViewOptions, go: Going, ralph: RalphOrchestrator) ->
 
 
 def _left(view: RalphViewOptions, run_id: str, look: TaskBoardReader) -> int:
-    """Say what a run waits for that was left where it is, and how it goes on."""
+    """Print the questions that a parked run waits for, and the command that continues it."""
     files = look.session
     questions = [one for one in files.questions() if one.answer is None] if files is not None else []
     if view.json:
-        asked = [{"id": one.id, "text": one.text, "category": one.category} for one in questions]
-        say_json({"run_id": run_id, "outcome": None, "reason": "questions", "questions": asked})
+        options = [{"id": one.id, "text": one.text, "category": one.category} for one in questions]
+        say_json({"run_id": run_id, "outcome": None, "reason": "questions", "questions": options})
     else:
         for one in questions:
             say(f"\n{one.id}  {shown(one.text)}")
@@ -228,7 +213,7 @@ def _left(view: RalphViewOptions, run_id: str, look: TaskBoardReader) -> int:
 # ---- the end ----
 
 
-def told(result: RalphResult, view: RalphViewOptions) -> int:
+def print_result(result: RalphResult, view: RalphViewOptions) -> int:
     """Print the end of a run, and return the exit code; why it did not complete goes to stderr."""
     if view.json:
         say_json(as_json(result))

@@ -14,13 +14,13 @@ from orchestrator.repl.isolation import LOCKS
 
 _GIVES = {
     Level.FULL: "no files but its folder, no network, no further process, no sight of other programs",
-    Level.LIMITS: "time, memory and output are bounded, nothing else: run no code here that nobody has read",
+    Level.LIMITS: "time, memory and output are bounded, nothing else: run only code here that a person has read",
 }
 
 
 def show_isolation(*, json: bool, least: str | None) -> int:
     """Start a worker, print which locks hold, and return the exit code: 1 where the level is below `least`."""
-    wanted = level_of(least)
+    options = level_of(least)
     found = examined()
     if isinstance(found, str):
         raise ConfigError(found)
@@ -33,7 +33,7 @@ def show_isolation(*, json: bool, least: str | None) -> int:
         rows = [(lock.name, "yes" if lock.holds else "no", shown(_about(lock))) for lock in found.locks]
         for line in table(("lock", "holds", "what it gives, or why it does not hold"), rows):
             say(line)
-    return int(found.level < wanted)
+    return int(found.level < options)
 
 
 def level_of(name: str | None) -> Level:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch
@@ -15,7 +15,8 @@ from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.pipeline.run import check_output
 from orchestrator.cli.rlm.agent_spec import RlmSpec, context_from
-from orchestrator.cli.run import error_json, logging_to, new_id, remark, transition_json
+from orchestrator.cli.rlm_group import RlmRunOptions
+from orchestrator.cli.run import error_json, logging_to, new_id, note_of, transition_json
 from orchestrator.cli.run_view import RunView
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import journal_file
@@ -29,31 +30,6 @@ from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE
 from orchestrator.runtime.rlm.result import RlmResult
 from orchestrator.runtime.rlm.rlm import Rlm
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RlmRunOptions:
-    """The command line of `rlm run`."""
-
-    file: Path
-    prompt: str
-    mode: Literal["code", "tools"] = "code"
-    model: str | None = None
-    sub_model: str | None = None
-    base_url: str | None = None
-    tools: tuple[str, ...] = ()
-    instructions: str | None = None
-    params: Mapping[str, Any] = field(default_factory=dict)
-    limits: tuple[str, ...] = ()
-    repl_limits: tuple[str, ...] = ()
-    least: str | None = None
-    as_json: bool = False
-    output: Path | None = None
-    run_id: str | None = None
-    conversation: str | None = None
-    log: Path | None = None
-    json: bool = False
-    journal: Address | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,39 +47,45 @@ class RlmViewOptions:
 Going = Callable[[Rlm], Awaitable[RlmResult]]
 
 
-def run_file(asked: RlmRunOptions) -> int:
+def run_file(command_options: RlmRunOptions) -> int:
     """Answer a prompt about a file, show the run or print it as JSON, and return the exit code of its outcome."""
-    if not asked.prompt.strip():
+    if not command_options.prompt.strip():
         raise ConfigError("the prompt is empty: say with --prompt what is asked about the file")
-    check_output(asked.output)
+    check_output(command_options.output)
     launch = Launch.here(
         project_settings(),
-        model=asked.model,
-        base_url=asked.base_url,
+        model=command_options.model,
+        base_url=command_options.base_url,
         structured=None,
-        tools=asked.tools,
-        instructions=asked.instructions,
-        params=asked.params,
+        tools=command_options.tools,
+        instructions=command_options.instructions,
+        params=params_from(command_options.params),
     )
     made = RlmSpec(
         launch=launch,
-        mode=asked.mode,
-        sub_model=asked.sub_model,
-        least=asked.least,
-        repl_limits=params_from(asked.repl_limits),
+        mode=command_options.mode,
+        sub_model=command_options.sub_model,
+        least=command_options.least,
+        repl_limits=params_from(command_options.repl_limits),
     )
-    limits = made.limits(asked.limits)
-    context = context_from(asked.file, as_json=asked.as_json)
-    run_id = new_id(asked.run_id)
+    limits = made.limits(command_options.limits)
+    context = context_from(command_options.file, as_json=command_options.as_json)
+    run_id = new_id(command_options.run_id)
     view = RlmViewOptions(
-        run_id=run_id, journal=asked.journal, log=asked.log, json=asked.json, output=asked.output
+        run_id=run_id,
+        journal=command_options.journal,
+        log=command_options.log,
+        json=command_options.json,
+        output=command_options.output,
     )
-    options: dict[str, Any] = {"run_id": run_id, "conversation_id": asked.conversation}
-    return conducted(view, made, limits, lambda rlm: rlm.completion(asked.prompt, context, **options))
+    options: dict[str, Any] = {"run_id": run_id, "conversation_id": command_options.conversation}
+    return conducted(
+        view, made, limits, lambda rlm: rlm.completion(command_options.prompt, context, **options)
+    )
 
 
 def conducted(view: RlmViewOptions, made: RlmSpec, limits: RlmLimits, go: Going) -> int:
-    """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
+    """Run one question to completion, show its progress, and return the exit code of its outcome."""
     place = journal_file(view.journal)
     journal = journal_at(place)
     graph = CODE_MODE if made.mode == "code" else TOOLS_MODE
@@ -111,16 +93,16 @@ def conducted(view: RlmViewOptions, made: RlmSpec, limits: RlmLimits, go: Going)
     watched: RunView[Rlm, RlmResult] = RunView(graph, view.run_id, place, screen)
     with logging_to(view.log, project_settings().log_level) as logs:
         rlm = made.rlm(limits, journal, [*watched.observers, *logs])
-        result = run_async(watched.carry(rlm, journal, go))
+        result = run_async(watched.run(rlm, journal, go))
     if watched.lost:
         return Exit.PIPE
-    return told(result, view)
+    return print_result(result, view)
 
 
 # ---- the end ----
 
 
-def told(result: RlmResult, view: RlmViewOptions) -> int:
+def print_result(result: RlmResult, view: RlmViewOptions) -> int:
     """Print the end of a run, and return the exit code; why it did not complete goes to stderr."""
     if view.output is not None and result.output is not None:
         view.output.write_text(result.output, encoding="utf-8")
@@ -131,7 +113,7 @@ def told(result: RlmResult, view: RlmViewOptions) -> int:
             say(f"\n{shown(result.output, 100_000)}")
         reason = "" if result.reason == "none" else f" ({result.reason})"
         say(f"\noutcome: {result.outcome}{reason}; {totals(result)}")
-    if (fault := remark(result)) is not None:
+    if (fault := note_of(result)) is not None:
         complain(fault)
     return EXIT_CODES[result.outcome]
 

@@ -29,11 +29,11 @@ def prune_runs(
     async def work(store: OpenStore) -> int:
         if yes:
             removed = await store.journal.prune(older_than=before, keep_last=keep_last)
-            _tell(f"removed {many(removed, 'run')}", removed, json=json)
+            _print_count(f"removed {many(removed, 'run')}", removed, json=json)
             return Exit.COMPLETED
         count, oldest = await _to_prune(store, before, keep_last or 0)
         since = f", the oldest from {moment(oldest)}" if count else ""
-        _tell(
+        _print_count(
             f"{many(count, 'ended run')} to remove{since}; nothing was removed: add --yes",
             count,
             json=json,
@@ -44,7 +44,7 @@ def prune_runs(
     return at_journal(journal, work)
 
 
-def _tell(text: str, count: int, *, json: bool, dry: bool = False) -> None:
+def _print_count(text: str, count: int, *, json: bool, dry: bool = False) -> None:
     if json:
         say_json({"would_remove" if dry else "removed": count})
     else:
@@ -64,7 +64,7 @@ async def _to_prune(store: OpenStore, before: float | None, keep: int) -> tuple[
 
 
 def erase_run(name: str, *, yes: bool, json: bool, journal: Address | None) -> int:
-    """Remove one run, whatever its state, that nobody holds."""
+    """Remove one run in any state that has no owner."""
 
     async def work(store: OpenStore) -> int:
         head = await store.run(name)
@@ -85,7 +85,7 @@ def erase_run(name: str, *, yes: bool, json: bool, journal: Address | None) -> i
 
 
 def back_up(target: Path, *, json: bool, journal: Address | None) -> int:
-    """Write a proved copy of the journal while runs go on."""
+    """Write a checked copy of the journal while its runs continue."""
     _refuse_server(journal, "back up", "pg_dump or pg_basebackup")
     at_journal(journal, lambda store: _written(store, target))
     written = target.stat().st_size

@@ -7,7 +7,6 @@ import json
 import select
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.cli.exit import Exit
@@ -15,9 +14,9 @@ from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import moment, span
 from orchestrator.cli.runs.run_service import going_on
 from orchestrator.cli.runs.store import OpenStore, at_journal
+from orchestrator.cli.runs_group import EventsOptions
 from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError
-from orchestrator.journal.address import Address
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.journal import Record
 
@@ -27,59 +26,47 @@ POLL = 0.1
 _LONGEST = 4_000
 
 
-@dataclass(frozen=True, slots=True)
-class EventsOptions:
-    """The command line of `runs events`."""
-
-    run: str
-    follow: bool
-    since: int
-    content: bool
-    json: bool
-    journal: Address | None
-
-
-def print_events(wanted: EventsOptions) -> int:
+def print_events(options: EventsOptions) -> int:
     """Print the records of a run, and with `follow` each further one until the run ends."""
-    if wanted.since < 0:
-        raise ConfigError(f"since is {wanted.since}; it must be the number of a record, 0 or more")
+    if options.since < 0:
+        raise ConfigError(f"since is {options.since}; it must be the number of a record, 0 or more")
 
     async def work(store: OpenStore) -> int:
-        head = await store.run(wanted.run)
-        seen = await _print_since(store, head.run_id, wanted.since, wanted)
-        return await _follow(store, head.run_id, seen, wanted) if wanted.follow else Exit.COMPLETED
+        head = await store.run(options.run)
+        seen = await _print_since(store, head.run_id, options.since, options)
+        return await _follow(store, head.run_id, seen, options) if options.follow else Exit.COMPLETED
 
-    return at_journal(wanted.journal, work, only_reads=True)
+    return at_journal(options.journal, work, only_reads=True)
 
 
-async def _print_since(store: OpenStore, run_id: str, since: int, wanted: EventsOptions) -> int:
+async def _print_since(store: OpenStore, run_id: str, since: int, options: EventsOptions) -> int:
     """Print the records from a number on; return the number of the next one."""
     for record in await store.journal.load(run_id, since):
-        if wanted.json:
-            say_json(as_json(record, content=wanted.content))
+        if options.json:
+            say_json(as_json(record, content=options.content))
         else:
-            for text in lines(record, content=wanted.content):
+            for text in lines(record, content=options.content):
                 say(text)
         since = record.seq + 1
     return since
 
 
-async def _follow(store: OpenStore, run_id: str, since: int, wanted: EventsOptions) -> int:
-    """Print what comes until the run ends, somebody presses Ctrl-C, or the reader of our output goes away."""
+async def _follow(store: OpenStore, run_id: str, since: int, options: EventsOptions) -> int:
+    """Print new records until the run ends, Ctrl-C is pressed, or the reader of the output is gone."""
     stopped = asyncio.Event()
     idle = ""
     with on_signal(stopped.set):
         while not stopped.is_set():
             head = await store.journal.head(run_id)
             if head.seq >= since:
-                since = await _print_since(store, run_id, since, wanted)
+                since = await _print_since(store, run_id, since, options)
             if head.status == "ended" and head.seq < since:
                 return Exit.COMPLETED
             if reader_is_gone():
                 return Exit.PIPE
             waits = head.status if head.owner is None else ""
             if waits and waits != idle:
-                complain(f"nobody holds the run; {await going_on(store, head)}")
+                complain(f"the run has no owner; {await going_on(store, head)}")
             idle = waits
             try:
                 await asyncio.wait_for(stopped.wait(), POLL)
@@ -89,7 +76,7 @@ async def _follow(store: OpenStore, run_id: str, since: int, wanted: EventsOptio
 
 
 def reader_is_gone() -> bool:
-    """Tell whether whoever read our output closed it, without writing anything. A file has no reader."""
+    """Return whether the reader of the output has closed it, without a write. A file has no reader."""
     try:
         poller = select.poll()
         poller.register(sys.stdout.fileno(), 0)
@@ -185,7 +172,7 @@ def _program(body: Body) -> str:
     return f"{body.get('name')} on {body.get('host')}, call {body.get('call') or '-'}"
 
 
-def _asked(body: Body) -> str:
+def _question(body: Body) -> str:
     expires = f", expires {moment(float(body['expires_at']))}" if body.get("expires_at") else ""
     return f"{body.get('key')} {body.get('tool')}: {body.get('why')}, digest {str(body.get('digest'))[:12]}{expires}"
 
@@ -221,7 +208,7 @@ _ABOUT: Mapping[str, Callable[[Body], str]] = {
     "done": _done,
     "program": _program,
     "stage": _stage,
-    "asked": _asked,
+    "asked": _question,
     "approval": _decision,
     "control": _decision,
     "parked": _parked,

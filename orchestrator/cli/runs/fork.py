@@ -4,37 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from orchestrator.cli.launch import Launch, Replacement, rebuilt
+from orchestrator.cli.launch import Launch, rebuilt
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.output import shown
 from orchestrator.cli.run import ViewOptions, conducted, new_id
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import OpenStore, at_journal, journal_file
+from orchestrator.cli.runs_group import ForkOptions
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.errors import ConfigError
-from orchestrator.journal.address import Address
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.runtime.llm_loop.codec import history_of, loop_codec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForkOptions:
-    """The command line of `runs fork`."""
-
-    run: str
-    instead: Replacement
-    turn: int | None = None
-    prompt: str | None = None
-    limits: tuple[str, ...] = ()
-    run_id: str | None = None
-    log: Path | None = None
-    json: bool = False
-    journal: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,34 +31,34 @@ class Origin:
     messages: Sequence[Message]
 
 
-def fork_run(wanted: ForkOptions) -> int:
+def fork_run(options: ForkOptions) -> int:
     """Start a new run from a run of the journal, which stays as it is; return the exit code of its outcome."""
-    run_id = new_id(wanted.run_id)
+    run_id = new_id(options.run_id)
 
     async def work(store: OpenStore) -> Origin:
-        head = await store.run(wanted.run)
+        head = await store.run(options.run)
         if head.graph != LLM_LOOP.name:
             raise ConfigError(
                 f"run {head.run_id} is one of graph {shown(head.graph)!r}: it has no conversation"
             )
-        return cut(head.run_id, await store.journal.load(head.run_id), wanted.turn)
+        return cut(head.run_id, await store.journal.load(head.run_id), options.turn)
 
-    origin = at_journal(wanted.journal, work)
-    messages = [*origin.messages, *([Message("user", wanted.prompt)] if wanted.prompt else [])]
+    origin = at_journal(options.journal, work)
+    messages = [*origin.messages, *([Message("user", options.prompt)] if options.prompt else [])]
     if not messages or messages[-1].role == "assistant":
         raise ConfigError(
             f"after turn {origin.turn} run {origin.stored.run_id} has its answer: say with --prompt what comes next, "
             "or fork from an earlier --turn"
         )
     created, name = origin.stored.created, f"run {origin.stored.run_id}"
-    refuse_untrusted_run(created.get("launch"), name, journal_file(wanted.journal))
+    refuse_untrusted_run(created.get("launch"), name, journal_file(options.journal))
     launch = replace(
         Launch.of(created),
         forked_from={"run_id": origin.stored.run_id, "turn": origin.turn},
     )
-    launch, parts = rebuilt(launch, origin.stored.run_id, wanted.instead)
-    limits = limits_from(wanted.limits, origin.stored.context.get("limits") or {})
-    view = ViewOptions(run_id, wanted.journal, wanted.log, wanted.json)
+    launch, parts = rebuilt(launch, origin.stored.run_id, options.instead)
+    limits = limits_from(options.limits, origin.stored.context.get("limits") or {})
+    view = ViewOptions(run_id, options.journal, options.log, options.json)
     return conducted(view, launch, parts, limits, lambda agent: agent.run(messages, run_id=run_id))
 
 

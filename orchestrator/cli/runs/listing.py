@@ -12,24 +12,12 @@ from orchestrator.cli.runs.phrase import many, roughly, table
 from orchestrator.cli.runs.position import head_reason
 from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
 from orchestrator.cli.runs.story import Story
+from orchestrator.cli.runs_group import ListOptions
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import ConfigError, JournalError
-from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import RunHead
 
 STATUSES = ("open", "parked", "ended")
-
-
-class ListOptions(NamedTuple):
-    """The command line of `runs list`."""
-
-    status: str | None
-    graph: str | None
-    limit: int
-    all: bool
-    """Also those that stand for engines."""
-    json: bool
-    journal: Address | None
 
 
 class ListedRun(NamedTuple):
@@ -39,42 +27,42 @@ class ListedRun(NamedTuple):
     story: Story | None
 
 
-def list_runs(wanted: ListOptions) -> int:
+def list_runs(options: ListOptions) -> int:
     """Print the runs that fit. Raises ConfigError, after those that can be read, for those that cannot."""
-    if wanted.status not in (None, *STATUSES):
-        raise ConfigError(f"unknown status {wanted.status!r}; known: {', '.join(STATUSES)}")
-    if wanted.limit < 0:
-        raise ConfigError(f"limit is {wanted.limit}; it must be 0 (all) or more")
+    if options.status not in (None, *STATUSES):
+        raise ConfigError(f"unknown status {options.status!r}; known: {', '.join(STATUSES)}")
+    if options.limit < 0:
+        raise ConfigError(f"limit is {options.limit}; it must be 0 (all) or more")
 
     async def work(store: OpenStore) -> tuple[list[ListedRun], int, str]:
         heads, problem = await store.heads()
         fits = [
             head
             for head in reversed(heads)
-            if wanted.status in (None, head.status) and _of_graph(wanted, head)
+            if options.status in (None, head.status) and _of_graph(options, head)
         ]
         rows: list[ListedRun] = []
-        for head in islice(fits, wanted.limit or None):
+        for head in islice(fits, options.limit or None):
             try:
                 rows.append(ListedRun(head, await store.story(head)))
             except JournalError as error:
                 rows.append(ListedRun(head, None))
                 problem = problem or str(error)
-        _print(store, wanted, rows, len(fits), len(heads))
+        _print(store, options, rows, len(fits), len(heads))
         return rows, len(fits), problem
 
-    _, _, problem = at_journal(wanted.journal, work, only_reads=True)
+    _, _, problem = at_journal(options.journal, work, only_reads=True)
     if problem:
         raise ConfigError(f"{problem} (`orchestrator doctor` lists everything that is wrong)")
     return Exit.COMPLETED
 
 
-def _of_graph(wanted: ListOptions, head: RunHead) -> bool:
-    return head.graph == wanted.graph if wanted.graph else wanted.all or head.graph != ENGINE
+def _of_graph(options: ListOptions, head: RunHead) -> bool:
+    return head.graph == options.graph if options.graph else options.all or head.graph != ENGINE
 
 
-def _print(store: OpenStore, wanted: ListOptions, rows: list[ListedRun], fits: int, known: int) -> None:
-    if wanted.json:
+def _print(store: OpenStore, options: ListOptions, rows: list[ListedRun], fits: int, known: int) -> None:
+    if options.json:
         for row in rows:
             say_json(_plain(row))
         return

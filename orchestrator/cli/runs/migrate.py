@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from orchestrator.cli.exit import Exit
@@ -13,9 +12,9 @@ from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import many, table
 from orchestrator.cli.runs.rollback import stand_again
 from orchestrator.cli.runs.store import OpenStore, at_journal
+from orchestrator.cli.runs_group import MigrateOptions
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.journal.address import Address
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead, let_go
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -25,18 +24,6 @@ from orchestrator.runtime.service.recovery import Migration, Recovery
 _DIGITS = 12
 """Characters of a fingerprint that are shown."""
 _SHORTEST = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigrateOptions:
-    """The command line of `runs migrate`."""
-
-    runs: tuple[str, ...] = ()
-    using: str | None = None
-    made: str | None = None
-    dry: bool = False
-    json: bool = False
-    journal: Address | None = None
 
 
 class OpenRunVersion(NamedTuple):
@@ -52,26 +39,28 @@ class OpenRunVersion(NamedTuple):
         return graph is not None and graph.fingerprint == self.fingerprint
 
 
-def migrate_runs(wanted: MigrateOptions) -> int:
+def migrate_runs(options: MigrateOptions) -> int:
     """List the versions that runs are in, or migrate runs; exit code 1 when one could not be."""
-    if wanted.dry == (wanted.using is not None):
+    if options.dry == (options.using is not None):
         raise ConfigError("say either --dry-run, which lists, or --using MODULE:FUNCTION, which migrates")
-    if wanted.made is not None and len(wanted.made) < _SHORTEST:
-        raise ConfigError(f"--from {shown(wanted.made)!r} is too short: give at least {_SHORTEST} characters")
-    if wanted.using is None:
-        return at_journal(wanted.journal, lambda store: _list(store, json=wanted.json))
-    change = _checked(imported(wanted.using, "migration"), wanted.using)
+    if options.made is not None and len(options.made) < _SHORTEST:
+        raise ConfigError(
+            f"--from {shown(options.made)!r} is too short: give at least {_SHORTEST} characters"
+        )
+    if options.using is None:
+        return at_journal(options.journal, lambda store: _list(store, json=options.json))
+    change = _checked(imported(options.using, "migration"), options.using)
 
     async def work(store: OpenStore) -> int:
-        chosen = await _chosen(store, wanted)
+        chosen = await _chosen(store, options)
         failed = 0
         for one in chosen:
             why = await _migrated(store, one, change)
             failed += why is not None
-            _tell(wanted, one, why)
-        return _summary(wanted, len(chosen), failed)
+            _print_change(options, one, why)
+        return _summary(options, len(chosen), failed)
 
-    return at_journal(wanted.journal, work)
+    return at_journal(options.journal, work)
 
 
 # ---- which ----
@@ -83,7 +72,7 @@ async def _flights(store: OpenStore) -> list[OpenRunVersion]:
 
 
 async def _flight(store: OpenStore, head: RunHead) -> OpenRunVersion:
-    """Tell the version a run is in: the one it was made with, or was migrated to since."""
+    """Return the version of a run: the one it was started with, or was migrated to since."""
     if OpenRunVersion(head, head.fingerprint).current:
         return OpenRunVersion(head, head.fingerprint)
     try:
@@ -93,14 +82,14 @@ async def _flight(store: OpenStore, head: RunHead) -> OpenRunVersion:
     return OpenRunVersion(head, stored.fingerprint)
 
 
-async def _chosen(store: OpenStore, wanted: MigrateOptions) -> list[OpenRunVersion]:
+async def _chosen(store: OpenStore, options: MigrateOptions) -> list[OpenRunVersion]:
     """Return the runs to migrate. Raises ConfigError for a run named that is none of them."""
-    if not wanted.runs:
+    if not options.runs:
         flights = await _flights(store)
-        return [one for one in flights if not one.current and not _unfit(one, wanted.made)]
-    named = [await _flight(store, await store.run(name)) for name in wanted.runs]
+        return [one for one in flights if not one.current and not _unfit(one, options.made)]
+    named = [await _flight(store, await store.run(name)) for name in options.runs]
     for one in named:
-        if why := _unfit(one, wanted.made):
+        if why := _unfit(one, options.made):
             raise ConfigError(f"run {one.head.run_id} {why}: nothing was migrated")
     return named
 
@@ -209,8 +198,8 @@ def _version(row: dict[str, Any]) -> str:
     return "another: migrated in code" if row["graph"] in SHIPPED else "of another program"
 
 
-def _tell(wanted: MigrateOptions, one: OpenRunVersion, why: str | None) -> None:
-    if wanted.json:
+def _print_change(options: MigrateOptions, one: OpenRunVersion, why: str | None) -> None:
+    if options.json:
         data = {"run_id": one.head.run_id, "from": one.fingerprint, "to": LLM_LOOP.fingerprint}
         say_json(data | {"migrated": why is None, "error": why})
     else:
@@ -218,8 +207,8 @@ def _tell(wanted: MigrateOptions, one: OpenRunVersion, why: str | None) -> None:
         say(shown(f"{one.head.run_id}  {one.fingerprint[:_DIGITS]}  {became}", 900))
 
 
-def _summary(wanted: MigrateOptions, chosen: int, failed: int) -> int:
-    if not chosen and not wanted.json:
+def _summary(options: MigrateOptions, chosen: int, failed: int) -> int:
+    if not chosen and not options.json:
         say("no run needs a migration")
     if not failed:
         return Exit.COMPLETED

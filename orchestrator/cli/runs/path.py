@@ -20,7 +20,7 @@ _WORTH_SAYING = 0.0005
 
 
 class StateVisit(NamedTuple):
-    """One stay in a state; `seconds` is None where nobody knows yet how long it is."""
+    """One visit of a state; `seconds` is None while its length is not known."""
 
     state: str
     seconds: float | None
@@ -43,21 +43,21 @@ class PathStep:
         }
 
 
-def folded(stays: Sequence[StateVisit]) -> list[PathStep]:
+def folded(visits: Sequence[StateVisit]) -> list[PathStep]:
     """Fold consecutive repetition, the one that covers most first; what does not repeat stands in between."""
-    names = [stay.state for stay in stays]
+    names = [stay.state for stay in visits]
     steps: list[PathStep] = []
     alone: list[StateVisit] = []
     at = 0
-    while at < len(stays):
+    while at < len(visits):
         length, times = _cycle(names, at)
         if times == 1:
-            alone.append(stays[at])
+            alone.append(visits[at])
             at += 1
             continue
         steps += _once(alone)
         alone = []
-        steps.append(_repeated(stays[at : at + length * times], length))
+        steps.append(_repeated(visits[at : at + length * times], length))
         at += length * times
     return steps + _once(alone)
 
@@ -75,21 +75,21 @@ def _cycle(names: Sequence[str], at: int) -> tuple[int, int]:
     return best
 
 
-def _once(stays: Sequence[StateVisit]) -> list[PathStep]:
-    if not stays:
+def _once(visits: Sequence[StateVisit]) -> list[PathStep]:
+    if not visits:
         return []
-    return [PathStep(tuple(stay.state for stay in stays), 1, tuple(stay.seconds for stay in stays))]
+    return [PathStep(tuple(stay.state for stay in visits), 1, tuple(stay.seconds for stay in visits))]
 
 
-def _repeated(stays: Sequence[StateVisit], length: int) -> PathStep:
-    known = [[stay.seconds for stay in stays[place::length]] for place in range(length)]
+def _repeated(visits: Sequence[StateVisit], length: int) -> PathStep:
+    known = [[stay.seconds for stay in visits[place::length]] for place in range(length)]
     sums = tuple(sum(one for one in each if one is not None) for each in known)
-    return PathStep(tuple(stay.state for stay in stays[:length]), len(stays) // length, sums)
+    return PathStep(tuple(stay.state for stay in visits[:length]), len(visits) // length, sums)
 
 
-def drawn(stays: Sequence[StateVisit]) -> list[str]:
+def drawn(visits: Sequence[StateVisit]) -> list[str]:
     """Return the path as lines of text."""
-    lines = [line for step in folded(stays) for line in _lines(step)]
+    lines = [line for step in folded(visits) for line in _lines(step)]
     if len(lines) <= MOST_LINES:
         return lines
     half = MOST_LINES // 2
@@ -103,7 +103,7 @@ def _lasted(seconds: float | None) -> str:
 
 
 def _lines(step: PathStep) -> Iterator[str]:
-    """Draw one step; a long one goes on in the next line."""
+    """Draw one step; a long one continues in the next line."""
     count = f"{step.times:,} × " if step.times > 1 else ""
     line = f"{_INDENT}{count}"
     for number, (state, seconds) in enumerate(zip(step.states, step.seconds, strict=True)):

@@ -10,7 +10,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import RunHead
 
 
-def standing(head: RunHead, story: Story) -> str:
+def position_of(head: RunHead, story: Story) -> str:
     """Say in a few words where a run stands."""
     if head.status == "ended" and story.ended is not None:
         outcome = story.ended.get("outcome", "?")
@@ -33,7 +33,7 @@ def holder(head: RunHead) -> str:
     return f"{head.owner} (no heartbeat; the lease expires in {math.ceil(head.lease_expires_in)} s)"
 
 
-def held_elsewhere(head: RunHead, look: str = "") -> ConfigError:
+def owned_elsewhere(head: RunHead, look: str = "") -> ConfigError:
     """Return the error for a resume of a run that another process holds; `look` is a command that shows it."""
     then = "it goes on there"
     if head.lease_expires_in is not None:

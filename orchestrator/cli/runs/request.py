@@ -1,6 +1,6 @@
 """`orchestrator runs cancel|pause|approve|reject|respond`: a request is checked against the records, then posted.
 
-Whoever holds the run carries it out, at once; if nobody does, an engine that takes it up, or the next `runs resume`.
+The owner of the run carries it out at once; without an owner, an engine or the next `runs resume` does.
 A request that the records already contradict is refused here, where a person reads why; the run checks again when it
 takes it. Of several answers to one question the journal keeps the first (`orchestrator.runtime.service.answer`).
 """
@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import uuid4
 
-from orchestrator.cli.actor import known_who
+from orchestrator.cli.actor import known_actor
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment, span
-from orchestrator.cli.runs.position import holder, standing
+from orchestrator.cli.runs.position import holder, position_of
 from orchestrator.cli.runs.question import answer_fault
-from orchestrator.cli.runs.run_service import carrier, lets_go_on, named, refuse_approval, resumption
+from orchestrator.cli.runs.run_service import engine_of, lets_go_on, named, refuse_approval, resumption
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.runs.story import Story
 from orchestrator.engines.engine_directory import EngineInfo
@@ -38,7 +38,7 @@ WAIT = 2.0
 """Seconds that `cancel` waits for the run to end."""
 POLL = 0.05
 
-_AT_RESUME = {"pause": "it stands still as it is, and parks at once when somebody takes it up by"}
+_AT_RESUME = {"pause": "it stays as it is, and parks at once when it is resumed by"}
 """Kind of a request -> what comes of it where nobody holds the run, before the command to type next."""
 
 
@@ -75,7 +75,7 @@ class RunPosition:
         head = await store.journal.head(run_id)
         story = await store.story(head)
         unread = await story.unread(store.journal)
-        return cls(head, story, unread, await carrier(store, head, story))
+        return cls(head, story, unread, await engine_of(store, head, story))
 
     @property
     def ended(self) -> bool:
@@ -91,35 +91,35 @@ class RunPosition:
         return f"{story.state or 'its first state'}{since}{doing}"
 
 
-def post(wanted: RequestOptions) -> int:
+def post(options: RequestOptions) -> int:
     """Check a request and leave it for the run. Raises ConfigError when it cannot be carried out."""
-    by = known_who(wanted.by, "decides")
+    by = known_actor(options.by, "decides")
 
     async def work(store: OpenStore) -> int:
-        run_id = (await store.run(wanted.run)).run_id
+        run_id = (await store.run(options.run)).run_id
         found = await RunPosition.of(store, run_id)
         if found.head.owner is None:  # who works on one hears a pause and a cancel
             refuse_approval(store, found.head)
-        if wanted.kind in ANSWERS:
-            request, repeated = await _answered(store, wanted, found, by)
+        if options.kind in ANSWERS:
+            request, repeated = await _answered(store, options, found, by)
         else:
-            request, repeated = await _posted(store, wanted, found, by)
-        if wanted.kind == "cancel" and found.head.owner is not None:
+            request, repeated = await _posted(store, options, found, by)
+        if options.kind == "cancel" and found.head.owner is not None:
             found = await _ending(store, run_id)
-        _tell(store, wanted, found, request, repeated=repeated)
+        _print_request(store, options, found, request, repeated=repeated)
         return Exit.COMPLETED
 
-    return at_journal(wanted.journal, work)
+    return at_journal(options.journal, work)
 
 
 # ---- requests ----
 
 
 async def _posted(
-    store: OpenStore, wanted: RequestOptions, found: RunPosition, by: str
+    store: OpenStore, options: RequestOptions, found: RunPosition, by: str
 ) -> tuple[Posted, bool]:
     """Post a pause or a cancel, unless one waits unread; return it, and whether it did. Raises ConfigError."""
-    run_id, kind = found.head.run_id, wanted.kind
+    run_id, kind = found.head.run_id, options.kind
     if found.ended:
         raise ConfigError(_ended(found))
     if kind == "pause" and found.head.status == "parked" and found.head.reason == "paused":
@@ -127,7 +127,7 @@ async def _posted(
     alike = (one for one in found.unread if one.kind == kind and _counts(one, found))
     if (before := next(alike, None)) is not None:
         return before, True
-    body = {"why": wanted.why} if wanted.why else {}
+    body = {"why": options.why} if options.why else {}
     request = Posted(uuid4().hex, kind, body, by, time.time())
     await store.journal.post(run_id, request)
     return request, False
@@ -140,32 +140,32 @@ def _counts(one: Posted, found: RunPosition) -> bool:
 
 
 async def _answered(
-    store: OpenStore, wanted: RequestOptions, found: RunPosition, by: str
+    store: OpenStore, options: RequestOptions, found: RunPosition, by: str
 ) -> tuple[Posted, bool]:
     """Post an answer; return the one that the journal keeps, and whether it was there before. Raises ConfigError."""
-    if (fault := edit_fault(wanted.arguments)) is not None:
+    if (fault := edit_fault(options.arguments)) is not None:
         raise ConfigError(fault)
     names = ("call", "digest", "arguments", "content", "why")
-    body = {name: value for name in names if (value := getattr(wanted, name)) is not None}
-    answer = Posted("", wanted.kind, body | ({"end": True} if wanted.end else {}), by, time.time())
+    body = {name: value for name in names if (value := getattr(options, name)) is not None}
+    answer = Posted("", options.kind, body | ({"end": True} if options.end else {}), by, time.time())
     run_id = found.head.run_id
     question = (await OpenQuestions.read(store.journal, run_id, time.time())).judge(answer.body)
     if not isinstance(question, Refusal):  # else `post_answer` says why it does not count
-        fault = answer_fault(store, run_id, question, wanted.kind, wanted.digest)
+        fault = answer_fault(store, run_id, question, options.kind, options.digest)
         if fault is not None:
             raise ConfigError(fault)
     try:
         return await post_answer(store.journal, run_id, answer, time.time)
     except AnswerRefused as error:
-        raise ConfigError(_refused(wanted, found, error)) from None
+        raise ConfigError(_refused(options, found, error)) from None
 
 
 def _ended(found: RunPosition) -> str:
-    over = standing(found.head, found.story)
+    over = position_of(found.head, found.story)
     return f"run {found.head.run_id} is over ({over}, {moment(found.head.updated_at)}): nothing was posted"
 
 
-def _refused(wanted: RequestOptions, found: RunPosition, error: AnswerRefused) -> str:
+def _refused(options: RequestOptions, found: RunPosition, error: AnswerRefused) -> str:
     """Say why an answer does not count, and which would."""
     asked, run_id = found.story.questions, found.head.run_id
     known = ", ".join(f"{one.key} ({shown(one.tool, 80)})" for one in asked.values())
@@ -175,13 +175,13 @@ def _refused(wanted: RequestOptions, found: RunPosition, error: AnswerRefused) -
         return _ended(found)
     if error.kind == "several":
         return f"{many(len(asked), 'question')} are pending; choose one with --call: {known}"
-    if error.kind == "unasked" and wanted.call is not None:
-        return f"no question is open about call {shown(wanted.call, 40)!r}; pending: {known or 'nothing'}"
+    if error.kind == "unasked" and options.call is not None:
+        return f"no question is open about call {shown(options.call, 40)!r}; pending: {known or 'nothing'}"
     if error.kind == "unasked":
         state = found.story.state or "its first state"
-        return f"run {run_id} waits for no answer: it is {standing(found.head, found.story)} in {state}"
+        return f"run {run_id} waits for no answer: it is {position_of(found.head, found.story)} in {state}"
     why = shown(str(error).removeprefix(f"run {run_id!r} refuses the answer: "), 300)
-    about = asked.get(wanted.call or next(iter(asked), ""))
+    about = asked.get(options.call or next(iter(asked), ""))
     call = "" if about is None else f" about call {about.key} ({shown(about.tool, 80)})"
     return f"the answer{call} does not count: {why}; nothing was posted"
 
@@ -208,10 +208,10 @@ async def _ending(store: OpenStore, run_id: str) -> RunPosition:
     return await RunPosition.of(store, run_id)
 
 
-def _tell(
-    store: OpenStore, wanted: RequestOptions, found: RunPosition, request: Posted, *, repeated: bool
+def _print_request(
+    store: OpenStore, options: RequestOptions, found: RunPosition, request: Posted, *, repeated: bool
 ) -> None:
-    if wanted.json:
+    if options.json:
         say_json(_plain(found, request, repeated=repeated))
         return
     run_id, head = found.head.run_id, found.head
@@ -221,12 +221,12 @@ def _tell(
     verb = "was posted before, not again" if repeated else "posted"
     say(f"{verb}: {what} for run {shown(run_id)} by {shown(request.by)}{why}")
     if found.ended:
-        say(f"the run {shown(standing(head, found.story))}")
+        say(f"the run {shown(position_of(head, found.story))}")
     elif head.owner is None and found.engine is not None and lets_go_on(request.kind, found.story):
-        say(f"nobody holds the run; {named(found.engine)} takes it up and carries this out")
+        say(f"the run has no owner; {named(found.engine)} resumes it and carries this out")
         say(f"  {store.command('events', run_id, '--follow', '--since', str(found.story.last + 1))}")
     elif head.owner is None:
-        say(f"nobody holds the run; {_AT_RESUME.get(request.kind, 'this will be carried out by')}")
+        say(f"the run has no owner; {_AT_RESUME.get(request.kind, 'this will be carried out by')}")
         say(f"  {resumption(store, found.story)}")
     else:
         after = f", after {found.operation(time.time())}" if request.kind in ("cancel", "pause") else ""
@@ -241,7 +241,7 @@ def _plain(found: RunPosition, request: Posted, *, repeated: bool) -> dict[str, 
         "request": {name: getattr(request, name) for name in ("id", "kind", "body", "by", "at")},
         "repeated": repeated,
         "owner": head.owner,
-        "carried_out": _carried_out(found, request.kind),
+        "carried_out": _effect_of(found, request.kind),
         "status": head.status,
         "reason": head.reason,
         "state": story.state,
@@ -249,7 +249,7 @@ def _plain(found: RunPosition, request: Posted, *, repeated: bool) -> dict[str, 
     }
 
 
-def _carried_out(found: RunPosition, kind: str) -> str:
+def _effect_of(found: RunPosition, kind: str) -> str:
     if found.ended:
         return "done"
     if found.head.owner is not None:

@@ -1,30 +1,30 @@
-"""`orchestrator runs resume`: go on with a run where it stands; without one, say what would happen to each."""
+"""`orchestrator runs resume`: resume a run; without one, list the resume plan of each open run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from orchestrator.cli.actor import who
+from orchestrator.cli.actor import actor_name
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch, LoadedParts, Replacement, rebuilt
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.model import ModelChoice
 from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.run import ViewOptions, conducted, told
+from orchestrator.cli.run import ViewOptions, conducted, print_result
 from orchestrator.cli.runs.phrase import moment
-from orchestrator.cli.runs.position import held_elsewhere, standing
+from orchestrator.cli.runs.position import owned_elsewhere, position_of
 from orchestrator.cli.runs.request import RequestOptions as Request
 from orchestrator.cli.runs.request import post
 from orchestrator.cli.runs.run_service import refuse_other
 from orchestrator.cli.runs.store import OpenStore, at_journal, journal_file
+from orchestrator.cli.runs_group import RunsResumeOptions
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.errors import ConfigError, RunError, Suspended
 from orchestrator.journal.address import Address
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead
-from orchestrator.llm.message import Request as Asked
+from orchestrator.llm.message import Request as ModelRequest
 from orchestrator.llm.message import Response
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
@@ -34,22 +34,9 @@ from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.recovery import OpenRun, Recovery
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunsResumeOptions:
-    """The command line of `runs resume`."""
-
-    run: str | None
-    instead: Replacement
-    limits: tuple[str, ...] = ()
-    by: str | None = None
-    log: Path | None = None
-    json: bool = False
-    journal: Address | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class StoredRunToResume:
-    """A stored run that is to go on."""
+    """A stored run that is to be resumed."""
 
     head: RunHead
     stored: StoredRun
@@ -57,11 +44,11 @@ class StoredRunToResume:
     """The command that shows it."""
 
 
-def resume_run(wanted: RunsResumeOptions) -> int:
-    """Go on with a run and return the exit code of its outcome. Raises ConfigError when that cannot be done here."""
-    if wanted.run is None:
-        return list_open(wanted.journal, json=wanted.json)
-    name = wanted.run
+def resume_run(options: RunsResumeOptions) -> int:
+    """Resume a run and return the exit code of its outcome. Raises ConfigError if that is not possible here."""
+    if options.run is None:
+        return list_open(options.journal, json=options.json)
+    name = options.run
 
     async def work(store: OpenStore) -> StoredRunToResume | Result:
         head = await store.run(name)
@@ -69,20 +56,20 @@ def resume_run(wanted: RunsResumeOptions) -> int:
             return await _ended(store, head)
         return await _open(store, head)
 
-    found = at_journal(wanted.journal, work)
+    found = at_journal(options.journal, work)
     if isinstance(found, Result):
-        return _tell_again(found, json=wanted.json)
+        return _print_ended(found, json=options.json)
     if found.head.owner is not None:
-        return _held(wanted, found)
-    return _go_on(wanted, found)
+        return _refuse_owned(options, found)
+    return _go_on(options, found)
 
 
-def _go_on(wanted: RunsResumeOptions, found: StoredRunToResume) -> int:
+def _go_on(options: RunsResumeOptions, found: StoredRunToResume) -> int:
     run_id = found.head.run_id
-    refuse_untrusted_run(found.stored.created.get("launch"), f"run {run_id}", journal_file(wanted.journal))
-    launch, parts = rebuilt(Launch.of(found.stored.created), run_id, wanted.instead)
-    limits = _limits(wanted, found)
-    by = who(wanted.by)
+    refuse_untrusted_run(found.stored.created.get("launch"), f"run {run_id}", journal_file(options.journal))
+    launch, parts = rebuilt(Launch.of(found.stored.created), run_id, options.instead)
+    limits = _limits(options, found)
+    by = actor_name(options.by)
 
     async def go(agent: Orchestrator) -> Result:
         try:
@@ -90,15 +77,15 @@ def _go_on(wanted: RunsResumeOptions, found: StoredRunToResume) -> int:
         except Suspended as error:
             raise ConfigError(f"run {run_id} is {error.reason}; `{found.show}`") from error
 
-    view = ViewOptions(run_id, wanted.journal, wanted.log, wanted.json, remind=False)
+    view = ViewOptions(run_id, options.journal, options.log, options.json, remind=False)
     return conducted(view, launch, parts, limits, go)
 
 
-def _limits(wanted: RunsResumeOptions, found: StoredRunToResume) -> Limits | None:
+def _limits(options: RunsResumeOptions, found: StoredRunToResume) -> Limits | None:
     """Return the limits of the run with those given put over them; None where none is given."""
-    if not wanted.limits:
+    if not options.limits:
         return None
-    return limits_from(wanted.limits, found.stored.context.get("limits") or {})
+    return limits_from(options.limits, found.stored.context.get("limits") or {})
 
 
 # ---- what there is ----
@@ -117,22 +104,22 @@ async def _open(store: OpenStore, head: RunHead) -> StoredRunToResume:
     return StoredRunToResume(head, stored, store.command("show", head.run_id))
 
 
-def _held(wanted: RunsResumeOptions, found: StoredRunToResume) -> int:
-    """Let a run that another process holds go on there, if somebody paused it. Raises ConfigError otherwise."""
+def _refuse_owned(options: RunsResumeOptions, found: StoredRunToResume) -> int:
+    """Ask the process that owns a paused run to resume it. Raises ConfigError if it is not paused."""
     head = found.head
-    changed = wanted.instead != Replacement() or wanted.limits
+    changed = options.instead != Replacement() or options.limits
     if head.status == "parked" and head.reason == "paused" and head.lease_expires_in is None and not changed:
         return post(
             Request(
                 kind="resume",
                 run=head.run_id,
-                by=wanted.by,
+                by=options.by,
                 why=None,
-                json=wanted.json,
-                journal=wanted.journal,
+                json=options.json,
+                journal=options.journal,
             )
         )
-    raise held_elsewhere(head, found.show)
+    raise owned_elsewhere(head, found.show)
 
 
 class _Nobody:
@@ -141,14 +128,14 @@ class _Nobody:
     double = True
     model = "nobody"
 
-    async def complete(self, request: Asked) -> Response:
+    async def complete(self, request: ModelRequest) -> Response:
         raise AssertionError(f"an ended run asked its model with {len(request.messages)} messages")
 
 
 async def _ended(store: OpenStore, head: RunHead) -> Result:
     """Return the end of a run as it was. Raises ConfigError for a run that cannot be read here."""
     if (head.graph, head.fingerprint) != (LLM_LOOP.name, LLM_LOOP.fingerprint):
-        over = standing(head, await store.story(head))
+        over = position_of(head, await store.story(head))
         raise ConfigError(
             f"run {head.run_id} is over ({over}, {moment(head.updated_at)}): `{store.command('show', head.run_id)}`"
         )
@@ -157,11 +144,11 @@ async def _ended(store: OpenStore, head: RunHead) -> Result:
         return await agent.resume(head.run_id)
 
 
-def _tell_again(result: Result, *, json: bool) -> int:
+def _print_ended(result: Result, *, json: bool) -> int:
     if not json:
         say(f"run {shown(result.run_id)} is over; this is how it ended:")
     usage = result.usage
-    told(result, None if json else f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out")
+    print_result(result, None if json else f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out")
     return EXIT_CODES[result.outcome]
 
 

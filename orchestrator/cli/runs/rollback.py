@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,11 +13,11 @@ from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.run_service import refuse_approval
 from orchestrator.cli.runs.store import OpenStore, at_journal, existing
+from orchestrator.cli.runs_group import RollbackOptions
 from orchestrator.cli.trust.refusal import is_trusted_run
 from orchestrator.errors import ConfigError
 from orchestrator.files.change import Change, Conflict, UndoReport, plan_undo
 from orchestrator.files.rollback import RollbackStack
-from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import (
     ENDING_KINDS,
     PARKING_KINDS,
@@ -37,45 +37,33 @@ _BACK = {
 """Kind of change -> what undoing it does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RollbackOptions:
-    """The command line of `runs rollback`."""
-
-    run: str
-    root: Path | None = None
-    step: str | None = None
-    yes: bool = False
-    json: bool = False
-    journal: Address | None = None
-
-
-def roll_back(wanted: RollbackOptions) -> int:
+def roll_back(options: RollbackOptions) -> int:
     """Undo the changes to files of a run, newest first; without `yes` only list them. Exit code 1 with conflicts."""
 
     async def work(store: OpenStore) -> int:
-        head = await store.run(wanted.run)
+        head = await store.run(options.run)
         refuse_approval(store, head)
         records = await store.journal.load(head.run_id)
-        changes = plan_undo(records, step=wanted.step)
+        changes = plan_undo(records, step=options.step)
         if not changes:
-            _tell_none(wanted, head)
+            _print_nothing(options, head)
             return Exit.COMPLETED
-        root = _root(wanted, head, records)
-        if not wanted.yes:
-            _tell_plan(store, wanted, head, root, changes)
+        root = _root(options, head, records)
+        if not options.yes:
+            _print_plan(store, options, head, root, changes)
             return Exit.COMPLETED
-        return _tell_undone(wanted, head, await _undo(store.journal, wanted, head, root))
+        return _print_undone(options, head, await _undo(store.journal, options, head, root))
 
-    return at_journal(wanted.journal, work)
+    return at_journal(options.journal, work)
 
 
-async def _undo(journal: Journal, wanted: RollbackOptions, head: RunHead, root: Path) -> UndoReport:
+async def _undo(journal: Journal, options: RollbackOptions, head: RunHead, root: Path) -> UndoReport:
     lease = await journal.claim(head.run_id, f"runs rollback {uuid4().hex[:8]}")
     try:
         records = await journal.load(head.run_id)  # nobody else writes from here on
         try:
             stack = RollbackStack.recover(records, journal, lease, root)
-            return await stack.undo(step=wanted.step)
+            return await stack.undo(step=options.step)
         finally:
             await stand_again(journal, lease, records)
     finally:
@@ -92,19 +80,19 @@ async def stand_again(journal: Journal, lease: Lease, records: Sequence[Record])
         await waiting
 
 
-def _root(wanted: RollbackOptions, head: RunHead, records: Sequence[Record]) -> Path:
+def _root(options: RollbackOptions, head: RunHead, records: Sequence[Record]) -> Path:
     """Return the folder that the paths are in. Raises ConfigError: a wrong one would count everything as undone."""
     started = Launch.of(records[0].body).cwd
-    if wanted.root is None and not started:
+    if options.root is None and not started:
         raise ConfigError(
             f"run {head.run_id} does not say which folder its files are in: give it with --root DIR"
         )
-    if wanted.root is None and not is_trusted_run(records[0].body.get("launch"), existing(wanted.journal)):
+    if options.root is None and not is_trusted_run(records[0].body.get("launch"), existing(options.journal)):
         raise ConfigError(
             f"run {head.run_id} was not started by you on this machine, and says that its files are in "
             f"{shown(started)}: give the folder with --root DIR"
         )
-    root = wanted.root or Path(started)
+    root = options.root or Path(started)
     if not root.is_dir():
         raise ConfigError(f"{root} is no folder: --root names the one that the files of the run are in")
     return root.absolute()
@@ -113,25 +101,25 @@ def _root(wanted: RollbackOptions, head: RunHead, records: Sequence[Record]) -> 
 # ---- telling ----
 
 
-def _tell_none(wanted: RollbackOptions, head: RunHead) -> None:
-    if wanted.json:
+def _print_nothing(options: RollbackOptions, head: RunHead) -> None:
+    if options.json:
         say_json({"run_id": head.run_id, "undone": [], "conflicts": []})
     else:
-        of = f" of step {wanted.step!r}" if wanted.step is not None else ""
+        of = f" of step {options.step!r}" if options.step is not None else ""
         say(f"run {shown(head.run_id)} has no change to a file{of} that could be undone")
 
 
-def _tell_plan(
-    store: OpenStore, wanted: RollbackOptions, head: RunHead, root: Path, changes: Sequence[Change]
+def _print_plan(
+    store: OpenStore, options: RollbackOptions, head: RunHead, root: Path, changes: Sequence[Change]
 ) -> None:
-    if wanted.json:
+    if options.json:
         say_json({"run_id": head.run_id, "root": str(root), "would_undo": [asdict(one) for one in changes]})
         return
     say(f"{many(len(changes), 'change')} of run {shown(head.run_id)} to undo below {shown(str(root))}:")
     for change in changes:
         say(_line(change))
-    step = () if wanted.step is None else ("--step", wanted.step)
-    named = () if wanted.root is None else ("--root", str(wanted.root))
+    step = () if options.step is None else ("--step", options.step)
+    named = () if options.root is None else ("--root", str(options.root))
     say("nothing was touched; to do it:")
     say(f"  {store.command('rollback', head.run_id, *named, *step, '--yes')}")
 
@@ -142,8 +130,8 @@ def _line(change: Change) -> str:
     return shown(f"  {step}{_BACK[change.kind.value].format(path=change.path)}{doubt}", 600)
 
 
-def _tell_undone(wanted: RollbackOptions, head: RunHead, undone: UndoReport) -> int:
-    if wanted.json:
+def _print_undone(options: RollbackOptions, head: RunHead, undone: UndoReport) -> int:
+    if options.json:
         plain = asdict(undone)
         say_json({"run_id": head.run_id, "undone": plain["changes"], "conflicts": plain["conflicts"]})
     else:

@@ -12,8 +12,8 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs import path, question, tree
 from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, table
-from orchestrator.cli.runs.position import holder, standing
-from orchestrator.cli.runs.run_service import carrier, named, resumption
+from orchestrator.cli.runs.position import holder, position_of
+from orchestrator.cli.runs.run_service import engine_of, named, resumption
 from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
 from orchestrator.cli.runs.story import RUNNING, Body, Story
 from orchestrator.engines.engine_directory import EngineInfo
@@ -33,7 +33,7 @@ class RunDetails:
     story: Story
     unread: list[Posted]
     """Requests in the inbox that the run has not taken yet."""
-    below: tree.Branch
+    tree_of_runs: tree.Branch
     now: float
     engine: EngineInfo | None
     """It takes the run up by itself, where nobody holds it."""
@@ -48,12 +48,12 @@ def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> i
         head = await store.run(name)
         story = await store.story(head)
         unread = await story.unread(store.journal)
-        below = await tree.grown(store.journal, head)
-        engine = await carrier(store, head, story)
+        tree_of_runs = await tree.grown(store.journal, head)
+        engine = await engine_of(store, head, story)
         now = time.time()
         if head.status == "open" and head.owner is not None:
             story.go_on(now - head.updated_at)
-        found = RunDetails(store, head, story, unread, below, now, engine, full)
+        found = RunDetails(store, head, story, unread, tree_of_runs, now, engine, full)
         if json:
             say_json(_plain(found))
         else:
@@ -68,12 +68,12 @@ def _lines(found: RunDetails) -> Iterator[str]:
     sections = (
         ("", _head(found)),
         ("waiting for an answer", _questions(found)),
-        (f"path ({many(found.story.transitions, 'transition')})", path.drawn(found.story.stays)),
+        (f"path ({many(found.story.transitions, 'transition')})", path.drawn(found.story.visits)),
         ("time in each state", _times(found.story)),
         ("usage", _usage(found.story)),
         ("tool calls", _calls(found)),
-        ("people", _people(found)),
-        ("sub-agents", tree.drawn(found.below)),
+        ("people", _participants(found)),
+        ("sub-agents", tree.drawn(found.tree_of_runs)),
         ("next", _next(found)),
     )
     for name, lines in sections:
@@ -89,7 +89,7 @@ def _head(found: RunDetails) -> Iterator[str]:
     yield heading(f"run {shown(head.run_id)}")
     facts = {
         "graph": f"{head.graph}, fingerprint {head.fingerprint[:12] or '(none)'}",
-        "status": standing(head, story),
+        "status": position_of(head, story),
         "held by": holder(head) or "nobody",
         "state": _where(found),
         "began": f"{moment(head.created_at)}, {roughly(found.now - head.created_at)} ago",
@@ -121,7 +121,7 @@ def _error(story: Story) -> str:
 def _questions(found: RunDetails) -> Iterator[str]:
     for one in found.story.questions.values():
         again = resumption(found.store, found.story)
-        told = question.told
+        told = question.described
         yield from told(found.store, found.head.run_id, one, found.unread, found.now, again, full=found.full)
 
 
@@ -166,7 +166,7 @@ def _calls(found: RunDetails) -> list[str]:
             _counted(one["outcomes"]),
             f"{one['seconds']:.3f}",
         )
-        for one in calls_json(found.story, held=found.head.owner is not None)
+        for one in calls_json(found.story, owned=found.head.owner is not None)
     ]
     return (
         table(("tool", "effect", "calls", "outcomes", "total s"), rows, right=("calls", "total s"))
@@ -179,13 +179,13 @@ def _counted(outcomes: dict[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in outcomes.items())
 
 
-def calls_json(story: Story, *, held: bool) -> list[dict[str, Any]]:
-    """Return calls, outcomes and seconds of each tool and effect. Only what somebody holds can be running."""
+def calls_json(story: Story, *, owned: bool) -> list[dict[str, Any]]:
+    """Return calls, outcomes and seconds of each tool and effect. Only a run with an owner has running calls."""
     grouped: dict[tuple[str, str], Counter[str]] = {}
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     for call in story.calls.values():
         name = call.tool, call.effect
-        outcome = "not finished" if call.outcome == RUNNING and not held else call.outcome
+        outcome = "not finished" if call.outcome == RUNNING and not owned else call.outcome
         grouped.setdefault(name, Counter())[outcome] += 1
         seconds[name] += call.seconds
     return [
@@ -200,7 +200,7 @@ def calls_json(story: Story, *, held: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _people(found: RunDetails) -> Iterator[str]:
+def _participants(found: RunDetails) -> Iterator[str]:
     for kind, body in found.story.decisions:
         at = body.get("at")
         yield f"  {moment(float(at)) if at else ' ' * 19}  {_decision(kind, body)}"
@@ -242,7 +242,7 @@ def _next(found: RunDetails) -> Iterator[str]:
 
 
 def _taken_up(found: RunDetails) -> str | None:
-    """Say who goes on with a run that nobody holds, as soon as it can; None where somebody has to."""
+    """Say which engine resumes a run without an owner as soon as possible; None if a person has to resume it."""
     if found.engine is None or paused(found.story):
         return None
     asks = bool(found.story.questions) and not found.unread
@@ -263,7 +263,7 @@ def _plain(found: RunDetails) -> dict[str, Any]:
         "error": story.failure and {**story.failure, "message": scrub(str(story.failure.get("message", "")))},
         "waiting_for": [question.as_json(store, run_id, one, found.now) for one in story.questions.values()],
         "running": [asdict(call) for call in story.running] if found.head.owner is not None else [],
-        "path": [step.as_json() for step in path.folded(story.stays)],
+        "path": [step.as_json() for step in path.folded(story.visits)],
         "states": {
             name: {
                 "visits": stats.visits,
@@ -277,13 +277,13 @@ def _plain(found: RunDetails) -> dict[str, Any]:
         "usage": (story.usage + story.estimated).as_json()
         | {"answers": story.requests, "retries": story.retries},
         "models": dict(story.models),
-        "tools": calls_json(story, held=found.head.owner is not None),
+        "tools": calls_json(story, owned=found.head.owner is not None),
         "people": [
             {"record": kind, **_without(body, ("content", "arguments", "context"))}
             for kind, body in story.decisions
         ],
         "unread": [asdict(one) for one in found.unread],
-        "children": [child.as_json() for child in found.below.children],
+        "children": [child.as_json() for child in found.tree_of_runs.children],
         "next": [line.strip() for line in _next(found)],
     }
 

@@ -14,10 +14,10 @@ from orchestrator.cli.runs.path import StateVisit
 from orchestrator.cli.runs.transcript import TranscriptEntry, spoken
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.history import History, StateStats
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.record import Transition
 from orchestrator.llm.message import NO_USAGE, Usage
+from orchestrator.telemetry.history import History, StateStats
 
 Body = Mapping[str, Any]
 
@@ -46,13 +46,13 @@ class CallStory:
 
 @dataclass
 class Story(StoredRun):
-    """A run as its records tell it, from the first to the last."""
+    """A run as its records describe it, from the first to the last."""
 
     last: int = -1
     """Number of the last record."""
     entered_at: float | None = None
     """Wall time (epoch seconds) at which the run came into its state."""
-    stays: list[StateVisit] = field(default_factory=list)
+    visits: list[StateVisit] = field(default_factory=list)
     history: History = field(default_factory=lambda: History(limit=0))
     transitions: int = 0
     decisions: list[tuple[str, Body]] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Story(StoredRun):
         """Take one more record."""
         super().fold(kind, body)
         self.last += 1
-        tell = self._TELLS.get(kind)
+        tell = self._READERS.get(kind)
         if tell is not None:
             tell(self, body)
         if kind in _DECISIONS:
@@ -93,7 +93,7 @@ class Story(StoredRun):
 
     @property
     def calls(self) -> dict[str, CallStory]:
-        """The tool calls, by key, but for those that only wait for somebody."""
+        """The tool calls, by key, except those that only wait for a person."""
         entries = self.ledger.entries.values()
         return {entry.key: CallStory.of(entry) for entry in entries if entry.effect or entry.done is not None}
 
@@ -141,7 +141,7 @@ class Story(StoredRun):
             if of_model:
                 self._unsaid = None
 
-    def _tell_transition(self, body: Body) -> None:
+    def _read_transition(self, body: Body) -> None:
         source, dest = str(body["source"]), str(body["dest"])
         internal = bool(body.get("internal", source == dest))
         t = float(body.get("t", self._entered))
@@ -162,10 +162,10 @@ class Story(StoredRun):
             )
         )
         if not internal:
-            self.stays.append(StateVisit(source, dwell))
+            self.visits.append(StateVisit(source, dwell))
             self.entered_at, self._entered = body.get("at"), t
 
-    def _tell_answer(self, body: Body) -> None:
+    def _read_answer(self, body: Body) -> None:
         self._unsaid = body
         self.requests += 1
         self.retries = max(self.retries, int(body.get("retries") or 0))  # of the whole run, so far
@@ -178,20 +178,20 @@ class Story(StoredRun):
             return
         lasted = self.elapsed - self._entered
         known = self.ended is not None or self.parked is not None
-        self.stays.append(StateVisit(self.state, max(lasted, 0.0) if known else None))
+        self.visits.append(StateVisit(self.state, max(lasted, 0.0) if known else None))
         if known and lasted > 0:
             self.history.states.setdefault(self.state, StateStats(visits=1)).leave(lasted)
 
     def go_on(self, seconds: float) -> None:
-        """Count the stay of a run that somebody drives: so many seconds have passed since its last record."""
+        """Count the visit of a live run: so many seconds have passed since its last record."""
         lasted = self.elapsed - self._entered + max(seconds, 0.0)
         if self.state and lasted > 0:
             self.going_on = True
             self.history.states.setdefault(self.state, StateStats(visits=1)).leave(lasted)
 
-    _TELLS: ClassVar[Mapping[str, Callable[[Story, Body], None]]] = {
-        "transition": _tell_transition,
-        "answer": _tell_answer,
+    _READERS: ClassVar[Mapping[str, Callable[[Story, Body], None]]] = {
+        "transition": _read_transition,
+        "answer": _read_answer,
     }
 
 

@@ -26,7 +26,7 @@ class Branch:
 
 
 async def grown(journal: Journal, root: RunHead) -> Branch:
-    """Return the runs below a run. Each stands once, even if somebody made parents go in a circle."""
+    """Return the child runs of a run. Each is listed once, even if the parents form a cycle."""
     tree = Branch(root)
     seen = {root.run_id}
     ahead = [tree]
@@ -42,7 +42,7 @@ async def grown(journal: Journal, root: RunHead) -> Branch:
 
 def drawn(tree: Branch) -> Iterator[str]:
     """Draw what is below a run, a line for each."""
-    ahead = _below(tree, "  ")
+    ahead = _descendants(tree, "  ")
     while ahead:
         branch, lead, rest = ahead.pop()
         head = branch.head
@@ -50,10 +50,10 @@ def drawn(tree: Branch) -> Iterator[str]:
         why = f" ({reason})" if reason not in ("-", "none") else ""
         held = f", held by {shown(holder(head))}" if head.owner else ""
         yield f"{lead}{shown(head.run_id)}  {shown(head.graph)}  {head.status}{shown(why)}{held}"
-        ahead += _below(branch, rest)
+        ahead += _descendants(branch, rest)
 
 
-def _below(branch: Branch, lead: str) -> list[tuple[Branch, str, str]]:
+def _descendants(branch: Branch, lead: str) -> list[tuple[Branch, str, str]]:
     """Return (child, how its line begins, how the lines below it begin), last first."""
     found = [(child, f"{lead}├─ ", f"{lead}│  ") for child in branch.children[:-1]]
     found += [(child, f"{lead}└─ ", f"{lead}   ") for child in branch.children[-1:]]

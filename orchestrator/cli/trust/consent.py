@@ -28,7 +28,7 @@ class TrustConsent:
     @classmethod
     def to(cls, file: ProjectFile) -> TrustConsent:
         """Return the consent that a file needs."""
-        return cls(str(file.place), str(file.folder), file.digest)
+        return cls(str(file.path), str(file.folder), file.digest)
 
     @property
     def name(self) -> str:

@@ -23,7 +23,7 @@ class ProjectFile:
 
     given: Path
     """As the command line has it."""
-    place: Path
+    path: Path
     """Absolute; the link that the file itself may be is not resolved."""
     folder: Path
     """The working directory, in which its names are resolved."""
@@ -48,4 +48,4 @@ class ProjectFile:
     def is_shipped(self) -> bool:
         """Whether it is an example that is part of this package."""
         package = Path(orchestrator.__file__).parent
-        return self.place.is_relative_to(location(package))
+        return self.path.is_relative_to(location(package))

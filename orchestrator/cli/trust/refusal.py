@@ -51,7 +51,7 @@ def refuse_untrusted_file(file: ProjectFile) -> None:
 
 
 def _state(file: ProjectFile) -> str:
-    known = [one for one in consents() if one.file == str(file.place)]
+    known = [one for one in consents() if one.file == str(file.path)]
     if any(one.digest == file.digest for one in known):
         return "is not trusted in this working directory"
     return "has changed since you trusted it" if known else "is not trusted"

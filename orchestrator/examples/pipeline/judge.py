@@ -37,14 +37,14 @@ async def judge(request: Any) -> dict[str, Any]:
     examples = {wanted["name"]: wanted["examples"] for wanted in request.spec["functions"]}
     cases = [(one["name"], number) for one in functions for number in one["checks"]]
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        (place / f"{module}.py").write_text(request.implementation.content, encoding="utf-8")
+        workdir = Path(folder)
+        (workdir / f"{module}.py").write_text(request.implementation.content, encoding="utf-8")
         tests = [_test(module, name, number, examples[name][number]) for name, number in cases]
         text = "\n".join(
             [f"import unittest\n\nimport {module}\n\n\nclass Examples(unittest.TestCase):", *tests]
         )
-        (place / f"test_{module}.py").write_text(text, encoding="utf-8")
-        found = await _run(place, f"test_{module}", request.key)
+        (workdir / f"test_{module}.py").write_text(text, encoding="utf-8")
+        found = await _run(workdir, f"test_{module}", request.key)
     wrong = found["wrong"]
     if found["run"] != len(cases):  # the module cannot be imported
         return {"score": 0, "comments": "\n".join(f"failed: {module}: {said}" for said in wrong.values())}
@@ -62,10 +62,10 @@ def _test(module: str, name: str, number: int, example: dict[str, Any]) -> str:
     return f"    def test_{name}_{number}(self):\n        self.assertEqual({call}, {example['gives']!r})\n"
 
 
-async def _run(place: Path, tests: str, key: str) -> dict[str, Any]:
+async def _run(workdir: Path, tests: str, key: str) -> dict[str, Any]:
     """Run the tests and return their number, and name -> last line of each failure. Raises RuntimeError."""
     ended = await run_program(
-        [sys.executable, "-c", _RUN, tests], b"", call=key, seconds=SECONDS, folder=place
+        [sys.executable, "-c", _RUN, tests], b"", call=key, seconds=SECONDS, folder=workdir
     )
     try:
         found: dict[str, Any] = json.loads(ended.out)

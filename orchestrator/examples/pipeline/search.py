@@ -57,14 +57,14 @@ def shortest(examples: Sequence[tuple[Any, Any]]) -> Chain | None:
 
     Chains with equal results for all given values are followed once, so the search is short and deterministic.
     """
-    wanted = [gives for _, gives in examples]
+    expected = [gives for _, gives in examples]
     level: list[tuple[Chain, list[Any]]] = [((), [given for given, _ in examples])]
     seen: set[str] = set()
     for _ in range(LONGEST):
         following: list[tuple[Chain, list[Any]]] = []
         for chain, values in level:
             for step, become in _ways(values):
-                if _same(become, wanted):
+                if _same(become, expected):
                     return (*chain, step)
                 if (shape := repr(become)) not in seen:
                     seen.add(shape)
@@ -82,5 +82,5 @@ def _ways(values: list[Any]) -> Iterator[tuple[Step, list[Any]]]:
                 continue
 
 
-def _same(values: list[Any], wanted: list[Any]) -> bool:
-    return all(type(one) is type(other) and one == other for one, other in zip(values, wanted, strict=True))
+def _same(values: list[Any], expected: list[Any]) -> bool:
+    return all(type(one) is type(other) and one == other for one, other in zip(values, expected, strict=True))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PAPER = """# Q&A Discovery: temperatures
+QUESTIONS = """# Q&A Discovery: temperatures
 
 ## Q&A Cycles
 
@@ -25,13 +25,13 @@ PAPER = """# Q&A Discovery: temperatures
 """
 
 
-def asked(request: dict[str, Any]) -> dict[str, Any]:
+def questions_for(request: dict[str, Any]) -> dict[str, Any]:
     """Write the questions; return the questioner's output."""
     paper = Path(request["SESSION_PATH"]) / "plan.questions.md"
     if not paper.exists():
-        paper.write_text(PAPER.format(number=request["CYCLE_NUMBER"]), encoding="utf-8")
+        paper.write_text(QUESTIONS.format(number=request["CYCLE_NUMBER"]), encoding="utf-8")
     return {"status": "completed", "questions_generated": 1, "priority_breakdown": {"high": 1}}
 
 
 if __name__ == "__main__":
-    json.dump(asked(json.load(sys.stdin)), sys.stdout)
+    json.dump(questions_for(json.load(sys.stdin)), sys.stdout)

@@ -15,9 +15,9 @@ from typing import Any, Final, TypeAlias
 import psycopg
 
 from orchestrator.errors import Fenced, JournalError
-from orchestrator.journal.codec import check_blob, lines, only_claims, standing
+from orchestrator.journal.codec import chained, check_blob, lines, only_claims, status_after
 from orchestrator.journal.postgres.statement import APPEND, APPEND_BLOBS, STANDS
-from orchestrator.kernel.journal import Draft, Lease, chained
+from orchestrator.kernel.journal import Draft, Lease
 
 Db: TypeAlias = psycopg.Connection[Any]
 
@@ -29,12 +29,12 @@ _STANDS: Final = STANDS.encode()
 class PostgresAppend:
     """Records for a run, with the blobs they name."""
 
-    __slots__ = ("blobs", "claims", "lease", "lines", "standing")
+    __slots__ = ("blobs", "claims", "lease", "lines", "status")
 
     def __init__(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None) -> None:
         self.lease = lease
         self.lines = lines(drafts)
-        self.standing = standing(*drafts[-1])
+        self.status = status_after(*drafts[-1])
         self.claims = only_claims([kind for kind, _ in self.lines])
         self.blobs = dict(blobs) if blobs else None
 
@@ -58,7 +58,7 @@ class Part:
     head: str
     records: list[tuple[int, str, bytes, str]] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
-    standing: tuple[str, str] = ("", "")
+    status: tuple[str, str] = ("", "")
     progress: bool = False
     landed: bool | None = None
     """None: not known yet. False: fenced."""
@@ -75,7 +75,7 @@ class Part:
             self.seq += 1
             self.head = chained(self.head, lease.run_id, self.seq, lease.epoch, kind, body)
             self.records.append((self.seq, kind, body, self.head))
-        self.standing = append.standing
+        self.status = append.status
         self.progress |= not append.claims
         self.blobs.update(append.blobs or {})
 
@@ -158,8 +158,8 @@ def _write(db: Db, parts: list[Part]) -> set[int]:
         [bytes.fromhex(part.was_head) for part in parts],
         _numbers([part.seq for part in parts]),
         [bytes.fromhex(part.head) for part in parts],
-        [part.standing[0] for part in parts],
-        [part.standing[1] for part in parts],
+        [part.status[0] for part in parts],
+        [part.status[1] for part in parts],
         _numbers([part.progress for part in parts]),
         _numbers([record[0] for record in records]),
         _numbers([record[2] for record in records]),

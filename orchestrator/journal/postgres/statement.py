@@ -24,7 +24,7 @@ added AS (
     INSERT INTO record(run, seq, epoch, kind, body, hash) SELECT id, 0, 1, 'created', %b, %b FROM made)
 SELECT id FROM made"""
 
-_WANTED: Final = """WITH wanted AS MATERIALIZED (
+_REQUESTED: Final = """WITH wanted AS MATERIALIZED (
     SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %b::bytea[], %s::bigint[], %b::bytea[],
         %s::text[], %s::text[], %s::boolean[])
     WITH ORDINALITY AS w(run_id, epoch, was_seq, was_head, seq, head, status, reason, progress, part)),
@@ -42,12 +42,12 @@ added AS (
         AS r(part, seq, epoch, kind, body, hash)
     JOIN moved ON moved.part = r.part)"""
 
-APPEND: Final = f"""{_WANTED}
+APPEND: Final = f"""{_REQUESTED}
 SELECT part FROM moved"""
 """The fence: a writer that did not make the last claim, or does not know the last record, moves nothing."""
 
 # The lock is taken before a blob is: a process that removes unnamed blobs waits for us, or we find them gone.
-APPEND_BLOBS: Final = f"""{_WANTED},
+APPEND_BLOBS: Final = f"""{_REQUESTED},
 gate AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared({BLOBS}) AS passed),
 named AS MATERIALIZED (
     SELECT moved.id, b.digest, b.content
@@ -65,7 +65,7 @@ STANDS: Final = """SELECT w.part, run.epoch, run.seq, run.head, record.hash
     JOIN run ON run.run_id = w.run_id LEFT JOIN record ON record.run = run.id AND record.seq = w.seq"""
 """The position of runs, and the record at the intended last number."""
 
-HELD: Final = f"""SELECT run.epoch, run.seq, run.head, run.owner, run.holder,
+OWNED: Final = f"""SELECT run.epoch, run.seq, run.head, run.owner, run.holder,
     coalesce((SELECT {LIVING} FROM holder h WHERE h.token = run.holder), false),
     coalesce((SELECT {LOCKED} FROM holder h WHERE h.token = run.holder), false), run.id
     FROM run WHERE run_id = %s"""

@@ -15,14 +15,14 @@ import psycopg
 from psycopg import errors
 
 from orchestrator.errors import Held, RunExists, RunUnknown
-from orchestrator.journal.codec import OPEN, encoded
+from orchestrator.journal.codec import OPEN, chained, encoded
 from orchestrator.journal.postgres import statement
 from orchestrator.journal.postgres.presence import PostgresPresence
 from orchestrator.journal.writer_thread import DeferredWork
-from orchestrator.kernel.journal import NO_HASH, Lease, Posted, chained
+from orchestrator.kernel.journal import NO_HASH, Lease, Posted
 
 Db: TypeAlias = psycopg.Connection[Any]
-_HELD: Final = statement.HELD.encode()
+_OWNED: Final = statement.OWNED.encode()
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class PostgresCreate:
             self.presence.doubt(self.run_id, 1, self.owner)
 
     def _is_ours(self, db: Db, head: str, holder: int) -> bool:
-        row = db.execute(_HELD, (self.run_id,)).fetchone()
+        row = db.execute(_OWNED, (self.run_id,)).fetchone()
         return row is not None and row[:5] == (1, 0, bytes.fromhex(head), self.owner, holder)
 
 
@@ -86,7 +86,7 @@ class PostgresClaim:
     def __call__(self, db: Db) -> Lease | None:
         mine = self.presence.begin(db)
         while True:
-            row = db.execute(_HELD, (self.run_id,), prepare=True).fetchone()
+            row = db.execute(_OWNED, (self.run_id,), prepare=True).fetchone()
             if row is None:
                 raise RunUnknown(self.run_id)
             epoch, seq, head, owner, holder, alive, locked, _ = row
@@ -169,7 +169,7 @@ class PostgresRemove:
 
     def __call__(self, db: Db) -> None:
         while True:
-            row = db.execute(_HELD, (self.run_id,)).fetchone()
+            row = db.execute(_OWNED, (self.run_id,)).fetchone()
             if row is None and self.sent:
                 return
             if row is None:

@@ -227,7 +227,7 @@ class SqliteMemory:
                 break
             known.append(texts)
         found = [Message.from_openai(orjson.loads(text)) for texts in reversed(known) for text in texts]
-        return [*found, *_told(failures[: self.max_failures])]
+        return [*found, *_failures_of(failures[: self.max_failures])]
 
     def _read(self, cursor: apsw.Cursor, key: str, kinds: tuple[str, str], since: int) -> Iterator[bytes]:
         """Yield the entries after `since`, newest first, each verified."""
@@ -331,7 +331,7 @@ def _list(texts: Sequence[bytes]) -> bytes:
     return b"[" + b",".join(texts) + b"]"
 
 
-def _told(failures: Sequence[bytes]) -> Iterator[Message]:
+def _failures_of(failures: Sequence[bytes]) -> Iterator[Message]:
     """Yield one message about the failures, if there are any."""
     if not failures:
         return

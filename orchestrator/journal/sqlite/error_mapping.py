@@ -71,7 +71,7 @@ def _holder(path: Path) -> dict[str, str]:
     found = lock_holder(path)
     if found is None:
         return {"holder": "another process", "advice": "it is busy, or frozen"}
-    return {"holder": f"process {found.pid}", "advice": found.advice}
+    return {"holder": f"process {found.pid}", "advice": found.hint}
 
 
 def _is_full(error: BaseException) -> bool:

@@ -144,7 +144,7 @@ class HighWaterMark:
 
     def _taken(self, found: mark.Mark) -> mmap.mmap:
         """Take a slot of no living process and keep its content. Needs the write lock. Raises OSError."""
-        free = (at for at, slot in enumerate(found.slots) if not self._held(slot))
+        free = (at for at, slot in enumerate(found.slots) if not self._is_reserved(slot))
         at = next(free, len(found.slots))
         slot = found.slots[at] if at < len(found.slots) else None
         self._start = SECTOR + at * SLOT
@@ -159,7 +159,7 @@ class HighWaterMark:
         finally:
             os.close(descriptor)
 
-    def _held(self, slot: mark.SlotCopy | None) -> bool:
+    def _is_reserved(self, slot: mark.SlotCopy | None) -> bool:
         return slot is not None and self._presence.holds_lock(slot.token)
 
 

@@ -26,7 +26,7 @@ class LockHolder(NamedTuple):
     """Whether a signal stopped it."""
 
     @property
-    def advice(self) -> str:
+    def hint(self) -> str:
         """The state of the process, and the action to take."""
         if self.stopped:
             return (

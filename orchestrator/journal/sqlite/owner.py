@@ -39,7 +39,7 @@ _HEARTBEAT: Final = struct.Struct("<qdd")
 """Process id, ttl, and the time of the heartbeat (monotonic); a CRC-32 follows."""
 _SUM: Final = struct.Struct("<I")
 
-_held: weakref.WeakSet[SqlitePresence] = weakref.WeakSet()
+_open: weakref.WeakSet[SqlitePresence] = weakref.WeakSet()
 
 
 class HolderState(NamedTuple):
@@ -97,7 +97,7 @@ class SqlitePresence:
             descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
             if _locked(descriptor, fcntl.LOCK_EX) and file.exists():
                 self._descriptor, self.token = descriptor, token
-                _held.add(self)
+                _open.add(self)
                 self.renew()
             else:  # another process swept it between the two calls
                 os.close(descriptor)
@@ -205,7 +205,7 @@ def _locked(descriptor: int, how: int) -> bool:
 
 def _let_go_in_child() -> None:
     """Close the descriptors: in a forked child they would make its dead parent look alive."""
-    for presence in tuple(_held):
+    for presence in tuple(_open):
         presence.abandon()
 
 

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import Fenced, Held, RunExists
-from orchestrator.journal.codec import ENDED, OPEN, check_blob, encoded, lines, only_claims, standing
+from orchestrator.journal.codec import (
+    ENDED,
+    OPEN,
+    chained,
+    check_blob,
+    encoded,
+    lines,
+    only_claims,
+    status_after,
+)
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.mark import REMOVED, HighWater
 from orchestrator.journal.sqlite.owner import SqlitePresence
@@ -18,7 +27,7 @@ from orchestrator.journal.sqlite.row import RunRow, Values, known, row_of
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.journal.sqlite.writer import Transaction
 from orchestrator.journal.writer_thread import DeferredWork
-from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, chained
+from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted
 
 Now = Callable[[], float]
 
@@ -80,7 +89,7 @@ class SqliteClaim:
         row = known(tx.cursor, self.run_id)
         mine = self.presence.begin()
         if not self.steal and (row.owner, row.holder) != (self.owner, mine):
-            _refuse_held(row, self.presence)
+            _refuse_owned(row, self.presence)
         epoch = row.epoch + 1
         total = checksum(*row.values()._replace(epoch=epoch))
         tx.cursor.execute(CLAIM, (epoch, self.owner, mine, total, row.id))
@@ -91,14 +100,14 @@ class SqliteClaim:
 class SqliteAppend:
     """Add records to a run, with the blobs they name."""
 
-    __slots__ = ("_blobs", "_claims", "_lease", "_lines", "_now", "_standing", "_store")
+    __slots__ = ("_blobs", "_claims", "_lease", "_lines", "_now", "_status", "_store")
 
     def __init__(
         self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None, store: Blobs, now: Now
     ) -> None:
         self._lease = lease
         self._lines = lines(drafts)
-        self._standing = standing(*drafts[-1])
+        self._status = status_after(*drafts[-1])
         self._claims = only_claims([kind for kind, _ in self._lines])
         self._blobs = dict(blobs) if blobs else None
         self._store = store
@@ -129,8 +138,8 @@ class SqliteAppend:
             records.append((seq, epoch, kind, body, bytes.fromhex(head)))
         progress = tx.cursor.execute(PROGRESS, (run_id,)).get if self._claims else epoch
         now = self._now()
-        total = checksum(*Values(run_id, epoch, seq, head, progress or 0, *self._standing, now))
-        moved = (seq, bytes.fromhex(head), progress, *self._standing, now, total)
+        total = checksum(*Values(run_id, epoch, seq, head, progress or 0, *self._status, now))
+        moved = (seq, bytes.fromhex(head), progress, *self._status, now, total)
         number = tx.cursor.execute(APPEND, (*moved, run_id, epoch, was_seq, bytes.fromhex(was_head))).get
         if number is None:
             raise Fenced(run_id, epoch)
@@ -182,7 +191,7 @@ class SqliteRemove:
 
     def __call__(self, tx: Transaction) -> None:
         row = known(tx.cursor, self.run_id)
-        _refuse_held(row, self.presence)
+        _refuse_owned(row, self.presence)
         drop(tx, row)
         drop_unnamed_blobs(tx)
 
@@ -220,7 +229,7 @@ class SqliteRelease(DeferredWork):
         tx.cursor.execute(RELEASE, (self.lease.run_id, self.lease.epoch))
 
 
-def _refuse_held(row: RunRow, presence: SqlitePresence) -> None:
+def _refuse_owned(row: RunRow, presence: SqlitePresence) -> None:
     """Raise Held if the lease of a run is valid."""
     state = presence.state(row.holder)
     if state.alive:

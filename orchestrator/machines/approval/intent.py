@@ -26,7 +26,7 @@ def spoken(text: str, what: str) -> str:
 
 
 class IntentKind(StrEnum):
-    """What kind of work it is."""
+    """Kind of the requested work."""
 
     CREATE_PROJECT = "CreateProject"
     ADD_FEATURE = "AddFeature"
@@ -36,7 +36,7 @@ class IntentKind(StrEnum):
 
 
 class Strength(StrEnum):
-    """How much a constraint binds."""
+    """Strength of a constraint."""
 
     MUST = "MUST"
     MUST_NOT = "MUST_NOT"
@@ -44,7 +44,7 @@ class Strength(StrEnum):
 
 
 class Constraint(BaseModel):
-    """A condition that the person set."""
+    """A condition of the person."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,7 +53,7 @@ class Constraint(BaseModel):
 
 
 class Intent(BaseModel):
-    """One thing that is wanted."""
+    """One change that the person requests."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -81,17 +81,17 @@ class Intent(BaseModel):
 
 
 class Extraction(BaseModel):
-    """All that is wanted, one plan each, in this order."""
+    """All intents of a request, one plan each, in this order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     intents: tuple[Intent, ...] = Field(min_length=1, max_length=10)
 
 
-Standing: TypeAlias = Literal["proceed", "confirm", "reject"]
+ConfidenceDecision: TypeAlias = Literal["proceed", "confirm", "reject"]
 
 
-def standing(intent: Intent, *, proceed: float = 0.85, confirm: float = 0.60) -> Standing:
+def decide_confidence(intent: Intent, *, proceed: float = 0.85, confirm: float = 0.60) -> ConfidenceDecision:
     """Return the action that the confidence of an intent allows: proceed, ask the person to confirm, or reject.
 
     An intent of unknown kind can be confirmed, but never proceeds without confirmation.

@@ -119,27 +119,27 @@ def _hunk(lines: list[str], index: int) -> tuple[Hunk, int, int]:
     if found is None:
         raise PatchUnreadable(f"line {index + 1} is not a hunk header, and the previous hunk is complete")
     start, new_start = int(found[1]), int(found[3])
-    wanted = [1 if count is None else int(count) for count in (found[2], found[4])]
+    expected = [1 if count is None else int(count) for count in (found[2], found[4])]
     before: list[str] = []
     after: list[str] = []
     lost = 0
     last = index
-    for last, mark, line in _body(lines, index + 1, wanted):  # noqa: B007 - used after the loop
+    for last, mark, line in _body(lines, index + 1, expected):  # noqa: B007 - used after the loop
         if mark != "+":
             before.append(line)
         if mark != "-":
             after.append(line)
         lost += mark != " "
-    if [len(before), len(after)] != wanted:
+    if [len(before), len(after)] != expected:
         raise PatchUnreadable(f"the hunk {head.strip()!r} has {len(before)} old and {len(after)} new lines")
     if (before and not start) or (after and not new_start):
         raise PatchUnreadable(f"the hunk {head.strip()!r} starts at line 0; the first line is 1")
     return Hunk(start, tuple(before), tuple(after)), lost, _past(lines, last)
 
 
-def _body(lines: list[str], index: int, wanted: list[int]) -> Iterator[tuple[int, str, str]]:
+def _body(lines: list[str], index: int, expected: list[int]) -> Iterator[tuple[int, str, str]]:
     """Yield index, mark and text of each line of a hunk, as many as its header states."""
-    old, new = wanted
+    old, new = expected
     while (old or new) and index < len(lines):
         mark, line = lines[index][0], lines[index][1:]
         if lines[index] in {"\n", "\r\n"}:  # an empty context line that lost its blank
@@ -163,8 +163,8 @@ def _past(lines: list[str], last: int) -> int:
     return index + (index < len(lines) and lines[index].startswith("\\"))
 
 
-def _difference(number: int, begin: int, wanted: tuple[str, ...], found: tuple[str, ...]) -> str:
-    for offset, line in enumerate(wanted):
+def _difference(number: int, begin: int, expected: tuple[str, ...], found: tuple[str, ...]) -> str:
+    for offset, line in enumerate(expected):
         if offset >= len(found) or found[offset] != line:
             return f"hunk {number} does not fit: line {begin + offset + 1} differs from the diff"
     return f"hunk {number} does not fit: it starts at line {begin + 1} and needs more lines than the file has"

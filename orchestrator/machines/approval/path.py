@@ -51,7 +51,7 @@ def path_faults(path: str, caps: PlanCaps) -> Iterator[Fault]:
     elif fault := _name_fault(path, shown):
         yield fault
     else:
-        yield from _place_faults(path, caps)
+        yield from _path_faults(path, caps)
 
 
 def _name_fault(path: str, shown: str) -> Fault | None:
@@ -69,7 +69,7 @@ def _name_fault(path: str, shown: str) -> Fault | None:
     return None
 
 
-def _place_faults(path: str, caps: PlanCaps) -> Iterator[Fault]:
+def _path_faults(path: str, caps: PlanCaps) -> Iterator[Fault]:
     *folders, name = folded(path).split("/")
     if any(folder.startswith(".") for folder in folders) or _is_hidden_by_short_name(folders):
         yield Fault("SEC-004", f"{path!r} is in a hidden folder", path=path)

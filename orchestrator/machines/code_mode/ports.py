@@ -43,7 +43,7 @@ class CodeResult:
         """Whether the code ran to its end."""
         return self.error is None
 
-    def told(self, limit: int = RESULT_CHARS) -> str:
+    def text_for_model(self, limit: int = RESULT_CHARS) -> str:
         """Return the text for the model: at most `limit` characters, and a line about omitted output.
 
         The end of an error and the start of the output are kept, because they contain the most information.

@@ -62,7 +62,7 @@ def somebody_asks(ctx: RalphContext) -> bool:
     return bool(ctx.requirements)
 
 
-_ASKED = (S.PLANNING, S.EXECUTING, S.COMPLETE)
+_ACTIVE = (S.PLANNING, S.EXECUTING, S.COMPLETE)
 """States that a new requirement leads out of. A running review is completed first."""
 
 RALPH = Graph(
@@ -87,7 +87,7 @@ RALPH = Graph(
         Edge(E.REVIEW_RESUMED,        (S.INITIALIZING,),             S.REVIEWING),
         Edge(E.COMPLETION_RESUMED,    (S.INITIALIZING,),             S.COMPLETE),
         Edge(E.QA_NEEDED,             (S.PLANNING,),                 S.PLANNING,     should_continue_qa, reenter=True),
-        Edge(E.NEW_REQUIREMENTS,      _ASKED,                        S.PLANNING,     somebody_asks, reenter=True),
+        Edge(E.NEW_REQUIREMENTS,      _ACTIVE,                      S.PLANNING,     somebody_asks, reenter=True),
         Edge(E.PLANNER_COMPLETED,     (S.PLANNING,),                 S.EXECUTING),
         Edge(E.PLANNER_BLOCKED,       (S.PLANNING,),                 S.FAILED),
         Edge(E.TASK_SELECTED,         (S.EXECUTING,),                S.EXECUTING,    may_execute, reenter=True),

@@ -72,56 +72,56 @@ def next_state(
         UnknownEvent: The type of the event is unknown.
         InvalidEvent: The current state has no edge for the event.
     """
-    told = (
+    given = (
         event
         if isinstance(event, OrchestratorEvent)
         else OrchestratorEvent(type=_TYPES[type(event)](event), output=event)
     )
-    ctx = _context(state, limits or RalphLimits(), told)
+    ctx = _context(state, limits or RalphLimits(), given)
     ctx.fail_on_open_questions = fail_on_open_questions
-    chosen = _chosen(ctx, state.current_state, told)
+    chosen = _chosen(ctx, state.current_state, given)
     if chosen is None:  # a review that could not be made is requested again: the state does not change
         return state
     source = state.current_state
     edge = next((edge for at, one, _, edge in RALPH.rows if at is source and one is chosen), None)
     if edge is None:
         allowed = tuple(sorted(one.value for at, one, _, _ in RALPH.rows if at is source))
-        raise InvalidEvent(graph=RALPH.name, state=source.value, event=told.type, allowed=allowed)
+        raise InvalidEvent(graph=RALPH.name, state=source.value, event=given.type, allowed=allowed)
     if (refusal := _refusal(edge, ctx)) is not None:
         ctx.blockers = (*ctx.blockers, refusal)
         return _state(RalphState.FAILED, ctx)
-    step.take(ctx, chosen, told.output)
-    if chosen is RalphEvent.ERROR and told.text:
-        ctx.blockers = (*ctx.blockers, told.text)
+    step.take(ctx, chosen, given.output)
+    if chosen is RalphEvent.ERROR and given.text:
+        ctx.blockers = (*ctx.blockers, given.text)
     return _state(RalphState(edge.dest), ctx)
 
 
-def _chosen(ctx: RalphContext, state: RalphState, told: OrchestratorEvent) -> RalphEvent | None:
-    match told.type, told.output:
+def _chosen(ctx: RalphContext, state: RalphState, given: OrchestratorEvent) -> RalphEvent | None:
+    match given.type, given.output:
         case "session_resolved", _:
-            return _in_review(ctx, told, step.resolved(ctx, told.progress))
+            return _in_review(ctx, given, step.resolved(ctx, given.progress))
         case "planner_completed", PlannerOutput() as output:
             return step.planned(ctx, output) or RalphEvent.PLANNER_COMPLETED
         case "no_tasks_remaining", _:
-            return _in_review(ctx, told, step.next_work(told.progress))
+            return _in_review(ctx, given, step.next_work(given.progress))
         case "task_selected", _:
-            step.select(ctx, told.task_id or "", told.reports)
+            step.select(ctx, given.task_id or "", given.reports)
         case "executor_completed", ExecutorOutput() as output:
             return step.executed(ctx, output)
         case "reviewer_completed", ReviewerOutput() as output:
             return None if output.status is ReviewerStatus.ERROR else step.reviewed(ctx, output)
     try:
-        return RalphEvent(told.type)
+        return RalphEvent(given.type)
     except ValueError:
         raise UnknownEvent(
-            graph=RALPH.name, state=state.value, event=told.type, known=sorted({*TRIGGERS.values()})
+            graph=RALPH.name, state=state.value, event=given.type, known=sorted({*TRIGGERS.values()})
         ) from None
 
 
-def _in_review(ctx: RalphContext, told: OrchestratorEvent, event: RalphEvent) -> RalphEvent:
+def _in_review(ctx: RalphContext, given: OrchestratorEvent, event: RalphEvent) -> RalphEvent:
     """Make the task that waits for its review the current one, if there is one."""
-    if event in {RalphEvent.REVIEW_RESUMED, RalphEvent.REVIEW_PENDING} and told.task_id is not None:
-        ctx.current_task_id, ctx.attempt = told.task_id, max(1, told.reports)
+    if event in {RalphEvent.REVIEW_RESUMED, RalphEvent.REVIEW_PENDING} and given.task_id is not None:
+        ctx.current_task_id, ctx.attempt = given.task_id, max(1, given.reports)
     return event
 
 
@@ -133,18 +133,18 @@ def _refusal(edge: Edge, ctx: RalphContext) -> str | None:
     return str(explain()) if explain is not None else "there is no new request"
 
 
-def _context(state: OrchestratorState, limits: RalphLimits, told: OrchestratorEvent) -> RalphContext:
+def _context(state: OrchestratorState, limits: RalphLimits, given: OrchestratorEvent) -> RalphContext:
     return RalphContext(
         session_id=state.session_id,
         session_path=state.session_path,
-        is_new=told.is_new_session,
+        is_new=given.is_new_session,
         limits=limits,
         current_task_id=state.current_task_id,
         attempt=state.current_attempt_number,
         blockers=state.blockers,
         qa_cycle_count=state.qa_cycle_count,
         replans=state.replans,
-        requirements=(told.text or "new requirements",) if told.type == "new_requirements" else (),
+        requirements=(given.text or "new requirements",) if given.type == "new_requirements" else (),
     )
 
 

@@ -57,12 +57,12 @@ def cycles(found: Outline) -> int:
     return sum(1 for node in found.nodes if node.heading and _CYCLE.fullmatch(node.text))
 
 
-def asked(found: Outline) -> tuple[QuestionEntry, ...]:
+def question_entries(found: Outline) -> tuple[QuestionEntry, ...]:
     """Return the questions of a file in order."""
-    return tuple(_asked(found))
+    return tuple(_entries(found))
 
 
-def _asked(found: Outline) -> Iterator[QuestionEntry]:
+def _entries(found: Outline) -> Iterator[QuestionEntry]:
     cycle = 0
     taken: set[str] = set()
     for node in found.nodes:

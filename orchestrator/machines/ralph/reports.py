@@ -45,7 +45,7 @@ def review_part(review: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def check_paper(number: int, check: Mapping[str, Any]) -> str:
+def check_report(number: int, check: Mapping[str, Any]) -> str:
     """Return the text of `progress.review<N>.md`, from the output of the checker (CheckerOutput as plain data)."""
     passed = bool(check.get("passed"))
     lines = [f"# Session Review {number}", "", f"**Goal met**: {'Yes' if passed else 'No'}"]
@@ -59,7 +59,7 @@ def check_paper(number: int, check: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def instructions_paper(session_id: str, folder: str, request: str) -> str:
+def instructions_report(session_id: str, folder: str, request: str) -> str:
     """Return the text of a new instructions file, with front matter for the editor variant of the loop."""
     front = [
         f"description: Custom instructions for Ralph session {session_id}",

@@ -185,7 +185,7 @@ def _finished(ctx: RalphContext, output: AgentOutput | None) -> None:
     ctx.summary = getattr(output, "summary", "")
 
 
-def _asked(ctx: RalphContext, _: AgentOutput | None) -> None:
+def _questions_answered(ctx: RalphContext, _: AgentOutput | None) -> None:
     ctx.mode, ctx.told = PlannerMode.UPDATE, 0
     _put_down(ctx)
 
@@ -235,7 +235,7 @@ _CHANGES: Mapping[RalphEvent, Callable[[RalphContext, AgentOutput | None], None]
     E.QA_NEEDED: _qa,
     E.PLANNER_COMPLETED: _planned,
     E.PLANNER_BLOCKED: _blocked_plan,
-    E.NEW_REQUIREMENTS: _asked,
+    E.NEW_REQUIREMENTS: _questions_answered,
     E.TASK_SELECTED: _selected,
     E.EXECUTOR_COMPLETED: _executed,
     E.EXECUTOR_FAILED: _execution_failed,

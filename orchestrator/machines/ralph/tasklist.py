@@ -144,7 +144,7 @@ def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
             given = None
         name, title = split(node.text) if not node.heading else (_heading_id(node.text) or ("", node.text))
         if not name:
-            name = _fresh(made_id(title), taken)
+            name = _unused(made_id(title), taken)
         elif name in taken:
             first = taken[name].line + 1
             problems.append(OutlineProblem(node.line + 1, f"task {name} occurs twice; first in line {first}"))
@@ -203,7 +203,7 @@ def made_id(title: str) -> str:
     return slug[:40].rstrip("-")
 
 
-def _fresh(name: str, taken: Mapping[str, object]) -> str:
+def _unused(name: str, taken: Mapping[str, object]) -> str:
     number, fresh = 2, name
     while fresh in taken:
         fresh, number = f"{name}-{number}", number + 1

@@ -25,16 +25,16 @@ def journal(values: str, reason: str = "io") -> tuple[str, str]:
     return series("orchestrator_journal_write_failures_total", values, reason=reason, **_SQLITE)
 
 
-def told(name: str, values: str, **labels: str) -> tuple[str, str]:
+def series_of(name: str, values: str, **labels: str) -> tuple[str, str]:
     """Return a counter of telemetry about itself."""
     return series(f"orchestrator_{name}", values, **labels)
 
 
-def appends(below: str, edge: str, count: str = "0+100x60") -> list[tuple[str, str]]:
-    """Return `count` appends, `below` of them within `edge` seconds, all of them within half a second."""
+def appends(less: str, edge: str, count: str = "0+100x60") -> list[tuple[str, str]]:
+    """Return `count` appends, `less` of them within `edge` seconds, all of them within half a second."""
     name = "journal_write_duration_seconds"
     return [
-        *spread(name, below, edge, "0.5", count, **_APPEND),
+        *spread(name, less, edge, "0.5", count, **_APPEND),
         series(f"orchestrator_{name}_count", count, **_APPEND),
     ]
 
@@ -132,7 +132,7 @@ PROCESS_CASES = (
         "one block of a hundred seconds among thousands of quick wake-ups",
         [
             *spread("event_loop_lag_seconds", "0+600x5 3000+600x24", "0.025", "+Inf", "0+600x5 3001+600x24"),
-            told("event_loop_blocked_total", "0x5 1x24"),
+            series_of("event_loop_blocked_total", "0x5 1x24"),
         ],
         "12m",
         [firing_there()],
@@ -142,7 +142,7 @@ PROCESS_CASES = (
         "a block of an hour ago",
         [
             *spread("event_loop_lag_seconds", "0+600x60", "0.025", "1.0", "0+600x60"),
-            told("event_loop_blocked_total", "3x60"),
+            series_of("event_loop_blocked_total", "3x60"),
         ],
         "20m",
     ),
@@ -168,28 +168,28 @@ PROCESS_CASES = (
     Case(
         "TelemetryDegraded",
         "an observer raised",
-        [told("telemetry_errors_total", "0x5 1x20", component="logs")],
+        [series_of("telemetry_errors_total", "0x5 1x20", component="logs")],
         "8m",
         [firing_there()],
     ),
     Case(
         "TelemetryDegraded",
         "log lines were lost",
-        [told("log_records_dropped_total", "0x5 40x20")],
+        [series_of("log_records_dropped_total", "0x5 40x20")],
         "8m",
         [firing_there()],
     ),
     Case(
         "TelemetryDegraded",
         "a model invented more names than fit",
-        [told("label_overflow_total", "0x5 1x20", metric="tool_calls_total", label="tool")],
+        [series_of("label_overflow_total", "0x5 1x20", metric="tool_calls_total", label="tool")],
         "8m",
         [firing_there()],
     ),
     Case(
         "TelemetryDegraded",
         "a journal that is watched cannot be read",
-        [told("journal_read_failures_total", "0x5 1x20")],
+        [series_of("journal_read_failures_total", "0x5 1x20")],
         "8m",
         [firing_there()],
     ),
@@ -197,10 +197,10 @@ PROCESS_CASES = (
         "TelemetryDegraded",
         "all is told",
         [
-            told("journal_read_failures_total", "2x30"),
-            told("telemetry_errors_total", "2x30", component="logs"),
-            told("log_records_dropped_total", "0x30"),
-            told("label_overflow_total", "3x30", metric="tool_calls_total", label="tool"),
+            series_of("journal_read_failures_total", "2x30"),
+            series_of("telemetry_errors_total", "2x30", component="logs"),
+            series_of("log_records_dropped_total", "0x30"),
+            series_of("label_overflow_total", "3x30", metric="tool_calls_total", label="tool"),
         ],
         "20m",
     ),

@@ -7,7 +7,7 @@ from orchestrator.ops.trial.case import Case, Firing, buckets, firing, firing_th
 _STATE = {"machine": "llm_loop", "state": "await_llm"}
 _ENTERED = "orchestrator_oldest_run_state_entered_timestamp_seconds"
 _LIMIT = "orchestrator_state_timeout_seconds"
-_ASKED = "orchestrator_oldest_parked_timestamp_seconds"
+_OLDEST_PARKED = "orchestrator_oldest_parked_timestamp_seconds"
 
 
 def ended(outcome: str, values: str, reason: str = "none") -> tuple[str, str]:
@@ -203,27 +203,27 @@ RUN_CASES = (
     Case(
         "ApprovalWaiting",
         "a question has been open for two hours",
-        [series(_ASKED, "0x130", machine="llm_loop", reason="approval")],
+        [series(_OLDEST_PARKED, "0x130", machine="llm_loop", reason="approval")],
         "2h",
         [firing("2h 0m 0s", machine="llm_loop", reason="approval")],
     ),
     Case(
         "ApprovalWaiting",
         "questions of a planner have been open for two hours",
-        [series(_ASKED, "0x130", machine="ralph", reason="questions")],
+        [series(_OLDEST_PARKED, "0x130", machine="ralph", reason="questions")],
         "2h",
         [firing("2h 0m 0s", machine="ralph", reason="questions")],
     ),
     Case(
         "ApprovalWaiting",
         "half an hour is no reason to ask",
-        [series(_ASKED, "0x130", machine="llm_loop", reason="approval")],
+        [series(_OLDEST_PARKED, "0x130", machine="llm_loop", reason="approval")],
         "30m",
     ),
     Case(
         "ApprovalWaiting",
         "a run that somebody paused asks nobody",
-        [series(_ASKED, "0x130", machine="llm_loop", reason="paused")],
+        [series(_OLDEST_PARKED, "0x130", machine="llm_loop", reason="paused")],
         "2h",
     ),
     Case(

@@ -24,7 +24,7 @@ def tool(values: str, outcome: str, name: str = "search") -> tuple[str, str]:
     return series("orchestrator_tool_calls_total", values, tool=name, outcome=outcome)
 
 
-def asked(values: str, outcome: str) -> tuple[str, str]:
+def answers(values: str, outcome: str) -> tuple[str, str]:
     """Return requests to a model."""
     return series("orchestrator_llm_requests_total", values, outcome=outcome, **_MODEL)
 
@@ -203,21 +203,21 @@ WORK_CASES = (
     Case(
         "LLMErrorRatioHigh",
         "every second request fails",
-        [asked("0+30x30", "ok"), asked("0+30x30", "server_error")],
+        [answers("0+30x30", "ok"), answers("0+30x30", "server_error")],
         "20m",
         [firing("50%", **_MODEL)],
     ),
-    Case("LLMErrorRatioHigh", "one in ten", [asked("0+27x30", "ok"), asked("0+3x30", "timeout")], "20m"),
+    Case("LLMErrorRatioHigh", "one in ten", [answers("0+27x30", "ok"), answers("0+3x30", "timeout")], "20m"),
     Case(
         "LLMErrorRatioHigh",
         "cancelled by us",
-        [asked("0+30x30", "ok"), asked("0+60x30", "cancelled"), asked("0x30", "timeout")],
+        [answers("0+30x30", "ok"), answers("0+60x30", "cancelled"), answers("0x30", "timeout")],
         "20m",
     ),
     Case(
         "LLMErrorRatioHigh",
         "two requests an hour",
-        [asked("0x12 1x30", "ok"), asked("0x12 1x30", "auth")],
+        [answers("0x12 1x30", "ok"), answers("0x12 1x30", "auth")],
         "16m",
     ),
     Case(

@@ -109,7 +109,7 @@ class McpServer:
         self._options = options
         self._timeout = _seconds("timeout", options.get("timeout", 60.0))
         connect = _seconds("connect_timeout", options.get("connect_timeout", 30.0))
-        self._keeper = SessionPool(self.name, transport, connect)
+        self._pool = SessionPool(self.name, transport, connect)
         self._offers: tuple[ServerTool, ...] = ()
         self._pins: Mapping[str, str] = {}
         self._digests: Mapping[str, str] = {}
@@ -178,20 +178,20 @@ class McpServer:
         except ImportError as error:
             raise MissingExtra("mcp", "mcp") from error
         try:
-            session = await self._keeper.start(self._compare)
+            session = await self._pool.start(self._compare)
         except Unreachable as error:
             raise ConfigError(str(error)) from error
         try:
             self._tools = self._declare(session.tools)
         except BaseException:
-            await self._keeper.stop()
+            await self._pool.stop()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._keeper.stop()
+        await self._pool.stop()
 
     def _declare(self, tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
         listed = tuple(tools)
@@ -272,7 +272,7 @@ class McpServer:
     async def _open(self, offer: ServerTool) -> tuple[McpSession, bool]:
         """Return a session on which the tool is unchanged. Raises SessionLost and ToolDisabled."""
         try:
-            found = await self._keeper.session()
+            found = await self._pool.session()
         except Unreachable as error:
             # The reason is for the operator of the server: it names commands and quotes their output.
             _log.warning("%s", error)

@@ -27,14 +27,14 @@ _ZONES = "/usr/share/zoneinfo"
 class SandboxLocks:
     """Tries one lock after the other."""
 
-    def __init__(self, wanted: list[str]) -> None:
-        self._wanted = wanted
+    def __init__(self, is_allowed: list[str]) -> None:
+        self._allowed = is_allowed
         self.found: dict[str, tuple[bool, str]] = {}
         """Name of the lock -> whether it holds, and its description."""
 
     def __call__(self, name: str, close: Callable[..., str], *arguments: Any) -> None:
         """Close a lock if it is requested."""
-        if name in self._wanted:
+        if name in self._allowed:
             self.always(name, close, *arguments)
         else:
             self.found[name] = (False, "not asked for")
@@ -50,9 +50,9 @@ class SandboxLocks:
         """Return whether a lock is closed."""
         return self.found.get(name, (False, ""))[0]
 
-    def wanted(self, name: str) -> bool:
+    def is_allowed(self, name: str) -> bool:
         """Return whether a lock is requested."""
-        return name in self._wanted
+        return name in self._allowed
 
 
 def main() -> None:
@@ -100,17 +100,17 @@ def _leave_host(locks: SandboxLocks, config: dict[str, Any], readable: list[str]
 
 
 def _enter_namespaces(locks: SandboxLocks) -> None:
-    wanted = [name for name in namespace.FLAGS if locks.wanted(name)]
+    is_allowed = [name for name in namespace.FLAGS if locks.is_allowed(name)]
     for name in namespace.FLAGS:
         locks.found[name] = (False, "not asked for")
-    if not wanted:
+    if not is_allowed:
         return
     try:
-        namespace.enter(wanted)
+        namespace.enter(is_allowed)
         entered = (True, "own")
     except (OSError, AttributeError) as error:
         entered = (False, str(error))
-    for name in wanted:
+    for name in is_allowed:
         locks.found[name] = entered
 
 

@@ -141,9 +141,9 @@ def _program(machine: str) -> Iterator[tuple[int, int, int, int]]:
         if (number := numbers[column]) is not None:
             yield _EQUAL, 0, 1, number
             yield _RETURN, 0, 0, _ALLOW
-    for *given, place in _OPENING.values():
+    for *given, position in _OPENING.values():
         if (number := given[column]) is not None:
-            yield from _opening(number, place)
+            yield from _opening(number, position)
     for *called, commands in _BY_COMMAND.values():
         yield from _by_command(called[column], commands)
     # Limits may be read, of itself: prlimit64(0, …, NULL, …).
@@ -158,10 +158,10 @@ def _program(machine: str) -> Iterator[tuple[int, int, int, int]]:
     yield _RETURN, 0, 0, _REFUSE
 
 
-def _opening(number: int, place: int) -> Iterator[tuple[int, int, int, int]]:
+def _opening(number: int, position: int) -> Iterator[tuple[int, int, int, int]]:
     """Allow a call that opens a file, unless it truncates a file that it cannot write."""
     yield _EQUAL, 0, 3 + 2 * len(_CUTS), number
-    yield _LOAD, 0, 0, _argument(place)
+    yield _LOAD, 0, 0, _argument(position)
     yield _AND, 0, 0, _TRUNCATING | _ACCESS
     for flags in _CUTS:
         yield _EQUAL, 0, 1, flags

@@ -69,7 +69,7 @@ class ReplNamespace:
             try:
                 self._execute(code, f"<block {self._blocks}>")
             except BaseException as raised:  # noqa: BLE001  SystemExit too: the model gets the error
-                error = self._told(raised)
+                error = self._described(raised)
         final = self._final if error is None else None
         return {"stdout": output.text(), "dropped": output.dropped, "error": error, "final": final}
 
@@ -100,10 +100,10 @@ class ReplNamespace:
             if shown is not None:
                 print(repr(shown))  # noqa: T201
 
-    def _told(self, raised: BaseException) -> str:
+    def _described(self, raised: BaseException) -> str:
         """Return the description of an exception."""
         if isinstance(raised, MemoryError):
-            return self._told_of_memory(raised)
+            return self._memory_error(raised)
         if isinstance(raised, SystemExit):
             return "SystemExit: a block ends at its last line; exit() does nothing here"
         try:
@@ -114,7 +114,7 @@ class ReplNamespace:
             return text
         return f"{type(raised).__name__[:50]}, of which the end is: …{text[-ERROR_CHARS:]}"
 
-    def _told_of_memory(self, raised: BaseException) -> str:
+    def _memory_error(self, raised: BaseException) -> str:
         """Report that memory is used up; end the process if even the reserve cannot be allocated again."""
         self._reserve = None
         traceback.clear_frames(raised.__traceback__)
@@ -131,16 +131,16 @@ class ReplNamespace:
 
     def _query(self, prompt: str) -> str:
         """Ask a model and return its answer."""
-        (answer,) = self._asked([prompt], "llm_query takes one prompt, as text")
+        (answer,) = self._ask_host([prompt], "llm_query takes one prompt, as text")
         return answer
 
     def _query_batched(self, prompts: Sequence[str]) -> list[str]:
         """Ask many prompts at once, and return the answers in the same order."""
         if isinstance(prompts, str):
             raise TypeError("llm_query_batched takes a list of prompts")
-        return self._asked(list(prompts), "llm_query_batched takes a list of prompts, each as text")
+        return self._ask_host(list(prompts), "llm_query_batched takes a list of prompts, each as text")
 
-    def _asked(self, prompts: list[str], wrong: str) -> list[str]:
+    def _ask_host(self, prompts: list[str], wrong: str) -> list[str]:
         if not all(isinstance(prompt, str) for prompt in prompts):
             raise TypeError(wrong)
         if len(prompts) > self._limits["batch"]:

@@ -55,9 +55,7 @@ class Approval:
     live process works on the project, and ApprovalError, StoreDown or OtherGraph if the project cannot be used.
 
     Args:
-        project: Project folder.
         planner: Makes plans (see `machines.approval.ports`). Without one no request can be submitted.
-        observers: Observers of the host. None is added, and no metric is counted.
         launch: Stored with each request: how to make its planner. Must not contain a key.
         on_step: Called with each step, and awaited if it is async.
 
@@ -127,7 +125,7 @@ class Approval:
         waiting = (ApprovalState.AWAITING_APPROVAL, ApprovalState.PAUSED)
         if run is None or status.plan is None or status.state not in waiting:
             return status
-        drifted = await self._session.hands.drifted(run)
+        drifted = await self._session.executor.drifted(run)
         return replace(status, drift=tuple(Drift(entry.path, entry.why) for entry in drifted.entries))
 
     async def show(self, version: int | None = None) -> Status:
@@ -159,10 +157,10 @@ class Approval:
         return await outside.look(project)
 
     @staticmethod
-    async def ask(project: Path | str, wish: str, *, by: str = "", why: str = "") -> None:
+    async def ask(project: Path | str, action: str, *, by: str = "", why: str = "") -> None:
         """Request `pause` or `cancel` from the process that works on a project. Raises GateRefused if there is none."""
         by = spoken(by, "the name of who asks") or somebody()
-        await outside.ask(project, wish, by, spoken(why, "the reason"))
+        await outside.ask(project, action, by, spoken(why, "the reason"))
 
     # ---- request and plan ----
 
@@ -242,11 +240,11 @@ class Approval:
 
     def ask_pause(self) -> None:
         """Request that the plan under execution here pauses after its current step. For signal handlers."""
-        self._wish("pause")
+        self._request_action("pause")
 
     def ask_cancel(self, why: str = "") -> None:
         """Request that the work in this process is cancelled. For signal handlers."""
-        self._wish("cancel", why)
+        self._request_action("cancel", why)
 
     async def pause(self) -> Status:
         """Pause the execution. Another process executes the plan, so use `ask` instead."""
@@ -261,7 +259,7 @@ class Approval:
             ctx.fault = Fault("ST-002", "the plan to resume cannot be read").plain()
             return await self._go(ApprovalEvent.RESUME_FAILED)
         if again:
-            work = await self._session.hands.work(run)
+            work = await self._session.executor.work(run)
             ctx.again = sorted({*ctx.again, *work.unknown.values()})
         ctx.recovery = None
         return await self._go(ApprovalEvent.RESUME)
@@ -298,7 +296,7 @@ class Approval:
         run = self._allow("rollback", ApprovalState.FAILED)
         if "rollback" not in self._status().actions:
             raise self._refusal("plan", "no step of a failed plan has changed anything", "acknowledge")
-        undone = await self._session.hands.undo(run)
+        undone = await self._session.executor.undo(run)
         ctx = run.ctx
         ctx.undone = [change.path for change in undone.changes]
         ctx.conflicts = [{"path": one.path, "why": str(one)} for one in undone.conflicts]
@@ -353,7 +351,7 @@ class Approval:
 
     async def _still_holds(self, run: ApprovalRun) -> None:
         """Expire a plan that cannot be executed as shown any more. Raises GateRefused."""
-        shut = before.expired(run) or await self._session.hands.standing(run)
+        shut = before.expired(run) or await self._session.executor.standing(run)
         if shut is None:
             return
         run.ctx.plan_status = PlanStatus.EXPIRED.value
@@ -366,7 +364,7 @@ class Approval:
         chosen = selection(plan, steps)
         if tuple(chosen) == tuple(step.id for step in plan.steps):
             return plan
-        derived = await self._session.hands.derived(plan, chosen, request.next_id(run.ctx))
+        derived = await self._session.executor.derived(plan, chosen, request.next_id(run.ctx))
         request.present(run.ctx, derived, self._clock.time(), self._limits.expiry_seconds)
         if set(chosen) == set(steps):
             run.ctx.previewed = derived.digest
@@ -387,13 +385,15 @@ class Approval:
         await self._session.open()
         return self._status()
 
-    def _wish(self, wish: str, why: str = "") -> None:
+    def _request_action(self, action: str, why: str = "") -> None:
         run = self._session.run
         if run is None or not run.control.driving:
             return
         self._wishes += 1
-        signal_id = f"{wish}-{run.seq}-{self._wishes}"
-        run.mailbox.post(Signal(kind="decision", id=signal_id, by=self._by, why=why, payload={"wish": wish}))
+        signal_id = f"{action}-{run.seq}-{self._wishes}"
+        run.mailbox.post(
+            Signal(kind="decision", id=signal_id, by=self._by, why=why, payload={"wish": action})
+        )
 
     def _step(  # noqa: PLR0917 - the parts of one fact
         self, step: PlanStep, index: int, of: int, phase: str, seconds: float, status: str, output: str

@@ -36,7 +36,7 @@ async def look(project: Path | str) -> Status:
         head = await record.newest(journal)
         if head is None:
             return _damaged(store.EMPTY) if begun else Status(state=ApprovalState.IDLE, actions=("submit",))
-        return _told(head, await journal.load(head.run_id))
+        return _status_of(head, await journal.load(head.run_id))
     except (Corrupt, TooNew) as damage:
         return _damaged(str(damage))
     finally:
@@ -48,7 +48,7 @@ def _damaged(why: str) -> Status:
     return Status(state=ApprovalState.FAILED, error=error, recovery=found, actions=(recovery.DISCARD,))
 
 
-def _told(head: RunHead, records: list[Record]) -> Status:
+def _status_of(head: RunHead, records: list[Record]) -> Status:
     stored = StoredRun.of(head.run_id, records)
     log = StepLog()
     for one in records:
@@ -56,26 +56,26 @@ def _told(head: RunHead, records: list[Record]) -> Status:
     ctx = record.codec(dict).decoded(stored.context)
     state = ApprovalState(stored.state or ApprovalState.IDLE)
     launch = stored.created.get("launch") or {}
-    return status_of(head.run_id, state, ctx, log, held=head.owner, launch=launch)
+    return status_of(head.run_id, state, ctx, log, owner=head.owner, launch=launch)
 
 
-async def ask(project: Path | str, wish: str, by: str, why: str) -> None:
+async def ask(project: Path | str, action: str, by: str, why: str) -> None:
     """Post a control request to the process that works on a project. Raises GateRefused if there is none."""
-    if wish not in WISHES:
+    if action not in WISHES:
         raise GateRefused(
-            BlockedGate("state", f"unknown control request {wish!r}; allowed: {', '.join(WISHES)}")
+            BlockedGate("state", f"unknown control request {action!r}; allowed: {', '.join(WISHES)}")
         )
     path = store.folder_of(project) / "journal.db"
     journal = SqliteJournal(path) if path.exists() else None
     if journal is None:
         raise _nobody("Idle")
     try:
-        await _posted(journal, wish, by, why)
+        await _posted(journal, action, by, why)
     finally:
         await journal.close()
 
 
-async def _posted(journal: Journal, wish: str, by: str, why: str) -> None:
+async def _posted(journal: Journal, action: str, by: str, why: str) -> None:
     head = await record.newest(journal)
     if head is None:
         raise _nobody("Idle")
@@ -86,14 +86,16 @@ async def _posted(journal: Journal, wish: str, by: str, why: str) -> None:
     if state is ApprovalState.CANCELLING:
         reason = "it is being cancelled already, which cannot be stopped"
         raise GateRefused(BlockedGate("not_cancelling", reason, ("status",), code="IPC-002"))
-    if wish == "pause" and state is not ApprovalState.EXECUTING:
+    if action == "pause" and state is not ApprovalState.EXECUTING:
         reason = f"pause is not possible in {state.value}; possible in Executing"
         raise GateRefused(BlockedGate("state", reason, ("cancel",), code="ST-001"))
     posted = await journal.inbox(head.run_id, stored.inbox)
-    if any(one.kind == wish and one.id not in stored.handled for one in posted[-_FEW:]):
-        reason = f"a request to {wish} is pending already and takes effect as soon as possible"
+    if any(one.kind == action and one.id not in stored.handled for one in posted[-_FEW:]):
+        reason = f"a request to {action} is pending already and takes effect as soon as possible"
         raise GateRefused(BlockedGate("state", reason, ("status",), code="IPC-006"))
-    await journal.post(head.run_id, Posted(f"{wish}-{head.seq}-{len(posted) + 1}", wish, {"why": why}, by))
+    await journal.post(
+        head.run_id, Posted(f"{action}-{head.seq}-{len(posted) + 1}", action, {"why": why}, by)
+    )
 
 
 def _nobody(state: str) -> GateRefused:

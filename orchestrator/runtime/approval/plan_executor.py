@@ -49,16 +49,16 @@ class PlanExecutor:
         planner: ApprovalPlanner | None,
         limits: ApprovalLimits,
         clock: Clock,
-        diary: ProjectLog,
+        log: ProjectLog,
         hook: Hook = silent,
     ) -> None:
         self._root = root
         self._journal = journal
         self._limits = limits
         self._clock = clock
-        self._diary = diary
+        self._log = log
         self._hook = hook
-        self._pace = OperationRateLimiter(
+        self._rate_limiter = OperationRateLimiter(
             {
                 "ai": limits.ai_per_minute,
                 "writes": limits.writes_per_minute,
@@ -66,8 +66,8 @@ class PlanExecutor:
             },
             clock,
         )
-        self._planner = None if planner is None else _InTime(planner, self._pace, limits.ai_seconds)
-        self._ground = Workspace(root, limits.caps, limits.file_seconds, limits.index_seconds)
+        self._planner = None if planner is None else _InTime(planner, self._rate_limiter, limits.ai_seconds)
+        self._workspace = Workspace(root, limits.caps, limits.file_seconds, limits.index_seconds)
         self._work: tuple[str, StepWork] | None = None
         """The work on the plan of that digest, under the lease of the run."""
 
@@ -76,7 +76,7 @@ class PlanExecutor:
     async def extract(self, run: ApprovalRun) -> Extraction:
         """Request the person's intent from the planner."""
         return await planning.extracted(
-            self._asked(), run.ctx.request, clock=self._clock, on_attempt=self._told(run)
+            self._require_planner(), run.ctx.request, clock=self._clock, on_attempt=self._attempts_of(run)
         )
 
     async def draft(self, run: ApprovalRun, plan_id: str, version: int) -> ApprovalPlan:
@@ -86,29 +86,29 @@ class PlanExecutor:
             intent=intent_of(ctx),
             changes=ctx.changes,
             previous=ApprovalPlan.read(ctx.plan) if ctx.changes and ctx.plan else None,
-            tree=await self._ground.tree(),
+            tree=await self._workspace.tree(),
         )
         return await planning.drafted(
-            self._asked(),
-            self._ground,
+            self._require_planner(),
+            self._workspace,
             request,
             plan_id=plan_id,
             version=version,
             clock=self._clock,
-            on_attempt=self._told(run),
+            on_attempt=self._attempts_of(run),
         )
 
-    def _asked(self) -> ApprovalPlanner:
+    def _require_planner(self) -> ApprovalPlanner:
         if self._planner is None:
             raise ApprovalError(Fault("CFG-001", "no planner is configured; give a plan file or a model"))
         return self._planner
 
-    def _told(self, run: ApprovalRun) -> planning.OnAttempt:
-        def told(tried: RetryAttempt) -> None:
+    def _attempts_of(self, run: ApprovalRun) -> planning.OnAttempt:
+        def publish(tried: RetryAttempt) -> None:
             """Log code, attempt and delay of a retry."""
             code = str(getattr(tried.error, "code", ""))
             with suppress(OSError):  # a gate reports it before the plan starts
-                self._diary.write(
+                self._log.write(
                     "Retry",
                     run_id=run.run_id,
                     code=code,
@@ -117,7 +117,7 @@ class PlanExecutor:
                     outcome=tried.outcome,
                 )
 
-        return told
+        return publish
 
     # ---- gates ----
 
@@ -132,7 +132,7 @@ class PlanExecutor:
         if open_commands:
             reason = f"the command of step {', '.join(open_commands)} was interrupted; it is unknown whether it has run"
             asked.append(BlockedGate("plan", reason, ("resume --again", "cancel"), code="ST-006"))
-        if not self._diary.is_ready():
+        if not self._log.is_ready():
             asked.append(
                 BlockedGate(
                     "logging_ready",
@@ -173,7 +173,7 @@ class PlanExecutor:
 
     async def drifted(self, run: ApprovalRun) -> DriftReport:
         """Return the targets that differ from the plan and its finished steps."""
-        return await self._ground.drift(ApprovalPlan.read(run.ctx.plan or {}), await self.done(run))
+        return await self._workspace.drift(ApprovalPlan.read(run.ctx.plan or {}), await self.done(run))
 
     async def done(self, run: ApprovalRun) -> tuple[str, ...]:
         """Return the ids of the finished steps."""
@@ -219,9 +219,9 @@ class PlanExecutor:
     async def turn(self, step: PlanStep) -> None:
         """Wait until the rate limits allow a step."""
         if step.kind is StepKind.RUN:
-            await self._pace.turn("builds")
+            await self._rate_limiter.turn("builds")
         else:
-            await self._pace.turn("writes", len(step.files))
+            await self._rate_limiter.turn("writes", len(step.files))
 
     async def perform(self, run: ApprovalRun, step: PlanStep) -> StepReport:
         """Execute one step."""
@@ -246,7 +246,7 @@ class PlanExecutor:
     async def derived(self, plan: ApprovalPlan, chosen: Collection[str], plan_id: str) -> ApprovalPlan:
         """Return a new validated plan for some of the steps of another one."""
         draft = part(plan, chosen)
-        return await self._ground.validated(draft, plan_id=plan_id, version=1, derived_from=plan.digest)
+        return await self._workspace.validated(draft, plan_id=plan_id, version=1, derived_from=plan.digest)
 
     async def undo_open(self, run: ApprovalRun) -> UndoReport:
         """Revert a step that a crash left incomplete."""
@@ -257,9 +257,9 @@ class PlanExecutor:
 class _InTime:
     """A planner with a time limit for its answers and a rate limit."""
 
-    def __init__(self, planner: ApprovalPlanner, pace: OperationRateLimiter, seconds: float) -> None:
+    def __init__(self, planner: ApprovalPlanner, rate_limiter: OperationRateLimiter, seconds: float) -> None:
         self._planner = planner
-        self._pace = pace
+        self._rate_limiter = rate_limiter
         self._seconds = 0.0 if getattr(planner, "bounds_itself", False) else seconds
 
     @property
@@ -282,7 +282,7 @@ class _InTime:
 
     async def _timed(self, answer: Awaitable[T], *, counts: bool = True) -> T:
         if counts:
-            await self._pace.turn("ai")
+            await self._rate_limiter.turn("ai")
         try:
             async with asyncio.timeout(self._seconds or None):
                 return await answer

@@ -32,7 +32,7 @@ MOST_BYTES = 4_194_304
 """Maximum bytes of a plan file."""
 
 
-class _Wanted(BaseModel):
+class _PlanModel(BaseModel):
     """The table `intent` of a plan file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -102,16 +102,6 @@ class PlanFile:
         return FixedPlanner(*drafts, intents=intents)
 
 
-def read_plan(path: Path | str) -> PlanDraft:
-    """Return the only plan of a file. Blocks. Raises ApprovalError VAL-002."""
-    drafts, _ = read_plans(path)
-    if len(drafts) != 1:
-        raise ApprovalError(
-            Fault("VAL-002", f"{str(path)!r} has {len(drafts)} plans; it must have exactly one")
-        )
-    return drafts[0]
-
-
 def read_plans(path: Path | str) -> tuple[tuple[PlanDraft, ...], tuple[Intent, ...]]:
     """Return the plans of a file with their intents. Blocks. Raises ApprovalError VAL-002, or of the family FS."""
     plain = _document(Path(path))
@@ -125,8 +115,8 @@ def read_plans(path: Path | str) -> tuple[tuple[PlanDraft, ...], tuple[Intent, .
     intents: list[Intent] = []
     for table in tables:
         draft = PlanDraft.read({name: value for name, value in table.items() if name != "intent"})
-        wanted = read_as(_Wanted, table.get("intent", {}), "the intent")
-        said = {name: getattr(wanted, name) for name in _Wanted.model_fields}
+        wanted = read_as(_PlanModel, table.get("intent", {}), "the intent")
+        said = {name: getattr(wanted, name) for name in _PlanModel.model_fields}
         drafts.append(draft)
         intents.append(Intent(summary=draft.goal or "the plan as given", **said))
     return tuple(drafts), tuple(intents)

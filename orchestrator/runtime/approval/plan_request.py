@@ -32,7 +32,7 @@ async def extracted(
 
 async def drafted(
     planner: ApprovalPlanner,
-    ground: Workspace,
+    workspace: Workspace,
     request: PlanRequest,
     *,
     plan_id: str,
@@ -50,7 +50,7 @@ async def drafted(
         nonlocal asked
         draft = await planner.plan(asked)
         try:
-            return await ground.validated(draft, plan_id=plan_id, version=version, intent=request.intent)
+            return await workspace.validated(draft, plan_id=plan_id, version=version, intent=request.intent)
         except ApprovalError as fault:
             asked = replace(asked, faults=fault.faults)
             fault.retryable = fault.retryable and planner.regenerates

@@ -111,8 +111,8 @@ class ModelPlanner:
         params: Mapping[str, Any] | None = None,
     ) -> None:
         self._llm = llm
-        self._asked = _InTime(llm, seconds)
-        self._ground = Workspace(root, caps)
+        self._model = _InTime(llm, seconds)
+        self._workspace = Workspace(root, caps)
         self._limits = limits or LIMITS
         self._used = Usage()
         self._options = {
@@ -130,7 +130,7 @@ class ModelPlanner:
 
     async def plan(self, request: PlanRequest) -> PlanDraft:
         """Request a plan."""
-        draft: PlanDraft = await self._answer(self._drafter, _prompt(request, self._ground.caps))
+        draft: PlanDraft = await self._answer(self._drafter, _prompt(request, self._workspace.caps))
         return draft
 
     def budget(self) -> Fault | None:
@@ -166,15 +166,15 @@ class ModelPlanner:
 
     @cached_property
     def _extractor(self) -> Orchestrator:
-        return Orchestrator(self._asked, output_type=Extraction, instructions=_EXTRACT, **self._options)  # type: ignore[arg-type]
+        return Orchestrator(self._model, output_type=Extraction, instructions=_EXTRACT, **self._options)  # type: ignore[arg-type]
 
     @cached_property
     def _drafter(self) -> Orchestrator:
         return Orchestrator(
-            self._asked,
+            self._model,
             output_type=PlanDraft,
             instructions=_PLAN,
-            tools=reading(self._ground),
+            tools=reading(self._workspace),
             **self._options,  # type: ignore[arg-type]
         )
 
@@ -215,21 +215,21 @@ class _InTime:
             raise LLMError(f"no answer within {self._seconds:g} s", kind="timeout") from error
 
 
-def reading(ground: Workspace) -> tuple[ToolSpec, ...]:
+def reading(workspace: Workspace) -> tuple[ToolSpec, ...]:
     """Return tools that read a project, except files that no plan may touch."""
 
     @tool(effect="pure", timeout=30)
     async def list_files() -> list[str]:
         """List the files of the project with their sizes in bytes."""
-        return list(_listed(await ground.tree()))
+        return list(_listed(await workspace.tree()))
 
     @tool(effect="pure", timeout=30, max_result_chars=0)
     async def read_file(path: str) -> str:
         """Read a text file of the project: exactly as it is, up to the last letter."""
-        if faults := tuple(path_faults(path, ground.caps)):
+        if faults := tuple(path_faults(path, workspace.caps)):
             raise ValueError(faults[0].message)
         try:
-            found = await ground.found(path)
+            found = await workspace.found(path)
         except ApprovalError as fault:
             raise ValueError(fault.fault.message) from None
         if found.text is None:

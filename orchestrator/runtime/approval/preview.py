@@ -41,15 +41,15 @@ async def preview(
 
     Raises ApprovalError FS-012 if a file takes longer than `seconds`, because its changes are unknown then.
     """
-    ground = Workspace(root, caps, seconds)
-    now = {target.path: await _unchanged(target, ground) for target in plan.targets}
+    workspace = Workspace(root, caps, seconds)
+    now = {target.path: await _unchanged(target, workspace) for target in plan.targets}
     return await asyncio.to_thread(_all, plan, now)
 
 
-async def _unchanged(target: Fingerprint, ground: Workspace) -> FileContent | None:
+async def _unchanged(target: Fingerprint, workspace: Workspace) -> FileContent | None:
     """Return the file at a path; None if it differs from the file that the plan was made for."""
     try:
-        found = await ground.found(target.path)
+        found = await workspace.found(target.path)
     except ApprovalError as fault:
         if fault.code == "FS-012":
             raise

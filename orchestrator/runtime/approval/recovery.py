@@ -69,15 +69,15 @@ async def _corrupt(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
 
 async def _executing(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote:
     """Undo the open step and wait for a person."""
-    undone = await session.hands.undo_open(run)
-    work, why = await session.hands.work(run), await _crashed(session, run)
+    undone = await session.executor.undo_open(run)
+    work, why = await session.executor.work(run), await _crashed(session, run)
     unknown = [f"resume --again, if the command of step {one} may run again" for one in work.unknown]
     found = RecoveryNote(
         run.cursor.state,
         ApprovalState.PAUSED.value,
         why,
         session.clock.time(),
-        kept=await session.hands.done(run),
+        kept=await session.executor.done(run),
         undone=tuple(change.path for change in undone.changes),
         conflicts=tuple({"path": one.path, "why": str(one)} for one in undone.conflicts),
         options=(*unknown, *(() if unknown else ("resume",)), "cancel"),
@@ -89,7 +89,7 @@ async def _executing(session: ApprovalSession, run: ApprovalRun) -> RecoveryNote
 
 async def _crashed(session: ApprovalSession, run: ApprovalRun) -> str:
     """Return the cause of the recovery, with the commands that were still running."""
-    ended = (await session.hands.work(run)).ended
+    ended = (await session.executor.work(run)).ended
     return f"{CRASHED}; the command of step {', '.join(ended)} still ran and was ended" if ended else CRASHED
 
 
@@ -160,7 +160,7 @@ async def _stale(session: ApprovalSession, run: ApprovalRun) -> str:
     if shut is not None:
         return "it waited for too long" if shut.reason == before.EXPIRED else shut.reason
     try:
-        blocked = await session.hands.standing(run)
+        blocked = await session.executor.standing(run)
     except ApprovalError as error:
         return str(error)
     return "" if blocked is None else blocked.reason

@@ -79,22 +79,22 @@ class ApprovalSession:
     async def open(self) -> None:
         """Create or open the store and claim the current run. Raises Held, OtherGraph, ApprovalError, StoreDown."""
         self._project_id = store.prepare(self.folder)
-        self.diary = ProjectLog(self.folder / "logs", self.limits, self.clock)
+        self.log = ProjectLog(self.folder / "logs", self.limits, self.clock)
         inner = self._inner or SqliteJournal(self.folder / "journal.db")
         self.journal = store.ProjectJournal(inner, self.folder, Projection(self._project_id), self._hook)
-        self.hands = PlanExecutor(
+        self.executor = PlanExecutor(
             self.folder.parent,
             self.journal,
             self._planner,
             self.limits,
             self.clock,
-            self.diary,
+            self.log,
             self._hook,
         )
-        self.deps = ApprovalDeps(hands=self.hands, clock=self.clock, limits=self.limits)
+        self.deps = ApprovalDeps(actions=self.executor, clock=self.clock, limits=self.limits)
         self.driver = Driver(
             self.machine,
-            observers=(self.diary, *self._observers),
+            observers=(self.log, *self._observers),
             journal=self.journal,
             clock=self.clock,
             codec=self._codec,
@@ -200,7 +200,7 @@ class ApprovalSession:
         await self.driver.announce(run, "ended", body)
         seconds = run.elapsed(self.clock.monotonic())
         name, facts = APPROVAL.name, (run.seq, run.ctx.iteration)
-        self.driver.tell(
+        self.driver.publish(
             RunCompleted(name, run.run_id, run.cursor.state, outcome.value, reason, now, seconds, *facts)
         )
 
@@ -254,7 +254,7 @@ class ApprovalSession:
         run.restore(replace(moved, entered_at=self.clock.monotonic()))
         await self._park(run)
         outcome = "corrupt" if corrupt else "resumed"
-        self.driver.tell(RunRecovered(APPROVAL.name, run.run_id, outcome, self.clock.time()))
+        self.driver.publish(RunRecovered(APPROVAL.name, run.run_id, outcome, self.clock.time()))
 
     async def _park(self, run: ApprovalRun) -> None:
         body = {"reason": "waiting", "at": self.clock.time(), "t": self._active(run)}

@@ -126,7 +126,7 @@ class Status:
     """Files that the last rollback kept."""
     actions: tuple[str, ...] = ()
     """Possible actions."""
-    held: str | None = None
+    owner: str | None = None
     """The other process that works on it, if any."""
     launch: Mapping[str, Any] = field(default_factory=dict)
     """Data that the submitter stored with the request: how to make its planner."""

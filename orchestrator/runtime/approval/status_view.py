@@ -28,7 +28,7 @@ def status_of(  # noqa: PLR0917 - the parts of a status
     state: ApprovalState,
     ctx: ApprovalContext,
     log: StepLog,
-    held: str | None = None,
+    owner: str | None = None,
     launch: Mapping[str, Any] | None = None,
     version: int | None = None,
     *,
@@ -53,11 +53,11 @@ def status_of(  # noqa: PLR0917 - the parts of a status
         steps=tuple(StepState(step, status) for step, status in log.of(ctx.plan or {})),
         error=None if ctx.fault is None else {**ctx.fault, "shown": ctx.shown},
         recovery=None if ctx.recovery is None else RecoveryNote.read(ctx.recovery),
-        crashed=held is None and not here and state in WORKING,
+        crashed=owner is None and not here and state in WORKING,
         undone=tuple(ctx.undone),
         conflicts=tuple(ctx.conflicts),
-        actions=tuple(_actions(state, ctx, log, held)),
-        held=held,
+        actions=tuple(_actions(state, ctx, log, owner)),
+        owner=owner,
         launch=launch or {},
     )
 
@@ -78,10 +78,10 @@ def _version(ctx: ApprovalContext, version: int) -> Mapping[str, Any] | None:
     return next((one["plan"] for one in chosen), None)
 
 
-def _actions(state: ApprovalState, ctx: ApprovalContext, log: StepLog, held: str | None) -> Iterator[str]:
+def _actions(state: ApprovalState, ctx: ApprovalContext, log: StepLog, owner: str | None) -> Iterator[str]:
     """Yield the possible actions of a person, the most likely first."""
-    if held is not None:
-        yield from _ASKED.get(state, ())
+    if owner is not None:
+        yield from _EXPECTED_ACTIONS.get(state, ())
     else:
         yield from _OWN[state](ctx, log) if state in _OWN else ()
     if ctx.plan is not None:
@@ -118,7 +118,7 @@ def _failed_plans(ctx: ApprovalContext) -> Iterator[Mapping[str, Any]]:
             yield one["plan"]
 
 
-_ASKED = {
+_EXPECTED_ACTIONS = {
     ApprovalState.EXTRACTING_INTENT: ("cancel",),
     ApprovalState.PLANNING: ("cancel",),
     ApprovalState.EXECUTING: ("pause", "cancel"),

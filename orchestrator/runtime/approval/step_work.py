@@ -68,15 +68,15 @@ class StepProgress:
     cut_short: Mapping[str, str] = field(default_factory=dict)
     """Steps whose command started and is not known to have ended: id -> key."""
     begun: int = 0
-    """Commands of all plans of the run."""
+    """Number of commands of all plans of the run."""
 
 
 def completed(records: Iterable[AnyRecord], plan: ApprovalPlan) -> tuple[str, ...]:
     """Return the ids of the complete steps of a plan that were not undone since. Pure."""
-    return standing(records, plan).completed
+    return step_progress(records, plan).completed
 
 
-def standing(records: Iterable[AnyRecord], plan: ApprovalPlan) -> StepProgress:
+def step_progress(records: Iterable[AnyRecord], plan: ApprovalPlan) -> StepProgress:
     """Return the progress of a plan. Pure."""
     steps: dict[str, None] = {}
     commands = _Commands()
@@ -151,17 +151,17 @@ class StepWork:
         records = tuple(records)
         self._journal, self._lease, self._plan, self._hook = journal, lease, plan, hook
         self._clock = clock or SystemClock()
-        self._ground = Workspace(root, caps, seconds)
+        self._workspace = Workspace(root, caps, seconds)
         self._stack = RollbackStack.recover(
             records,
             journal,
             lease,
-            self._ground.root,
+            self._workspace.root,
             hook=hook,
             seconds=seconds,
             steps=lambda one: one.startswith(plan.label),
         )
-        told = standing(records, plan)
+        told = step_progress(records, plan)
         self._done = list(told.completed)
         self._ran = list(told.commands)
         self._begun = told.begun
@@ -195,7 +195,7 @@ class StepWork:
 
     async def drift(self) -> DriftReport:
         """Compare every file of the plan with its expected state."""
-        return await self._ground.drift(self._plan, self._done)
+        return await self._workspace.drift(self._plan, self._done)
 
     @property
     def _open(self) -> set[str]:
@@ -249,7 +249,7 @@ class StepWork:
 
     async def _change(self, step: PlanStep, file: FileChange) -> Fingerprint:
         path, label = file.path, self._plan.step_label(step)
-        found = await self._ground.found(path)
+        found = await self._workspace.found(path)
         expected = self._plan.expected(self._done)[path]
         if found.fingerprint != expected:
             raise ApprovalError(
@@ -280,7 +280,7 @@ class StepWork:
         self._hook("command begins")
         try:
             ran = await command.run(
-                step.argv, root=self._ground.root, seconds=step.timeout, mark=self._mark(key)
+                step.argv, root=self._workspace.root, seconds=step.timeout, mark=self._mark(key)
             )
         except ApprovalError as fault:
             await self._append(Draft("rolled_back", {**about, "outcome": "not started"}))
@@ -299,7 +299,7 @@ class StepWork:
     # ---- revert ----
 
     def _mark(self, key: str) -> str:
-        return surviving_program.mark_of(str(self._ground.root), self._lease.run_id, key)
+        return surviving_program.mark_of(str(self._workspace.root), self._lease.run_id, key)
 
     async def _undone_alone(self, labels: set[str]) -> UndoReport:
         """Undo steps, after programs that a previous owner left running were ended."""

@@ -38,7 +38,7 @@ from orchestrator.runtime.service.run_service import new_id, outside_loop
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.tools.spec import ToolSpec
 from orchestrator_callbacks.llm_loop import admission
-from orchestrator_callbacks.llm_loop import memory as recall
+from orchestrator_callbacks.llm_loop import memory as memory_hooks
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider, open_account
 from orchestrator_callbacks.llm_loop.request_usage import lost, refuse_unpriced
 
@@ -241,7 +241,7 @@ class Orchestrator(HumanInput[Result]):
         run = self._new(prompt, history, run_id, conversation_id, limits or self._limits)
         run.follow(follower)
         self._limit_time(run, deadline)
-        return await self._carry(run, park=self.parks)
+        return await self._drive_run(run, park=self.parks)
 
     # ---- called by RunService ----
 
@@ -270,17 +270,17 @@ class Orchestrator(HumanInput[Result]):
         if limits is not None:
             refuse_unpriced(limits, subagent.prices(self))
 
-    async def _check_resume(self, head: RunHead, *, again: bool) -> None:  # noqa: ARG002 - the ledger knows
+    async def _check_resume(self, head: RunHead, *, again: bool) -> None:  # noqa: ARG002 - the ledger has everything
         root = await subagent.open_root(self._journal, head)
         if root not in (None, head.run_id):
             raise ConfigError(
-                f"run {head.run_id!r} is part of run {root!r} and goes on with it; resume that one"
+                f"run {head.run_id!r} is part of run {root!r}, which resumes it; resume that run"
             )
 
     async def _update(
         self, run: LoopRun, stored: StoredRun, records: Sequence[Record], limits: Limits | None
     ) -> None:
-        """Count what the runs below it have used, set other limits, and charge an answer that was lost."""
+        """Count the usage of its child runs, set other limits, and charge a lost answer."""
         below = await subagent.recount(self, run, stored)
         if below:
             open_account(run, dormant=below)
@@ -291,7 +291,7 @@ class Orchestrator(HumanInput[Result]):
             run.ctx.spent.usage = run.ctx.spent.usage + lost(run)
 
     async def _drive(self, run: LoopRun, path: Iterable[Transition]) -> Result:
-        if run.parent_run_id is not None:  # else `_check_resume` had refused: the run above it has ended
+        if run.parent_run_id is not None:  # otherwise `_check_resume` has refused: its parent run has ended
             why = f"run {run.parent_run_id!r} above it has ended"
             run.mailbox.post(Signal(kind="cancel", id=new_id(), by="caller", why=why))
         return await super()._drive(run, path)
@@ -300,38 +300,38 @@ class Orchestrator(HumanInput[Result]):
         admission.close_turn(run.ctx)  # an interrupted turn is answered, so the history stays valid
 
     def _over(self, run: LoopRun) -> None:
-        self._conversations.keep(run.ctx.conversation_id, run.run_id, recall.conversation(run.ctx))
+        self._conversations.keep(run.ctx.conversation_id, run.run_id, memory_hooks.conversation(run.ctx))
 
     # ---- private ----
 
-    async def _run_below(
+    async def _run_child(
         self,
-        above: Run[Any, Any],
+        parent: Run[Any, Any],
         run_id: str,
         prompt: str,
-        lent: Callable[[Limits], Limits],
+        lender: Callable[[Limits], Limits],
         adopt: Callable[[LoopRun], None],
     ) -> Result:
         """Start or resume a child run and drive it to its end; for an ended one the Result is only read.
 
-        `lent` makes the limits of a new run from the agent's own; `adopt` gets the run before it is driven. Raises
-        RunExists if `run_id` is not a child of `above`.
+        `lender` makes the limits of a new run from the agent's own; `adopt` gets the run before it is driven. Raises
+        RunExists if `run_id` is not a child of `parent`.
         """
         path: Iterable[Transition] = ()
         try:
             head = await self._journal.head(run_id)
         except RunUnknown:
-            run = self._new(prompt, (), run_id, None, lent(self._limits))
-            run.parent_run_id = above.run_id
+            run = self._new(prompt, (), run_id, None, lender(self._limits))
+            run.parent_run_id = parent.run_id
             self._limit_time(run, None)
         else:
-            if head.parent_run_id != above.run_id:
+            if head.parent_run_id != parent.run_id:
                 raise RunExists(run_id)
             if head.status == "ended":
                 return await self._ended_result(run_id)
-            run, path = await self._claim(run_id, None, f"run {above.run_id}")
+            run, path = await self._claim(run_id, None, f"run {parent.run_id}")
         adopt(run)
-        return await self._carry(run, path)
+        return await self._drive_run(run, path)
 
     async def _said_in(self, run_id: str) -> Sequence[Message]:
         """Return the messages of a stored run up to its end or its last record."""

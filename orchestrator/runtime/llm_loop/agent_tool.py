@@ -29,7 +29,7 @@ from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
 from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
 from orchestrator.tools.spec import ToolContext, ToolSpec, tool
 from orchestrator_callbacks.llm_loop import request_usage
-from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount, lent
+from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount, lend_limits
 from orchestrator_callbacks.llm_loop.deps import LoopRun, open_account
 from orchestrator_callbacks.llm_loop.request_usage import Pricing
 
@@ -97,7 +97,7 @@ class AgentTool:
 
     def limits_of(self, ctx: LoopContext, own: Limits) -> Limits:
         """Return the limits of a child run for a call by the run of `ctx`."""
-        return lent(ctx, self._limits or own, self._share)
+        return lend_limits(ctx, self._limits or own, self._share)
 
     async def __call__(self, context: ToolContext, task: str) -> str:
         """Run an agent.
@@ -105,15 +105,15 @@ class AgentTool:
         Args:
             task: What to do, with everything that has to be known for it: nothing else of this conversation is seen.
         """
-        above = here()
-        if above is None or above.run.run_id != context.run_id:
+        parent = here()
+        if parent is None or parent.run.run_id != context.run_id:
             raise ConfigError("an agent's tool works only inside a run of another agent")
-        lender = above.account()
-        if len(lender.above) >= self.max_depth:
+        lender = parent.account()
+        if len(lender.ancestors) >= self.max_depth:
             raise RunError(f"agents call each other {self.max_depth} deep already; go on without this one")
         call = AgentCall(self, context.idempotency_key, task, lender)
-        work = asyncio.ensure_future(_carried(member(above.agent, self.child), call))
-        return _answer(await joined(work, call.leash, above))
+        work = asyncio.ensure_future(_run_agent(member(parent.agent, self.child), call))
+        return _answer(await joined(work, call.guard, parent))
 
 
 class AgentCall:
@@ -124,11 +124,11 @@ class AgentCall:
         self.run_id = run_id
         self.task = task
         self.lender = lender
-        self.leash = ChildRunGuard(lender.run.run_id)
+        self.guard = ChildRunGuard(lender.run.run_id)
         self.adopted = False
         """Whether its run is active."""
 
-    def lent(self, own: Limits) -> Limits:
+    def lend_limits(self, own: Limits) -> Limits:
         """Return the limits of its run; `own` are the limits of the agent."""
         return self.tool.limits_of(self.lender.run.ctx, own)
 
@@ -137,7 +137,7 @@ class AgentCall:
         self.adopted = True
         open_account(run, self.lender)
         self.lender.found(run.run_id, run.ctx.spent.total)
-        self.leash.hold(run)
+        self.guard.claim_child(run)
 
 
 def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
@@ -148,7 +148,7 @@ def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
         found._journal, found._retire = agent._journal, agent._retire
         found._live, found._control, found._members = agent._live, agent._control, agent._members
         found.hosting = agent.hosting
-        found._deps = replace(child._deps, points=agent.hosting.points_below(child.hosting))
+        found._deps = replace(child._deps, points=agent.hosting.points_of_child(child.hosting))
         found._wire(ChildWaitObserver(), owner=agent._driver.owner)
     return found
 
@@ -166,9 +166,9 @@ def prices(agent: Orchestrator, seen: Collection[Orchestrator] = ()) -> Iterator
             yield from prices(source, (*seen, agent))
 
 
-async def _carried(agent: Orchestrator, call: AgentCall) -> Result:
+async def _run_agent(agent: Orchestrator, call: AgentCall) -> Result:
     """Start, resume or read the run of a call."""
-    result = await agent._run_below(call.lender.run, call.run_id, call.task, call.lent, call.adopt)
+    result = await agent._run_child(call.lender.run, call.run_id, call.task, call.lend_limits, call.adopt)
     if not call.adopted:  # it had ended before the parent run was resumed
         call.lender.found(call.run_id, result.usage)
     return result

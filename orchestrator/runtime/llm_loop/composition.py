@@ -118,7 +118,7 @@ def logger_of(observers: Sequence[Observer], run: LoopRun) -> Any:
     """Return the logger for code inside a run, if there is a log."""
     for observer in observers:
         if isinstance(observer, TransitionLog):
-            return observer.lent(run.run_id, run.graph.name)
+            return observer.logger_for(run.run_id, run.graph.name)
     return None
 
 

@@ -201,7 +201,7 @@ class Pipeline(HumanInput[PipelineResult]):
         run = self._new(spec, run_id, limits)
         run.follow(follower)
         self._limit_time(run, deadline)
-        return await self._carry(run, park=self.parks)
+        return await self._drive_run(run, park=self.parks)
 
     # ---- private ----
 
@@ -220,7 +220,7 @@ class Pipeline(HumanInput[PipelineResult]):
             raise ConfigError(f"the effect of {name} is {effect!r}; allowed: {', '.join(EFFECTS)}")
         return port
 
-    # ---- what RunService asks of a composition ----
+    # ---- called by RunService ----
 
     laps = ("plan_ready",)
 

@@ -20,7 +20,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.pipeline.model import OrchestrationState
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.runtime.llm_loop.agent import Orchestrator
-from orchestrator.runtime.service.child_agent import agent_below, run_below
+from orchestrator.runtime.service.child_agent import child_agent, run_child
 from orchestrator.runtime.service.hosting import LoopHosting
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class PromptStage:
     ) -> Callable[[StageRequest], Awaitable[Any]]:
         """Return the port of this stage in a pipeline, with runs in its journal and facts for its observers."""
         output = OUTPUTS.get(stage) if self._output_type is None else self._output_type
-        return BoundStage(agent_below(pipeline, output, self._options), self._prompt)
+        return BoundStage(child_agent(pipeline, output, self._options), self._prompt)
 
 
 class BoundStage:
@@ -133,18 +133,18 @@ class BoundStage:
     async def __call__(self, request: StageRequest) -> Any:
         """Start or resume the model's run. Raises RunStopped if it did not complete."""
         prompt = self._prompt(request) if callable(self._prompt) else rendered(self._prompt, request)
-        result = await run_below(
+        result = await run_child(
             self._agent,
             request.run_id,
             request.key,
             prompt,
-            lent=functools.partial(lent, remaining=request.remaining_tokens),
-            heard=lambda found: request.spend(_total(found.usage)),
+            lender=functools.partial(limits_within, remaining=request.remaining_tokens),
+            follower=lambda found: request.spend(_total(found.usage)),
         )
         return result.raise_for_outcome().output
 
 
-def lent(limits: Limits, remaining: int | None) -> Limits:
+def limits_within(limits: Limits, remaining: int | None) -> Limits:
     """Return the limits of a stage's run: its own, and at most the remaining tokens in each direction.
 
     At least one token is given, because 0 would mean no limit.

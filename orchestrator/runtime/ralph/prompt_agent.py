@@ -20,7 +20,7 @@ from orchestrator.machines.ralph.reports import report_of
 from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.runtime.ralph import prompt as ralph_prompt
 from orchestrator.runtime.ralph.session.directory import PROGRESS, TRANSITIONS
-from orchestrator.runtime.service.child_agent import agent_below, run_below
+from orchestrator.runtime.service.child_agent import child_agent, run_child
 from orchestrator.runtime.service.file_tools import file_tools
 from orchestrator.runtime.service.run_service import RunService
 
@@ -69,7 +69,7 @@ class PromptAgent:
             "tools": [*(one for one in given if role not in _READERS or one.name in _READING), *self._tools],
             "instructions": f"{said}\n\n{self._instructions}" if self._instructions else said,
         }
-        return _Bound(agent_below(owner, OUTPUTS[role], options), self._folder.absolute())
+        return _Bound(child_agent(owner, OUTPUTS[role], options), self._folder.absolute())
 
 
 class _Bound:
@@ -84,7 +84,7 @@ class _Bound:
         # A repeated request is another run: the answer of the first one is in the journal and does not change.
         key = f"{request.key}:again{request.again}" if request.again else request.key
         prompt = ralph_prompt.rendered(replace(request, input=self._here(request.input)))
-        result = await run_below(self._agent, request.run_id, key, prompt)
+        result = await run_child(self._agent, request.run_id, key, prompt)
         return result.raise_for_outcome().output
 
     def _here(self, given: Mapping[str, Any]) -> Mapping[str, Any]:

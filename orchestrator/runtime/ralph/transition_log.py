@@ -83,17 +83,17 @@ def _lines(session_id: str, records: Iterable[Record]) -> Iterable[str]:
     about: tuple[str | None, int] = (None, 0)
     pending: Record | None = None
 
-    def told(record: Record) -> str:
+    def line_of(record: Record) -> str:
         body = record.body
         return line(session_id, body["at"], (body["source"], body["event"], body["dest"]), about)
 
     for record in records:
         if record.kind == "transition":
             if pending is not None:
-                yield told(pending)
+                yield line_of(pending)
             pending = record
         elif record.kind == "context" and "about" in record.body:
             task, attempt = record.body["about"]
             about = (task, attempt)
     if pending is not None:
-        yield told(pending)
+        yield line_of(pending)

@@ -102,9 +102,9 @@ def restored(stored: StoredRun, machine: Machine, deps: ModeDeps, codec: ModeCod
     return run
 
 
-def reserved(purse: RunBudget) -> dict[str, Any]:
+def reserved(budget: RunBudget) -> dict[str, Any]:
     """Return the record that is written before a request: the usage of the run if the request costs its maximum."""
-    return {"usage": asdict(purse.committed), "sub_calls": purse.calls}
+    return {"usage": asdict(budget.committed), "sub_calls": budget.calls}
 
 
 def charge(run: ModeRun, records: Iterable[Record]) -> None:

@@ -42,7 +42,7 @@ def context_tools(context: Any, ask: Ask) -> list[ToolSpec]:
         places = [
             found.start() for found in re.finditer(re.escape(words), text[max(0, start) :], re.IGNORECASE)
         ]
-        shown = [_place(text, max(0, start) + at, len(words)) for at in places[:_PLACES]]
+        shown = [_excerpt(text, max(0, start) + at, len(words)) for at in places[:_PLACES]]
         more = f"\n{len(places) - _PLACES:,} more places" if len(places) > _PLACES else ""
         return ("\n".join(shown) + more) or "not found"
 
@@ -59,6 +59,6 @@ def context_tools(context: Any, ask: Ask) -> list[ToolSpec]:
     return [context_read, context_search, context_query]
 
 
-def _place(text: str, at: int, length: int) -> str:
+def _excerpt(text: str, at: int, length: int) -> str:
     start, end = max(0, at - _AROUND), min(len(text), at + length + _AROUND)
     return f"{at:,}: …{' '.join(text[start:end].split())}…"

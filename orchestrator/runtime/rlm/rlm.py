@@ -159,7 +159,7 @@ class Rlm(RunService[RlmResult]):
         At most `max_concurrent` runs are active at once (0: all); `options` are those of `completion`. An error other
         than an outcome of a run ends the batch and cancels the active runs.
         """
-        given = _asked(questions, options.get("run_id"))
+        given = _questions_of(questions, options.get("run_id"))
         arguments.check_concurrent(max_concurrent)
         slots = asyncio.Semaphore(max_concurrent or max(1, len(given)))
 
@@ -208,7 +208,7 @@ class Rlm(RunService[RlmResult]):
         run = await self._begun(prompt, run_id, conversation_id, limits)
         run.follow(follower)
         self._limit_time(run, deadline)
-        return await self._carried(run, park=self.parks)
+        return await self._run_child(run, park=self.parks)
 
     # ---- called by RunService ----
 
@@ -252,10 +252,10 @@ class Rlm(RunService[RlmResult]):
         rlm_record.charge(run, records)
         if limits is not None:
             run.ctx.max_iterations, run.ctx.max_depth = limits.max_iterations, limits.max_depth
-        run.deps.purse = RunBudget(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
+        run.deps.budget = RunBudget(run.ctx.limits, usage=run.ctx.usage, calls=run.ctx.sub_calls)
 
     async def _drive(self, run: ModeRun, path: Iterable[Transition]) -> RlmResult:
-        return await self._carried(run, path, park=self.parks)
+        return await self._run_child(run, path, park=self.parks)
 
     def _over(self, run: ModeRun) -> None:
         said = rlm_record.said_in(run.ctx, run.ctx.earlier)
@@ -279,15 +279,15 @@ class Rlm(RunService[RlmResult]):
         run.ctx.conversation_id = conversation_id
         return run
 
-    async def _carried(
+    async def _run_child(
         self, run: ModeRun, path: Iterable[Transition] = (), *, park: bool = False
     ) -> RlmResult:
         """Drive a run to its end with its resources, which are closed afterwards."""
         async with equipped(self._equipment, run, self._nested_run):
-            return await self._carry(run, path, park=park)
+            return await self._drive_run(run, path, park=park)
 
     async def _nested_run(
-        self, above: ModeRun, prompt: str, depth: int, purse: RunBudget, equipment: RunResources
+        self, parent: ModeRun, prompt: str, depth: int, budget: RunBudget, equipment: RunResources
     ) -> RlmResult:
         """Answer a query of a run with a child run in memory, which is repeated if the parent run repeats the query."""
         child = Rlm(
@@ -295,7 +295,7 @@ class Rlm(RunService[RlmResult]):
             mode=equipment.mode,
             sub_llm=equipment.sub_llm,
             tools=equipment.tools,
-            limits=equipment.lent(above.ctx.limits),
+            limits=equipment.limits_of(parent.ctx.limits),
             retry=equipment.retry,
             instructions=None if equipment.mode != self._equipment.mode else equipment.instructions,
             stopping=equipment.stopping,
@@ -307,13 +307,13 @@ class Rlm(RunService[RlmResult]):
             price=equipment.price,
             params=equipment.params,
         )
-        text, context = equipment.asked(prompt)
+        text, context = equipment.question_of(prompt)
         run = child._new([Message("user", text)], context, new_id(), child._limits)
-        run.parent_run_id, run.ctx.depth = above.run_id, depth
-        run.deps.purse, run.deps.hosted = RunBudget(child._limits, lender=purse), above.deps.hosted
-        left = None if above.expires_at is None else above.expires_at - self._clock.monotonic()
+        run.parent_run_id, run.ctx.depth = parent.run_id, depth
+        run.deps.budget, run.deps.hosted = RunBudget(child._limits, lender=budget), parent.deps.hosted
+        left = None if parent.expires_at is None else parent.expires_at - self._clock.monotonic()
         child._limit_time(run, left)
-        return await child._carried(run)
+        return await child._run_child(run)
 
     def _new(self, said: Sequence[Message], context: Any, run_id: str, limits: RlmLimits) -> ModeRun:
         self._check_model(None if limits is self._limits else limits)
@@ -331,14 +331,14 @@ class Rlm(RunService[RlmResult]):
         )
         return Run(self._machine, run_id, ctx, self._deps(RunBudget(limits)))
 
-    def _deps(self, purse: RunBudget) -> ModeDeps:
+    def _deps(self, budget: RunBudget) -> ModeDeps:
         given = self._equipment
         return ModeDeps(
             llm=given.llm,
             model=compose.model_name(given.llm),
             retry=given.retry,
             clock=self._clock,
-            purse=purse,
+            budget=budget,
             price=given.price,
             params=given.params,
             hosted=self._hosted,
@@ -351,7 +351,7 @@ class Rlm(RunService[RlmResult]):
         return rlm_record.said_in(ctx, ctx.earlier)
 
 
-def _asked(questions: object, run_id: object) -> list[tuple[Prompt, Any]]:
+def _questions_of(questions: object, run_id: object) -> list[tuple[Prompt, Any]]:
     """Return prompt and context of each question of a batch. Raises ConfigError for an invalid question."""
     if isinstance(questions, str | bytes) or not isinstance(questions, Iterable):
         kind = type(questions).__name__

@@ -32,7 +32,7 @@ from orchestrator_callbacks.llm_loop.request_usage import Pricing, refuse_unpric
 from orchestrator_callbacks.rlm import prompt
 from orchestrator_callbacks.rlm.budget_account import RunBudget
 from orchestrator_callbacks.rlm.deps import ModeRun, Source, allowed
-from orchestrator_callbacks.rlm.model_call import OwnModel, asked, check_cost, paid
+from orchestrator_callbacks.rlm.model_call import OwnModel, check_cost, paid, request_answer
 from orchestrator_callbacks.tools_mode.source import ToolsModeSource
 
 _SHOWN = 4_000
@@ -64,10 +64,10 @@ class RunResources:
         tools = ToolSet(given["tools"], clock=clock).offers
         if tools and mode == "code":
             raise ConfigError("tools are for mode 'tools'; in mode 'code' the model has a REPL")
-        if asked := [spec.name for spec in tools if spec.approval]:
+        if with_approval := [spec.name for spec in tools if spec.approval]:
             raise ConfigError(
-                f"{', '.join(asked)}: mode 'tools' does not ask a person about calls; give tools with approval to an "
-                "Orchestrator"
+                f"{', '.join(with_approval)}: mode 'tools' does not ask a person about calls; give tools with approval "
+                "to an Orchestrator"
             )
         names = ("instructions", "stopping", "compressor", "nested", "repl", "price")
         made = cls(
@@ -99,11 +99,11 @@ class RunResources:
         """Return mode and tools of a run, and of its child runs if the policy gives them."""
         offered: list[tuple[str, tuple[ToolSpec, ...]]] = [(self.mode, self.tools)]
         with suppress(Exception):  # an operator command must not fail because of a host's policy
-            below = self.below()
-            offered.append((below.mode, below.tools))
+            for_child = self.for_child()
+            offered.append((for_child.mode, for_child.tools))
         return offered
 
-    def below(self) -> RunResources:
+    def for_child(self) -> RunResources:
         """Return the resources of a child run by the policy."""
         if self.nested is None:
             return replace(self, llm=self.sub_llm)
@@ -113,7 +113,7 @@ class RunResources:
             tools = ()
         return replace(self, llm=self.sub_llm, mode=config.agent_mode, tools=tools)
 
-    def lent(self, limits: RlmLimits) -> RlmLimits:
+    def limits_of(self, limits: RlmLimits) -> RlmLimits:
         """Return the limits of a child run; its budget is part of its parent's."""
         if self.nested is None:
             return limits
@@ -121,7 +121,7 @@ class RunResources:
         depth = limits.max_depth if config.max_depth is None else min(config.max_depth, limits.max_depth)
         return replace(limits, max_iterations=config.max_iterations, max_depth=depth)
 
-    def asked(self, question: str) -> tuple[str, str | None]:
+    def question_of(self, question: str) -> tuple[str, str | None]:
         """Return prompt and context of the child run for a query.
 
         A long query becomes data, with its start and end shown.
@@ -142,10 +142,10 @@ async def equipped(given: RunResources, run: ModeRun, nested_run: NestedRun) -> 
     deps, broker = run.deps, _broker(given, run, nested_run)
 
     async def announce() -> None:
-        run.note("reserved", rlm_record.reserved(deps.purse))
+        run.note("reserved", rlm_record.reserved(deps.budget))
         await run.settle()
 
-    deps.purse.announce = announce
+    deps.budget.announce = announce
     if given.mode == "tools":
         deps.source = _tools_source(given, run, broker)
         yield
@@ -175,10 +175,10 @@ def _broker(given: RunResources, run: ModeRun, nested_run: NestedRun) -> SubCall
     _, pricing = given.pricing
 
     async def ask(request: Request) -> Response:
-        return await asked(run, pricing, request)
+        return await request_answer(run, pricing, request)
 
-    async def nested(question: str, depth: int, purse: RunBudget) -> str:
-        done = await nested_run(run, question, depth, purse, given.below())
+    async def nested(question: str, depth: int, budget: RunBudget) -> str:
+        done = await nested_run(run, question, depth, budget, given.for_child())
         if done.outcome in (Outcome.COMPLETED, Outcome.PARTIAL) and done.output is not None:
             return done.output
         raise RunError(f"a run below this one ended as {done.outcome.value} ({done.reason})")
@@ -187,7 +187,7 @@ def _broker(given: RunResources, run: ModeRun, nested_run: NestedRun) -> SubCall
         ask,
         depth=run.ctx.depth,
         limits=run.ctx.limits,
-        purse=run.deps.purse,
+        budget=run.deps.budget,
         policy=given.nested,
         nested=nested,
         params=given.params,
@@ -201,7 +201,7 @@ async def _closed(repl: Repl, run_id: str) -> None:
     """Close a REPL. An error of a host's own REPL is logged, because the run has its result already."""
     try:
         await asyncio.shield(repl.close())
-    except Exception as error:  # noqa: BLE001 - a host's
+    except Exception as error:  # noqa: BLE001 - an error of a host's REPL
         logging.getLogger("orchestrator").warning(
             "run %s: its REPL could not be closed (%s: %s)", run_id, type(error).__name__, error
         )
@@ -250,11 +250,11 @@ def _tools_source(given: RunResources, run: ModeRun, broker: SubCalls) -> ToolsM
         instructions=words if given.instructions is None else given.instructions,
         context_for=context_for,
         before=before,
-        told=lambda result: _told(run, tools, result),
+        on_result=lambda result: _publish_execution(run, tools, result),
     )
 
 
-def _told(run: ModeRun, tools: ToolSet, result: ToolResult) -> None:
+def _publish_execution(run: ModeRun, tools: ToolSet, result: ToolResult) -> None:
     spec = tools.find(result.call.name)
     run.emit(
         ToolExecution(

@@ -40,7 +40,7 @@ class SubCalls:
         *,
         depth: int,
         limits: RlmLimits,
-        purse: RunBudget,
+        budget: RunBudget,
         policy: NestedCallPolicy | None = None,
         nested: Nested | None = None,
         params: Mapping[str, Any] | None = None,
@@ -54,7 +54,7 @@ class SubCalls:
         self._admit = admit
         self._depth = depth + 1
         self._max_depth = limits.max_depth
-        self._purse = purse
+        self._budget = budget
         self._policy = policy
         self._nested = nested
         self._params = dict(params or {})
@@ -69,10 +69,10 @@ class SubCalls:
     async def _answer(self, prompt: str) -> Answer:
         try:
             async with self._slots:
-                self._purse.count_call()
+                self._budget.count_call()
                 if await self._goes_deeper(prompt) and self._nested is not None:
-                    return await self._nested(prompt, self._depth, self._purse)
-                return await self._asked(prompt)
+                    return await self._nested(prompt, self._depth, self._budget)
+                return await self._ask_model(prompt)
         except OrchestratorError as error:
             return error
         except Exception as error:  # noqa: BLE001 - an error of a model or a policy: the code gets it
@@ -86,11 +86,11 @@ class SubCalls:
         said = self._policy.should_orchestrate(prompt, self._depth)
         return await said if inspect.isawaitable(said) else said
 
-    async def _asked(self, prompt: str) -> str:
+    async def _ask_model(self, prompt: str) -> str:
         request = Request(messages=(Message("user", prompt),), params=self._params)
         if self._admit is not None:
             await self._admit()
-        paid = self._pay(request) if self._pay else self._purse.request(estimated(request.messages))
+        paid = self._pay(request) if self._pay else self._budget.request(estimated(request.messages))
         async with paid as bill:
             response = await self._ask(request)
             bill.usage = response.usage

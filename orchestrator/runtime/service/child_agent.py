@@ -21,7 +21,7 @@ from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
 from orchestrator.runtime.service.run_service import RunService
 
 
-def agent_below(owner: RunService[Any], output_type: object, options: Mapping[str, Any]) -> Orchestrator:
+def child_agent(owner: RunService[Any], output_type: object, options: Mapping[str, Any]) -> Orchestrator:
     """Return an agent whose runs use the journal, observers and live runs of `owner`.
 
     `options` are for Orchestrator.
@@ -38,27 +38,27 @@ def agent_below(owner: RunService[Any], output_type: object, options: Mapping[st
     return agent
 
 
-async def run_below(
+async def run_child(
     agent: Orchestrator,
-    above_id: str,
+    parent_id: str,
     key: str,
     prompt: str,
     *,
-    lent: Callable[[Limits], Limits] = lambda limits: limits,
-    heard: Callable[[Result], None] = lambda _: None,
+    lender: Callable[[Limits], Limits] = lambda limits: limits,
+    follower: Callable[[Result], None] = lambda _: None,
 ) -> Result:
-    """Start or resume the child run `key` of the run `above_id`, and return its result.
+    """Start or resume the child run `key` of the run `parent_id`, and return its result.
 
-    `heard` is called with the result even if the parent run was stopped meanwhile. Raises ConfigError if that run is
+    `follower` is called with the result even if the parent run was stopped meanwhile. Raises ConfigError if that run is
     not the current one.
     """
     above = here()
-    if above is None or above.run.run_id != above_id:
+    if above is None or above.run.run_id != parent_id:
         raise ConfigError("a model as a port works only inside a run of its graph")
-    leash = ChildRunGuard(above_id)
-    work = asyncio.ensure_future(agent._run_below(above.run, key, prompt, lent, leash.hold))
+    leash = ChildRunGuard(parent_id)
+    work = asyncio.ensure_future(agent._run_child(above.run, key, prompt, lender, leash.claim_child))
     try:
         return await joined(work, leash, above)
     finally:
         if work.done() and not work.cancelled() and work.exception() is None:
-            heard(work.result())
+            follower(work.result())

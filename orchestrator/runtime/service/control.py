@@ -61,7 +61,7 @@ class RunController:
             )
         return self._send(run_id, "cancel", "shutdown" if reason == "shutdown" else by, why)
 
-    def hold(self, run_id: str, by: str, why: str) -> Awaitable[None]:
+    def keep_future(self, run_id: str, by: str, why: str) -> Awaitable[None]:
         """Request that a run parks before its next step."""
         return self._send(run_id, "pause", by, why)
 
@@ -151,7 +151,7 @@ class RunController:
         A journal in memory answers at once, so its errors are raised at once, as for a live run of this process.
         Without an event loop nothing can start; Python then warns about the missing await.
         """
-        if not self._journal.shared and _carried_out(work()):
+        if not self._journal.shared and _runs_to_end(work()):
             return _Done()
         try:
             loop = asyncio.get_running_loop()
@@ -184,7 +184,7 @@ class RunController:
         await self._journal.post(run_id, Posted(_new_id(), kind, {"why": why}, by or somebody()))
 
 
-def _carried_out(work: Coroutine[Any, Any, None]) -> bool:
+def _runs_to_end(work: Coroutine[Any, Any, None]) -> bool:
     """Run a coroutine that does not wait; return False, with nothing written, if it would have to wait."""
     try:
         work.send(None)

@@ -117,12 +117,12 @@ class Hosting:
 
     def attach(self, host: Host) -> None:
         """Attach a host. Raises RunError if another one is attached."""
-        self._driver.seat(host)
+        self._driver.limit_concurrency(host)
         self.obey(host)
 
     def detach(self) -> None:
         """Detach the host."""
-        self._driver.seat(None)
+        self._driver.limit_concurrency(None)
         self.obey(None)
 
     def obey(self, host: Host | None) -> None:
@@ -134,9 +134,9 @@ class Hosting:
         """Return the interfaces of all agents with models and tools in its runs and child runs, each once."""
         return [found for stage in self._stages for found in stage.tree()]
 
-    def tell(self, fact: Fact) -> None:
+    def publish(self, fact: Fact) -> None:
         """Publish a fact to the observers of the agent."""
-        self._driver.tell(fact)
+        self._driver.publish(fact)
 
     def watched(self, engine: object, *, watch: bool) -> None:
         """Start or stop showing an engine in the observers that show the load of engines."""
@@ -206,21 +206,21 @@ class LoopHosting(Hosting):
     ) -> None:
         super().__init__(journal, driver, deps.clock, live, recovery, launch)
         self._deps = deps
-        self._asked: dict[str, Point] = {}
-        self._points = deps.points = HostPoints(self._asked, deps.points)
+        self._own_points: dict[str, Point] = {}
+        self._points = deps.points = HostPoints(self._own_points, deps.points)
         self.model = deps.model
         self.tools = tuple(spec.name for spec in deps.tools.offers)
 
     def obey(self, host: Host | None) -> None:
         """Set the host that is asked before each model and tool call, or None."""
-        self._asked.clear()
+        self._own_points.clear()
         if host is not None:
-            self._asked["before_llm_request"] = host.before_llm_request
-            self._asked["before_tool_execution"] = host.before_tool_execution
+            self._own_points["before_llm_request"] = host.before_llm_request
+            self._own_points["before_tool_execution"] = host.before_tool_execution
 
-    def points_below(self, child: LoopHosting) -> HostPoints:
+    def points_of_child(self, child: LoopHosting) -> HostPoints:
         """Return the points of a child agent's runs: the host of this agent, and the child's own middleware."""
-        return HostPoints(self._asked, child._points.own)
+        return HostPoints(self._own_points, child._points.own)
 
     def tree(self) -> list[LoopHosting]:
         """Return this one, and those of the agents among its tools and theirs.

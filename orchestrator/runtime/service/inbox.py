@@ -50,7 +50,7 @@ class Inbox:
         self._owed: dict[str, None] = {}
         self._looks = 0
         self._round: list[str] = []
-        self._told: set[str] = set()
+        self._delivered: set[str] = set()
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
@@ -87,16 +87,16 @@ class Inbox:
         self._since = -1
         while True:
             try:
-                told, self._told = self._told, set()
-                await self._look(told)
+                delivered, self._delivered = self._delivered, set()
+                await self._look(delivered)
             except StoreDown:
                 self._since = -1
             except Exception as error:  # noqa: BLE001 - logged; the listener must continue
                 self._since = -1
-                self._tell("requests of other processes", error, told)
+                self._warn("requests of other processes", error, delivered)
             await asyncio.sleep(POLL)
 
-    async def _look(self, told: set[str]) -> None:
+    async def _look(self, delivered: set[str]) -> None:
         position, news = await self._journal.news(self._since)
         # The first read, and a read after an error, have no known start.
         self._owed |= dict.fromkeys(news if self._since >= 0 else self._live)
@@ -108,16 +108,16 @@ class Inbox:
             except StoreDown:
                 raise
             except Exception as error:  # noqa: BLE001 - concerns this run only; retried with the next read
-                self._tell(f"requests to run {run_id!r}", error, told)
+                self._warn(f"requests to run {run_id!r}", error, delivered)
         self._looks += 1
         if not self._looks % _EVERY:
             await self._look_after_one()
 
-    def _tell(self, what: str, error: Exception, told: set[str]) -> None:
+    def _warn(self, what: str, error: Exception, delivered: set[str]) -> None:
         """Log an error once for as long as it lasts."""
         text = f"{what} could not be read and are retried: {type(error).__name__}: {error}"
-        self._told.add(text)
-        if text not in told:
+        self._delivered.add(text)
+        if text not in delivered:
             logging.getLogger("orchestrator").error("%s", text)
 
     async def _look_after_one(self) -> None:

@@ -77,10 +77,8 @@ async def run_program(
 ) -> ProgramExit:
     """Run a program until it and all processes that hold its output have ended.
 
-    An interrupted program is killed with all processes that it started.
-
-    `given` is its standard input, `call` the key of its work for the current run, `seconds` its time limit;
-    `environment` is added to that of this process.
+    An interrupted program is killed with all processes that it started. `given` is its standard input, `call` the key
+    of its work for the current run, `seconds` its time limit; `environment` is added to that of this process.
 
     Raises:
         OSError: The program cannot be started.
@@ -101,7 +99,7 @@ async def run_program(
         )
         try:
             async with asyncio.timeout(seconds):
-                out, err = await _talk(running, given)
+                out, err = await _communicate(running, given)
                 await running.wait()
         except BaseException:
             await _killed(running)
@@ -132,7 +130,7 @@ async def _record(run: Run[Any, Any], begun: Mapping[str, Any]) -> None:
     await run.settle()
 
 
-async def _talk(running: asyncio.subprocess.Process, given: bytes) -> tuple[bytes, bytes]:
+async def _communicate(running: asyncio.subprocess.Process, given: bytes) -> tuple[bytes, bytes]:
     """Write a program's input and return its output on both streams. Raises TooMuchSaid."""
     ends = (running.stdin, running.stdout, running.stderr)
     assert ends[0] is not None  # noqa: S101 - all are pipes
@@ -142,7 +140,7 @@ async def _talk(running: asyncio.subprocess.Process, given: bytes) -> tuple[byte
     fed = asyncio.create_task(_fed(ends[0], given))
     complains = asyncio.create_task(_last_of(ends[2]))
     try:
-        out = await _heard(ends[1])
+        out = await _read_output(ends[1])
         await fed
         return out, await complains
     finally:
@@ -159,7 +157,7 @@ async def _fed(stream: asyncio.StreamWriter, given: bytes) -> None:
         await stream.wait_closed()
 
 
-async def _heard(stream: asyncio.StreamReader) -> bytes:
+async def _read_output(stream: asyncio.StreamReader) -> bytes:
     said = bytearray()
     while piece := await stream.read(_KEPT):
         said += piece

@@ -95,7 +95,7 @@ def _counted(stored: StoredRun) -> str:
 
 def paused(stored: StoredRun) -> bool:
     """Return whether a run was paused and not resumed since."""
-    return stored.held is not None and stored.held.get("by") != _SHUTDOWN
+    return stored.requested is not None and stored.requested.get("by") != _SHUTDOWN
 
 
 def expiry(stored: StoredRun) -> float:

@@ -25,18 +25,18 @@ class RunScope:
         "_task",
         "_token",
         "agent",
-        "below",
         "run",
-        "still",
+        "waiting",
+        "waiting_children",
     )
 
     def __init__(self, agent: Any, run: Run[Any, Any]) -> None:
         self.agent = agent
         """Its driver: an Orchestrator, or the facade of another graph."""
         self.run = run
-        self.below = 0
+        self.waiting_children = 0
         """Number of its active direct child runs."""
-        self.still = 0
+        self.waiting = 0
         """Number of those that wait for a person, or have only waiting child runs."""
         self._outer: RunScope | None = None
         self._parked = False
@@ -51,7 +51,7 @@ class RunScope:
         self._token: Token[RunScope] = _HERE.set(self)
         if outer is not None and outer.run.run_id == self.run.parent_run_id:
             self._outer = outer
-            outer.look(below=1)
+            outer.look(waiting_children=1)
         return self
 
     def __exit__(
@@ -59,7 +59,7 @@ class RunScope:
     ) -> None:
         _HERE.reset(self._token)
         if self._outer is not None:
-            self._outer.look(below=-1, still=-1 if self._stands else 0)
+            self._outer.look(waiting_children=-1, waiting=-1 if self._stands else 0)
 
     @property
     def is_left(self) -> bool:
@@ -95,14 +95,14 @@ class RunScope:
     def parked(self, *, parked: bool) -> None:
         """Record that this run started or stopped to wait for a person."""
         stood, self._parked = self._stands, parked
-        self._tell(stood)
+        self._notify(stood)
 
-    def look(self, *, below: int = 0, still: int = 0) -> None:
+    def look(self, *, waiting_children: int = 0, waiting: int = 0) -> None:
         """Update the counts of child runs. While all of them wait, no time of this run passes."""
         stood = self._stands
-        self.below += below
-        self.still += still
-        waits = self.below > 0 and self.below == self.still
+        self.waiting_children += waiting_children
+        self.waiting += waiting
+        waits = self.waiting_children > 0 and self.waiting_children == self.waiting
         if waits and self._since is None:
             self._since = self.run.deps.clock.monotonic()
             if self.run.control.alarm is not None:
@@ -111,15 +111,15 @@ class RunScope:
             if self.run.control.services is not None:
                 self.run.control.services.pass_over(self.run, self.run.deps.clock.monotonic() - self._since)
             self._since = None
-        self._tell(stood)
+        self._notify(stood)
 
     @property
     def _stands(self) -> bool:
         return self._parked or self._since is not None
 
-    def _tell(self, stood: bool) -> None:  # noqa: FBT001 - called only in this class
+    def _notify(self, stood: bool) -> None:  # noqa: FBT001 - called only in this class
         if self._outer is not None and stood != self._stands:
-            self._outer.look(still=1 if self._stands else -1)
+            self._outer.look(waiting=1 if self._stands else -1)
 
 
 _HERE: ContextVar[RunScope] = ContextVar("orchestrator_run_under_way")

@@ -77,10 +77,10 @@ def end(marks: Collection[str], grace: float = GRACE) -> ProgramEnd:
 
     Each gets SIGTERM, and SIGKILL after `grace` seconds. This process itself is excluded.
     """
-    wanted, found = frozenset(marks), set[str]()
+    marks, found = frozenset(marks), set[str]()
     alive: list[_Process] = []
     for number in range(_ROUNDS + 1):
-        alive = _survivors(wanted)
+        alive = _survivors(marks)
         if not alive or number == _ROUNDS:
             break
         found.update(one.mark for one in alive)
@@ -118,11 +118,11 @@ def _signal(opened: Collection[int], number: signal.Signals, seconds: float) -> 
             left -= 1
 
 
-def _survivors(wanted: frozenset[str]) -> list[_Process]:
+def _survivors(marks: frozenset[str]) -> list[_Process]:
     """Return the processes with one of these marks, and their descendants without a mark."""
-    if not wanted or not can_find():
+    if not marks or not can_find():
         return []
-    there = list(_processes(wanted))
+    there = list(_processes(marks))
     below: dict[int, list[_Process]] = {}
     for one in there:
         below.setdefault(one.parent, []).append(one)
@@ -136,13 +136,13 @@ def _survivors(wanted: frozenset[str]) -> list[_Process]:
     return list(found.values())
 
 
-def _processes(wanted: frozenset[str]) -> Iterator[_Process]:
+def _processes(marks: frozenset[str]) -> Iterator[_Process]:
     """Yield all processes except this one and ended ones."""
     for entry in _PROC.iterdir():
         if entry.name.isdecimal() and (pid := int(entry.name)) != os.getpid():
             read = _read(pid)
             if read is not None and read[0] not in {"Z", "X"}:  # ended, but not reaped by its parent
-                yield _Process(pid, read[1], read[2], _mark_in(entry, wanted))
+                yield _Process(pid, read[1], read[2], _mark_in(entry, marks))
 
 
 def _read(pid: int) -> tuple[str, int, str] | None:
@@ -153,11 +153,11 @@ def _read(pid: int) -> tuple[str, int, str] | None:
     return None
 
 
-def _mark_in(entry: Path, wanted: frozenset[str]) -> str:
+def _mark_in(entry: Path, marks: frozenset[str]) -> str:
     """Return the wanted mark of a process; empty if it has none or its environment cannot be read."""
     with suppress(OSError):
         for line in (entry / "environ").read_bytes().split(b"\0"):
             name, _, value = line.partition(b"=")
             if name == MARK.encode():
-                return next((mark for mark in value.decode(errors="replace").split() if mark in wanted), "")
+                return next((mark for mark in value.decode(errors="replace").split() if mark in marks), "")
     return ""

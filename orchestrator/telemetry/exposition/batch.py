@@ -90,16 +90,16 @@ class Batch:
         seconds = self._clock() - self._began
         success = None if self.failed or kind is not None else self._now()
         if self._textfile is not None:
-            self._tell(lambda file: write(file, self.name, seconds, success), self._textfile)
+            self._push(lambda file: write(file, self.name, seconds, success), self._textfile)
         if self._gateway is not None:
-            self._tell(lambda gateway: push(gateway, self.name, seconds, success), self._gateway)
+            self._push(lambda gateway: push(gateway, self.name, seconds, success), self._gateway)
 
-    def _tell(self, tell: Callable[[Any], None], place: object) -> None:
+    def _push(self, push_to: Callable[[Any], None], target: object) -> None:
         try:
-            tell(place)
+            push_to(target)
         except Exception as error:  # noqa: BLE001 - the job is complete even if its figures are lost
             why = getattr(error, "strerror", None) or getattr(error, "reason", None) or type(error).__name__
-            self._complain(f"batch {self.name}: {place} did not receive the figures: {why}")
+            self._complain(f"batch {self.name}: {target} did not receive the figures: {why}")
 
     def _complain(self, problem: str) -> None:
         self.problems.append(problem)

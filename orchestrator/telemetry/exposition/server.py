@@ -45,7 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        self.server.heard(self.connection)
+        self.server.request_received(self.connection)
         url = urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
         request = PageRequest(
@@ -68,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: a scrape every few seconds is no news."""
 
 
-class _Talk(NamedTuple):
+class _Exchange(NamedTuple):
     thread: threading.Thread
     since: float
 
@@ -80,8 +80,8 @@ class _Server(TCPServer):
     def __init__(self, address: tuple[str, int], family: socket.AddressFamily, pages: Pages) -> None:
         self.address_family = family
         self.pages = pages
-        self._talks: dict[socket.socket, _Talk] = {}
-        self._unheard: dict[socket.socket, float] = {}
+        self._talks: dict[socket.socket, _Exchange] = {}
+        self._idle: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         super().__init__(address, _Handler)
 
@@ -90,13 +90,13 @@ class _Server(TCPServer):
             full = len(self._talks) >= MOST
             if not full:
                 thread = threading.Thread(
-                    target=self._talk,
+                    target=self._serve_connection,
                     args=(request, client_address),
                     name="orchestrator metrics request",
                     daemon=True,
                 )
-                self._talks[request] = _Talk(thread, time.monotonic())
-                self._unheard[request] = time.monotonic()
+                self._talks[request] = _Exchange(thread, time.monotonic())
+                self._idle[request] = time.monotonic()
         if full:
             with contextlib.suppress(OSError):
                 request.settimeout(0)
@@ -105,16 +105,16 @@ class _Server(TCPServer):
         else:
             thread.start()
 
-    def heard(self, request: socket.socket) -> None:
+    def request_received(self, request: socket.socket) -> None:
         """Record that a request was read: the client is not responsible for the duration of its answer."""
         with self._lock:
-            self._unheard.pop(request, None)
+            self._idle.pop(request, None)
 
     def service_actions(self) -> None:
         """Close connections without a complete request in time. Called by the loop several times a second."""
         before = time.monotonic() - LONGEST
         with self._lock:
-            late = [request for request, since in self._unheard.items() if since < before]
+            late = [request for request, since in self._idle.items() if since < before]
         for request in late:
             _hang_up(request)
 
@@ -122,7 +122,7 @@ class _Server(TCPServer):
         """Close all connections and wait, up to a limit, for the end of their threads."""
         with self._lock:
             talks = dict(self._talks)
-            silent = list(self._unheard)
+            silent = list(self._idle)
         for request in silent:
             _hang_up(request)
         until = time.monotonic() + _GOODBYE
@@ -134,7 +134,7 @@ class _Server(TCPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect early; the pages report their own faults."""
 
-    def _talk(self, request: socket.socket, client_address: Any) -> None:
+    def _serve_connection(self, request: socket.socket, client_address: Any) -> None:
         try:
             self.finish_request(request, client_address)
         except Exception:  # noqa: BLE001 - no client may stop the server
@@ -142,7 +142,7 @@ class _Server(TCPServer):
         finally:
             with self._lock:
                 self._talks.pop(request, None)
-                self._unheard.pop(request, None)
+                self._idle.pop(request, None)
             self.shutdown_request(request)
 
 

@@ -47,7 +47,7 @@ class JournalSnapshot:
     seconds: float
     """Seconds that the read took."""
     bytes: int
-    standing: tuple[StoredRunStatus, ...] = ()
+    statuses: tuple[StoredRunStatus, ...] = ()
     ended: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """(machine, outcome, reason) -> ended runs in the journal."""
     completed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -127,9 +127,9 @@ def _failures(count: int) -> Metric:
 
 
 def _families(picture: JournalSnapshot, backend: str) -> Iterator[Metric]:
-    standing = picture.standing
-    parked = [run for run in standing if run.status == PARKED]
-    moving = [run for run in standing if run.status != PARKED]
+    statuses = picture.statuses
+    parked = [run for run in statuses if run.status == PARKED]
+    moving = [run for run in statuses if run.status != PARKED]
     yield _gauge(
         "runs_active",
         "machine state",
@@ -165,7 +165,7 @@ def _families(picture: JournalSnapshot, backend: str) -> Iterator[Metric]:
 
 
 def _of_the_journal(picture: JournalSnapshot, backend: str) -> Iterator[Metric]:
-    yield _row("journal_runs", Counter((run.machine, run.status) for run in picture.standing))
+    yield _row("journal_runs", Counter((run.machine, run.status) for run in picture.statuses))
     yield _row("journal_ended_runs", picture.ended)
     yield _row("journal_bytes", {(backend,): picture.bytes})
     yield _row("journal_unreadable_runs", {(): picture.unreadable})

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.runtime.approval import command
 from orchestrator.runtime.approval.step_log import StepLog
-from orchestrator.runtime.approval.step_work import standing
+from orchestrator.runtime.approval.step_work import step_progress
 from orchestrator.runtime.service import surviving_program
 from orchestrator.runtime.service.surviving_program import ProgramEnd
 from tests.runtime.approval.work_stage import Crash, Stage, project, refused
@@ -141,7 +141,7 @@ async def test_a_command_cut_short_by_a_crash_is_unknown_until_it_ran_again(root
     await recovered.perform(stage.plan.steps[0])
     assert (root / "made").read_text() == "xx"
     assert (recovered.unknown, recovered.done) == ({}, ("1",))
-    told = standing(await stage.journal.load("run"), stage.plan)
+    told = step_progress(await stage.journal.load("run"), stage.plan)
     assert (told.unknown, told.completed, told.begun) == ({}, ("1",), 2)
 
 

@@ -76,7 +76,7 @@ async def test_another_process_asks_the_one_that_works_to_stop(tmp_path: Path, w
     await work.begun.wait()
     status = await Approval.look(root)
     assert (status.state, status.crashed) == ("Executing", False)
-    assert status.held
+    assert status.owner
     assert set(status.actions) >= {"pause", "cancel"}
     assert [one.status for one in status.steps] == ["done", "running", "pending", "pending", "pending"]
     await Approval.ask(root, wish, by="bob", why="lunch")

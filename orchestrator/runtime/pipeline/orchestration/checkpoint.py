@@ -64,7 +64,7 @@ class CheckpointManager:
         self, journal: Journal | str | Path | None = None, name: str = KIND, *, clock: Clock | None = None
     ) -> None:
         self.name = name
-        self._place = MemoryJournal() if journal is None else journal
+        self._journal = MemoryJournal() if journal is None else journal
         self._clock = clock or SystemClock()
 
     def save_state_machine(self, state_machine: OrchestrationStateMachine) -> None:
@@ -98,9 +98,9 @@ class CheckpointManager:
         return None if whole is None else _machine(whole, observers, self._clock)
 
     async def _with(self, work: Callable[[Journal], Coroutine[Any, Any, T]]) -> T:
-        if not isinstance(self._place, str | Path):
-            return await work(self._place)
-        async with journal_at(address_of(self._place)) as journal:
+        if not isinstance(self._journal, str | Path):
+            return await work(self._journal)
+        async with journal_at(address_of(self._journal)) as journal:
             return await work(journal)
 
     async def _save(self, journal: Journal, whole: dict[str, Any], end: Ending | None) -> None:
@@ -288,13 +288,13 @@ def _now(work: Coroutine[Any, Any, T]) -> T:
     found: list[T] = []
     errors: list[BaseException] = []
 
-    def carried_out() -> None:
+    def write_checkpoint() -> None:
         try:
             found.append(asyncio.run(work))
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             errors.append(error)
 
-    thread = threading.Thread(target=carried_out, name="checkpoint")
+    thread = threading.Thread(target=write_checkpoint, name="checkpoint")
     thread.start()
     thread.join()
     if errors:

@@ -113,7 +113,7 @@ class OrchestrationStateMachine:
         """Sum of the changes by assignments of `iteration_count`."""
         self._clock = clock or SystemClock()
         self._observers = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
-        self._heard: list[StateMachineObserver] = []
+        self._listeners: list[StateMachineObserver] = []
         self._said: dict[str, Any] = {}
         self._driver = self._new_driver()
         for observer in self._observers:
@@ -229,7 +229,7 @@ class OrchestrationStateMachine:
 
     def add_observer(self, observer: StateMachineObserver) -> None:
         """Add an observer that is called after each committed transition from now on."""
-        self._heard.append(observer)
+        self._listeners.append(observer)
         errors = self._driver.observer_errors
         self._driver = self._new_driver()
         self._driver.observer_errors.update(errors)
@@ -297,7 +297,9 @@ class OrchestrationStateMachine:
     # ---- private ----
 
     def _new_driver(self) -> Driver:
-        told = [ObserverSlot(one, lambda: self.history[-1], self.get_total_metrics) for one in self._heard]
+        told = [
+            ObserverSlot(one, lambda: self.history[-1], self.get_total_metrics) for one in self._listeners
+        ]
         watching: tuple[Any, ...] = (Recorder(self._record), *self._observers, *told)
         return Driver(_compiled(), observers=watching, clock=self._clock, ending=lambda _: self.ending())
 
@@ -326,7 +328,7 @@ class OrchestrationStateMachine:
         run, now = self._run, self._clock.monotonic()
         if run.started_at is None:
             run.restore(replace(run.cursor, started_at=run.entered_at))
-            self._driver.tell(
+            self._driver.publish(
                 RunStarted(PIPELINE.name, run.run_id, self._clock.time(), state=run.cursor.state)
             )
         elif run.parked:
@@ -334,21 +336,21 @@ class OrchestrationStateMachine:
             stay = now - run.entered_at
             at = self._clock.time()
             fact = RunStarted(PIPELINE.name, run.run_id, at, "resumed", state=run.cursor.state, dwell=stay)
-            self._driver.tell(fact)
+            self._driver.publish(fact)
 
     def _leave(self) -> None:
         """Publish that a run is dropped before its end."""
         run = self._run
         if run.started_at is not None and not run.ended and not run.parked:
             at = self._clock.time()
-            self._driver.tell(RunParked(PIPELINE.name, run.run_id, run.cursor.state, "interrupted", at))
+            self._driver.publish(RunParked(PIPELINE.name, run.run_id, run.cursor.state, "interrupted", at))
 
     def _refused(self, to_state: OrchestrationState) -> InvalidTransitionError:
         """Publish a transition without an edge in the same way as the driver does."""
         event = next((event for (_, dest), event in EVENT_OF.items() if dest == to_state), "")
         reason = "undeclared_edge" if event else "unknown_event"
         run, error, at = self._run, self._invalid(to_state), self._clock.time()
-        self._driver.tell(
+        self._driver.publish(
             EventFailed(
                 PIPELINE.name,
                 run.run_id,

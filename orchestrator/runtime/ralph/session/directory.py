@@ -1,4 +1,4 @@
-"""One session directory, as the loop uses it (`orchestrator.machines.ralph.ports.RalphSession`)."""
+"""One session directory: the implementation of `orchestrator.machines.ralph.ports.RalphSession`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.files.atomic import sweep
 from orchestrator.machines.ralph import amend
 from orchestrator.machines.ralph import questions as asking
-from orchestrator.machines.ralph import reports as paper
+from orchestrator.machines.ralph import reports as report_text
 from orchestrator.machines.ralph.fault import OutsideEdit, SessionFileError
 from orchestrator.machines.ralph.marker import SETTLED, Marker, check_move
 from orchestrator.machines.ralph.model import Task
@@ -63,7 +63,7 @@ class SessionDirectory:
         (root / session_id).mkdir(exist_ok=True)
         made = cls(root / session_id)
         instructions = f"{session_id}.instructions.md"
-        wanted = paper.instructions_paper(session_id, root.name, request)
+        wanted = report_text.instructions_report(session_id, root.name, request)
         there = made._shelf.read(instructions)
         if there not in {None, wanted} or (there is None and set(made._shelf.names()) - {PROGRESS}):
             raise SessionFileError(
@@ -97,7 +97,7 @@ class SessionDirectory:
         self._shelf.sync()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Lock the session against other runs with any journal. Raises SessionFileError if another run is active.
 
         The lock ends with the process. On a file system without locks, other runs are not excluded.
@@ -221,7 +221,7 @@ class SessionDirectory:
         return tuple(
             PlanQuestion(id=_prefix(name) + one.id, text=one.text, category=one.category, answer=one.answer)
             for name, text in self._papers().items()
-            for one in asking.asked(outline(text))
+            for one in asking.question_entries(outline(text))
         )
 
     def answer(self, answers: Mapping[str, str], source: str = "a person") -> None:
@@ -238,7 +238,7 @@ class SessionDirectory:
 
     def instructions(self) -> tuple[Mapping[str, str], str]:
         """Return the front matter and the text of the instructions file."""
-        return paper.front_matter(self._shelf.read(f"{self.id}.instructions.md") or "")
+        return report_text.front_matter(self._shelf.read(f"{self.id}.instructions.md") or "")
 
     def log(self, line: str) -> None:
         """Append a line to transitions.jsonl."""
@@ -305,7 +305,7 @@ def _prefix(name: str) -> str:
 def _with_answers(name: str, text: str, answers: Mapping[str, str], source: str) -> str:
     for question_id, said in answers.items():
         found = outline(text)
-        for one in asking.asked(found):
+        for one in asking.question_entries(found):
             if _prefix(name) + one.id == question_id and said.strip():
                 text = asking.answered(found, one, said, source)
     return text

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.files.atomic import atomic_write
-from orchestrator.machines.ralph import reports as paper
+from orchestrator.machines.ralph import reports as report_text
 from orchestrator.machines.ralph.fault import SessionFileError
 from orchestrator.machines.ralph.outline import decoded, encoded
 from orchestrator.runtime.ralph.session.file_set import FileSet
@@ -42,12 +42,12 @@ class Reports:
 
     def attempts(self, task_id: str) -> int:
         """Return the number of a task's last report. Earlier reports may be missing, but their numbers stay taken."""
-        found = (paper.report_of(name) for name in self._names())
+        found = (report_text.report_of(name) for name in self._names())
         return max((one[1] for one in found if one is not None and one[0] == task_id), default=0)
 
     def path(self, task_id: str, attempt: int) -> Path:
         """Return the path for the report of an attempt."""
-        return self._shelf.folder / paper.report_name(task_id, attempt)
+        return self._shelf.folder / report_text.report_name(task_id, attempt)
 
     def find(self, task_id: str, attempt: int) -> Path | None:
         """Return the report of an attempt; None if it is missing or empty."""
@@ -68,15 +68,17 @@ class Reports:
 
     def append_review(self, task_id: str, attempt: int, review: Mapping[str, Any]) -> None:
         """Append the second part to a report that has none. Raises SessionFileError without a report."""
-        name = paper.report_name(task_id, attempt)
+        name = report_text.report_name(task_id, attempt)
         content = self._shelf.content(name)
         if content is None:
             raise SessionFileError(self._shelf.where(name), 0, "is missing, so it cannot be reviewed")
         self._check(name, content)  # before the reviewer's version counts as the reviewed one
         text = decoded(content)
-        if not paper.is_reviewed(text):
+        if not report_text.is_reviewed(text):
             apart = "" if text.endswith("\n") else "\n"
-            atomic_write(name, encoded(text + apart + paper.review_part(review)), root=self._shelf.folder)
+            atomic_write(
+                name, encoded(text + apart + report_text.review_part(review)), root=self._shelf.folder
+            )
         self._remember(name)
 
     def write_check(self, check: Mapping[str, Any]) -> str:
@@ -86,14 +88,14 @@ class Reports:
         ]
         last = max(numbers, default=0)
         name = f"progress.review{last}.md"
-        if last and self._shelf.content(name) == encoded(paper.check_paper(last, check)):
+        if last and self._shelf.content(name) == encoded(report_text.check_report(last, check)):
             return name
         name = f"progress.review{last + 1}.md"
-        self._shelf.add(name, paper.check_paper(last + 1, check))
+        self._shelf.add(name, report_text.check_report(last + 1, check))
         return name
 
     def _names(self) -> Iterator[str]:
-        return (name for name in self._shelf.names() if paper.report_of(name))
+        return (name for name in self._shelf.names() if report_text.report_of(name))
 
     def _check(self, name: str, now: bytes) -> None:
         length, digest = self._begins.get(name, (0, _digest(b"")))
