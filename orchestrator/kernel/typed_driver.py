@@ -80,7 +80,7 @@ class TypedDriver(Driver):
         except Exception:
             await self._end_failed(run)
             raise
-        except BaseException:  # cancelled, or the process is told to stop: nothing resumes it here
+        except BaseException:  # cancelled, or the process stops: nothing resumes the run here
             await self._finalizer.abandon(run)
             await self._finalizer.release(run)
             raise
