@@ -233,7 +233,7 @@ class LocalEngine:
         job = self._line.find(run_id)
         if job is not None:
             live = job.hosting.live(run_id)
-            if live is None or not live.held or limits is not None:
+            if live is None or not live.paused or limits is not None:
                 raise RunExists(run_id)
             job.hosting.ask(run_id, "resume", by=by, why="")
             return Handle(job)
@@ -397,4 +397,4 @@ class LocalEngine:
             self._caught.close()
             for task in self._tasks:
                 if not task.cancelled():
-                    task.result()  # a defect of ours ended the task early
+                    task.result()  # a defect of the engine ended the task early

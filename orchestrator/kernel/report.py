@@ -196,7 +196,7 @@ class Reporter:
         name = type(observer).__name__
         self.errors[name] += 1
         for hear in self._counting:
-            with suppress(Exception):  # it fails while it is told of failing: it is in the count above
+            with suppress(Exception):  # it fails on the report of its failure; the count above has it
                 hear(observer)
         if self.errors[name] == 1:  # name it once; a broken observer must not flood
             logging.getLogger("orchestrator").error("observer %s raised %s", name, type(error).__name__)
