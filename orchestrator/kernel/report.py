@@ -220,9 +220,9 @@ class _Routes(dict[type[Fact], tuple[Callable[[Any], None], ...]]):
         return found
 
     def observer(self, kind: type[Fact], receive: Callable[[Any], None]) -> object:
-        """Return the observer that gave `receive` for a kind of facts, or the receiver's own object if it is a new one."""
-        own = getattr(receive, "__self__", receive)
-        return next((one for one in self._observers if _receiver(one, kind) == receive), own)
+        """Return the observer to name for an error of a receiver. It may name another object by `__self__`."""
+        found = next((one for one in self._observers if _receiver(one, kind) == receive), receive)
+        return getattr(found, "__self__", found)
 
 
 def _receiver(observer: Observer, kind: type[Fact]) -> Callable[[Any], None] | None:
