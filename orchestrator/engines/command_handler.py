@@ -143,7 +143,7 @@ class CommandHandler:
         for job in list(self._line.of_graph(command.about)):
             await self._begun(job)
             live = job.hosting.live(job.run_id)
-            if live is not None and (command.kind != "resume_all" or live.held):
+            if live is not None and (command.kind != "resume_all" or live.paused):
                 job.hosting.ask(job.run_id, _ASKS[command.kind], by=command.by, why=command.why)
 
     async def _cancel_queued(self, command: OperatorCommand) -> None:

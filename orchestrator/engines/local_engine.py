@@ -233,7 +233,7 @@ class LocalEngine:
         job = self._line.find(run_id)
         if job is not None:
             live = job.hosting.live(run_id)
-            if live is None or not live.held or limits is not None:
+            if live is None or not live.paused or limits is not None:
                 raise RunExists(run_id)
             job.hosting.ask(run_id, "resume", by=by, why="")
             return Handle(job)

@@ -5,15 +5,12 @@
 
 - Below `root` no symlink is followed (`path_safety`); without `root`, the folder of the path is opened as given.
 - A symlink, folder or device in place of a file is refused and never written through: a rename would replace the
-  link,
-  and a write through it would reach an unchecked place.
+  link, and a write through it would reach an unchecked place.
 - An error before the rename leaves the file unchanged. After an error of the folder's fsync the new content is in
-  place,
-  but may not be durable.
+  place, but may not be durable.
 - A rename creates a new inode. The mode is kept. Owner and group are kept if the system allows it, each separately;
   otherwise set-id bits are removed, and the group gets no more permissions than all others, because it would be
-      another
-  group. Other hard links keep the old content; extended attributes and times are not kept.
+  another group. Other hard links keep the old content; extended attributes and times are not kept.
 - POSIX only: Windows has neither `dir_fd` nor an fsync of folders. There the first call raises.
 """
 
@@ -30,7 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple, TypeAlias
 
 from orchestrator.errors import Corrupt
-from orchestrator.files import path_safety as place
+from orchestrator.files import path_safety
 from orchestrator.files.path_safety import AnyPath, FileRefused
 
 Hook: TypeAlias = Callable[[str], None]
@@ -68,12 +65,12 @@ class StagedWrite:
     def commit(self, hook: Hook = silent) -> None:
         """Rename the file. Raises FileNotFoundError if `sweep` was faster; then nothing has changed."""
         try:
-            with place.parent(self.path, self.root) as (folder, name):
+            with path_safety.parent(self.path, self.root) as (folder, name):
                 aim = (self.temporary, name) if self.digest else (name, f"{self.temporary}/{name}")
                 os.replace(*aim, src_dir_fd=folder, dst_dir_fd=folder)
                 hook("renamed")
                 _clear(folder, self.temporary, hook)  # before the sync: a power loss must not restore it
-                place.sync(folder)
+                path_safety.sync(folder)
                 hook("folder synced")
         except BaseException:
             self.discard()
@@ -81,7 +78,7 @@ class StagedWrite:
 
     def discard(self) -> None:
         """Remove the prepared file or folder, if it exists."""
-        with suppress(OSError), place.parent(self.path, self.root) as (folder, _):
+        with suppress(OSError), path_safety.parent(self.path, self.root) as (folder, _):
             _clear(folder, self.temporary)
 
 
@@ -113,13 +110,13 @@ def stage(
     With `mode` or `owner` None, those of an existing file are kept, else the system sets them.
     """
     digest = hashlib.sha256(content).hexdigest()
-    with place.parent(path, root) as (folder, name):
-        if place.serves(name) is not None:
+    with path_safety.parent(path, root) as (folder, name):
+        if path_safety.serves(name) is not None:
             raise FileRefused(path, "is named like one of our temporary files")
         mode, owner = _kept(path, folder, name, mode, owner)
         # Private until it has its mode, because the replaced file may be private.
         first = 0o666 if mode is None else 0o600
-        temporary = place.temporary_for(name)
+        temporary = path_safety.temporary_for(name)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         fd = os.open(temporary, flags, first, dir_fd=folder)
         try:
@@ -127,7 +124,7 @@ def stage(
                 hook("temporary made")
                 _write(fd, content, mode, owner)
                 hook("written")
-                place.sync(fd)
+                path_safety.sync(fd)
                 hook("synced")
                 if _digest(fd) != digest:
                     raise Corrupt(f"{str(path)!r}: the content read back differs from the written content")
@@ -145,9 +142,9 @@ def stage_delete(path: AnyPath, *, root: Path | None = None) -> StagedWrite:
 
     An unlink could not be stopped after another owner has taken over. This rename can: `sweep` removes its target.
     """
-    with place.parent(path, root) as (folder, name):
-        place.regular(path, os.stat(name, dir_fd=folder, follow_symlinks=False))
-        temporary = place.temporary_for(name)
+    with path_safety.parent(path, root) as (folder, name):
+        path_safety.regular(path, os.stat(name, dir_fd=folder, follow_symlinks=False))
+        temporary = path_safety.temporary_for(name)
         os.mkdir(temporary, 0o700, dir_fd=folder)
     return StagedWrite(path=path, root=root, temporary=temporary, digest="")
 
@@ -176,29 +173,32 @@ def sweep(directory: AnyPath, *, name: str | None = None, root: Path | None = No
     """
     removed = []
     path, top = (directory, root) if root is not None else (".", Path(directory))
-    with suppress(FileNotFoundError, NotADirectoryError), place.opened(PurePosixPath(path), top) as folder:
+    with (
+        suppress(FileNotFoundError, NotADirectoryError),
+        path_safety.opened(PurePosixPath(path), top) as folder,
+    ):
         for entry in sorted(os.listdir(folder)):  # noqa: PTH208  pathlib lists no file descriptor
-            target = place.serves(entry)
+            target = path_safety.serves(entry)
             if (
                 target is not None
-                and (name is None or target == place.shortened(name))
+                and (name is None or target == path_safety.shortened(name))
                 and _clear(folder, entry)
             ):
                 removed.append(entry)
         if removed:
-            place.sync(folder)
+            path_safety.sync(folder)
     return removed
 
 
 @contextmanager
 def _reading(path: AnyPath, root: Path | None) -> Iterator[int | str | None]:
     try:
-        with place.parent(path, root) as (folder, name):
+        with path_safety.parent(path, root) as (folder, name):
             found = _open(folder, name)
     except FileNotFoundError:
         found = None
     except OSError as error:
-        if error.errno not in place.NO_FOLDER:
+        if error.errno not in path_safety.NO_FOLDER:
             raise
         found = "unreachable"
     try:
@@ -209,11 +209,11 @@ def _reading(path: AnyPath, root: Path | None) -> Iterator[int | str | None]:
 
 
 def _open(folder: int, name: str) -> int | str:
-    kind = place.odd(os.stat(name, dir_fd=folder, follow_symlinks=False))
+    kind = path_safety.odd(os.stat(name, dir_fd=folder, follow_symlinks=False))
     if kind is not None:  # checked first: opening a device can have an effect
         return kind
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-    kind = place.odd(os.fstat(fd))
+    kind = path_safety.odd(os.fstat(fd))
     if kind is not None:
         os.close(fd)
     return fd if kind is None else kind
@@ -222,7 +222,7 @@ def _open(folder: int, name: str) -> int | str:
 def _clear(folder: int, temporary: str, hook: Hook = silent) -> bool:
     """Remove one of our temporary files or folders. Returns False if it is gone or not ours."""
     try:
-        kind = place.odd(os.stat(temporary, dir_fd=folder, follow_symlinks=False))
+        kind = path_safety.odd(os.stat(temporary, dir_fd=folder, follow_symlinks=False))
         if kind is None:
             os.unlink(temporary, dir_fd=folder)
         elif kind == "directory":
@@ -239,7 +239,7 @@ def _empty(folder: int, temporary: str, hook: Hook) -> None:
     inner = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
     try:
         held = os.listdir(inner)  # noqa: PTH208  pathlib lists no file descriptor
-        if [place.shortened(name) for name in held] == [place.serves(temporary)]:
+        if [path_safety.shortened(name) for name in held] == [path_safety.serves(temporary)]:
             os.unlink(held[0], dir_fd=inner)
             hook("unlinked")
     finally:
@@ -264,7 +264,7 @@ def _kept(
         there = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return mode, owner
-    place.regular(path, there)
+    path_safety.regular(path, there)
     return stat.S_IMODE(there.st_mode) if mode is None else mode, owner or _owner(there)
 
 

@@ -158,7 +158,7 @@ class MemoryJournal:
         run.count += len(kinds)
         lease.seq += len(kinds)
         run.updated_at = self._now()
-        if not only_claims(kinds):
+        if run.progress != lease.epoch and not only_claims(kinds):
             run.progress = lease.epoch
         was = run.status
         run.status, run.reason = status_after(*drafts[-1])

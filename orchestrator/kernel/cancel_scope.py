@@ -66,8 +66,9 @@ class CancelScope:
         """
         if self._caller.cancelling() > self._before:
             return True
-        while not self._fired and self._work is not None and self._work.task.cancelling():
-            self._work.task.uncancel()
+        work = self._work
+        while work is not None and not self._fired and work.task.cancelling():
+            work.task.uncancel()
         return False
 
     async def let_others_run(self) -> None:

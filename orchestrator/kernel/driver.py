@@ -171,7 +171,7 @@ class Driver:
         if run.cursor.ended and event is not None:
             raise InvalidEvent(graph=name, state=run.cursor.state, event=str(event), allowed=())
         run.control.driving = True
-        run.writes.publish = self._report.publisher(run)
+        run.writes.publish, run.writes.wanted = self._report.publisher(run), self._report.wanted(run)
         run.control.executor, run.control.services = self._executor, self._services
 
     async def _create(self, run: Run[Any, Any]) -> None:
@@ -247,11 +247,11 @@ class Driver:
 
     async def _advance(self, run: Run[Any, Any], scope: CancelScope | CallerScope, *, park: bool) -> None:
         """Fire events until the run ends, parks or is stopped; errors become the failure event."""
-        turns = 0
-        while not (run.cursor.ended or run.control.halted):
-            event = None if run.cursor.entry_pending else run.cursor.pending_event
+        turns, cursor, control = 0, run.cursor, run.control
+        while not (cursor.ended or control.halted):
+            event = None if cursor.entry_pending else cursor.pending_event
             try:
-                if event is not None and (run.control.pause_request is None or run.loses):
+                if event is not None and (control.pause_request is None or run.loses):
                     await self._executor.trigger(run, event)
                 elif not await self._next(run, event, park=park):
                     return
@@ -260,7 +260,7 @@ class Driver:
                 return
             except Exception as error:  # noqa: BLE001 - hooks are free to raise anything
                 self._raised(run, scope, event, error)
-            if scope.cancelled() and not run.cursor.ended:
+            if scope.cancelled() and not cursor.ended:
                 raise asyncio.CancelledError  # a hook swallowed it
             turns += 1
             if not turns % _TURNS:

@@ -16,7 +16,7 @@ Every store guarantees:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -44,7 +44,11 @@ class Draft(NamedTuple):
 
 def draft(kind: str, body: Mapping[str, Any]) -> Draft:
     """Return a Draft. A turn makes seven, and the generated constructor of a NamedTuple takes three times as long."""
-    return tuple.__new__(Draft, (kind, body))
+    made: Draft = _new_tuple(Draft, (kind, body))
+    return made
+
+
+_new_tuple: Callable[..., Any] = tuple.__new__
 
 
 class Record(NamedTuple):

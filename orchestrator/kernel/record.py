@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
 
 from orchestrator.kernel.value import value as fact
 
@@ -323,6 +323,8 @@ Fact: TypeAlias = (
     | RolledBack
     | WorkAbandoned
 )
+FACTS: frozenset[type] = frozenset(get_args(Fact))
+"""The classes of facts."""
 
 _KINDS: dict[type, str] = {
     OperationAttempt: "OperationAttempt",

@@ -23,6 +23,7 @@ from orchestrator.errors import (
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import (
+    FACTS,
     EventFailed,
     Fact,
     Follower,
@@ -46,8 +47,8 @@ class Reporter:
         known = tuple(observers)
         self._routes = _Routes(known)
         self._counting = [one.observer_failed for one in known if hasattr(one, "observer_failed")]
-        self.observed = bool(known)
-        """Whether there are observers."""
+        self.observed = frozenset(kind for kind in FACTS if self._routes[kind])
+        """Kinds of facts that an observer receives."""
         self._clock = clock
 
     def publish(self, fact: Fact) -> None:
@@ -63,6 +64,10 @@ class Reporter:
         follower = run.control.follower
         return self.publish if follower is None else partial(self._publish_to, follower)
 
+    def wanted(self, run: Run[Any, Any]) -> frozenset[type]:
+        """Return the kinds of facts that an observer or the follower of a run receives; others need no creation."""
+        return self.observed if run.control.follower is None else FACTS
+
     def _publish_to(self, follower: Follower, fact: Fact) -> None:
         try:
             follower(fact)
@@ -75,7 +80,7 @@ class Reporter:
         writes = run.writes
         if writes.unpublished:
             facts, writes.unpublished = writes.unpublished, []
-            publish = self.publisher(run)
+            publish = self.publish if run.control.follower is None else self.publisher(run)
             for fact in facts:
                 publish(fact)
 
@@ -156,7 +161,7 @@ class Reporter:
 
         The fact has the name of the guard. BudgetChecked has the limits that it read, and counts them.
         """
-        if self.observed:
+        if GuardEvaluated in run.writes.wanted:
             run.emit(
                 GuardEvaluated(
                     run.graph.name,
@@ -215,8 +220,9 @@ class _Routes(dict[type[Fact], tuple[Callable[[Any], None], ...]]):
         return found
 
     def observer(self, kind: type[Fact], receive: Callable[[Any], None]) -> object:
-        """Return the observer whose receiver for a kind of facts is `receive`."""
-        return next(one for one in self._observers if _receiver(one, kind) == receive)
+        """Return the observer to name for an error of a receiver. It may name another object by `__self__`."""
+        found = next((one for one in self._observers if _receiver(one, kind) == receive), receive)
+        return getattr(found, "__self__", found)
 
 
 def _receiver(observer: Observer, kind: type[Fact]) -> Callable[[Any], None] | None:

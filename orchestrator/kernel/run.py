@@ -205,17 +205,19 @@ class Run(Generic[Ctx, Deps]):
 
     def emit(self, fact: Fact) -> None:
         """Publish a fact. It is held back until the records that it may depend on are durable."""
-        if self.writes.unpublished or self.writes.drafts:
-            self.writes.unpublished.append(fact)
+        writes = self.writes
+        if writes.unpublished or writes.drafts:
+            writes.unpublished.append(fact)
         else:
-            self.writes.publish(fact)
+            writes.publish(fact)
 
     def note(self, kind: str, body: Mapping[str, Any]) -> None:
         """Draft a record.
 
         It becomes durable with the next transition or with `settle`. Without a journal, do nothing.
         """
-        if self.control.lease is not None and not self.control.detached:
+        control = self.control
+        if control.lease is not None and not control.detached:
             self.writes.drafts.append(draft(kind, body))
 
     async def settle(self) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.journal import Draft
 from orchestrator.kernel.mailbox import Mailbox, Signal
+from orchestrator.kernel.record import FACTS
 
 if TYPE_CHECKING:
     from orchestrator.kernel.clock import Alarm
@@ -129,6 +130,8 @@ class PendingWrites:
     """Seconds that the journal took for the transition in flight."""
     publish: Callable[[Fact], None] = field(init=False)
     """Sends a fact to the observers; set by the driver."""
+    wanted: frozenset[type] = FACTS
+    """The kinds of facts that an observer or a follower receives; others need not be made. Set by the driver."""
 
     def __post_init__(self) -> None:
         self.publish = self.unpublished.append

@@ -233,20 +233,10 @@ class MachineTransition(Watched, core.Transition):
         executor = run.control.executor
         assert executor is not None  # noqa: S101 - Event.trigger looked
         if step.ahead:
-            return self._ask_first(executor, run, step, began)
-        return self._commit(executor, run, step, executor.now() if step.prepare else began, began)
+            return executor.veto_and_commit(run, step, began)
+        return self.commit(executor, run, step, executor.now() if step.prepare else began, began)
 
-    async def _ask_first(
-        self, executor: TransitionExecutor, run: Run[Any, Any], step: CompiledTransition, began: float
-    ) -> bool:
-        """Run the hooks that can veto, then commit; their time does not count for the kernel."""
-        asked = executor.now()
-        if not await executor.veto_hooks(run, step):
-            return False
-        now = executor.now()
-        return await self._commit(executor, run, step, now, began + now - asked)
-
-    def _commit(
+    def commit(
         self,
         executor: TransitionExecutor,
         run: Run[Any, Any],

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, NoReturn
 
 from orchestrator.errors import DeadlineExceeded, Fenced, JournalError, Refused, RunError, StateTimeout
-from orchestrator.kernel.clock import Clock, micros
+from orchestrator.kernel.clock import WHOLE, Clock
 from orchestrator.kernel.codec import error_body
 from orchestrator.kernel.hooks import Hook, where
 from orchestrator.kernel.journal import draft
@@ -161,21 +161,28 @@ class TransitionExecutor:
         assert refusal is not None  # noqa: S101 - there is at least one step
         raise refusal
 
-    async def veto_hooks(self, run: Run[Any, Any], step: CompiledTransition) -> bool:
-        """Run the hooks that can veto; on a failure edge their errors are only published. Returns False if halted."""
+    async def veto_and_commit(self, run: Run[Any, Any], step: CompiledTransition, began: float) -> bool:
+        """Run the hooks that can veto, then commit; on a failure edge their errors are only published.
+
+        Returns False if halted. The time of the hooks does not count for the kernel.
+        """
+        asked = self.now()
         if step.settle_first and self._writer is not None:
             await self._settle(self._writer, run, step)
         for name, hook in step.ahead:
             run.cursor.hook = name
             try:
-                _check_none((name, hook), await hook(run))
+                answer = await hook(run)
+                if answer is not None:
+                    _refuse_event(name, hook, answer)
             except Exception as error:  # noqa: BLE001 - raised again, or published where nothing may keep the run
                 if not step.failing:
                     self._veto(run, step, error)
                 self._report.failed(run, step.event, error)
             if run.control.halted:
                 return False
-        return True
+        now = self.now()
+        return await step.transition.commit(self, run, step, now, began + now - asked)
 
     def _allowed(self, run: Run[Any, Any], step: CompiledTransition) -> Any:
         """Return True if every condition of a transition holds, else the answer of the first that does not."""
@@ -228,7 +235,7 @@ class TransitionExecutor:
         fact = self._report.transition(run, step, now)
         writes.unpublished.append(fact)
         if self.journals:
-            body = _body(fact, run.elapsed(now), cursor.failure if step.failing else None)
+            body = _body(fact, now - (cursor.started_at or 0.0), cursor.failure if step.failing else None)
             writes.drafts.append(
                 draft("transition", body if writes.note is None else _annotated(body, writes.note))
             )
@@ -321,20 +328,20 @@ class TransitionExecutor:
 
     async def _callbacks(self, run: Run[Any, Any], hooks: Sequence[tuple[str, Hook]]) -> bool:
         """Run hooks that return nothing, until the run is halted. Returns True."""
-        for named in hooks:
-            run.cursor.hook = named[0]
-            _check_none(named, await named[1](run))
+        for name, hook in hooks:
+            run.cursor.hook = name
+            answer = await hook(run)
+            if answer is not None:
+                _refuse_event(name, hook, answer)
             if run.control.halted:
                 break
         return True
 
 
-def _check_none(named: tuple[str, Hook], answer: object) -> None:
-    """Raise RunError if a hook that is not an enter hook returned an event, which nothing would fire."""
-    if answer is not None:
-        name, hook = named
-        text = f"{where(hook, name)} returned {str(answer)!r}; only an enter_ hook chooses the next event"
-        raise RunError(f"{text}: return None, or return the event from the enter_ hook of the state")
+def _refuse_event(name: str, hook: Hook, answer: object) -> NoReturn:
+    """Raise RunError: a hook that is not an enter hook returned an event, which nothing would fire."""
+    text = f"{where(hook, name)} returned {str(answer)!r}; only an enter_ hook chooses the next event"
+    raise RunError(f"{text}: return None, or return the event from the enter_ hook of the state")
 
 
 def _body(fact: Transition, elapsed: float, failure: EventFailed | None) -> dict[str, Any]:
@@ -344,7 +351,7 @@ def _body(fact: Transition, elapsed: float, failure: EventFailed | None) -> dict
         "source": fact.source,
         "dest": fact.dest,
         "at": fact.at,
-        "t": micros(elapsed),
+        "t": (elapsed * 1e6 + WHOLE - WHOLE) / 1e6,  # as `micros` rounds, without the call
     }
     if fact.internal:
         body["internal"] = True

@@ -214,7 +214,7 @@ class StateMachine(Generic[S, E, C]):
     @property
     def graph(self) -> Graph:
         """The table as a Graph. Raises GraphError with every structural fault."""
-        return graph_of(self._declared, initial=self._initial, asked=None)
+        return graph_of(self._declared, initial=self._initial, preferred=None)
 
     def lint(self) -> list[LintProblem]:
         """Return every problem of the table, worst first; an empty list if there is none. Raises nothing."""
@@ -292,7 +292,7 @@ class StateMachine(Generic[S, E, C]):
         """Return the driver of the runs, compiled for the first run and after each change of the table."""
         if self._driver is None or initial_state not in self._declared.states:
             declared = self._declared
-            graph = graph_of(declared, initial=self._initial, asked=initial_state)
+            graph = graph_of(declared, initial=self._initial, preferred=initial_state)
             self._asyncs = tuple(asyncs(declared))
             self._driver = TypedDriver(TypedMachine(graph, declared), **self._options)
             for observer in self._options["observers"]:

@@ -106,14 +106,14 @@ def _member_name(value: str) -> str:
 # ---- the graph ----
 
 
-def graph_of(declared: Declaration, *, initial: Hashable | None, asked: Hashable | None) -> Graph:
+def graph_of(declared: Declaration, *, initial: Hashable | None, preferred: Hashable | None) -> Graph:
     """Return the table as a Graph. Raises GraphError with every structural fault.
 
-    It begins in `initial`. Without `initial` it begins in the first state that leads to every state, with `asked` as
-    the first candidate. So neither the order of registration nor the initial state of a run changes the graph.
+    It starts in `initial`, else in the first state that leads to every state, with `preferred` as the first candidate.
+    So neither the order of registration nor the initial state of a run changes the graph.
     """
     names = {state: state_name(state) for state in declared.states}
-    if problems := list(_faults(names, initial, asked)):
+    if problems := list(_faults(names, initial, preferred)):
         raise GraphError(declared.name, problems)
     events = event_names(declared.edges)
     edges = tuple(
@@ -122,7 +122,7 @@ def graph_of(declared: Declaration, *, initial: Hashable | None, asked: Hashable
     )
     states = enum_of("State", {_member_name(name): name for name in names.values()})
     ends = cast("frozenset[StrEnum]", frozenset(map(state_name, declared.terminal)))
-    root = initial if initial is not None else _root(declared, asked)
+    root = initial if initial is not None else _root(declared, preferred)
     return Graph(
         name=declared.name,
         states=states,
@@ -136,7 +136,7 @@ def graph_of(declared: Declaration, *, initial: Hashable | None, asked: Hashable
 
 
 def _faults(
-    names: Mapping[Hashable, str], initial: Hashable | None, asked: Hashable | None
+    names: Mapping[Hashable, str], initial: Hashable | None, preferred: Hashable | None
 ) -> Iterator[LintProblem]:
     """Yield the reasons why the states cannot become an enum."""
     seen: set[str] = set()
@@ -144,7 +144,7 @@ def _faults(
         if _member_name(name) in seen:
             yield LintProblem(LintRule.TAKEN_NAME, f"two states are named {name!r}")
         seen.add(_member_name(name))
-    for role, state in (("initial", initial), ("initial state", asked)):
+    for role, state in (("initial", initial), ("initial state", preferred)):
         if state is not None and state not in names:
             known = ", ".join(sorted(map(repr, names.values())))
             text = f"{role} {state_name(state)!r} is not registered; registered: {known or 'none'}"
@@ -153,9 +153,9 @@ def _faults(
         yield LintProblem(LintRule.NO_END, "no state is registered")
 
 
-def _root(declared: Declaration, asked: Hashable | None) -> Hashable:
+def _root(declared: Declaration, preferred: Hashable | None) -> Hashable:
     """Return the default initial state: one from which every state can be reached."""
-    first = next(iter(declared.states)) if asked is None else asked
+    first = next(iter(declared.states)) if preferred is None else preferred
     arrows = [(edge.source, edge.dest) for edge in declared.edges]
     candidates = [first, *(state for state in declared.states if state != first)]
     return next((state for state in candidates if closure({state}, arrows) >= set(declared.states)), first)

@@ -200,6 +200,8 @@ class Writer:
     def _note(
         self, run: Run[Any, Any], records: int, began: float, outcome: str, operation: str = "append"
     ) -> None:
+        if JournalWrite not in self._report.wanted(run):
+            return
         seconds = self._clock.monotonic() - began
         backend = self._journal.backend
         self._report.publisher(run)(

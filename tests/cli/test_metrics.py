@@ -398,7 +398,7 @@ def test_batch_says_what_could_not_be_told_and_keeps_the_commands_exit_code(fold
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ((), "nobody would be told: give --textfile, --gateway, or both"),
+        ((), "there is no place to publish to: give --textfile, --gateway, or both"),
         (("--textfile", "a.txt"), "must end in .prom"),
     ],
 )

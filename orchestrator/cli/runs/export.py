@@ -46,14 +46,12 @@ def export_run(name: str, *, content: bool, output: Path | None, json: bool, jou
         say(f"{output}: {many(len(data[what]), 'message')} of run {shown(run_id)}; to see them happen again:")
         say(f"  {words('replay', str(output), '--live')}")
     else:
-        say(
-            f"{output}: {many(len(data[what]), 'record')} of run {shown(run_id)}, nothing that anybody said in them"
-        )
+        say(f"{output}: {many(len(data[what]), 'record')} of run {shown(run_id)}, without any texts")
     return Exit.COMPLETED
 
 
 def metadata(head: RunHead, records: Sequence[Record]) -> dict[str, Any]:
-    """Return what may be handed around: names, numbers and times, nothing anybody said."""
+    """Return data that may be shared: names, numbers and times, no texts."""
     return {
         "format": FORMAT,
         "run": head_json(head),

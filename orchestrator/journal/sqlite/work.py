@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import Fenced, Held, RunExists
-from orchestrator.journal.codec import ENDED, OPEN, chained, check_blob, encoded, lines, only_claims, status_after
+from orchestrator.journal.codec import (
+    ENDED,
+    OPEN,
+    chained,
+    check_blob,
+    encoded,
+    lines,
+    only_claims,
+    status_after,
+)
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.mark import REMOVED, HighWater
 from orchestrator.journal.sqlite.owner import SqlitePresence

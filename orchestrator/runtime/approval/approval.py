@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from orchestrator.files.atomic import Hook, silent
@@ -93,7 +92,7 @@ class Approval:
         self._session = ApprovalSession(
             project, planner, self._limits, self._clock, observers, hooks, self._launch, journal, hook
         )
-        self._wishes = 0
+        self._requests = 0
         self.recovered: RecoveryNote | None = None
         """The recovery on entering after a crash; None if none was needed."""
 
@@ -112,9 +111,7 @@ class Approval:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
     # ---- status ----
@@ -351,7 +348,7 @@ class Approval:
 
     async def _still_holds(self, run: ApprovalRun) -> None:
         """Expire a plan that cannot be executed as shown any more. Raises GateRefused."""
-        shut = before.expired(run) or await self._session.executor.standing(run)
+        shut = before.expired(run) or await self._session.executor.outdated(run)
         if shut is None:
             return
         run.ctx.plan_status = PlanStatus.EXPIRED.value
@@ -389,11 +386,9 @@ class Approval:
         run = self._session.run
         if run is None or not run.control.driving:
             return
-        self._wishes += 1
-        signal_id = f"{action}-{run.seq}-{self._wishes}"
-        run.mailbox.post(
-            Signal(kind="decision", id=signal_id, by=self._by, why=why, payload={"wish": action})
-        )
+        self._requests += 1
+        number = f"{action}-{run.seq}-{self._requests}"
+        run.mailbox.post(Signal(kind="decision", id=number, by=self._by, why=why, payload={"wish": action}))
 
     def _step(  # noqa: PLR0917 - the parts of one fact
         self, step: PlanStep, index: int, of: int, phase: str, seconds: float, status: str, output: str

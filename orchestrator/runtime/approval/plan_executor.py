@@ -127,7 +127,7 @@ class PlanExecutor:
         The execution of an approved plan needs no provider; a resume requires one.
         """
         work = await self.work(run)
-        asked = [await self.standing(run), await self._reachable() if provider else None]
+        asked = [await self.outdated(run), await self._reachable() if provider else None]
         open_commands = [step for step, key in work.unknown.items() if key not in run.ctx.again]
         if open_commands:
             reason = f"the command of step {', '.join(open_commands)} was interrupted; it is unknown whether it has run"
@@ -144,7 +144,7 @@ class PlanExecutor:
             )
         return first_blocked(asked)
 
-    async def standing(self, run: ApprovalRun) -> BlockedGate | None:
+    async def outdated(self, run: ApprovalRun) -> BlockedGate | None:
         """Return the gate of an outdated plan: a target or the settings changed."""
         plan = ApprovalPlan.read(run.ctx.plan or {})
         return first_blocked([self._configured(plan), await self._drifted(run)])

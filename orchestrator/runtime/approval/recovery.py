@@ -160,7 +160,7 @@ async def _stale(session: ApprovalSession, run: ApprovalRun) -> str:
     if shut is not None:
         return "it waited for too long" if shut.reason == before.EXPIRED else shut.reason
     try:
-        blocked = await session.executor.standing(run)
+        blocked = await session.executor.outdated(run)
     except ApprovalError as error:
         return str(error)
     return "" if blocked is None else blocked.reason

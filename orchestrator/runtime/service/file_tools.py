@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from orchestrator.files import path_safety as place
+from orchestrator.files import path_safety
 from orchestrator.files.atomic import atomic_write, read_file
 from orchestrator.tools.spec import ToolSpec, tool
 
@@ -77,12 +77,12 @@ class _Files:
 
     def _text(self, path: str) -> str:
         found = read_file(path, root=self._root)
-        if found.digest is None or found.digest in place.ODD:
+        if found.digest is None or found.digest in path_safety.ODD:
             raise FileNotFoundError(f"{path!r} is no file here; list_files says which there are")
         return found.content.decode(errors="replace")
 
     def _list(self, folder: str) -> list[str]:
-        start = self._root if folder in {"", "."} else self._root / place.inside(folder)
+        start = self._root if folder in {"", "."} else self._root / path_safety.inside(folder)
         found: list[str] = []
         for where, folders, names in os.walk(start):
             folders[:] = sorted(name for name in folders if name not in {".git", "__pycache__", ".venv"})
@@ -92,12 +92,12 @@ class _Files:
         return found
 
     def _write(self, path: str, content: str) -> str:
-        path = place.inside(path)
+        path = path_safety.inside(path)
         there = read_file(path, root=self._root).digest is not None
         if why := self._barred(path, there):
             raise PermissionError(f"{path} may not be written: {why}")
         for parent in reversed(PurePosixPath(path).parents[:-1]):
-            place.make_folder(str(parent), root=self._root)
+            path_safety.make_folder(str(parent), root=self._root)
         atomic_write(path, content.encode(), root=self._root)
         return f"{path} written, {len(content)} characters"
 

@@ -37,7 +37,7 @@ class LiveRunInfo:
     state: str
     begun: bool
     """Whether the journal has the run."""
-    held: bool
+    paused: bool
     """Whether the run was paused."""
 
 

@@ -113,7 +113,7 @@ class OrchestrationStateMachine:
         """Sum of the changes by assignments of `iteration_count`."""
         self._clock = clock or SystemClock()
         self._observers = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
-        self._listeners: list[StateMachineObserver] = []
+        self._added: list[StateMachineObserver] = []
         self._said: dict[str, Any] = {}
         self._driver = self._new_driver()
         for observer in self._observers:
@@ -229,7 +229,7 @@ class OrchestrationStateMachine:
 
     def add_observer(self, observer: StateMachineObserver) -> None:
         """Add an observer that is called after each committed transition from now on."""
-        self._listeners.append(observer)
+        self._added.append(observer)
         errors = self._driver.observer_errors
         self._driver = self._new_driver()
         self._driver.observer_errors.update(errors)
@@ -297,9 +297,7 @@ class OrchestrationStateMachine:
     # ---- private ----
 
     def _new_driver(self) -> Driver:
-        told = [
-            ObserverSlot(one, lambda: self.history[-1], self.get_total_metrics) for one in self._listeners
-        ]
+        told = [ObserverSlot(one, lambda: self.history[-1], self.get_total_metrics) for one in self._added]
         watching: tuple[Any, ...] = (Recorder(self._record), *self._observers, *told)
         return Driver(_compiled(), observers=watching, clock=self._clock, ending=lambda _: self.ending())
 
