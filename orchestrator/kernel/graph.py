@@ -345,7 +345,8 @@ def _schema(context: object) -> dict[str, dict[str, str]]:
             names[kind.__name__] = name
         if is_dataclass(kind) and (name or kind.__qualname__) not in found:
             found[name or kind.__qualname__] = kind
-            todo += _hints(kind).values()
+            hints = _hints(kind)
+            todo += [hints.get(item.name) for item in fields(kind) if _has_part(item)]
     return {
         name: dict(_written_field(item, names) for item in fields(cast("Any", kind)) if _has_part(item))
         for name, kind in found.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from orchestrator.kernel.graph import Graph, guard_name
@@ -184,3 +184,8 @@ def _reachable(following: dict[str, list[str]], start: Iterable[str]) -> list[st
             found.append(state)
             ahead += following.get(state, ())
     return found
+
+
+def closed(value: str | None, allowed: Container[str], rest: str) -> str:
+    """Return the value if it is allowed, else `rest`."""
+    return value if value is not None and value in allowed else rest

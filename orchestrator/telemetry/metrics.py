@@ -7,7 +7,7 @@ after `declare`: if a counter appears with its first increment, increase() does 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import prometheus_client
@@ -42,7 +42,7 @@ from orchestrator.telemetry.child import LOCK, instruments_of
 from orchestrator.telemetry.edge import DurationHistogram
 from orchestrator.telemetry.engine import Engine
 from orchestrator.telemetry.instrument import Histogram
-from orchestrator.telemetry.labels import OTHER, UNKNOWN
+from orchestrator.telemetry.labels import OTHER, UNKNOWN, closed
 from orchestrator.telemetry.scraped import PARKINGS
 from orchestrator.telemetry.span import Trace, span_of
 from orchestrator.telemetry.tally import LineCounts
@@ -398,8 +398,3 @@ class Metrics:
         operation = closed(fact.operation, ("append", "snapshot"), "append")
         self._use.histograms["journal_write_duration_seconds", backend, operation].take(fact.seconds)
         self._use.gauges["journal_last_success_timestamp_seconds", backend].set(time.time())
-
-
-def closed(value: str | None, allowed: Container[str], rest: str) -> str:
-    """Return the value if it is allowed, else `rest`."""
-    return value if value is not None and value in allowed else rest

@@ -118,6 +118,20 @@ def test_it_changes_with_the_schema_of_the_context_and_of_what_is_in_it() -> Non
     assert fingerprint(context=None) != before
 
 
+def test_the_class_of_a_field_outside_of_fingerprints_is_outside_too() -> None:
+    @dataclass
+    class Without:
+        iteration: int = 0
+
+    @dataclass
+    class With:
+        iteration: int = 0
+        memo: Inner | None = field(default=None, metadata={"fingerprint": None})
+
+    With.__qualname__ = Without.__qualname__
+    assert fingerprint(context=With) == fingerprint(context=Without)
+
+
 def test_a_renamed_class_that_says_its_recorded_name_leaves_the_fingerprint_as_it_is() -> None:
     def context(part: type, name: str) -> str:
         whole: type = dataclass(
