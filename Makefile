@@ -21,7 +21,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo-approval demo-plan setup test campaign check accept coverage dashboards bench bench-peers soak lock clean
+.PHONY: help run demo-approval demo-plan setup test campaign check accept coverage docs dashboards bench bench-peers soak lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +61,10 @@ coverage: $(READY) ## branch coverage of the kernel, the heart and the guards
 	@$(PY) -c 'import json; t = json.load(open(".coverage.json"))["totals"]; \
 	percent = 100 * t["covered_branches"] / (t["num_branches"] or 1); \
 	print(f"branches alone: {percent:.1f} %"); raise SystemExit(percent < 95)'
+
+docs: $(READY) ## the API reference, into build/docs
+	@$(PY) -m tests.reference build/docs
+	@echo "written: build/docs/index.html"
 
 dashboards: $(READY) ## dashboards/ written anew, and its pictures taken from the live test
 	@$(PY) -m orchestrator ops export dashboards

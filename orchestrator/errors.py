@@ -193,7 +193,7 @@ class AnswerRefused(RunError):
     """An answer does not count: `kind` is the reason; `earlier` has `by`, `decision` and `at` of the one that does."""
 
     def __init__(self, run_id: str, why: str, kind: str = "unasked", earlier: Any = None) -> None:
-        super().__init__(f"run {run_id!r} takes no such answer: {why}")
+        super().__init__(f"run {run_id!r} refuses the answer: {why}")
         self.run_id = run_id
         self.kind, self.earlier = kind, earlier  # kind: unasked, several, stale, edit, answered or over
 
@@ -203,7 +203,7 @@ class RunOver(AnswerRefused):
 
     def __init__(self, run_id: str, outcome: str, why: str = "", earlier: Any = None) -> None:
         super().__init__(run_id, outcome, "over", earlier)
-        self.args = (f"run {run_id!r} is over: {outcome}{why and f'; {why}'}",)
+        self.args = (f"run {run_id!r} has ended: {outcome}{why and f'; {why}'}",)
         self.outcome = outcome
 
 
@@ -220,7 +220,7 @@ class NotAdmitting(RunError):
     """An engine accepts no new runs, or dropped a queued run before its start; the journal has no record of it."""
 
     def __init__(self, engine: str, why: str, then: str) -> None:
-        super().__init__(f"engine {engine!r} does not take this run: {why}; {then}")
+        super().__init__(f"engine {engine!r} does not accept this run: {why}; {then}")
         self.engine = engine
         self.why = why
 

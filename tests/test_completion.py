@@ -112,7 +112,7 @@ def test_a_long_error_is_cut() -> None:
 def test_a_schema_that_refers_to_what_it_has_not_is_refused_before_anything_is_asked(reference: str) -> None:
     schema = {"type": "object", "properties": {"moon": {"$ref": reference}}}
     with pytest.raises(
-        ConfigError, match=r"output_type is .*: a reference leads out of it, and nothing is fetched"
+        ConfigError, match=r"output_type is .*: a reference leads to another document, and nothing is fetched"
     ):
         OutputSpec.of(schema)
 

@@ -52,7 +52,7 @@ def test_tools_and_outputs_are_checked_by_the_linear_engine() -> None:
     ids=str,
 )
 def test_a_pattern_that_is_not_linear_is_refused_where_the_host_gives_it(schema: dict[str, Any]) -> None:
-    with pytest.raises(UnusablePattern, match="only what can be matched in linear time is allowed"):
+    with pytest.raises(UnusablePattern, match="only expressions that match in linear time are allowed"):
         checker(schema)
     with pytest.raises(ConfigError, match=r"tool 'raw': .* linear time"):
         ToolSpec("raw", "", schema, print)

@@ -67,8 +67,11 @@ REMEDY = "; tools of an MCP server get other names by `prefix=`, or `--mcp NAME=
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        (["a", "a"], "two tools are named 'a'; capitals do not tell them apart" + REMEDY),
-        (["Read", "read"], "two tools are named 'read'; capitals do not tell them apart" + REMEDY),
+        (["a", "a"], "two tools are named 'a'; names that differ only in case count as equal" + REMEDY),
+        (
+            ["Read", "read"],
+            "two tools are named 'read'; names that differ only in case count as equal" + REMEDY,
+        ),
         ([""], "tool name ''"),
         (["a b"], "tool name 'a b': possible: 1 to 64 of a-z, A-Z, 0-9, _ and -"),
         (["größe"], "tool name 'größe'"),
@@ -793,7 +796,7 @@ async def test_a_cancelled_error_that_middleware_invents_does_not_leave_a_hole()
     async def before(asked: ToolCall) -> None:
         raise asyncio.CancelledError
 
-    with pytest.raises(RunError, match="nobody cancelled the turn"):
+    with pytest.raises(RunError, match="the turn was not cancelled"):
         await ToolSet([nothing]).execute_all([call("nothing")] * 2, context_for, before=before)
 
 

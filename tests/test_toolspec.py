@@ -419,7 +419,7 @@ def test_arguments_of_a_raw_schema_are_checked_against_it(text: str, sentence: s
     ("schema", "sentence"),
     [
         ({"type": "array"}, "parameters describe a 'array'; arguments are an 'object'"),
-        ({"type": "object", "properties": 5}, 'that can be used: properties: 5 is not of type "object"'),
+        ({"type": "object", "properties": 5}, 'usable JSON schema: properties: 5 is not of type "object"'),
     ],
 )
 def test_a_raw_schema_that_describes_no_arguments_is_refused(schema: dict[str, Any], sentence: str) -> None:
@@ -432,7 +432,7 @@ def test_a_raw_schema_that_describes_no_arguments_is_refused(schema: dict[str, A
     "reference", ["http://127.0.0.1:9/x.json", "file:///etc/passwd", "x.json", "#/$defs/no"]
 )
 def test_a_reference_out_of_a_raw_schema_is_refused_and_never_fetched(reference: str) -> None:
-    with pytest.raises(ConfigError, match="a reference leads out of it, and nothing is fetched"):
+    with pytest.raises(ConfigError, match="a reference leads to another document, and nothing is fetched"):
         ToolSpec("raw", "", {"properties": {"a": {"$ref": reference}}}, print)
 
 

@@ -108,10 +108,10 @@ def judge_answer(
         if first is not None:
             return Refusal("answered", describe_answer(first))
         return Refusal(
-            "unasked", "it asks nothing" if key is None else f"nothing is asked about call {key!r}"
+            "unasked", "no question is open" if key is None else f"no question is open about call {key!r}"
         )
     if len(fits) > 1 and (given is not None or not answer.get("end")):
-        return Refusal("several", f"several calls wait, name one: {', '.join(one.key for one in fits)}")
+        return Refusal("several", f"several calls wait: name one of {', '.join(one.key for one in fits)}")
     stale = stale_approval(fits[0].digest, given, now=now, expires_at=fits[0].expires_at)
     return fits[0] if stale is None else Refusal("stale", stale)
 

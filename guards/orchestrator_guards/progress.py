@@ -15,7 +15,7 @@ class Escalation(StrEnum):
 
     NONE = "none"
     WARN = "warn"
-    """Tell the model that it repeats itself."""
+    """Report the repetition to the model."""
     BLOCK = "block"
     """Do not run the next turn if its calls are those of `expected`."""
     STOP = "stop"

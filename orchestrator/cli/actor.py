@@ -7,12 +7,12 @@ from orchestrator.runtime.service.actor import login
 
 
 def actor_name(given: str | None) -> str:
-    """Return who asks; empty where nobody is named and the system knows no name."""
+    """Return the actor of a request; empty if no name is given and the system has none."""
     return (login() if given is None else given).strip()
 
 
 def known_actor(given: str | None, does: str) -> str:
-    """Return who asks. Raises ConfigError where nobody is named; `does` says what for, as in `orders`."""
+    """Return the actor. Raises ConfigError if there is no name; `does` is the verb of its message, as in `orders`."""
     name = actor_name(given)
     if not name:
         raise ConfigError(f"it must be known who {does} this: give --by NAME")

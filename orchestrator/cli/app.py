@@ -1,4 +1,4 @@
-"""The commands. Each has its body in a module of its own, imported when it runs."""
+"""The commands. The body of each is a module that is imported when the command runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli import Options, fleet_option, trust_option
 from orchestrator.cli import option as given
 from orchestrator.cli.approval_group import group as approval
-from orchestrator.cli.exit import table
+from orchestrator.cli.exit import EPILOG
 from orchestrator.cli.metrics_group import group as metrics
 from orchestrator.cli.operate_group import group as operate
 from orchestrator.cli.ops_group import group as ops
@@ -20,9 +20,7 @@ from orchestrator.cli.pipeline_group import group as pipeline
 from orchestrator.cli.ralph_group import group as ralph
 from orchestrator.cli.rlm_group import group as rlm
 from orchestrator.cli.runs_group import group as runs
-from orchestrator.cli.spread import spread
-
-_EXIT_CODES = "Exit codes, one for each outcome:\n\n\b\n" + table()
+from orchestrator.cli.spread import spread, spread_options
 
 _REPLAY = """Replay recorded conversations through the real state machine.
 
@@ -50,7 +48,7 @@ transitions (how many) and states (visits of each).
 app = typer.Typer(
     name="orchestrator",
     help="Run LLM agents as an explicit finite state machine: run, watch, replay, draw, check.",
-    epilog=_EXIT_CODES,
+    epilog=EPILOG,
     add_completion=False,
     rich_markup_mode=None,  # plain help: quick, and the same in a pipe
     pretty_exceptions_enable=False,
@@ -96,120 +94,57 @@ def options_of_all(
     context.ensure_object(Options).traceback = traceback
 
 
-@app.command(epilog=_EXIT_CODES)
+@app.command(epilog=EPILOG)
 @spread
-def run(
-    prompt: given.Prompt,
-    *,
-    made: given.AgentOptions,
-    limit: given.Limit = None,
-    shown: given.DisplayOptions,
-    stream: given.Stream = False,
-    run_id: given.NewRunId = None,
-    conversation: given.Conversation = None,
-) -> None:
-    """Run one prompt to its end, showing the state machine as it goes.
+def run(options: given.RunOptions) -> int:
+    """Run one prompt and show the states of the machine.
 
-    A table that moves on a terminal, plain lines elsewhere; then the answer and the outcome. --json prints
+    A table that is updated on a terminal, plain lines elsewhere; then the answer and the outcome. --json prints
     one object instead: run_id, outcome, reason, output, usage, verdict, error, messages (OpenAI form) and
     transitions. The exit code is that of the outcome.
 
-    Every step is in the journal before it counts. While a person is asked, the run waits and says how to answer;
-    if its process is killed, `orchestrator runs resume` goes on with it.
+    Every step is in the journal before it counts. While the run waits for a person, it says how to answer; if its
+    process is killed, `orchestrator runs resume` continues it.
     """
-    from orchestrator.cli.run import RunOptions, run_prompt
+    from orchestrator.cli.run import run_prompt
 
-    asked = RunOptions(
-        prompt=prompt,
-        made=made.plain(),
-        limits=tuple(limit or ()),
-        run_id=run_id,
-        conversation=conversation,
-        stream=stream,
-        **vars(shown),
-    )
-    raise typer.Exit(run_prompt(asked))
+    return run_prompt(options)
 
 
 @app.command()
 @spread
-def worker(
-    *,
-    agent: fleet_option.Agents = None,
-    made: given.AgentOptions,
-    limit: given.Limit = None,
-    fleet: fleet_option.FleetOptions,
-    log: given.Log = None,
-    journal: given.Journal = None,
-) -> None:
-    """Carry the runs of a PostgreSQL journal until SIGTERM or SIGINT, as one of any number of workers.
+def worker(options: fleet_option.WorkerOptions) -> int:
+    """Carry out runs of a PostgreSQL journal until SIGTERM or SIGINT.
 
-    Runs come from `orchestrator submit` and from programs that call deposit(). The agents are functions of the
-    journal (--agent), or the one that --model and --tool describe. What a worker that died had goes on elsewhere. At
-    the first signal runs get --grace seconds, the rest is left to other workers; the second ends the process at once.
+    Any number of workers share a journal. Runs come from `orchestrator submit` and from programs that call
+    deposit(). The agents are functions of the journal (--agent), or the one that --model and --tool describe. If a
+    worker dies, another worker resumes its runs within seconds. After the first signal runs get --grace seconds to
+    end, the others are released to other workers; the second signal ends the process at once.
     """
-    from orchestrator.cli.worker import WorkerOptions, work
+    from orchestrator.cli.worker import work
 
-    command_options = WorkerOptions(
-        made=made.plain(),
-        agents=tuple(agent or ()),
-        limits=tuple(limit or ()),
-        log=log,
-        journal=journal,
-        **fleet.plain(),
-    )
-    raise typer.Exit(work(command_options))
+    return work(options)
 
 
 @app.command()
 @spread
-def submit(
-    prompt: given.Prompt,
-    *,
-    agent: fleet_option.Agent = None,
-    about: fleet_option.About = None,
-    instructions: given.Instructions = None,
-    limit: given.Limit = None,
-    run_id: given.NewRunId = None,
-    conversation: given.Conversation = None,
-    tenant: fleet_option.Tenant = "",
-    dispatcher: fleet_option.Dispatcher = "dbos",
-    at: given.JournalOptions,
-) -> None:
-    """Leave a run to the workers of a PostgreSQL journal, and print its id. No model is asked here."""
-    from orchestrator.cli.submit import SubmitOptions, submit_run
+def submit(options: fleet_option.SubmitOptions) -> int:
+    """Submit a run to the workers of a PostgreSQL journal.
 
-    command_options = SubmitOptions(
-        prompt=prompt,
-        agent=agent,
-        about=about,
-        instructions=instructions,
-        limits=tuple(limit or ()),
-        run_id=run_id,
-        conversation=conversation,
-        tenant=tenant,
-        dispatcher=dispatcher,
-        **vars(at),
-    )
-    raise typer.Exit(submit_run(command_options))
+    The command prints the id of the run and asks no model.
+    """
+    from orchestrator.cli.submit import submit_run
+
+    return submit_run(options)
 
 
-@app.command(epilog=_EXIT_CODES, help=_REPLAY)
-def replay(
-    path: given.Paths = None,
-    *,
-    bundled: given.Bundled = False,
-    live: given.Live = False,
-    speed: given.Speed = None,
-    limit: given.Limit = None,
-    log: given.Log = None,
-    json: given.Json = False,
-) -> None:
+@app.command(epilog=EPILOG, help=_REPLAY)
+@spread_options
+def replay(options: given.ReplayOptions) -> int:
     """Replay recorded conversations."""
-    from orchestrator.cli.replay import ReplayOptions, replay_conversations
+    from orchestrator.cli.replay import replay_conversations
 
-    command_options = ReplayOptions(tuple(path or ()), bundled, live, speed, tuple(limit or ()), log, json)
-    raise typer.Exit(replay_conversations(command_options))
+    return replay_conversations(options)
 
 
 @app.command()
@@ -222,7 +157,10 @@ def graph(name: given.GraphName = "llm_loop", *, format_: given.Format = "mermai
 
 @app.command()
 def lint(name: given.AnyGraphName = None, *, json: given.Json = False) -> None:
-    """Check a state machine, and for shipped ones their hooks. Exit code 1 when there are problems."""
+    """Check a state machine; for shipped ones, their hooks too.
+
+    The exit code is 1 when there are problems.
+    """
     from orchestrator.cli.lint import lint_graphs
 
     raise typer.Exit(lint_graphs(name, as_json=json))
@@ -230,7 +168,10 @@ def lint(name: given.AnyGraphName = None, *, json: given.Json = False) -> None:
 
 @app.command()
 def report(logfile: given.LogFiles, *, json: given.Json = False) -> None:
-    """Say where runs spent their time: visits and times of each state, bottleneck, outcomes, lost lines."""
+    """Report where runs spent their time, from log lines.
+
+    It prints the visits and times of each state, the bottleneck, the outcomes, and which lines are missing.
+    """
     from orchestrator.cli.report import report_logs
 
     raise typer.Exit(report_logs(logfile, as_json=json))
@@ -248,10 +189,11 @@ def doctor(
         ),
     ] = None,
     restore: given.BackupToTest = None,
-) -> None:
-    """Prove the journal: file, store, every chain, open runs, disk. Exit code 1 when there are problems.
+) -> int:
+    """Check the journal: file, store, every chain, open runs, disk.
 
-    Says too how far code of models is locked up on this machine (`orchestrator rlm isolation`).
+    The exit code is 1 when there are problems. The command also shows how code of models is isolated on this machine
+    (`orchestrator rlm isolation`).
     """
     from orchestrator.cli.doctor import examine_journal, salvage_journal
 
@@ -262,10 +204,10 @@ def doctor(
     if restore is not None:
         from orchestrator.cli.drill import restore_drill
 
-        raise typer.Exit(restore_drill(restore, **vars(at)))
+        return restore_drill(restore, **vars(at))
     if salvage is not None:
-        raise typer.Exit(salvage_journal(salvage, **vars(at)))
-    raise typer.Exit(examine_journal(**vars(at)))
+        return salvage_journal(salvage, **vars(at))
+    return examine_journal(**vars(at))
 
 
 @app.command()
@@ -289,32 +231,18 @@ app.add_typer(metrics, name="metrics")
 
 
 @app.command()
-def trust(
-    file: trust_option.Files = None,
-    *,
-    mcp: trust_option.Servers = None,
-    mcp_env: given.McpEnv = None,
-    list_: trust_option.List = False,
-    revoke: trust_option.Revoke = False,
-    json: given.Json = False,
-) -> None:
-    """Trust the present content of configuration files in this folder, and show what they would use.
+@spread_options
+def trust(options: trust_option.TrustOptions) -> int:
+    """Trust the present content of configuration files in this folder.
 
-    A file that another person wrote may send keys to any address and start any program, so each content of it is used
-    only after this command, or with --trust. A changed file is refused again. With --mcp: trust the tools of an MCP
-    server as they are now; tools that change afterwards are disabled.
+    The command shows what the files would use. A file that another person wrote may send keys to any address and
+    start any program, so each content of it is used only after this command, or with --trust. A file that was changed
+    is refused again. With --mcp: trust the tools of an MCP server as they are now; tools that change afterwards are
+    disabled.
     """
-    from orchestrator.cli.trust.command import TrustOptions, change_trust
+    from orchestrator.cli.trust.command import change_trust
 
-    options = TrustOptions(
-        files=tuple(file or ()),
-        mcp=tuple(mcp or ()),
-        mcp_env=tuple(mcp_env or ()),
-        listed=list_,
-        revoked=revoke,
-        json=json,
-    )
-    raise typer.Exit(change_trust(options))
+    return change_trust(options)
 
 
 config = typer.Typer(help="Settings of this process.", rich_markup_mode=None)
@@ -323,12 +251,15 @@ app.add_typer(config, name="config")
 
 @config.callback()
 def config_group() -> None:
-    """Look at the settings of this process."""
+    """Show the settings of this process."""
 
 
 @config.command("show")
 def config_show(*, json: given.Json = False) -> None:
-    """Print the effective settings and where each comes from; secrets are redacted."""
+    """Print the effective settings and the source of each.
+
+    Secrets are redacted.
+    """
     from orchestrator.cli.config import show_settings
 
     raise typer.Exit(show_settings(as_json=json))

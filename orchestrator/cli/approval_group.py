@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.approval.project import ApprovalOptions
 
 group = typer.Typer(
-    help="Plan, look, approve, carry out step by step, take back: nothing is written without a yes.",
+    help="Show, approve, carry out and undo plans for a folder.",
     rich_markup_mode=None,
 )
 
@@ -32,7 +32,7 @@ PlanFile = Annotated[
     Path | None, typer.Option("--plan", metavar="FILE", help="The plan, as JSON or TOML: no model is asked.")
 ]
 ApprovalLimit = Annotated[
-    list[str] | None,
+    tuple[str, ...],
     typer.Option("--limit", metavar="NAME=VALUE", help="A limit of the request, e.g. steps=5; 0 is off."),
 ]
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="What to say; - reads it from standard input.")]
@@ -85,11 +85,11 @@ class PlannerOptions:
     model: given.Model = None
     base_url: given.BaseUrl = None
     structured: given.Structured = None
-    param: given.Param = None
+    params: given.Params = ()
 
 
 def _options(
-    on: ProjectOptions, planner: PlannerOptions | None = None, limit: list[str] | None = None, **more: Any
+    on: ProjectOptions, planner: PlannerOptions | None = None, limit: tuple[str, ...] = (), **more: Any
 ) -> ApprovalOptions:
     from orchestrator.cli.approval.limit import members_from
     from orchestrator.cli.approval.planner import PlannerChoice
@@ -102,14 +102,14 @@ def _options(
             model=planner.model,
             base_url=planner.base_url,
             structured=planner.structured,
-            params=params_from(planner.param or ()),
+            params=params_from(planner.params),
         )
-    return ApprovalOptions(**vars(on), limits=members_from(limit or ()), **more)
+    return ApprovalOptions(**vars(on), limits=members_from(limit), **more)
 
 
 @group.callback()
 def approval_group() -> None:
-    """Work on a folder with a person in control: a plan is shown, approved, carried out, and can be taken back."""
+    """Change a folder under the control of a person: a plan is shown, approved, carried out, and can be undone."""
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -119,34 +119,38 @@ def submit(
     *,
     confirm: Confirm = False,
     planner: PlannerOptions,
-    limit: ApprovalLimit = None,
+    limit: ApprovalLimit = (),
     on: ProjectOptions,
-) -> None:
-    """Say what is wanted. It ends with a plan that waits for you, a question, or why there is no plan.
+) -> int:
+    """Submit a request for which a plan is made.
 
-    Nothing is written to the project but .orchestrator/. The planner is kept, so that later commands need not name it.
+    The command ends with a plan that waits for your approval, a question, or the reason why there is no plan. Nothing
+    is written to the project except .orchestrator/. The planner is stored, so that later commands need not name it.
     """
     from orchestrator.cli.approval.act import submit as body
 
-    raise typer.Exit(body(_options(on, planner, limit), text, confirm=confirm))
+    return body(_options(on, planner, limit), text, confirm=confirm)
 
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def show(*, version: Version = None, on: ProjectOptions) -> None:
-    """Show the plan: goal, steps, files, commands, and what you can do."""
+def show(*, version: Version = None, on: ProjectOptions) -> int:
+    """Show the plan: goal, steps, files, commands, next actions."""
     from orchestrator.cli.approval.view import show as body
 
-    raise typer.Exit(body(_options(on), version))
+    return body(_options(on), version)
 
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def diff(*, version: Version = None, on: ProjectOptions) -> None:
-    """Show what the plan would change, line by line; in colour on a terminal, unless NO_COLOR is set."""
+def diff(*, version: Version = None, on: ProjectOptions) -> int:
+    """Show the changes that the plan would make, line by line.
+
+    The output has colours on a terminal unless NO_COLOR is set.
+    """
     from orchestrator.cli.approval.view import diff as body
 
-    raise typer.Exit(body(_options(on), version))
+    return body(_options(on), version)
 
 
 @group.command(epilog=_EXIT_CODES)
@@ -158,101 +162,113 @@ def approve(
     execute: Execute = False,
     pace: Pace = 0.0,
     on: ProjectOptions,
-) -> None:
-    """Say yes to the plan as it was shown, or to some of its steps. `execute` then carries it out.
+) -> int:
+    """Approve the plan as it was shown, or some of its steps.
 
-    Some of the steps are a plan of its own, checked anew; it waits for its own yes.
+    `execute` then carries it out. Some of the steps are a new plan, which is checked and waits for its own approval.
     """
     from orchestrator.cli.approval.act import approve as body
 
-    raise typer.Exit(body(_options(on, pace=pace), steps=steps, digest=digest, execute=execute))
+    return body(_options(on, pace=pace), steps=steps, digest=digest, execute=execute)
 
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def reject(*, why: Reason = None, on: ProjectOptions) -> None:
-    """Say no: the plan is discarded."""
+def reject(*, why: Reason = None, on: ProjectOptions) -> int:
+    """Reject the plan: it is discarded."""
     from orchestrator.cli.approval.act import reject as body
 
-    raise typer.Exit(body(_options(on), why))
+    return body(_options(on), why)
 
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def changes(text: Text, *, planner: PlannerOptions, on: ProjectOptions) -> None:
-    """Say what should be otherwise: the planner makes another version of the plan."""
+def changes(text: Text, *, planner: PlannerOptions, on: ProjectOptions) -> int:
+    """Request changes: the planner makes another version."""
     from orchestrator.cli.approval.act import changes as body
 
-    raise typer.Exit(body(_options(on, planner), text))
+    return body(_options(on, planner), text)
 
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def execute(*, pace: Pace = 0.0, on: ProjectOptions) -> None:
-    """Carry out the approved plan, step by step. Ctrl-C pauses after the step that is being made."""
+def execute(*, pace: Pace = 0.0, on: ProjectOptions) -> int:
+    """Carry out the approved plan, step by step.
+
+    Ctrl-C pauses it after the current step.
+    """
     from orchestrator.cli.approval.act import execute as body
 
-    raise typer.Exit(body(_options(on, pace=pace)))
+    return body(_options(on, pace=pace))
 
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def pause(*, on: ProjectOptions) -> None:
-    """Pause what another process carries out, after the step that is being made."""
+def pause(*, on: ProjectOptions) -> int:
+    """Pause a plan in another process, after its current step."""
     from orchestrator.cli.approval.act import pause as body
 
-    raise typer.Exit(body(_options(on)))
+    return body(_options(on))
 
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def resume(*, again: Again = False, pace: Pace = 0.0, planner: PlannerOptions, on: ProjectOptions) -> None:
-    """Go on with a paused plan. Files that somebody else changed meanwhile keep it from that, and are named."""
+def resume(*, again: Again = False, pace: Pace = 0.0, planner: PlannerOptions, on: ProjectOptions) -> int:
+    """Resume a paused plan.
+
+    If files were changed in the meantime, the command refuses to resume and names them.
+    """
     from orchestrator.cli.approval.act import resume as body
 
-    raise typer.Exit(body(_options(on, planner, pace=pace), again=again))
+    return body(_options(on, planner, pace=pace), again=again)
 
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def cancel(*, why: Reason = None, on: ProjectOptions) -> None:
-    """Stop, and put every file back as it was. What somebody else changed meanwhile is kept and named."""
+def cancel(*, why: Reason = None, on: ProjectOptions) -> int:
+    """Cancel the plan and restore every file.
+
+    Files that others have changed in the meantime are kept and named.
+    """
     from orchestrator.cli.approval.act import cancel as body
 
-    raise typer.Exit(body(_options(on), why))
+    return body(_options(on), why)
 
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def rollback(*, on: ProjectOptions) -> None:
-    """Put every file back as it was, after a plan failed half way."""
+def rollback(*, on: ProjectOptions) -> int:
+    """Restore every file after a plan has failed."""
     from orchestrator.cli.approval.act import rollback as body
 
-    raise typer.Exit(body(_options(on)))
+    return body(_options(on))
 
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def acknowledge(*, discard: Discard = False, on: ProjectOptions) -> None:
-    """Leave everything as it is after an error was shown: what is done stays."""
+def acknowledge(*, discard: Discard = False, on: ProjectOptions) -> int:
+    """Confirm an error that was shown; finished steps are kept."""
     from orchestrator.cli.approval.act import acknowledge as body
 
-    raise typer.Exit(body(_options(on), discard=discard))
+    return body(_options(on), discard=discard)
 
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def retry(*, planner: PlannerOptions, on: ProjectOptions) -> None:
+def retry(*, planner: PlannerOptions, on: ProjectOptions) -> int:
     """Make a new plan for the request that failed."""
     from orchestrator.cli.approval.act import retry as body
 
-    raise typer.Exit(body(_options(on, planner)))
+    return body(_options(on, planner))
 
 
 @group.command(epilog=_EXIT_CODES)
 @spread
-def status(*, on: ProjectOptions) -> None:
-    """Say how the project stands, what was recovered after a crash, and what you can do."""
+def status(*, on: ProjectOptions) -> int:
+    """Show the state of the project and the next actions.
+
+    After a crash it also shows the recovery.
+    """
     from orchestrator.cli.approval.act import status as body
 
-    raise typer.Exit(body(_options(on)))
+    return body(_options(on))

@@ -88,7 +88,7 @@ def _source(name: str, member: str | None, written: Mapping[str, Any]) -> str:
 
 
 def _in_json(text: str | None, member: str) -> bool:
-    """Tell whether a section given as JSON in one variable has this member."""
+    """Return whether a section given as JSON in one variable has this member."""
     try:
         return member in json.loads(text or "{}")
     except (ValueError, TypeError):

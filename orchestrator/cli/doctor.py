@@ -1,4 +1,4 @@
-"""`orchestrator doctor`: is the journal what was written, what is going on in it, how far is models' code locked up."""
+"""`orchestrator doctor`: the integrity of the journal, its open runs, and the isolation of models' code."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _code_of_models(found: Isolation | str) -> Iterator[str]:
 
 
 def not_ended(health: SqliteHealth | ServerHealth) -> list[RunHead]:
-    """Return the runs that did not end, without those that stand for engines: `operate status` tells of these."""
+    """Return the runs that have not ended, without those that represent engines: `operate status` shows these."""
     return [head for head in health.open if head.graph != ENGINE]
 
 
@@ -207,7 +207,7 @@ def _plain(found: DoctorReport) -> dict[str, Any]:
 
 
 def examine_server(address: JournalAddress, *, json: bool, given: Address | None) -> int:
-    """Do the same for a journal on a server, of whose disk and files nobody knows here."""
+    """Do the same for a journal on a server, whose disk and files are not known here."""
     journal = journal_at(address, only_reads=True)
     problems: list[str] = []
     health: ServerHealth | None = None

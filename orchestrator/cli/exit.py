@@ -1,7 +1,7 @@
 """Exit codes: one for each outcome of a run, one for bad input, one for a reader that went away.
 
-A command that could not begin ends with that of bad input, whatever kept it from it: an option, a file, or a journal
-that cannot be used now. Whoever is told 2 has nothing to look after; 1 says that something went wrong on the way.
+A command that could not start ends with the code of bad input, whatever the cause: an option, a file, or a journal
+that cannot be used now. After 2 nothing needs to be repaired; 1 says that an error occurred during the work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orchestrator.kernel.outcome import Outcome
 
 
 class Exit(IntEnum):
-    """What the process says about how it went. 3 and up tell a script *why* there is no answer."""
+    """The exit codes of the process. From 3 on they say *why* there is no answer."""
 
     COMPLETED = 0
     FAILED = 1
@@ -59,3 +59,7 @@ def beginning() -> Iterator[None]:
 def table() -> str:
     """Return the exit codes as lines of text."""
     return "\n".join(f"{code.value:>3}  {text}" for code, text in MEANINGS.items())
+
+
+EPILOG = "Exit codes, one for each outcome:\n\n\b\n" + table()
+"""What the help of a command that runs something ends with."""

@@ -4,31 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from orchestrator.cli import option as given
 from orchestrator.engines.dispatcher import WorkerLimits
 
-Agents = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--agent",
-        metavar="[NAME=]MODULE:FUNCTION",
-        help="A function that takes the journal and returns an Orchestrator, a Pipeline or an Rlm; may be repeated.",
-    ),
-]
-Agent = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODULE:FUNCTION", help="The agent that the run is for. Default: any with graph llm_loop."
-    ),
-]
-About = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="The text that the prompt is about, for an agent that is an Rlm."),
-]
-Tenant = Annotated[str, typer.Option(metavar="NAME", help="Whose run it is, for limits of each.")]
 Dispatcher = Annotated[
     str, typer.Option(metavar="NAME", help="Who places runs on workers: dbos or procrastinate.")
 ]
@@ -56,7 +38,7 @@ _MetricsPort = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class FleetOptions:
-    """One worker among others, and what all of them keep to."""
+    """One worker among others, and the limits that all of them share."""
 
     name: _Name = None
     slots: _Slots = 16
@@ -67,17 +49,59 @@ class FleetOptions:
     rate: _Rate = None
     metrics_port: _MetricsPort = None
 
-    def plain(self) -> dict[str, Any]:
-        """Return it as the command's body names it. Raises ConfigError."""
+    @property
+    def caps(self) -> WorkerLimits:
+        """The limits that all workers share. Raises ConfigError."""
         number, period = rate_of(self.rate)
-        caps = WorkerLimits(
+        return WorkerLimits(
             concurrency=self.concurrency,
             tenant_concurrency=self.tenant_concurrency,
             rate=number,
             period=period,
         )
-        named = ("name", "slots", "grace", "dispatcher", "metrics_port")
-        return {"caps": caps, **{name: getattr(self, name) for name in named}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions(FleetOptions):
+    """The command line of `worker`."""
+
+    agents: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--agent",
+            metavar="[NAME=]MODULE:FUNCTION",
+            help="A function that takes the journal and returns an Orchestrator, a Pipeline or an Rlm. Repeatable.",
+        ),
+    ] = ()
+    agent: given.AgentOptions
+    limits: given.Limits = ()
+    log: given.Log = None
+    journal: given.Journal = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitOptions(given.JournalOptions):
+    """The command line of `submit`."""
+
+    prompt: given.Prompt
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION", help="The agent that the run is for. Default: any with graph llm_loop."
+        ),
+    ] = None
+    about: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The text that the prompt is about, for an agent that is an Rlm."),
+    ] = None
+    instructions: given.Instructions = None
+    limits: given.Limits = ()
+    run_id: given.NewRunId = None
+    conversation: given.Conversation = None
+    tenant: Annotated[
+        str, typer.Option(metavar="NAME", help="The tenant of the run, for limits of each tenant.")
+    ] = ""
+    dispatcher: Dispatcher = "dbos"
 
 
 def rate_of(text: str | None) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""Yes or no from the person who looks on: a line of the terminal, read beside everything else that goes on."""
+"""A line of the terminal, such as yes or no, read while the run continues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST = 4_096
 
 
 def present() -> bool:
-    """Tell whether somebody sits at a terminal, who sees what we say and can type."""
+    """Return whether a person sits at a terminal: input and output are both one."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 

@@ -208,7 +208,7 @@ class LoadedParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
-    """What a stored run goes on with instead of what it was started with."""
+    """Parts of an agent that replace those a stored run was started with."""
 
     model: str | None = None
     base_url: str | None = None
@@ -225,7 +225,7 @@ def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, 
     """
     if instead.model is None and launch.model is None:
         raise ConfigError(
-            f"run {run_id} was not started by the command line, so nobody knows its model: give --model SPEC "
+            f"run {run_id} was not started by the command line, so its model is not known: give --model SPEC "
             "and each tool with --tool MODULE:FUNCTION"
         )
     # Another model is not at the old one's address.

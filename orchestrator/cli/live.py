@@ -119,7 +119,7 @@ class LiveStage(ReplayStage):
             console().print(states_table(self._screen.tally.history))
 
     def close(self, summary: str) -> None:
-        """Print the report over all conversations, and how to go on."""
+        """Print the report over all conversations, and the next commands."""
         say(f"\n=== report: {self._whole.totals()}")
         print_report(self._whole.history, self._whole.ends)
         say(f"  {summary}")

@@ -202,7 +202,7 @@ async def _heads(journal: StoredJournal) -> AsyncIterator[RunHead | None]:
 
 
 def _identity(address: Address) -> tuple[int, int] | None:
-    """Return what tells a file from another in its place; a server stays itself."""
+    """Return the identity of a file, which another file in its address does not have; a server has always the same."""
     if not isinstance(address, Path):
         return None
     status = address.stat()

@@ -7,11 +7,11 @@ import contextlib
 import os
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.look import JournalWatch
+from orchestrator.cli.metrics_group import MetricsServeOptions
 from orchestrator.cli.output import complain, say, shown
 from orchestrator.cli.runs.store import existing
 from orchestrator.cli.shipped import SHIPPED
@@ -30,17 +30,6 @@ _OUT_OF_DATE = 3
 """Intervals after which figures are too old to be called ready."""
 _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
 """What shells return for these."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsServeOptions:
-    """The command line of `metrics serve`."""
-
-    host: str
-    port: int
-    token_env: str | None
-    every: float
-    journal: Address | None
 
 
 def serve_journal(options: MetricsServeOptions) -> int:
@@ -134,9 +123,9 @@ def _limits() -> dict[tuple[str, str], float]:
 
 
 def run_batch(name: str, command: list[str], *, textfile: Path | None, gateway: str | None) -> int:
-    """Run a command to its end and tell how it went; return its exit code. Raises ConfigError."""
+    """Run a command, publish how it ended, and return its exit code. Raises ConfigError."""
     if textfile is None and gateway is None:
-        raise ConfigError("nobody would be told: give --textfile, --gateway, or both")
+        raise ConfigError("there is no place to publish to: give --textfile, --gateway, or both")
     with Batch(name, textfile=textfile, gateway=gateway) as batch:
         code = _run(command)
         batch.failed = code != 0

@@ -9,105 +9,123 @@ import typer
 from orchestrator.cli import option as given
 from orchestrator.cli.spread import spread
 
-group = typer.Typer(help="Give orders to engines that live, and see how they are.", rich_markup_mode=None)
+group = typer.Typer(help="Send operator commands to live engines.", rich_markup_mode=None)
 
 
 @group.callback()
 def operate_group() -> None:
-    """Give orders to engines that live, and see how they are.
+    """Send operator commands to live engines, and show their state.
 
-    An order is journalled, with who gave it and why, in the records of the run that stands for the engine, and
-    holds until it is taken back or the engine stops. Exit code 1 when an engine refuses or does not answer.
+    A command is recorded, with its actor and reason, in the run that represents the engine, and applies until it is
+    revoked or the engine stops. The exit code is 1 when an engine refuses or does not answer.
     """
 
 
 @group.command("stop-admitting")
 @spread
-def stop_admitting(options: given.OperatorOptions) -> None:
-    """Refuse what is submitted from now on; what is queued or under way goes on."""
-    _send("stop_admitting", options)
+def stop_admitting(options: given.OperatorOptions) -> int:
+    """Refuse new runs; queued and live runs continue."""
+    return _send("stop_admitting", options)
 
 
 @group.command("start-admitting")
 @spread
-def start_admitting(options: given.OperatorOptions) -> None:
+def start_admitting(options: given.OperatorOptions) -> int:
     """Admit runs again."""
-    _send("start_admitting", options)
+    return _send("start_admitting", options)
 
 
 @group.command()
 @spread
-def drain(*, grace: given.Grace = None, options: given.OperatorOptions) -> None:
-    """Stop the engine: runs get some time to end, the rest is left in the journal."""
-    _send("drain", options, grace=grace)
+def drain(*, grace: given.Grace = None, options: given.OperatorOptions) -> int:
+    """Stop the engine.
+
+    Runs get some time to end; the others are parked in the journal.
+    """
+    return _send("drain", options, grace=grace)
 
 
 @group.command("cancel-all")
 @spread
-def cancel_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> None:
-    """Cancel the runs of a graph, or all: those under way and those that wait to begin."""
-    _send("cancel_all", options, graph=graph)
+def cancel_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> int:
+    """Cancel the live and queued runs of a graph, or all."""
+    return _send("cancel_all", options, graph=graph)
 
 
 @group.command("pause-all")
 @spread
-def pause_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> None:
-    """Pause the runs of a graph, or all, that are under way; later ones are not paused."""
-    _send("pause_all", options, graph=graph)
+def pause_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> int:
+    """Pause the live runs of a graph, or all.
+
+    Runs that start later are not paused.
+    """
+    return _send("pause_all", options, graph=graph)
 
 
 @group.command("resume-all")
 @spread
-def resume_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> None:
-    """Let the runs of a graph, or all, that are paused in the engine go on, whoever paused them."""
-    _send("resume_all", options, graph=graph)
+def resume_all(*, graph: given.OfGraph = None, options: given.OperatorOptions) -> int:
+    """Resume the paused runs of a graph, or all."""
+    return _send("resume_all", options, graph=graph)
 
 
 @group.command("disable-tool")
 @spread
-def disable_tool(name: given.ToolOrModel, *, options: given.OperatorOptions) -> None:
-    """Answer the calls of a tool as denied, with the reason; calls that run come to their end."""
-    _send("disable_tool", options, tool=name)
+def disable_tool(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
+    """Deny the calls of a tool, with the reason.
+
+    Calls that run already end normally.
+    """
+    return _send("disable_tool", options, tool=name)
 
 
 @group.command("enable-tool")
 @spread
-def enable_tool(name: given.ToolOrModel, *, options: given.OperatorOptions) -> None:
-    """Let a tool run again."""
-    _send("enable_tool", options, tool=name)
+def enable_tool(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
+    """Enable a tool again."""
+    return _send("enable_tool", options, tool=name)
 
 
 @group.command("block-model")
 @spread
-def block_model(name: given.ToolOrModel, *, options: given.OperatorOptions) -> None:
-    """Ask a model nothing more: its runs wait, without a slot, before their next question."""
-    _send("block_model", options, model=name)
+def block_model(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
+    """Send no more requests to a model.
+
+    Its runs wait, without a slot, before their next request.
+    """
+    return _send("block_model", options, model=name)
 
 
 @group.command("unblock-model")
 @spread
-def unblock_model(name: given.ToolOrModel, *, options: given.OperatorOptions) -> None:
-    """Let a model be asked again; the runs that wait for it go on."""
-    _send("unblock_model", options, model=name)
+def unblock_model(name: given.ToolOrModel, *, options: given.OperatorOptions) -> int:
+    """Send requests to a model again; waiting runs continue."""
+    return _send("unblock_model", options, model=name)
 
 
 @group.command()
 @spread
-def slots(number: given.Slots, *, options: given.OperatorOptions) -> None:
-    """Change how many runs go on at once; fewer takes effect as runs end."""
-    _send("slots", options, slots=number)
+def slots(number: given.Slots, *, options: given.OperatorOptions) -> int:
+    """Change how many runs may be live at once.
+
+    A smaller number takes effect as runs end.
+    """
+    return _send("slots", options, slots=number)
 
 
 @group.command()
 @spread
-def status(*, engine: given.Engine = None, at: given.JournalOptions) -> None:
-    """Show the engines: slots, queue, orders that stand, live runs; and those that died. --json: one object a line."""
+def status(*, engine: given.Engine = None, at: given.JournalOptions) -> int:
+    """Show the engines: slots, queue, commands, live runs.
+
+    Engines that died are included. --json prints one object a line.
+    """
     from orchestrator.cli.operate import show_status
 
-    raise typer.Exit(show_status(engine, json=at.json, journal=at.journal))
+    return show_status(engine, json=at.json, journal=at.journal)
 
 
-def _send(kind: str, options: given.OperatorOptions, **about: Any) -> None:
+def _send(kind: str, options: given.OperatorOptions, **about: Any) -> int:
     from orchestrator.cli.operate import OperateOptions, send_command
 
-    raise typer.Exit(send_command(OperateOptions(kind=kind, about=about, **vars(options))))
+    return send_command(OperateOptions(kind=kind, about=about, **vars(options)))

@@ -47,7 +47,10 @@ def export(
     kubernetes: _Kubernetes = False,
     runbooks: _Runbooks = "runbooks",
 ) -> None:
-    """Write Grafana dashboards, Prometheus rules and tests, an Alertmanager example, a console page, runbooks."""
+    """Write dashboards, Prometheus rules and tests, and runbooks.
+
+    An Alertmanager example and a console page are included.
+    """
     from orchestrator.cli.ops import export_pack
 
     raise typer.Exit(export_pack(folder, tuple(graph or ()), kubernetes=kubernetes, runbooks=runbooks))
@@ -63,7 +66,7 @@ def render(
     machine: _Machine = ".*",
     rate: _Rate = "5m",
 ) -> None:
-    """Draw every panel from a live Prometheus onto one HTML page that needs nothing else."""
+    """Draw every panel from a live Prometheus on one HTML page."""
     from orchestrator.cli.ops import render_page
 
     raise typer.Exit(

@@ -15,14 +15,18 @@ from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address, address_of
 
 if TYPE_CHECKING:
+    from orchestrator.cli.launch import Replacement
+
     _Address = Address
 else:
     _Address = Path  # typer knows no unions; what it is in truth, its type converts to
 
 Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON.")]
-Limit = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="A member of Limits, e.g. max_iterations=20; 0 is off."),
+Limits = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--limit", metavar="NAME=VALUE", help="A member of Limits, e.g. max_iterations=20; 0 is off."
+    ),
 ]
 Log = Annotated[
     Path | None,
@@ -43,9 +47,9 @@ Model = Annotated[
         "conversation, in order; its tools too, unless --tool is given). Default: ORCHESTRATOR_MODEL.",
     ),
 ]
-Tool = Annotated[
-    list[str] | None,
-    typer.Option(metavar="MODULE:FUNCTION", help="A tool the model may call; as often as needed."),
+Tools = Annotated[
+    tuple[str, ...],
+    typer.Option("--tool", metavar="MODULE:FUNCTION", help="A tool the model may call; as often as needed."),
 ]
 BaseUrl = Annotated[
     str | None,
@@ -56,7 +60,7 @@ BaseUrl = Annotated[
     ),
 ]
 Mcp = Annotated[
-    list[str] | None,
+    tuple[str, ...],
     typer.Option(
         "--mcp",
         metavar="[NAME=]COMMAND",
@@ -65,7 +69,7 @@ Mcp = Annotated[
     ),
 ]
 McpEnv = Annotated[
-    list[str] | None,
+    tuple[str, ...],
     typer.Option(
         "--mcp-env",
         metavar="NAME",
@@ -83,18 +87,10 @@ Structured = Annotated[
         "one. Default: native."
     ),
 ]
-Param = Annotated[
-    list[str] | None,
+Params = Annotated[
+    tuple[str, ...],
     typer.Option(
         "--param", metavar="NAME=VALUE", help="A parameter of the model, e.g. temperature=0; repeatable."
-    ),
-]
-Stream = Annotated[
-    bool,
-    typer.Option(
-        "--stream",
-        help="Print the answer as it comes, instead of the states. With --json: each fact as a line, and the "
-        "result as the last one.",
     ),
 ]
 Instructions = Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")]
@@ -102,22 +98,6 @@ OutputSchema = Annotated[
     Path | None, typer.Option(metavar="FILE", help="JSON schema that the final answer has to fit.")
 ]
 
-Paths = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        metavar="PATH", help="Files or folders of conversations as JSON lines; index.jsonl is skipped."
-    ),
-]
-Bundled = Annotated[bool, typer.Option("--bundled", help="The conversations that come with the library.")]
-Live = Annotated[bool, typer.Option("--live", help="Show each state as it passes, at a watchable pace.")]
-Speed = Annotated[
-    float | None,
-    typer.Option(
-        metavar="FACTOR",
-        help="Wait this share of the recorded times: 1 as long as it took, 0 not at all. Default: 0; with "
-        "--live at most 1, and less where that would take over ten seconds.",
-    ),
-]
 
 _GRAPH = "A shipped graph, or MODULE:ATTRIBUTE of your own."
 GraphName = Annotated[str, typer.Argument(metavar="NAME", help=_GRAPH)]
@@ -169,23 +149,12 @@ Conversation = Annotated[
 RunId = Annotated[
     str, typer.Argument(metavar="RUN", help="A run id, or at least 4 characters that begin one.")
 ]
-AnyRunId = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help="A run id, or at least 4 characters that begin one. Without it: list what could be resumed.",
-        show_default=False,
-    ),
-]
-RunIds = Annotated[
-    list[str] | None, typer.Argument(metavar="RUN", help="Only these runs.", show_default=False)
-]
 OtherModel = Annotated[
     str | None,
     typer.Option("--model", metavar="SPEC", help="Another model than it was started with, as for `run`."),
 ]
-OtherTool = Annotated[
-    list[str] | None,
+OtherTools = Annotated[
+    tuple[str, ...],
     typer.Option(
         "--tool",
         metavar="MODULE:FUNCTION",
@@ -197,7 +166,7 @@ OtherBaseUrl = Annotated[
     typer.Option("--base-url", metavar="URL", help="Another server of the model than it was started with."),
 ]
 OtherMcp = Annotated[
-    list[str] | None,
+    tuple[str, ...],
     typer.Option(
         "--mcp",
         metavar="[NAME=]COMMAND",
@@ -205,51 +174,20 @@ OtherMcp = Annotated[
     ),
 ]
 OtherMcpEnv = Annotated[
-    list[str] | None,
+    tuple[str, ...],
     typer.Option(
         "--mcp-env",
         metavar="NAME",
         help="An environment variable for MCP servers, in place of all that were named; repeatable.",
     ),
 ]
-HigherLimit = Annotated[
-    list[str] | None,
+HigherLimits = Annotated[
+    tuple[str, ...],
     typer.Option(
         "--limit", metavar="NAME=VALUE", help="Changes one limit of the run, e.g. max_iterations=40."
     ),
 ]
-Turn = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", help="After this answer of the model; 0 is before the first. Default: the end."
-    ),
-]
-More = Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="What the user says next.")]
-Using = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODULE:FUNCTION",
-        help="Takes a journal.stored.StoredRun and returns it as it fits this version.",
-    ),
-]
-From = Annotated[
-    str | None,
-    typer.Option("--from", metavar="FINGERPRINT", help="Only runs of this version, or its beginning."),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the versions that runs are in.")]
-Root = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="The folder of the files. Default: the one the run was started in."),
-]
-Step = Annotated[str | None, typer.Option(metavar="S", help="Only the changes of this step.")]
-Status = Annotated[str | None, typer.Option(metavar="STATUS", help="open, parked or ended.")]
 OfGraph = Annotated[str | None, typer.Option(metavar="NAME", help="Runs of this graph.")]
-Most = Annotated[int, typer.Option(metavar="N", help="How many, the newest first; 0 is all.")]
-AlsoEngines = Annotated[bool, typer.Option("--all", help="Also the runs that stand for engines.")]
-Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Go on with what comes until the run ends, or Ctrl-C.")
-]
-Since = Annotated[int, typer.Option(metavar="N", help="Records from this number on.")]
 WithContent = Annotated[bool, typer.Option("--content", help="With messages, arguments, results and texts.")]
 Output = Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a new file, mode 0600.")]
 OlderThan = Annotated[
@@ -291,57 +229,46 @@ Grace = Annotated[
 ]
 
 
-# ---- what goes together ----
+# ---- options that several commands take together ----
 
 
 @dataclass(frozen=True, kw_only=True)
 class JournalOptions:
-    """Where the runs are, and how what is found is printed."""
+    """Where the runs are, and how the command prints what it finds."""
 
+    json: Json = False
+    journal: Journal = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisplayOptions:
+    """How a run is shown, and where it is stored."""
+
+    log: Log = None
     json: Json = False
     journal: Journal = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
-    """What an agent is made of."""
+    """The parts of an agent."""
 
     model: Model = None
     base_url: BaseUrl = None
-    tool: Tool = None
-    mcp: Mcp = None
-    mcp_env: McpEnv = None
+    tools: Tools = ()
+    mcp: Mcp = ()
+    mcp_env: McpEnv = ()
     approve: Approve = False
     instructions: Instructions = None
     output_schema: OutputSchema = None
     structured: Structured = None
-    param: Param = None
+    params: Params = ()
 
     def plain(self) -> dict[str, Any]:
-        """Return it as members of `Launch`. Raises ConfigError for a parameter that is not name=value."""
+        """Return them as members of `Launch`. Raises ConfigError for a parameter that is not name=value."""
         from orchestrator.cli.load import params_from
 
-        return {
-            "model": self.model,
-            "base_url": self.base_url,
-            "structured": self.structured,
-            "tools": tuple(self.tool or ()),
-            "mcp": tuple(self.mcp or ()),
-            "mcp_env": tuple(self.mcp_env or ()),
-            "approve": self.approve,
-            "instructions": self.instructions,
-            "output_schema": self.output_schema,
-            "params": params_from(self.param or ()),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class DisplayOptions:
-    """How a run that goes on is shown and where it is kept."""
-
-    log: Log = None
-    json: Json = False
-    journal: Journal = None
+        return {**vars(self), "params": params_from(self.params)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,7 +291,7 @@ class CallOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorOptions:
-    """Which engine is ordered something, by whom, and why."""
+    """The engine that a command is for, who gives it, and why."""
 
     engine: Engine = None
     by: By = None
@@ -375,20 +302,83 @@ class OperatorOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplacementOptions:
-    """What a run goes on with instead of what it was started with."""
+    """What a run is resumed with in place of what it was started with."""
 
     model: OtherModel = None
     base_url: OtherBaseUrl = None
-    tool: OtherTool = None
-    mcp: OtherMcp = None
-    mcp_env: OtherMcpEnv = None
-    limit: HigherLimit = None
+    tools: OtherTools = ()
+    mcp: OtherMcp = ()
+    mcp_env: OtherMcpEnv = ()
+    limits: HigherLimits = ()
 
-    def plain(self) -> dict[str, Any]:
-        """Return it as the commands' bodies name it."""
+    @property
+    def instead(self) -> Replacement:
+        """The parts of the agent that are replaced."""
         from orchestrator.cli.launch import Replacement
 
-        several = {"tools": self.tool, "mcp": self.mcp, "mcp_env": self.mcp_env}
-        others = {name: tuple(given or ()) for name, given in several.items()}
-        instead = Replacement(model=self.model, base_url=self.base_url, **others)
-        return {"instead": instead, "limits": tuple(self.limit or ())}
+        return Replacement(
+            model=self.model,
+            base_url=self.base_url,
+            tools=self.tools,
+            mcp=self.mcp,
+            mcp_env=self.mcp_env,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeOptions(DisplayOptions):
+    """How a run of one graph is resumed."""
+
+    run: RunId
+    limits: Limits = ()
+    again: bool = False
+    by: By = None
+    output: Output = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(DisplayOptions):
+    """The command line of `run`."""
+
+    prompt: Prompt
+    agent: AgentOptions
+    limits: Limits = ()
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Print the answer as it comes, instead of the states. With --json: each fact as a line, and the "
+            "result as the last one.",
+        ),
+    ] = False
+    run_id: NewRunId = None
+    conversation: Conversation = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """The command line of `replay`."""
+
+    paths: Annotated[
+        tuple[Path, ...],
+        typer.Argument(
+            metavar="PATH", help="Files or folders of conversations as JSON lines; index.jsonl is skipped."
+        ),
+    ] = ()
+    bundled: Annotated[
+        bool, typer.Option("--bundled", help="The conversations that come with the library.")
+    ] = False
+    live: Annotated[
+        bool, typer.Option("--live", help="Show each state as it passes, at a watchable pace.")
+    ] = False
+    speed: Annotated[
+        float | None,
+        typer.Option(
+            metavar="FACTOR",
+            help="Wait this share of the recorded times: 1 as long as it took, 0 not at all. Default: 0; with "
+            "--live at most 1, and less where that would take over ten seconds.",
+        ),
+    ] = None
+    limits: Limits = ()
+    log: Log = None
+    json: Json = False

@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli import option as given
-from orchestrator.cli.exit import table
+from orchestrator.cli.exit import EPILOG
 from orchestrator.cli.spread import spread
 
-group = typer.Typer(
-    help="Plan, validate, implement, judge: run a pipeline and see its metrics.", rich_markup_mode=None
-)
+group = typer.Typer(help="Plan, validate, implement, judge; show metrics.", rich_markup_mode=None)
 
-_EXIT_CODES = "Exit codes, one for each outcome:\n\n\b\n" + table()
-
-SpecFile = Annotated[
-    Path | None,
-    typer.Argument(metavar="SPEC.toml", help="What is wanted, the four stages, limits.", show_default=False),
-]
-Example = Annotated[
-    bool,
-    typer.Option("--example", help="The spec that comes with the library: needs no model and no network."),
-]
-Requirements = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="What is wanted, in place of what the spec says: TOML, JSON, or text."),
-]
-PipelineLimit = Annotated[
-    list[str] | None,
+_Limits = Annotated[
+    tuple[str, ...],
     typer.Option("--limit", metavar="NAME=VALUE", help="A limit, e.g. max_iterations=5; 0 is off."),
 ]
-Output = Annotated[
+_Output = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write the output to a file instead of printing it.")
 ]
-OtherSpec = Annotated[
-    Path | None,
-    typer.Option("--spec", metavar="SPEC.toml", help="Stages in place of those it was started with."),
-]
-Again = Annotated[
-    bool,
-    typer.Option("--again", help="Run a stage again that may have run already, or still runs elsewhere."),
-]
-AnyRun = Annotated[
+_AnyRun = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN", help="A run id, or its beginning. Default: the newest run.", show_default=False
@@ -52,75 +29,85 @@ AnyRun = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PipelineRunOptions(given.DisplayOptions):
+    """The command line of `pipeline run`."""
+
+    spec: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="SPEC.toml", help="The request, the four stages and the limits.", show_default=False
+        ),
+    ] = None
+    example: Annotated[
+        bool,
+        typer.Option(
+            "--example", help="The spec that comes with the library: needs no model and no network."
+        ),
+    ] = False
+    requirements: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The request, in place of that of the spec: TOML, JSON, or text."),
+    ] = None
+    limits: _Limits = ()
+    output: _Output = None
+    run_id: given.NewRunId = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineResumeOptions(given.ResumeOptions):
+    """The command line of `pipeline resume`."""
+
+    spec: Annotated[
+        Path | None,
+        typer.Option("--spec", metavar="SPEC.toml", help="Stages in place of those it was started with."),
+    ] = None
+    limits: _Limits = ()
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Run a stage again that may have run already, or still runs elsewhere."),
+    ] = False
+    output: _Output = None
+
+
 @group.callback()
 def pipeline_group() -> None:
-    """Plan, validate, implement and judge, again where that is needed, until it is good or a limit ends it."""
+    """Plan, validate, implement and judge, and repeat, until the result is approved or a limit is reached."""
 
 
-@group.command(epilog=_EXIT_CODES)
+@group.command(epilog=EPILOG)
 @spread
-def run(
-    spec: SpecFile = None,
-    *,
-    example: Example = False,
-    requirements: Requirements = None,
-    limit: PipelineLimit = None,
-    output: Output = None,
-    run_id: given.NewRunId = None,
-    shown: given.DisplayOptions,
-) -> None:
-    """Run a pipeline to its end and print its output and its metrics; --json prints one object instead.
+def run(options: PipelineRunOptions) -> int:
+    """Run a pipeline and print its output and its metrics.
+
+    --json prints one object instead.
 
     A stage is a Python callable (`python = "module:function"`), a program (`command = [...]`, started without a
     shell: the request as JSON on standard input, the answer as JSON or text on standard output) or a request to a
-    model (`prompt = "..."`, `model = "..."`). Every step is in the journal before it counts: a run whose process is
-    killed goes on with `orchestrator pipeline resume`.
+    model (`prompt = "..."`, `model = "..."`). Every step is in the journal before it counts: if the process is
+    killed, `orchestrator pipeline resume` continues the run.
     """
-    from orchestrator.cli.pipeline.run import PipelineRunOptions, run_spec
+    from orchestrator.cli.pipeline.run import run_spec
 
-    asked = PipelineRunOptions(
-        spec=spec,
-        example=example,
-        requirements=requirements,
-        limits=tuple(limit or ()),
-        output=output,
-        run_id=run_id,
-        **vars(shown),
-    )
-    raise typer.Exit(run_spec(asked))
+    return run_spec(options)
 
 
 @group.command()
 @spread
-def report(run: AnyRun = None, *, at: given.JournalOptions) -> None:
-    """Print the metrics of a run: states, times, tokens, bottlenecks, the commonest transition."""
+def report(run: _AnyRun = None, *, at: given.JournalOptions) -> int:
+    """Print the metrics of a run.
+
+    They are states, times, tokens, bottlenecks, and the most frequent transition.
+    """
     from orchestrator.cli.pipeline.report import report_run
 
-    raise typer.Exit(report_run(run, json=at.json, journal=at.journal))
+    return report_run(run, **vars(at))
 
 
-@group.command(epilog=_EXIT_CODES)
+@group.command(epilog=EPILOG)
 @spread
-def resume(
-    run: given.RunId,
-    *,
-    spec: OtherSpec = None,
-    limit: PipelineLimit = None,
-    again: Again = False,
-    by: given.By = None,
-    output: Output = None,
-    shown: given.DisplayOptions,
-) -> None:
-    """Go on with a run where it stands, as it was started; one that has ended is only told."""
-    from orchestrator.cli.pipeline.resume import PipelineResumeOptions, resume_run
+def resume(options: PipelineResumeOptions) -> int:
+    """Resume a run as it was started, or print the result of its end."""
+    from orchestrator.cli.pipeline.resume import resume_run
 
-    options = PipelineResumeOptions(
-        run=run,
-        spec=spec,
-        limits=tuple(limit or ()),
-        again=again,
-        by=by,
-        output=output,
-        **vars(shown),
-    )
-    raise typer.Exit(resume_run(options))
+    return resume_run(options)

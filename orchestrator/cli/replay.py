@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.load import limits_from, members_of
+from orchestrator.cli.option import ReplayOptions
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.reproduction import CANCELLED, DIVERGED, ConversationPlayer, ReplayStage, Reproduction
 from orchestrator.cli.run import logging_to
@@ -22,20 +23,6 @@ from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.providers.recorded_run import IRREGULAR, OPEN_END, REPRODUCED, UNUSABLE
 from orchestrator.providers.recording import INDEX_FILE
 from orchestrator.providers.replay import ProviderRecord, ReplayError, scan
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """The command line of `replay`."""
-
-    paths: tuple[Path, ...]
-    bundled: bool
-    live: bool
-    speed: float | None
-    limits: tuple[str, ...]
-    log: Path | None
-    json: bool
-
 
 _ALWAYS_COUNTED = (REPRODUCED, OPEN_END, IRREGULAR, UNUSABLE)
 _FAULTS = {UNUSABLE: Exit.USAGE, DIVERGED: Exit.FAILED}

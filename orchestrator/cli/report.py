@@ -14,8 +14,8 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.screen import print_report
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.history import History, StateStats
 from orchestrator.kernel.record import Transition
+from orchestrator.telemetry.history import History, StateStats
 
 _SHOWN = 10
 """Gaps that are named one by one."""

@@ -76,7 +76,7 @@ def _unusable(error: ReplayError) -> Reproduction:
 
 
 class ReplayStage:
-    """What goes on around the runs of a conversation; this one shows nothing."""
+    """The display of the runs of a conversation; this one shows nothing."""
 
     observers: Sequence[Observer] = ()
 

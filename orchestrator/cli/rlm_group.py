@@ -4,88 +4,87 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from orchestrator.cli import option as given
-from orchestrator.cli.exit import table
+from orchestrator.cli.exit import EPILOG
 from orchestrator.cli.spread import spread
 
-group = typer.Typer(
-    help="Long contexts: a model that writes code, or calls tools, to look at what it is asked about.",
-    rich_markup_mode=None,
-)
+group = typer.Typer(help="Answer questions about long texts with code or tools.", rich_markup_mode=None)
 
-_EXIT_CODES = "Exit codes, one for each outcome:\n\n\b\n" + table()
-
-File = Annotated[
-    Path, typer.Argument(metavar="FILE", help="What is asked about, as UTF-8 text; - reads standard input.")
-]
-Prompt = Annotated[str, typer.Option("--prompt", metavar="TEXT", help="What is asked about the file.")]
-Mode = Annotated[
-    Literal["code", "tools"],
-    typer.Option("--mode", help="code: the model writes Python for a REPL. tools: it calls tools."),
-]
-SubModel = Annotated[
-    str | None,
-    typer.Option("--sub-model", metavar="SPEC", help="For questions of the code. Default: the same model."),
-]
-Tool = Annotated[
-    list[str] | None,
-    typer.Option("--tool", metavar="MODULE:FUNCTION", help="A further tool for --mode tools; repeatable."),
-]
-RlmLimit = Annotated[
-    list[str] | None,
+_Limits = Annotated[
+    tuple[str, ...],
     typer.Option("--limit", metavar="NAME=VALUE", help="A limit, e.g. max_iterations=10; 0 is off."),
 ]
-ReplLimit = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--repl-limit", metavar="NAME=VALUE", help="A limit of the REPL, e.g. memory_bytes=1000000000."
-    ),
-]
-Least = Annotated[
+_Least = Annotated[
     Literal["limits", "partial", "full"] | None,
-    typer.Option("--least", help="The level of isolation below which no code is run. Default: limits."),
+    typer.Option("--least", help="The least level of isolation at which code is run. Default: limits."),
 ]
-AsJson = Annotated[
-    bool, typer.Option("--as-json", help="FILE holds JSON: the code gets the data instead of the text.")
-]
-Output = Annotated[
+_Output = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write the answer to a file instead of printing it.")
-]
-Again = Annotated[
-    bool, typer.Option("--again", help="Call tools again that are irreversible and may have run already.")
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlmOptions:
-    """What an Rlm is made of."""
+class RlmRunOptions(given.DisplayOptions):
+    """The command line of `rlm run`."""
 
-    mode: Mode = "code"
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="The text, in UTF-8, that the prompt is about; - reads standard input."
+        ),
+    ]
+    prompt: Annotated[str, typer.Option("--prompt", metavar="TEXT", help="The question about the file.")]
+    mode: Annotated[
+        Literal["code", "tools"],
+        typer.Option("--mode", help="code: the model writes Python for a REPL. tools: it calls tools."),
+    ] = "code"
     model: given.Model = None
-    sub_model: SubModel = None
+    sub_model: Annotated[
+        str | None,
+        typer.Option(
+            "--sub-model", metavar="SPEC", help="For questions of the code. Default: the same model."
+        ),
+    ] = None
     base_url: given.BaseUrl = None
-    tool: Tool = None
+    tools: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--tool", metavar="MODULE:FUNCTION", help="A further tool for --mode tools; repeatable."
+        ),
+    ] = ()
     instructions: given.Instructions = None
-    param: given.Param = None
-    limit: RlmLimit = None
-    repl_limit: ReplLimit = None
-    least: Least = None
+    params: given.Params = ()
+    limits: _Limits = ()
+    repl_limits: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            "--repl-limit", metavar="NAME=VALUE", help="A limit of the REPL, e.g. memory_bytes=1000000000."
+        ),
+    ] = ()
+    least: _Least = None
+    as_json: Annotated[
+        bool, typer.Option("--as-json", help="FILE holds JSON: the code gets the data instead of the text.")
+    ] = False
+    output: _Output = None
+    run_id: given.NewRunId = None
+    conversation: given.Conversation = None
 
-    def plain(self) -> dict[str, Any]:
-        """Return it as members of `Asked`. Raises ConfigError for a parameter that is not name=value."""
-        from orchestrator.cli.load import params_from
 
-        as_they_are = ("mode", "model", "sub_model", "base_url", "instructions", "least")
-        return {name: getattr(self, name) for name in as_they_are} | {
-            "tools": tuple(self.tool or ()),
-            "params": params_from(self.param or ()),
-            "limits": tuple(self.limit or ()),
-            "repl_limits": tuple(self.repl_limit or ()),
-        }
+@dataclass(frozen=True, kw_only=True)
+class RlmResumeOptions(given.ResumeOptions):
+    """The command line of `rlm resume`."""
+
+    model: given.OtherModel = None
+    limits: _Limits = ()
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Call tools again that are irreversible and may have run already."),
+    ] = False
+    output: _Output = None
 
 
 @group.callback()
@@ -93,74 +92,41 @@ def rlm_group() -> None:
     """Ask about a text that is too long for a prompt: it is a variable in a REPL, not a message."""
 
 
-@group.command(epilog=_EXIT_CODES)
+@group.command(epilog=EPILOG)
 @spread
-def run(
-    file: File,
-    *,
-    prompt: Prompt,
-    built: RlmOptions,
-    as_json: AsJson = False,
-    output: Output = None,
-    run_id: given.NewRunId = None,
-    conversation: given.Conversation = None,
-    shown: given.DisplayOptions,
-) -> None:
-    """Answer a prompt about a file of any length, and print the answer; --json prints the whole result instead.
+def run(options: RlmRunOptions) -> int:
+    """Answer a prompt about a file of any length.
 
-    In mode code the text is the variable `context` of a REPL: the model is shown its length, writes Python to look at
-    it, and asks models about parts of it (`llm_query`). The code runs in a process of its own that the kernel locks
-    up (`orchestrator rlm isolation`). In mode tools it reads and searches the text with tools. Every step is in the
-    journal before it counts: a run whose process is killed goes on with `orchestrator rlm resume`.
+    --json prints the whole result instead of the answer.
+
+    In mode code the text is the variable `context` of a REPL: the model gets its length, writes Python to read
+    it, and asks models about parts of it (`llm_query`). The code runs in a process of its own that the kernel
+    restricts (`orchestrator rlm isolation`). In mode tools it reads and searches the text with tools. Every step is
+    in the journal before it counts: if the process is killed, `orchestrator rlm resume` continues the run.
     """
-    from orchestrator.cli.rlm.run import RlmRunOptions, run_file
+    from orchestrator.cli.rlm.run import run_file
 
-    asked = RlmRunOptions(
-        file=file,
-        prompt=prompt,
-        as_json=as_json,
-        output=output,
-        run_id=run_id,
-        conversation=conversation,
-        **built.plain(),
-        **vars(shown),
-    )
-    raise typer.Exit(run_file(asked))
+    return run_file(options)
 
 
-@group.command(epilog=_EXIT_CODES)
+@group.command(epilog=EPILOG)
 @spread
-def resume(
-    run: given.RunId,
-    *,
-    model: given.OtherModel = None,
-    limit: RlmLimit = None,
-    again: Again = False,
-    by: given.By = None,
-    output: Output = None,
-    shown: given.DisplayOptions,
-) -> None:
-    """Go on with a run where it stands, as it was started; one that has ended is only told.
+def resume(options: RlmResumeOptions) -> int:
+    """Resume a run as it was started, or print the result of its end.
 
-    Code starts in a new REPL: the model is told that its variables are gone.
+    Code starts in a new REPL: the model is informed that its variables are gone.
     """
-    from orchestrator.cli.rlm.resume import RlmResumeOptions, resume_run
+    from orchestrator.cli.rlm.resume import resume_run
 
-    options = RlmResumeOptions(
-        run=run,
-        model=model,
-        limits=tuple(limit or ()),
-        again=again,
-        by=by,
-        output=output,
-        **vars(shown),
-    )
-    raise typer.Exit(resume_run(options))
+    return resume_run(options)
 
 
 @group.command()
-def isolation(*, least: Least = None, json: given.Json = False) -> None:
-    """Say how far code of models is locked up on this machine, and by what; exit code 1 below --least."""
+def isolation(*, least: _Least = None, json: given.Json = False) -> None:
+    """Show how code of models is isolated on this machine.
+
+    The exit code is 1 if the level is below --least.
+    """
     from orchestrator.cli.rlm.isolation import show_isolation
 
     raise typer.Exit(show_isolation(json=json, least=least))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch, LoadedParts
 from orchestrator.cli.load import limits_from, prompt_of
 from orchestrator.cli.loop import run_async
+from orchestrator.cli.option import RunOptions
 from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, shown
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.streamed import Facts, TextPrinter, streamed
@@ -28,22 +29,6 @@ from orchestrator.runtime.llm_loop.result import BaseResult, Result, ended_as
 from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.watchdog import on_signal
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The command line of `run`."""
-
-    prompt: str
-    made: Mapping[str, Any]
-    """Members of `Launch`, as the command line has them."""
-    limits: tuple[str, ...]
-    log: Path | None
-    json: bool
-    journal: Address | None = None
-    run_id: str | None = None
-    conversation: str | None = None
-    stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +50,7 @@ def run_prompt(command_options: RunOptions) -> int:
     """Run the prompt, show it or print it as JSON, and return the exit code of its outcome."""
     settings = project_settings()
     run_id = new_id(command_options.run_id)
-    launch = Launch.here(settings, **command_options.made)
+    launch = Launch.here(settings, **command_options.agent.plain())
     parts = LoadedParts.of(launch)
     limits = limits_from(command_options.limits, settings.limits)
     prompt = prompt_of(command_options.prompt)
@@ -92,7 +77,7 @@ def new_id(given: str | None) -> str:
 
 
 def conducted(view: ViewOptions, launch: Launch, parts: LoadedParts, limits: Limits | None, go: Going) -> int:
-    """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
+    """Run one agent to completion, show its progress, and return the exit code of its outcome."""
     settings = project_settings()
     journal = journal_at(journal_file(view.journal))
     live = LiveRuns()

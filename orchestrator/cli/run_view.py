@@ -1,4 +1,4 @@
-"""One run of a graph that asks nobody about calls, in front of one person: journal, screen and signals."""
+"""The display of one run that asks no questions about calls: journal, screen and signals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class RunView(Generic[C, R]):
-    """A run with its screen; a signal, or the loss of whoever reads the screen, cancels it.
+    """A run with its screen; a signal, or the loss of the screen's reader, cancels it.
 
     `run_id` None: it is not known before the run begins. `screen` makes the screen; None shows nothing.
     """
@@ -43,7 +43,7 @@ class RunView(Generic[C, R]):
 
     @property
     def observers(self) -> list[Observer]:
-        """What has to be told of the run."""
+        """The observers of the run."""
         return [self] if self.screen is None else [self, self.screen]
 
     async def run(self, service: C, journal: StoredJournal, go: Callable[[C], Awaitable[R]]) -> R:

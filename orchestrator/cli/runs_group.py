@@ -2,19 +2,109 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.spread import spread
 
-group = typer.Typer(help="Look at recorded runs and act on them.", rich_markup_mode=None)
+group = typer.Typer(help="List, show, answer and resume recorded runs.", rich_markup_mode=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(given.JournalOptions):
+    """The command line of `runs list`."""
+
+    status: Annotated[str | None, typer.Option(metavar="STATUS", help="open, parked or ended.")] = None
+    graph: given.OfGraph = None
+    limit: Annotated[int, typer.Option(metavar="N", help="How many, the newest first; 0 is all.")] = 20
+    all: Annotated[bool, typer.Option("--all", help="Also the runs that represent engines.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventsOptions(given.JournalOptions):
+    """The command line of `runs events`."""
+
+    run: given.RunId
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new records until the run ends, or Ctrl-C.")
+    ] = False
+    since: Annotated[int, typer.Option(metavar="N", help="Records from this number on.")] = 0
+    content: given.WithContent = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsResumeOptions(given.ReplacementOptions, given.DisplayOptions):
+    """The command line of `runs resume`."""
+
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="A run id, or at least its first 4 characters. Without it: list what could be resumed.",
+            show_default=False,
+        ),
+    ] = None
+    by: given.By = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForkOptions(given.ReplacementOptions, given.DisplayOptions):
+    """The command line of `runs fork`."""
+
+    run: given.RunId
+    turn: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="After this answer of the model; 0 is before the first. Default: the end."
+        ),
+    ] = None
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", metavar="TEXT", help="The next message of the user.")
+    ] = None
+    run_id: given.NewRunId = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollbackOptions(given.JournalOptions):
+    """The command line of `runs rollback`."""
+
+    run: given.RunId
+    root: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder of the files. Default: the one the run was started in."),
+    ] = None
+    step: Annotated[str | None, typer.Option(metavar="S", help="Only the changes of this step.")] = None
+    yes: given.Yes = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MigrateOptions(given.JournalOptions):
+    """The command line of `runs migrate`."""
+
+    runs: Annotated[
+        tuple[str, ...], typer.Argument(metavar="RUN", help="Only these runs.", show_default=False)
+    ] = ()
+    using: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Takes a journal.stored_run.StoredRun and returns it as it fits this version.",
+        ),
+    ] = None
+    made: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FINGERPRINT", help="Only runs of this version, or its beginning."),
+    ] = None
+    dry: Annotated[bool, typer.Option("--dry-run", help="Only list the versions that runs are in.")] = False
 
 
 @group.callback()
 def runs_group() -> None:
-    """Look at recorded runs and act on them. RUN is a run id, or at least 4 characters that begin one."""
+    """List, show, answer and resume recorded runs. RUN is a run id, or at least its first 4 characters."""
 
 
 # ---- looking ----
@@ -22,47 +112,36 @@ def runs_group() -> None:
 
 @group.command("list")
 @spread
-def runs_list(
-    *,
-    status: given.Status = None,
-    graph: given.OfGraph = None,
-    limit: given.Most = 20,
-    everything: given.AlsoEngines = False,
-    at: given.JournalOptions,
-) -> None:
-    """List runs, newest first. --json prints one object a line."""
-    from orchestrator.cli.runs.listing import ListOptions, list_runs
+def runs_list(options: ListOptions) -> int:
+    """List runs, newest first; --json prints one object a line."""
+    from orchestrator.cli.runs.listing import list_runs
 
-    raise typer.Exit(list_runs(ListOptions(status, graph, limit, everything, **vars(at))))
+    return list_runs(options)
 
 
 @group.command()
 @spread
-def show(run: given.RunId, *, full: given.Full = False, at: given.JournalOptions) -> None:
-    """Show a run: where it stands, what it waits for, its path, where time and tokens went, who decided what.
+def show(run: given.RunId, *, full: given.Full = False, at: given.JournalOptions) -> int:
+    """Show a run: state, questions, path, times, tokens, decisions.
 
-    A call that it asks about is cut if it does not fit on a screen; the answer then needs the full digest, which
+    A call that the run asks about is cut if it does not fit on a screen; the answer then needs the full digest, which
     --full prints.
     """
     from orchestrator.cli.runs.show import show_run
 
-    raise typer.Exit(show_run(run, full=full, **vars(at)))
+    return show_run(run, full=full, **vars(at))
 
 
 @group.command()
 @spread
-def events(
-    run: given.RunId,
-    *,
-    follow: given.Follow = False,
-    since: given.Since = 0,
-    content: given.WithContent = False,
-    at: given.JournalOptions,
-) -> None:
-    """Print the records of a run, one a line; what was said and done in them only with --content."""
-    from orchestrator.cli.runs.events import EventsOptions, print_events
+def events(options: EventsOptions) -> int:
+    """Print the records of a run, one a line.
 
-    raise typer.Exit(print_events(EventsOptions(run, follow, since, content, **vars(at))))
+    Messages, arguments, results and texts are printed with --content only.
+    """
+    from orchestrator.cli.runs.events import print_events
+
+    return print_events(options)
 
 
 @group.command()
@@ -73,11 +152,14 @@ def export(
     content: given.WithContent = False,
     output: given.Output = None,
     at: given.JournalOptions,
-) -> None:
-    """Print a run as JSON: without content, to hand around; with --content as `orchestrator replay` reads it."""
+) -> int:
+    """Print a run as JSON, without the content of messages.
+
+    With --content it is a conversation that `orchestrator replay` reads.
+    """
     from orchestrator.cli.runs.export import export_run
 
-    raise typer.Exit(export_run(run, content=content, output=output, **vars(at)))
+    return export_run(run, content=content, output=output, **vars(at))
 
 
 # ---- acting ----
@@ -91,49 +173,52 @@ def approve(
     which: given.CallOptions,
     arguments: given.Arguments = None,
     asking: given.RequestOrigin,
-) -> None:
-    """Let a call run, perhaps with other arguments."""
-    _post("approve", run, asking, **vars(which), arguments=arguments)
+) -> int:
+    """Approve a call, perhaps with other arguments."""
+    return _post("approve", run, asking, **vars(which), arguments=arguments)
 
 
 @group.command()
 @spread
 def reject(
     run: given.RunId, *, end: given.End = False, which: given.CallOptions, asking: given.RequestOrigin
-) -> None:
-    """Refuse a call: the model reads why and goes on. With --end, end the run."""
-    _post("reject", run, asking, **vars(which), end=end)
+) -> int:
+    """Reject a call: the model reads the reason. With --end, end the run."""
+    return _post("reject", run, asking, **vars(which), end=end)
 
 
 @group.command()
 @spread
 def respond(
     run: given.RunId, text: given.Content, *, which: given.CallOptions, asking: given.RequestOrigin
-) -> None:
-    """Give the result of a call yourself; nothing is run."""
+) -> int:
+    """Give the result of a call yourself; the tool does not run."""
     from orchestrator.cli.load import decoded_text
 
-    _post("respond", run, asking, **vars(which), content=decoded_text(text, "the result"))
+    return _post("respond", run, asking, **vars(which), content=decoded_text(text, "the result"))
 
 
 @group.command()
 @spread
-def cancel(run: given.RunId, *, asking: given.RequestOrigin) -> None:
-    """Ask a run to stop; wait up to 2 s for it, and name what it is in the middle of if it has not stopped then."""
-    _post("cancel", run, asking)
+def cancel(run: given.RunId, *, asking: given.RequestOrigin) -> int:
+    """Ask a run to stop, and wait up to 2 s for it.
+
+    If it has not stopped by then, the command names its current operation.
+    """
+    return _post("cancel", run, asking)
 
 
 @group.command()
 @spread
-def pause(run: given.RunId, *, asking: given.RequestOrigin) -> None:
-    """Ask a run to park; `runs resume` goes on with it."""
-    _post("pause", run, asking)
+def pause(run: given.RunId, *, asking: given.RequestOrigin) -> int:
+    """Ask a run to park; `runs resume` continues it."""
+    return _post("pause", run, asking)
 
 
-def _post(kind: str, run: str, asking: given.RequestOrigin, **answer: Any) -> None:
+def _post(kind: str, run: str, asking: given.RequestOrigin, **answer: Any) -> int:
     from orchestrator.cli.runs.request import RequestOptions, post
 
-    raise typer.Exit(post(RequestOptions(kind=kind, run=run, **answer, **vars(asking))))
+    return post(RequestOptions(kind=kind, run=run, **answer, **vars(asking)))
 
 
 # ---- going on ----
@@ -141,68 +226,50 @@ def _post(kind: str, run: str, asking: given.RequestOrigin, **answer: Any) -> No
 
 @group.command()
 @spread
-def resume(
-    run: given.AnyRunId = None,
-    *,
-    other: given.ReplacementOptions,
-    by: given.By = None,
-    shown: given.DisplayOptions,
-) -> None:
-    """Go on with a run where it stands, as it was started; without RUN, say what would happen to each open run."""
-    from orchestrator.cli.runs.resume import RunsResumeOptions, resume_run
+def resume(options: RunsResumeOptions) -> int:
+    """Resume a run as it was started; without RUN, list open runs.
 
-    raise typer.Exit(resume_run(RunsResumeOptions(run=run, by=by, **other.plain(), **vars(shown))))
+    The list says what would happen to each of them.
+    """
+    from orchestrator.cli.runs.resume import resume_run
+
+    return resume_run(options)
 
 
 @group.command()
 @spread
-def fork(
-    run: given.RunId,
-    *,
-    turn: given.Turn = None,
-    prompt: given.More = None,
-    other: given.ReplacementOptions,
-    run_id: given.NewRunId = None,
-    shown: given.DisplayOptions,
-) -> None:
-    """Start a new run from the conversation of a run as it stood after a turn; RUN stays as it is."""
-    from orchestrator.cli.runs.fork import ForkOptions, fork_run
+def fork(options: ForkOptions) -> int:
+    """Start a new run from the conversation of a run after a turn.
 
-    options = ForkOptions(run=run, turn=turn, prompt=prompt, run_id=run_id, **other.plain(), **vars(shown))
-    raise typer.Exit(fork_run(options))
+    RUN itself does not change.
+    """
+    from orchestrator.cli.runs.fork import fork_run
+
+    return fork_run(options)
 
 
 @group.command()
 @spread
-def rollback(
-    run: given.RunId,
-    *,
-    root: given.Root = None,
-    step: given.Step = None,
-    yes: given.Yes = False,
-    at: given.JournalOptions,
-) -> None:
-    """Undo what a run did to files, newest first; without --yes, list it. What others changed since is kept."""
-    from orchestrator.cli.runs.rollback import RollbackOptions, roll_back
+def rollback(options: RollbackOptions) -> int:
+    """Undo the file changes of a run, newest first.
 
-    raise typer.Exit(roll_back(RollbackOptions(run=run, root=root, step=step, yes=yes, **vars(at))))
+    Without --yes the command lists them. Changes that others have made since are kept.
+    """
+    from orchestrator.cli.runs.rollback import roll_back
+
+    return roll_back(options)
 
 
 @group.command()
 @spread
-def migrate(
-    run: given.RunIds = None,
-    *,
-    using: given.Using = None,
-    from_: given.From = None,
-    dry_run: given.DryRun = False,
-    at: given.JournalOptions,
-) -> None:
-    """Bring open runs of older versions of the graph to this one. They are not resumed by that."""
-    from orchestrator.cli.runs.migrate import MigrateOptions, migrate_runs
+def migrate(options: MigrateOptions) -> int:
+    """Migrate open runs of older versions of a graph.
 
-    options = MigrateOptions(runs=tuple(run or ()), using=using, made=from_, dry=dry_run, **vars(at))
-    raise typer.Exit(migrate_runs(options))
+    The command does not resume them.
+    """
+    from orchestrator.cli.runs.migrate import migrate_runs
+
+    return migrate_runs(options)
 
 
 # ---- care ----
@@ -216,35 +283,38 @@ def prune(
     keep_last: given.KeepLast = None,
     yes: given.Yes = False,
     at: given.JournalOptions,
-) -> None:
-    """Remove ended runs that meet every condition given; without --yes, count them."""
+) -> int:
+    """Remove ended runs that meet every condition given.
+
+    Without --yes the command counts them.
+    """
     from orchestrator.cli.runs.care import prune_runs
 
-    raise typer.Exit(prune_runs(older_than=older_than, keep_last=keep_last, yes=yes, **vars(at)))
+    return prune_runs(older_than=older_than, keep_last=keep_last, yes=yes, **vars(at))
 
 
 @group.command()
 @spread
-def erase(run: given.RunId, *, yes: given.Yes = False, at: given.JournalOptions) -> None:
-    """Remove one run for good, from file and log."""
+def erase(run: given.RunId, *, yes: given.Yes = False, at: given.JournalOptions) -> int:
+    """Remove one run permanently, from file and log."""
     from orchestrator.cli.runs.care import erase_run
 
-    raise typer.Exit(erase_run(run, yes=yes, **vars(at)))
+    return erase_run(run, yes=yes, **vars(at))
 
 
 @group.command()
 @spread
-def backup(file: given.BackupFile, *, at: given.JournalOptions) -> None:
-    """Write a proved copy of the journal to a new file while runs go on."""
+def backup(file: given.BackupFile, *, at: given.JournalOptions) -> int:
+    """Write a checked copy of the journal; runs continue meanwhile."""
     from orchestrator.cli.runs.care import back_up
 
-    raise typer.Exit(back_up(file, **vars(at)))
+    return back_up(file, **vars(at))
 
 
 @group.command()
 @spread
-def restore(file: given.BackupFile, *, at: given.JournalOptions) -> None:
-    """Make a journal out of a backup; the journal must not exist yet."""
+def restore(file: given.BackupFile, *, at: given.JournalOptions) -> int:
+    """Restore a journal from a backup; it must not exist yet."""
     from orchestrator.cli.runs.care import restore_journal
 
-    raise typer.Exit(restore_journal(file, **vars(at)))
+    return restore_journal(file, **vars(at))

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from orchestrator.cli.output import escape_streams, is_terminal, say, shown, styled_file
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.history import History, StateStats
 from orchestrator.kernel.record import (
     EventFailed,
     Fact,
@@ -27,6 +26,7 @@ from orchestrator.kernel.record import (
     Transition,
 )
 from orchestrator.telemetry.escape import escape
+from orchestrator.telemetry.history import History, StateStats
 
 _BAR = 20
 _WIDTH = 160
@@ -147,7 +147,7 @@ class PlainLines:
             self.say(line)
 
     def say(self, text: str) -> None:
-        """Print a text. Observers cannot fail a run, so a reader that is gone is told to `lost`, once."""
+        """Print a text. Observers cannot fail a run, so `lost` is called once if the reader is gone."""
         if self._lost is None:
             return
         try:
@@ -187,7 +187,7 @@ def _progress_of(fact: Fact) -> str:
 
 
 class Screen:
-    """Shows runs of one graph as they go. `lost` is called when whoever reads our output is gone.
+    """Shows the progress of runs of one graph. `lost` is called when the reader of the output is gone.
 
     With `quiet` it only adds up, and shows notices: the answer is shown in its place. `board` makes another picture
     than the table of states.
@@ -228,7 +228,7 @@ class Screen:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Inside the block the table does not move: somebody types below it."""
+        """Inside the block the table is not updated: a person types below it."""
         live = self._live
         if live is not None:
             live.stop()

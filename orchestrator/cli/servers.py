@@ -1,7 +1,7 @@
 """The MCP servers that a command line names, and what they are given that is never kept with a run.
 
 What is kept is what it takes to find a server again: its command or address, and the names of environment variables.
-Values are read anew whenever a run goes on: a journal is copied, exported and backed up, and a secret in it goes along.
+Values are read anew whenever a run is resumed: a journal is copied, exported and backed up with all secrets in it.
 Variables are named one by one instead of handing a server the whole environment, which has the keys of the model in it.
 """
 

@@ -26,7 +26,7 @@ class TextPrinter:
         """Whether the last line has no end yet."""
 
     def show(self, fact: Streamed) -> None:
-        """Print a fact of the run; those of runs below it are theirs. Raises BrokenPipeError when nobody reads."""
+        """Print a fact of the run; facts of child runs are not. Raises BrokenPipeError if the reader is gone."""
         if fact.run_id != self.run_id:
             return
         match fact:
@@ -69,7 +69,7 @@ class Facts:
 
 
 async def streamed(agent: Orchestrator, shows: TextPrinter | Facts, prompt: str, **options: Any) -> Result:
-    """Run a prompt and show what is told of it. Who does not read any more has the run cancelled: BrokenPipeError."""
+    """Run a prompt and print its facts. If the reader is gone the run is cancelled, and BrokenPipeError is raised."""
     gone: BrokenPipeError | None = None
     async with agent.stream(prompt, **options) as stream:
         async for fact in stream:

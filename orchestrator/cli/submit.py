@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.exit import Exit, beginning
+from orchestrator.cli.fleet_option import SubmitOptions
 from orchestrator.cli.load import limits_from, prompt_of
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.rlm.agent_spec import context_from
@@ -16,7 +15,6 @@ from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.worker import database, dispatcher, made
 from orchestrator.engines.dispatcher import Scheduler, WorkerLimits
 from orchestrator.errors import ConfigError, JournalError, MissingExtra
-from orchestrator.journal.address import Address
 from orchestrator.llm.message import Request, Response
 from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.runtime.rlm.rlm import Rlm
@@ -25,32 +23,13 @@ OPENING = 3.0
 """Seconds that the server gets to answer at first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubmitOptions:
-    """The command line of `submit`."""
-
-    prompt: str
-    agent: str | None = None
-    about: Path | None = None
-    """What the prompt is about, for an Rlm."""
-    instructions: str | None = None
-    limits: tuple[str, ...] = ()
-    run_id: str | None = None
-    conversation: str | None = None
-    tenant: str = ""
-    dispatcher: str = "dbos"
-    caps: WorkerLimits = field(default_factory=WorkerLimits)
-    json: bool = False
-    journal: Address | None = None
-
-
 def submit_run(command_options: SubmitOptions) -> int:
-    """Put the run into the journal, tell the dispatcher, and return the exit code. Raises ConfigError."""
+    """Put the run into the journal, notify the dispatcher, and return the exit code. Raises ConfigError."""
     address = database(command_options.journal, "`submit` leaves")
     prompt = prompt_of(command_options.prompt)
     run_id = new_id(command_options.run_id)
     try:
-        scheduler: Scheduler | None = dispatcher(command_options.dispatcher, address, command_options.caps)
+        scheduler: Scheduler | None = dispatcher(command_options.dispatcher, address, WorkerLimits())
     except MissingExtra:
         scheduler = None  # workers find the run by themselves, some seconds later
 

@@ -31,7 +31,7 @@ Going = Callable[[Orchestrator], Awaitable[Result]]
 
 
 class SupervisedRun:
-    """One run with its journal and screen; a signal, or the loss of whoever reads the screen, cancels it.
+    """One run with its journal and screen; a signal, or the loss of the screen's reader, cancels it.
 
     `given` is the journal as the command line names it: commands that are printed name it again. With `quiet` the
     screen shows no states.
@@ -58,10 +58,11 @@ class SupervisedRun:
     async def stoppable(
         self, making: AbstractAsyncContextManager[Orchestrator]
     ) -> AsyncIterator[Orchestrator]:
-        """Put the agent together and take it apart again, within reach of signals.
+        """Make the agent and close it again; signals cancel both.
 
-        Servers are processes of ours, and whoever is ended by a signal leaves them behind: so the first one cancels
-        what goes on, also before the run. Raises KeyboardInterrupt where there is no agent yet, else as `making`.
+        MCP servers are child processes, and a process that a signal ends leaves them behind: so the first signal
+        cancels the current work, also before the run. Raises KeyboardInterrupt if there is no agent yet, else as
+        `making`.
         """
         with on_signal(self._cancel):
             async with AsyncExitStack() as stack:
@@ -77,9 +78,9 @@ class SupervisedRun:
                 yield agent
 
     async def supervise(self, agent: Orchestrator, go: Going, *, remind: bool) -> Result:
-        """Open the journal, let the run go, and return its end; with `remind`, name other runs that wait for somebody.
+        """Open the journal, drive the run, and return its result; with `remind`, mention other open runs.
 
-        What keeps a run from beginning is a ConfigError; one that has begun raises what it raises.
+        Raises ConfigError if the run cannot start; after the start, the errors of the run.
         """
         self._agent = agent
         try:
@@ -105,7 +106,7 @@ class SupervisedRun:
                     await asking
 
     def observe(self, fact: Fact) -> None:
-        """Take note that the run has begun, waits, or goes on."""
+        """Record that the run has started, waits, or continues."""
         if isinstance(fact, RunStarted):
             self._goes_on.set()
         if isinstance(fact, RunStarted) and fact.run_id == self.run_id:
@@ -121,7 +122,7 @@ class SupervisedRun:
     # ---- people ----
 
     async def _ask(self, agent: Orchestrator) -> None:
-        """Say what is asked whenever the run, or one that it started, waits for somebody; until cancelled."""
+        """Print the questions whenever the run, or a child run, waits for a person; until cancelled."""
         while True:
             fact = await self._parked.get()
             questions = await agent.pending(fact.run_id) if fact.reason in WHY else []
@@ -132,11 +133,11 @@ class SupervisedRun:
                     await self._decide(agent, fact.run_id, self.screen)
             elif lines:
                 complain(
-                    f"run {fact.run_id} waits for somebody: `{self._store.command('show', fact.run_id)}`"
+                    f"run {fact.run_id} waits for a person: `{self._store.command('show', fact.run_id)}`"
                 )
 
     async def _decide(self, agent: Orchestrator, run_id: str, screen: Screen) -> None:
-        """Let whoever looks on say yes or no here, unless somebody answers elsewhere meanwhile."""
+        """Read yes or no from the terminal, unless another process answers first."""
         questions = await agent.pending(run_id)
         with screen.still():
             for one in questions:
@@ -189,15 +190,15 @@ class SupervisedRun:
             yield from question.described(self._store, fact.run_id, one, (), time.time())
 
     async def _remind(self) -> None:
-        """Say how many runs are open that nobody has."""
+        """Print the number of open runs without an owner."""
         waiting = 0
         with suppress(Corrupt):  # of other runs; `doctor` is who says so
             async for head in self._store.journal.runs():
                 waiting += head.status != "ended" and head.owner is None
         if waiting:
-            verb = "is" if waiting == 1 else "are"
+            verb, has = ("is", "has") if waiting == 1 else ("are", "have")
             complain(
-                f"{many(waiting, 'other run')} {verb} open and nobody has {'it' if waiting == 1 else 'them'}: "
+                f"{many(waiting, 'other run')} {verb} open and {has} no owner: "
                 f"`{self._store.command('resume')}` says what would happen"
             )
 

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.cli.exit import Exit, beginning
+from orchestrator.cli.fleet_option import WorkerOptions
 from orchestrator.cli.launch import Launch, LoadedParts
 from orchestrator.cli.load import imported, limits_from
 from orchestrator.cli.loop import run_async
@@ -39,34 +39,16 @@ SILENCE = 3.0
 """Seconds that a worker waits for the server before it says so."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """The command line of `worker`."""
-
-    made: Mapping[str, Any]
-    """Members of `Launch`."""
-    agents: tuple[str, ...] = ()
-    """NAME=MODULE:FUNCTION each; the function takes the journal and returns an agent."""
-    limits: tuple[str, ...] = ()
-    name: str | None = None
-    slots: int = 16
-    grace: float = 30.0
-    dispatcher: str = "dbos"
-    caps: WorkerLimits = field(default_factory=WorkerLimits)
-    metrics_port: int | None = None
-    log: Path | None = None
-    journal: Address | None = None
-
-
 def work(options: WorkerOptions) -> int:
     """Work until a signal or an operator's drain, and return the exit code. Raises ConfigError, RunError."""
     address = database(options.journal, "a worker carries")
     settings = project_settings()
-    launch = Launch.here(settings, **options.made)
+    made_of = options.agent.plain()
+    launch = Launch.here(settings, **made_of)
     # A model of the settings is for whoever names no agents: else a worker had two for one graph.
-    own = not options.agents or options.made.get("model") is not None
+    own = not options.agents or made_of.get("model") is not None
     if not own and (
-        useless := [name for name in _OWN if options.made.get(name)] + ["limits"] * bool(options.limits)
+        useless := [name for name in _OWN if made_of.get(name)] + ["limits"] * bool(options.limits)
     ):
         raise ConfigError(
             f"{', '.join(useless)}: these are for an agent of --model, and --agent makes its own"
@@ -94,7 +76,7 @@ class _Making:
 
 
 def _look(options: WorkerOptions) -> None:
-    """Raise ConfigError for what no worker can be made of, before anybody waits for a server."""
+    """Raise ConfigError for options that no worker can be made of, before the server is contacted."""
     OperatorCommand.of("slots", "", {"slots": options.slots})
     OperatorCommand.of("drain", "", {"grace": options.grace})
     for spec in options.agents:
@@ -131,7 +113,7 @@ async def _work(
 
 
 async def _opened(opening: Coroutine[Any, Any, None], address: JournalAddress) -> None:
-    """Wait until the journal is open; whoever looks on is told that this is what is waited for."""
+    """Wait until the journal is open, and print the reason for the wait if it takes long."""
     task = asyncio.create_task(opening)
     await asyncio.wait((task,), timeout=SILENCE)
     if not task.done():

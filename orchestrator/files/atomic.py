@@ -42,7 +42,7 @@ Owner: TypeAlias = tuple[int, int]
 
 
 class FileSnapshot(NamedTuple):
-    """What is at a path: SHA-256 (None: nothing; or one of ODD), content, mode bits and owner of a regular file."""
+    """The state of a path: SHA-256 (None if free, or one of ODD), content, mode bits and owner of a regular file."""
 
     digest: str | None
     content: bytes = b""
@@ -130,7 +130,7 @@ def stage(
                 path_safety.sync(fd)
                 hook("synced")
                 if _digest(fd) != digest:
-                    raise Corrupt(f"{str(path)!r}: what was read back is not what was written")
+                    raise Corrupt(f"{str(path)!r}: the content read back differs from the written content")
                 hook("verified")
             finally:
                 os.close(fd)  # some file systems report a full disk only here

@@ -121,11 +121,11 @@ def judge(change: Change, found: str | None) -> UndoOutcome:
 def refuse(kind: ChangeKind, path: str, found: str | None, expected: str | None) -> None:
     """Raise FileRefused if a change cannot be made to a path that holds `found`."""
     if found in ODD:
-        raise FileRefused(path, f"is no regular file: {found}")
+        raise FileRefused(path, f"is not a regular file: {found}")
     if (kind is ChangeKind.CREATE or expected is not None) and found != expected:
         raise ExternalEdit(Conflict(path=path, expected=expected, found=found))
     if kind is not ChangeKind.CREATE and found is None:
-        raise FileRefused(path, f"is not there to {kind}")
+        raise FileRefused(path, f"does not exist: nothing to {kind}")
 
 
 def to_undo(stack: Mapping[str, Change], step: str | None) -> list[Change]:

@@ -47,7 +47,7 @@ def inside(path: str) -> str:
     if pure.is_absolute() or ".." in pure.parts:
         raise FileRefused(path, "leads out of the folder: a relative path without '..' is needed")
     if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in path):
-        raise FileRefused(path, "is no text that can name a file")
+        raise FileRefused(path, "is not a text that can name a file")
     return str(pure)
 
 
@@ -109,7 +109,7 @@ def regular(path: AnyPath, status: os.stat_result) -> None:
     """Raise FileRefused for anything but a regular file."""
     kind = odd(status)
     if kind is not None:
-        raise FileRefused(path, f"is no regular file: {kind}")
+        raise FileRefused(path, f"is not a regular file: {kind}")
 
 
 def temporary_for(name: str) -> str:

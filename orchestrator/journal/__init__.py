@@ -1,1 +1,1 @@
-"""Stores that implement `kernel.record.Journal`."""
+"""Stores that implement `kernel.journal.Journal`."""

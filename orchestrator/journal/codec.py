@@ -1,7 +1,8 @@
-"""Code that all stores share: bodies as bytes, blobs by digest, the status of a run from its last record."""
+"""Code that all stores share: bodies as bytes, the hash chain, blobs by digest, a run's status from its last record."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,6 @@ from orchestrator.kernel.journal import (
     Draft,
     Record,
     RunHead,
-    chained,
 )
 
 CLAIM_KINDS = frozenset(("claimed", "resumed"))
@@ -27,6 +27,20 @@ CLAIM_KINDS = frozenset(("claimed", "resumed"))
 OPEN: Final = "open"
 PARKED: Final = "parked"
 ENDED: Final = "ended"
+
+
+def chained(before: str, run_id: str, seq: int, epoch: int, kind: str, body: bytes) -> str:  # noqa: PLR0917
+    """Return the hash (hex) of a record: SHA-256 over the hash before it and each of its parts, with their lengths."""
+    number = b"%d" % seq
+    parts = (_counted(run_id), len(number), number, _counted(epoch), _counted(kind), len(body), body)
+    return hashlib.sha256(b"%s%s%d:%s%s%s%d:%s" % (before.encode(), *parts)).hexdigest()
+
+
+@functools.lru_cache(maxsize=1_000)
+def _counted(part: str | int) -> bytes:
+    """Return what is the same in many records with its length before it."""
+    text = str(part).encode()
+    return b"%d:%s" % (len(text), text)
 
 
 def encoded(kind: str, body: Mapping[str, Any]) -> bytes:
@@ -43,15 +57,20 @@ def encoded(kind: str, body: Mapping[str, Any]) -> bytes:
 
 def plain(value: object) -> object:
     """Return the JSON form of a value that orjson does not know. Raises TypeError if there is none."""
-    if isinstance(value, tuple | deque):  # concrete types first: an ABC is ten times as slow
+    if isinstance(value, _SEQUENCES):
         return list(value)
-    if isinstance(value, frozenset | set):
+    if isinstance(value, _SETS):
         return sorted(value, key=repr)  # the order of a set differs between processes
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence):
         return list(value)
     raise TypeError(f"{type(value).__name__} is not a JSON type")
+
+
+_SEQUENCES = (tuple, deque)
+"""Concrete classes are asked first: an ABC is ten times as slow, and a union is made anew at each call."""
+_SETS = (frozenset, set)
 
 
 def lines(drafts: Sequence[Draft]) -> list[tuple[str, bytes]]:
@@ -88,7 +107,7 @@ def status_after(kind: str, body: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def only_claims(kinds: Sequence[str]) -> bool:
-    """Return whether records of these kinds are no progress."""
+    """Return whether records of these kinds count as no progress."""
     return kinds[0] in CLAIM_KINDS and CLAIM_KINDS.issuperset(kinds)
 
 
@@ -119,9 +138,7 @@ def verified(run_id: str, stored: Iterable[Stored], head: RunHead, last_hash: st
     for number, (seq, writer, kind, body, stored_hash) in enumerate(stored):
         before = chained(before, run_id, seq, writer, kind, body)
         if seq != number or before != stored_hash or writer < epoch:
-            raise Corrupt(
-                f"run {run_id!r}: record {number} is not what was written; nothing of the run is used"
-            )
+            raise Corrupt(f"run {run_id!r}: record {number} is damaged; nothing of the run is used")
         epoch = writer
         found.append(Record(seq, writer, kind, orjson.loads(body), before))
     if len(found) != head.seq + 1 or before != last_hash or epoch > head.epoch:

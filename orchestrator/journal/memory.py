@@ -19,6 +19,7 @@ from orchestrator.journal.codec import (
     Stored,
     apart,
     block,
+    chained,
     check_blob,
     encoded,
     only_claims,
@@ -26,7 +27,7 @@ from orchestrator.journal.codec import (
     verified,
     verified_blob,
 )
-from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, RunHead, chained
+from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, RunHead
 
 
 @dataclass(slots=True)
@@ -157,7 +158,7 @@ class MemoryJournal:
         run.count += len(kinds)
         lease.seq += len(kinds)
         run.updated_at = self._now()
-        if not only_claims(kinds):
+        if run.progress != lease.epoch and not only_claims(kinds):
             run.progress = lease.epoch
         was = run.status
         run.status, run.reason = status_after(*drafts[-1])

@@ -111,14 +111,14 @@ def _has_dict(kind: Any) -> bool:
 
 
 def _way_of_fields(kind: Any) -> Way:
-    names = [one.name for one in fields(kind) if not one.name.startswith("_")]  # what orjson writes of it
+    names = [one.name for one in fields(kind) if not one.name.startswith("_")]  # as orjson does
     lasting, flat = lasting_fields(kind), _flat_fields(kind)
     deep = [(name, name in flat) for name in names if name not in lasting]
     if _has_dict(kind):
 
         def of_dict(value: Any) -> dict[str, Any]:
             view = value.__dict__
-            as_declared = [*view] == names  # else there is an attribute that is no field, or a private one
+            as_declared = [*view] == names  # else there is a private attribute, or one that is not a field
             parts = view.copy() if as_declared else {name: view[name] for name in names}
             _detach(parts, deep)
             return parts

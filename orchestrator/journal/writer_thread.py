@@ -89,7 +89,7 @@ class WriterThread(ABC, Generic[S]):
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         """Callers that wait for room in the queue."""
         self._owed: list[WriterJob[S, Any]] = []
-        """Runs to release whose owners were told so, although the store could not be reached then."""
+        """Runs that were reported as released although the store could not be reached then."""
         self._thread = threading.Thread(target=self._serve, name=f"{noun} {name}", daemon=True)
 
     def start(self) -> None:

@@ -2,7 +2,7 @@
 
     from orchestrator.kernel import Driver, Edge, Graph, Run, bind
 
-Names are loaded when first used.
+Names are imported on first use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from orchestrator.kernel.graph import Edge as Edge
     from orchestrator.kernel.graph import Graph as Graph
     from orchestrator.kernel.graph import bounding as bounding
-    from orchestrator.kernel.history import History as History
     from orchestrator.kernel.machine import bind as bind
     from orchestrator.kernel.outcome import Outcome as Outcome
     from orchestrator.kernel.run import Run as Run
@@ -28,7 +27,6 @@ _HOME = {
     "Driver": "driver",
     "Edge": "graph",
     "Graph": "graph",
-    "History": "history",
     "Outcome": "outcome",
     "Run": "run",
     "StateMachine": "typed",
@@ -36,9 +34,9 @@ _HOME = {
     "bind": "machine",
     "bounding": "graph",
 }
-"""Public name -> the module it lives in."""
+"""Public name -> its module."""
 
-__all__ = sorted(_HOME)  # noqa: PLE0605 - derived, so that it cannot disagree with the names
+__all__ = sorted(_HOME)  # noqa: PLE0605 - derived, so that it agrees with the names
 
 
 def __getattr__(name: str) -> object:

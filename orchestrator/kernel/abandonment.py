@@ -1,15 +1,16 @@
-"""Host code that ignores a cancellation is abandoned, so that it holds up neither its run nor the process.
+"""Host code that ignores a cancellation is abandoned, so that it delays neither its run nor the process.
 
-A tool, a model, an MCP call or a hook can swallow `CancelledError`, and Python cannot stop it. The code around it must
-continue all the same, with its own handling of the cancellation. So the task is split: the host's code stays in the
-task that it has begun in, which its timeouts, task groups and cancel scopes belong to, and the frames of ours above it
-continue in a new task, where the host call raises `CancelledError`. What the host's code does later reaches nobody.
+A tool, a model, an MCP call or a hook can swallow `CancelledError`, and Python cannot stop it. The code around it
+must continue with its own handling of the cancellation. Therefore the task is split: the host's code stays in the
+task in which it has started, to which its timeouts, task groups and cancel scopes belong, and our frames above it
+continue in a new task, where the host call raises `CancelledError`. Later results of the host's code are discarded.
 
-Until then nothing is paid for it: no task and no timer is made for a call, only a generator that passes on what the
-host's code waits for. A task for each call would cost 2 % of a turn with one tool.
+Before that there is no cost: a call needs no task and no timer, only a generator that passes on the futures of the
+host's code. A task for each call would cost 2 % of a turn with one tool.
 
-Code in the new task sees the context variables of the old one. `asyncio.current_task()` differs, so no frame of ours
-above a host call may hold a task group or a cancel scope; `asyncio.timeout` works, it cancels the old task.
+Code in the new task sees the context variables of the old one. `asyncio.current_task()` differs, so none of our
+frames above a host call may hold a task group or a cancel scope; `asyncio.timeout` works, because it cancels the old
+task.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _ABANDONED: dict[asyncio.Task[Any], WorkAbandoned] = {}
 
 @dataclass(frozen=True, slots=True)
 class AbandonPolicy:
-    """When host code is abandoned, and who is told."""
+    """When host code is abandoned, and how that is reported."""
 
     clock: Clock
     seconds: float
-    """How long cancelled host code may take to end; 0 waits for it without a limit."""
+    """Seconds that cancelled host code may take to end; 0 waits without a limit."""
     report: Callable[[str, str], WorkAbandoned]
-    """Makes the fact about a call, by its kind and name, and publishes it."""
+    """Makes and publishes the fact about a call, given its kind and name."""
 
 
 class HostCall:
@@ -57,15 +58,15 @@ class HostCall:
         """One of record.ABANDONED_KINDS."""
         self.name = name
         self.is_abandoned = False
-        """What is thrown next is raised and not passed on to the host's code."""
+        """The next thrown exception is raised here and not passed on to the host's code."""
 
 
 @types.coroutine
 def host_call(work: Awaitable[T], kind: str, name: str) -> Generator[Any, Any, T]:
-    """Await code that is not ours, so that it can be abandoned in an AbandonableTask; `kind`, `name`: of the fact.
+    """Await host code so that an AbandonableTask can abandon it; `kind` and `name` are for the fact.
 
-    Elsewhere, and inside another host call, it changes nothing: only frames of ours are moved to another task. Code
-    that waits for nothing costs a generator.
+    In other tasks, and inside another host call, it has no effect: only our frames are moved to another task. The
+    cost of code that does not wait is one generator.
     """
     host: Coroutine[Any, Any, T] = work if type(work) is CoroutineType else _awaited(work)
     owner = _OWNERS.get(asyncio.current_task())  # type: ignore[arg-type]
@@ -99,10 +100,10 @@ def host_call(work: Awaitable[T], kind: str, name: str) -> Generator[Any, Any, T
 
 
 class AbandonableTask(Generic[T]):
-    """A task that ends within the grace period once it is cancelled, whatever host code in it does.
+    """A task that ends within the grace period after its cancellation, whatever its host code does.
 
-    Without a `policy` it waits as long as it takes. `requests` counts how often its work was asked to stop, where the
-    owner knows better than `cancel`.
+    Without a `policy` it waits without a limit. `requests` counts how often its work was asked to stop, if the owner
+    has a better count than `cancel`.
     """
 
     def __init__(
@@ -115,14 +116,14 @@ class AbandonableTask(Generic[T]):
     ) -> None:
         self.policy = policy
         self.call: HostCall | None = None
-        """The host call that it waits for."""
+        """The host call that the task waits for."""
         self.left = 0
-        """Host calls that it has abandoned."""
+        """Number of abandoned host calls."""
         self.children = 0
-        """Tasks that its host code waits for, which end by a grace period of their own."""
+        """Number of tasks that its host code waits for and that have their own grace period."""
         self._requests = requests
         self.ended: Callable[[], None] = _ignore
-        """Called when it has ended."""
+        """Called when the task has ended."""
         self._name = name
         self._context = contextvars.copy_context()
         self._passed_on = 0
@@ -131,11 +132,11 @@ class AbandonableTask(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """It has ended, or nothing but abandoned code is left of it."""
+        """Whether the task has ended, or only abandoned code is left of it."""
         return self.task.done()
 
     def result(self) -> T:
-        """Return what the work returned, or raise what it raised."""
+        """Return the result of the work, or raise its error."""
         value: T = self.task.result()
         return value
 
@@ -144,7 +145,7 @@ class AbandonableTask(Generic[T]):
         return self.cancelling() if self._requests is None else self._requests()
 
     def cancelling(self) -> int:
-        """Return how often the task was cancelled and nobody took that back, in all the tasks that it has been."""
+        """Return the number of cancellations that were not revoked, over all tasks of the work."""
         return self._passed_on + self.task.cancelling()
 
     def cancel(self) -> None:
@@ -155,7 +156,7 @@ class AbandonableTask(Generic[T]):
             self._watch()
 
     def abandon_late(self) -> Cancellable | None:
-        """Abandon the present host call unless it ends within the grace period, or the timer is cancelled."""
+        """Abandon the current host call unless it ends within the grace period, or the returned timer is cancelled."""
         if self.policy is None or not self.policy.seconds:
             return None
         return self.policy.clock.call_later(self.policy.seconds, self._abandon)
@@ -171,7 +172,7 @@ class AbandonableTask(Generic[T]):
     async def _run(self, frames: _Frames[T]) -> T:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - for the type checker
-        self.task = task  # an eager task (3.12) gets here before `create_task` has returned it
+        self.task = task  # an eager task (3.12) runs before `create_task` has returned it
         _OWNERS[task] = self
         try:
             return await frames
@@ -181,7 +182,7 @@ class AbandonableTask(Generic[T]):
     def _finished(self, _: asyncio.Task[T]) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._frames.work.close()  # if it was cancelled before its first step, it was never started
+        self._frames.work.close()  # a task that was cancelled before its first step never started it
         ended, self.ended = self.ended, _ignore
         ended()
 
@@ -191,14 +192,14 @@ class AbandonableTask(Generic[T]):
 
     def _expire(self) -> None:
         self._abandon()
-        self._watch()  # what ends now may call host code again
+        self._watch()  # code that ends now may call host code again
 
     def _abandon(self) -> None:
-        """Leave the host call in the present task and continue without it in another one."""
+        """Leave the host call in the current task and continue without it in another one."""
         call, left = self.call, self.task
         if call is None or self.children or left.done() or self.policy is None:
             return
-        if asyncio.current_task() is left:  # a clock of a test was moved by the host's code itself
+        if asyncio.current_task() is left:  # a test's clock was moved by the host's code itself
             asyncio.get_running_loop().call_soon(self._abandon)
             return
         self.call = None
@@ -215,7 +216,7 @@ class AbandonableTask(Generic[T]):
 
 
 class _Frames(Generic[T]):
-    """The coroutine that a task runs. It can be exchanged for the host code that it waits for."""
+    """The coroutine of a task. It can be replaced by the host code that it waits for."""
 
     __slots__ = ("_cancels", "_error", "_is_abandoned", "work")
 
@@ -227,11 +228,11 @@ class _Frames(Generic[T]):
 
     @property
     def is_to_raise(self) -> bool:
-        """It is not started, and its first step raises a cancellation."""
+        """Whether it is not started and its first step raises a cancellation."""
         return self._error is not None
 
     def hand_over(self, host: Coroutine[Any, Any, Any], cancels: int) -> Coroutine[Any, Any, T]:
-        """Run host code that is abandoned from now on, after so many cancellations; return what was run."""
+        """Run abandoned host code from now on, after this many cancellations; return the previous coroutine."""
         work, self.work, self._is_abandoned = self.work, host, True
         self._cancels = cancels
         return work
@@ -245,8 +246,8 @@ class _Frames(Generic[T]):
                 value: T = ended.value
                 return value
             if self._is_abandoned and error is not None and _cancels() > self._cancels:
-                # Cancelled again, and not by a time limit of its own: the event loop ends, and must not wait for it.
-                with contextlib.suppress(RuntimeError):  # it ignores its own end, too
+                # Cancelled again, and not by its own time limit: the event loop ends and must not wait for it.
+                with contextlib.suppress(RuntimeError):  # it ignores even its own end
                     self.work.close()
                 raise error
             error = None
@@ -257,20 +258,20 @@ class _Frames(Generic[T]):
 
 
 class TimeLimitPassed(Exception):
-    """A time limit of ours passed, so that a TimeoutError of the host's code is not taken for it."""
+    """Our time limit has passed. Distinguishes it from a TimeoutError of the host's code."""
 
     def __init__(self, seconds: float, *, abandoned: bool) -> None:
         super().__init__(f"no answer within {seconds:g} s")
         self.abandoned = abandoned
-        """The host's code did not end when it was cancelled, and may still run."""
+        """Whether the host's code did not end after its cancellation, and may still run."""
 
 
 async def limited(work: Callable[[], Awaitable[T]], seconds: float, clock: Clock) -> T:
-    """Return what `work` returns within `seconds`, else cancel it and raise TimeLimitPassed.
+    """Return the result of `work` within `seconds`; otherwise cancel it and raise TimeLimitPassed.
 
     In an AbandonableTask a host call that does not end within the grace period is abandoned.
     """
-    # asyncio.timeout does the cancelling, the clock the timing: tests own the time.
+    # asyncio.timeout cancels, the clock measures: tests control the time.
     limit = asyncio.timeout(None)
     owner = here()
     left = 0 if owner is None else owner.left
@@ -279,7 +280,7 @@ async def limited(work: Callable[[], Awaitable[T]], seconds: float, clock: Clock
     def expire() -> None:
         nonlocal late
         if owner is not None and owner.left > left:
-            return  # it is abandoned already
+            return  # it was abandoned already
         limit.reschedule(0.0)
         late = None if owner is None else owner.abandon_late()
 
@@ -314,7 +315,7 @@ async def until_ended(tasks: Sequence[AbandonableTask[Any]]) -> asyncio.Cancelle
 
 @contextlib.contextmanager
 def grace_for_children() -> Iterator[None]:
-    """Within the block this code is not abandoned: it waits for work that ends by a grace period of its own."""
+    """Do not abandon this code while the block is active: it waits for work with its own grace period."""
     owner = here()
     if owner is None:
         yield
@@ -342,7 +343,7 @@ def _all_ended(tasks: Sequence[AbandonableTask[Any]]) -> asyncio.Future[None]:
 
 
 def here() -> AbandonableTask[Any] | None:
-    """Return the AbandonableTask that this code is part of, None in abandoned host code and in other tasks."""
+    """Return the AbandonableTask of this code; None in abandoned host code and in other tasks."""
     task = asyncio.current_task()
     return None if task is None else _OWNERS.get(task)
 
@@ -358,7 +359,7 @@ def host_function(function: Callable[..., Awaitable[T]], kind: str, name: str) -
 
 
 def abandoned_work() -> list[WorkAbandoned]:
-    """Return what was abandoned in this process and has not ended, oldest first. From any thread."""
+    """Return the abandoned work of this process that has not ended, oldest first. May be called from any thread."""
     return sorted(_ABANDONED.copy().values(), key=lambda fact: fact.at)
 
 
@@ -382,7 +383,7 @@ async def _awaited(work: Awaitable[T]) -> T:
 
 
 def _discard(task: asyncio.Task[Any]) -> None:
-    """Drop what abandoned code came to in the end."""
+    """Discard the result of abandoned code."""
     _ABANDONED.pop(task, None)
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Tells the cancellations of a driven run apart: the one that stops it, the one that stops its caller, and no one's."""
+"""Tells apart the cancellations of a driven run: of the run, of its caller, and of neither."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from orchestrator.kernel.run import Run
 
 
 class CancelScope:
-    """Lets a run's work be stopped by `run.stop()`, and only the work. Made in the task of who drives the run.
+    """Lets `run.stop()` cancel the work of a run, and only that work. Create it in the task that drives the run.
 
-    The work goes on in a task of its own. What hooks, tools and models do to the task they run in stays there: on 3.11
-    and 3.12 an asyncio.TaskGroup that fails asks its task to cancel and does not take that back, so in the caller's own
-    task its error, even one that a hook handled, could not be told from a caller who gave up. The caller's task runs
-    nobody's code but ours, so its count of requests is the truth. (asyncio.timeout on 3.11 compares the count with 0.)
-    Host code of the work that ignores its cancellation for `run.control.cancel_seconds` is abandoned.
+    The work runs in its own task. Cancellation requests that hooks, tools and models make to their task stay there.
+    On Python 3.11 and 3.12 an asyncio.TaskGroup that fails asks its task to cancel and does not withdraw the request.
+    In the task of the caller, its error could not be distinguished from a cancelled caller, even if a hook handled
+    it. The task of the caller runs only code of this package, so its count of requests is reliable. (asyncio.timeout
+    on 3.11 compares the count with 0.) Host code of the work that ignores its cancellation for
+    `run.control.cancel_seconds` is abandoned.
     """
 
     __slots__ = ("_before", "_caller", "_clock", "_fired", "_handle", "_loop", "_run", "_work")
@@ -38,7 +39,7 @@ class CancelScope:
         self._fired = False
 
     async def let(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for work, or until `run.stop()` has ended it. Raises what it raises, CancelledError for the caller's."""
+        """Wait for the work, or until `run.stop()` has ended it. Raises the errors of the work, and a cancellation."""
         self._run.control.interrupt = self._interrupt
         self._fired = False
         policy = AbandonPolicy(self._clock, self._run.control.cancel_seconds, self._abandoned)
@@ -58,22 +59,24 @@ class CancelScope:
                 self._handle = None
 
     def cancelled(self) -> bool:
-        """Tell whether the caller was cancelled since, even if a hook swallowed the CancelledError.
+        """Return whether the caller was cancelled since, even if a hook swallowed the CancelledError.
 
-        For use between hooks: if nobody wants the work to stop, requests that they left in its task are taken back.
+        Call it between hooks. If neither the run nor its caller is to stop, it withdraws the requests in the task of
+        the work.
         """
         if self._caller.cancelling() > self._before:
             return True
-        while not self._fired and self._work is not None and self._work.task.cancelling():
-            self._work.task.uncancel()
+        work = self._work
+        while work is not None and not self._fired and work.task.cancelling():
+            work.task.uncancel()
         return False
 
     async def let_others_run(self) -> None:
-        """Give other tasks and time limits their turn, between hooks that never wait."""
+        """Give other tasks and time limits a turn between hooks that never wait."""
         await asyncio.sleep(0)
 
     def requests(self) -> int:
-        """Return how often somebody asked the work to stop: the caller, or who stops the run."""
+        """Return how often the caller or `run.stop()` asked the work to stop."""
         return self._caller.cancelling() + self._fired
 
     def _interrupt(self) -> None:
@@ -94,28 +97,28 @@ class CancelScope:
 
 
 class CallerScope:
-    """In place of a CancelScope: the work stays in the task of its caller, and nothing else stops it."""
+    """Takes the place of a CancelScope: the work stays in the task of its caller, and nothing else stops it."""
 
     __slots__ = ("_in_loop",)
 
     def __init__(self, *, in_loop: bool) -> None:
         self._in_loop = in_loop
-        """There are other tasks."""
+        """Whether other tasks exist."""
 
     def cancelled(self) -> bool:
-        """Return False: a cancellation reaches the caller by itself."""
+        """Return False: a cancellation reaches the caller directly."""
         return False
 
     async def let_others_run(self) -> None:
-        """Give other tasks their turn, where there are any."""
+        """Give other tasks a turn, if there are any."""
         if self._in_loop:
             await asyncio.sleep(0)
 
 
 def cancellations() -> Callable[[], bool]:
-    """Return what tells whether the running task was cancelled since, even where somebody swallowed that.
+    """Return a function that tells whether the running task was cancelled since, even if its code swallowed that.
 
-    In a task that works behind a scope only what somebody asked for counts.
+    In a task that works behind a scope, only requests of the caller and of `run.stop()` count.
     """
     owner = here()
     if owner is not None:

@@ -1,4 +1,4 @@
-"""Time as a port, so that tests own it; and the one timer a driven run needs."""
+"""Time as a port, so that tests control it; and the timer of a driven run."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Callable
 from typing import Protocol
 
 GRACE = 5.0
-"""Seconds that cancelled host code gets to end before it is abandoned, where no limit says otherwise."""
+"""Default seconds that cancelled host code gets to end before it is abandoned."""
 
 
 class Cancellable(Protocol):
-    """A timer that can be taken back."""
+    """A timer that can be cancelled."""
 
     def cancel(self) -> None:
-        """Do not call back."""
+        """Cancel the callback."""
         ...
 
 
 class Clock(Protocol):
-    """Time, so that tests own it."""
+    """Time as a port, so that tests control it."""
 
     def time(self) -> float:
         """Seconds since the epoch."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back, from an arbitrary start."""
+        """Seconds from an arbitrary start that never decrease."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -35,12 +35,12 @@ class Clock(Protocol):
         ...
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Cancellable:
-        """Call back once after `seconds`."""
+        """Call `callback` once after `seconds`."""
         ...
 
 
 class SystemClock:
-    """The machine's own clocks and the running event loop's timers."""
+    """The clocks of this host and the timers of the running event loop."""
 
     time = staticmethod(system_time.time)
     monotonic = staticmethod(system_time.perf_counter)
@@ -50,19 +50,19 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Cancellable:
-        """Call back once after `seconds` on the running loop."""
+        """Call `callback` once after `seconds` on the running loop."""
         return asyncio.get_running_loop().call_later(seconds, callback)
 
 
 WHOLE = 1.5 * 2.0**52
-"""Added to a float and taken away again it rounds that to a whole number, as round() does at several times the cost.
+"""Adding and subtracting this number rounds a float to a whole number, much faster than round().
 
-Right for numbers below 2**51: as microseconds these are seventy years.
+Correct for numbers below 2**51: in microseconds these are seventy years.
 """
 
 
 def micros(seconds: float) -> float:
-    """Return seconds to six decimals: what `round(seconds, 6)` returns, at a tenth of its cost.
+    """Return seconds with six decimals: the result of `round(seconds, 6)` at a tenth of its cost.
 
     Example:
         >>> micros(1.23456789)
@@ -72,10 +72,10 @@ def micros(seconds: float) -> float:
 
 
 class Alarm:
-    """One timer for all the limits of a run. Moving it later costs an assignment, not a timer.
+    """One timer for all limits of a run. Moving it later costs an assignment, not a timer.
 
-    A run enters states far more often than a limit passes, so the timer in the loop is left where it is and
-    only looks, when it rings, whether the limit has moved on.
+    A run enters states far more often than a limit passes, so the loop's timer stays as it is and checks, when it
+    fires, whether the limit was moved.
     """
 
     __slots__ = ("_callback", "_clock", "_due", "_rings_at", "_timer")
@@ -88,13 +88,13 @@ class Alarm:
         self._rings_at = 0.0
 
     def set(self, due: float | None) -> None:
-        """Call back at `due` (monotonic seconds), or never; replaces the earlier setting."""
+        """Call back at `due` (monotonic seconds), or never for None; replaces the earlier setting."""
         self._due = due
         if due is not None and (self._timer is None or due < self._rings_at):
             self._arm(due)
 
     def cancel(self) -> None:
-        """Never call back."""
+        """Cancel the callback."""
         self._due = None
         if self._timer is not None:
             self._timer.cancel()

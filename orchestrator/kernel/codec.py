@@ -1,24 +1,101 @@
-"""What a composition says of its runs to the journal: the context as plain data, whole once and then by its changes."""
+"""Parts of record bodies: the context of a run, through the codec of its composition, and the error of a failed run.
+
+The context is plain data: complete in the first record, then only its changes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from orchestrator import errors
+from orchestrator.kernel.record import EventFailed
 from orchestrator.kernel.run import Run
+from orchestrator_guards.verdict import Verdict
+
+_PLAIN = (str, int, float, bool, type(None))
 
 
 class Codec(Protocol):
-    """Turns `run.ctx` into record bodies. Without one a run is journalled, but cannot be resumed."""
+    """Converts `run.ctx` to record bodies. Without a codec a run is journalled but cannot be resumed."""
 
     def opening(self, run: Run[Any, Any]) -> Mapping[str, Any]:
-        """Return what the `created` record has besides the driver's own: the whole context."""
+        """Return the codec's part of the `created` record: the whole context."""
         ...
 
     def changes(self, run: Run[Any, Any]) -> dict[str, Any]:
-        """Return, in a new dict, what changed of the context since the last call, or the opening; empty for nothing."""
+        """Return, in a new dict, the changes of the context since the last call or since the opening."""
         ...
 
     def closing(self, run: Run[Any, Any]) -> Mapping[str, Any]:
-        """Return what the `ended` record has besides the driver's own: the output."""
+        """Return the codec's part of the `ended` record: the output."""
         ...
+
+
+# ---- the error of a failed run ----
+
+
+def error_body(failure: EventFailed) -> dict[str, Any]:
+    """Return the stored part of a failure: place, reason, and the fields of the error if it is one of ours."""
+    error = failure.error
+    ours = _ours(type(error))
+    fields = {} if ours is None else {name: _plain(value) for name, value in vars(error).items()}
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "is": None if ours is None else ours.__name__,
+        "fields": {name: value for name, value in fields.items() if value is not _LOST},
+        "reason": failure.reason,
+        "state": failure.state,
+        "event": failure.event,
+        "hook": failure.hook,
+        "at": failure.at,
+        "iteration": failure.iteration,
+        "committed": failure.committed,
+    }
+
+
+def restored_failure(body: Mapping[str, Any], graph: str, run_id: str) -> tuple[Exception, EventFailed]:
+    """Return the error and its fact. An error that is not of this library is restored as a RunError."""
+    error = _restored(body)
+    fact = EventFailed(
+        graph,
+        run_id,
+        body["state"],
+        body["event"],
+        body["reason"],
+        body["at"],
+        body["iteration"],
+        body["hook"],
+        error,
+        body["committed"],
+    )
+    return error, fact
+
+
+def _restored(body: Mapping[str, Any]) -> Exception:
+    kind = getattr(errors, str(body["is"]), None)
+    if not isinstance(kind, type) or not issubclass(kind, errors.OrchestratorError):
+        return errors.RunError(f"{body['type']}: {body['message']}")
+    error: errors.OrchestratorError = kind.__new__(kind)
+    error.args = (body["message"],)
+    vars(error).update({name: _value(value) for name, value in body["fields"].items()})
+    return error
+
+
+def _ours(kind: type[Any]) -> type[Any] | None:
+    """Return the most specific class of this library among the classes of an error."""
+    return next((each for each in kind.__mro__ if vars(errors).get(each.__name__) is each), None)
+
+
+_LOST = object()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Verdict):
+        return {"verdict": value._asdict()}
+    return value if isinstance(value, _PLAIN) else _LOST
+
+
+def _value(value: Any) -> Any:
+    return Verdict(**value["verdict"]) if isinstance(value, dict) else value

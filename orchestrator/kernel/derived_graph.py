@@ -1,4 +1,4 @@
-"""The table of a machine as a graph: what lint, diagram, coverage and fingerprint read after a change."""
+"""A graph from the table of a machine, for lint, diagrams, coverage and fingerprints after a change."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from orchestrator.kernel.table import MachineCondition, MachineState, MachineTra
 
 def derive(
     declared: Graph,
+    initial: Any,
     states: Mapping[str, MachineState],
     transitions: Iterable[MachineTransition],
     callbacks: Mapping[str, tuple[str, ...]],
 ) -> Graph:
-    """Return a declared graph with the states and transitions of a table. Raises GraphError for what lint refuses.
+    """Return a declared graph with the states and transitions of a table. Raises GraphError for lint problems.
 
-    `callbacks` are those that differ from the bound hooks; with them the graph has another fingerprint.
+    `callbacks` are those that differ from the bound hooks; they change the fingerprint.
     """
     rows = sorted(transitions, key=lambda transition: transition.number)
     used = {edge.event for edge in declared.edges}
     unused = [event.value for event in declared.events if event not in used]
     return replace(
         declared,
+        initial=initial,
         states=_same_or_new(declared.states, states),
         events=_same_or_new(declared.events, [*unused, *(row.event.name for row in rows)]),
         edges=tuple(_edge(row) for row in rows),
@@ -50,7 +52,7 @@ def _edge(row: MachineTransition) -> Edge:
 
 
 class _AllOf:
-    """Several conditions of one transition, as one guard."""
+    """Several conditions of one transition as one guard."""
 
     def __init__(self, conditions: tuple[MachineCondition, ...]) -> None:
         self.conditions = conditions
@@ -71,7 +73,7 @@ class _AllOf:
 
 
 def _guard(conditions: Iterable[MachineCondition]) -> Any:
-    """Return what the table says of the conditions of a transition: None, the guard, or all of them."""
+    """Return the guard for the conditions of a transition: None, the single guard, or all of them."""
     listed = tuple(conditions)
     if not listed:
         return None

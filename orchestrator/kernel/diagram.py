@@ -1,4 +1,4 @@
-"""A graph as text: mermaid, graphviz, a table, JSON. Reads the table, never the other way round."""
+"""A graph as text: mermaid, graphviz, a table, JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def mermaid(graph: Graph, current: str | None = None) -> str:
 
 
 def dot(graph: Graph, current: str | None = None) -> str:
-    """Return a graphviz digraph; terminal states are doubly ringed, `current` is filled."""
+    """Return a graphviz digraph; terminal states have a double border, `current` is filled."""
     lines = [f'digraph "{graph.name}" {{', "    rankdir=LR;", '    node [shape=box, style="rounded"];']
     for state in graph.states:
         looks = ["peripheries=2"] if state in graph.terminal else []
@@ -35,7 +35,7 @@ def dot(graph: Graph, current: str | None = None) -> str:
 
 
 def table(graph: Graph, current: str | None = None) -> str:
-    """Return the rows as aligned text: source, event, destination, guard; `current` has a star."""
+    """Return the rows as aligned text: source, event, destination, guard; `current` is marked with a star."""
 
     def marked(state: str) -> str:
         return f"* {state}" if state == current else state

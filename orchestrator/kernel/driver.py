@@ -1,7 +1,7 @@
-"""Drive runs through a machine: one event in flight, hooks in looplab's order, one failure path.
+"""Drives runs through a machine: one event at a time, hooks in the order of looplab, one failure path.
 
-The order of hooks is that of `MachineTransition.execute`. The `enter_` hook does the work of its state and returns the
-event that leaves it. The driver fires it from its own loop, so a run of any length needs the same small stack.
+`MachineTransition.execute` defines the order of hooks. The `enter_` hook does the work of its state and returns the
+event that leaves it. The driver fires it in its own loop, so the stack does not grow with the length of a run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.errors import (
-    DeadlineExceeded,
     EventError,
     Fenced,
     InTransition,
@@ -40,16 +39,20 @@ from orchestrator.kernel.transition_executor import TransitionExecutor
 from orchestrator.kernel.writer import Writer
 
 _TURNS = 64
-"""Hooks that never wait would keep other tasks and time limits out: after so many turns these are let in."""
+"""Number of turns after which other tasks and time limits get a turn: hooks that never wait would block them."""
 
 
 class Driver:
-    """Drives any number of runs of one machine. Holds no run itself.
+    """Drives any number of runs of one machine and keeps no run itself.
 
-    `ending` names outcome and reason of a run in its terminal state; `summary` gives its totals for
-    RunCompleted; `codec` turns its context into records, so that it can be resumed. `owner` names this
-    driver in the journal's leases. `strict` makes `fire` raise NoTransition after an internal edge, as
-    looplab does.
+    Args:
+        observers: Receive every fact of every run, in this order.
+        journal: Stores the records; None keeps runs in memory only.
+        owner: Name of this driver in the leases of the journal; None chooses a unique name.
+        ending: Returns outcome and reason of a run in its terminal state.
+        summary: Returns the totals of a run for RunCompleted.
+        codec: Converts the context to records, so that a run can be resumed.
+        strict: Whether `fire` raises NoTransition after an internal edge, as looplab does.
     """
 
     def __init__(
@@ -67,13 +70,11 @@ class Driver:
     ) -> None:
         self.machine = machine
         self.observers = tuple(observers)
-        """Who is told of every run, in this order."""
         self._clock = clock or SystemClock()
         self._report = Reporter(self.observers, self._clock)
         self.observer_errors = self._report.errors
-        """How often each kind of observer raised; such an error never fails a run."""
+        """Number of errors per class of observer; an error of an observer never fails a run."""
         self.owner = owner or _this_process()
-        """Who holds the runs of this driver, as the journal knows it."""
         self._writer = (
             None if journal is None else Writer(journal, self.owner, self._report, self._clock, codec)
         )
@@ -87,34 +88,33 @@ class Driver:
         self._strict = strict
 
     async def start(self, run: Run[Any, Any]) -> StrEnum | None:
-        """Create the run: journal it, run the initial state's enter hooks, return the event they chose.
+        """Create the run: journal it, run the enter hooks of the initial state, and return the event they chose.
 
-        Raises RunExists when it is there already, and whatever a hook raises.
+        Raises RunExists if the run exists already, and the errors of hooks.
         """
         if run.cursor.started_at is not None:
             raise RunExists(run.run_id)
         return await self._single(run, None)
 
     async def fire(self, run: Run[Any, Any], event: StrEnum) -> StrEnum | None:
-        """Carry out one event from outside and return the event that the new state's hook asks for next.
+        """Fire one event from outside and return the event that the hook of the new state chooses next.
 
-        Raises InTransition, InvalidEvent, UnknownEvent or Refused, the state unchanged; whatever a hook
-        raises, without firing the failure event; and the cause of a `run.stop()`. A run led to a terminal
-        state ends.
+        Raises InTransition, InvalidEvent, UnknownEvent or Refused (the state is unchanged), errors of hooks (without
+        a failure event), and the cause of `run.stop()`. A run in a terminal state ends.
         """
         return await self._single(run, event)
 
     async def drive(self, run: Run[Any, Any], event: StrEnum | None = None, *, park: bool = True) -> None:
-        """Carry the run on until it ends or, in a waiting or rest state, until its mailbox is empty.
+        """Drive the run until it ends or, in a waiting or rest state, until its mailbox is empty.
 
-        `event` is fired first, in place of what the present state's hooks chose. With `park=False` it waits
-        in place for the mailbox instead of returning, also where the run is paused or a hook awaits a decision.
-        A cancelled caller leaves the run where it is, reported as parked, and gets its CancelledError; a later
-        `drive` goes on from there, with the interrupted hook.
+        `event` is fired first, in place of the event that the hooks of the present state chose. With `park=False` the
+        driver waits in place for the mailbox instead of returning, also while the run is paused or a hook awaits a
+        decision. A cancelled caller gets its CancelledError, and the run is parked in its state. A later `drive`
+        continues there, with the interrupted hook.
         """
         self._claim(run, event)
         run.control.waits_in_place, run.control.folds = not park, True
-        run.control.alarm = Alarm(self._clock, lambda: self._ring(run))
+        run.control.alarm = Alarm(self._clock, lambda: self._executor.stop_overdue(run))
         try:
             if not run.cursor.ended and await self._take_up(run, event, park=park):
                 await self._continue(run, park=park)
@@ -129,9 +129,9 @@ class Driver:
             run.control.driving = False
 
     async def deposit(self, run: Run[Any, Any], launch: Mapping[str, Any]) -> None:
-        """Make a run durable that has not begun, and leave it to the process that `launch` leads to.
+        """Make a new run durable and leave it to the process that `launch` names.
 
-        Its observers hear of it then. Raises RunExists, RunError where there is no journal, and what the store raises.
+        That process publishes its facts. Raises RunExists, RunError without a journal, and the errors of the store.
         """
         if run.cursor.started_at is not None:
             raise RunExists(run.run_id)
@@ -143,21 +143,21 @@ class Driver:
             raise late
 
     def publish(self, fact: Fact) -> None:
-        """Hand observers a fact that no driven run tells."""
+        """Send observers a fact that belongs to no driven run."""
         self._report.publish(fact)
 
     async def announce(self, run: Run[Any, Any], kind: str, body: Mapping[str, Any]) -> None:
-        """Append a record about a run that is not being driven. Raises what the journal raises."""
+        """Append a record about a run that is not being driven. Raises the errors of the journal."""
         run.writes.publish = self._report.publisher(run)
         run.note(kind, body)
         await self._finalizer.settle(run)
 
     async def release(self, run: Run[Any, Any]) -> None:
-        """Give a run that is not being driven back to the journal, for any process to take up."""
+        """Return a run that is not being driven to the journal, so that any process can take it."""
         await self._finalizer.release(run)
 
     def limit_concurrency(self, limiter: ConcurrencyLimiter | None) -> None:
-        """Let `limiter` limit how many runs that wait in place go on at once. Raises RunError when somebody does."""
+        """Let `limiter` limit how many runs that wait in place are active. Raises RunError if a limit is set."""
         if limiter is not None and self._services.limiter is not None:
             raise RunError(f"the runs of driver {self.owner} have seats already")
         self._services.limiter = limiter
@@ -171,7 +171,10 @@ class Driver:
         if run.cursor.ended and event is not None:
             raise InvalidEvent(graph=name, state=run.cursor.state, event=str(event), allowed=())
         run.control.driving = True
-        run.writes.publish = self._report.publisher(run)
+        run.writes.publish, run.writes.observed_kinds = (
+            self._report.publisher(run),
+            self._report.observed_kinds(run),
+        )
         run.control.executor, run.control.services = self._executor, self._services
 
     async def _create(self, run: Run[Any, Any]) -> None:
@@ -218,7 +221,7 @@ class Driver:
     # ---- a whole run ----
 
     async def _take_up(self, run: Run[Any, Any], event: StrEnum | None, *, park: bool) -> bool:
-        """Begin, or go on with, a run. Returns False when it is parked and there is still nothing to do."""
+        """Begin or continue a run. Returns False if it is parked and still has nothing to do."""
         if run.cursor.started_at is None:
             run.cursor.pending_event = event
             await self._create(run)
@@ -226,7 +229,12 @@ class Driver:
             run.cursor.entry_pending, run.cursor.pending_event = False, event
         run.control.mailbox.listen(lambda signal: self._services.record_question(run, signal))
         if run.cursor.parked:
-            if park and self._waits(run) and not len(run.control.mailbox) and not self._due(run):
+            if (
+                park
+                and self._waits(run)
+                and not len(run.control.mailbox)
+                and not self._executor.is_overdue(run)
+            ):
                 return False
             self._report.started(run, self._clock.time())
         return True
@@ -241,12 +249,12 @@ class Driver:
             self._stopped(run)
 
     async def _advance(self, run: Run[Any, Any], scope: CancelScope | CallerScope, *, park: bool) -> None:
-        """Fire event after event until the run ends, parks or is stopped; errors become the failure event."""
-        turns = 0
-        while not (run.cursor.ended or run.control.halted):
-            event = None if run.cursor.entry_pending else run.cursor.pending_event
+        """Fire events until the run ends, parks or is stopped; errors become the failure event."""
+        turns, cursor, control = 0, run.cursor, run.control
+        while not (cursor.ended or control.halted):
+            event = None if cursor.entry_pending else cursor.pending_event
             try:
-                if event is not None and (run.control.pause_request is None or run.loses):
+                if event is not None and (control.pause_request is None or run.loses):
                     await self._executor.trigger(run, event)
                 elif not await self._next(run, event, park=park):
                     return
@@ -255,14 +263,14 @@ class Driver:
                 return
             except Exception as error:  # noqa: BLE001 - hooks are free to raise anything
                 self._raised(run, scope, event, error)
-            if scope.cancelled() and not run.cursor.ended:
+            if scope.cancelled() and not cursor.ended:
                 raise asyncio.CancelledError  # a hook swallowed it
             turns += 1
             if not turns % _TURNS:
                 await scope.let_others_run()
 
     async def _next(self, run: Run[Any, Any], event: StrEnum | None, *, park: bool) -> bool:
-        """Carry out what comes next. Returns False when the run parked for lack of anything."""
+        """Carry out the next step. Returns False if the run parked because there is none."""
         if run.control.pause_request is not None:
             await self._services.hold(run)
         if run.cursor.entry_pending:
@@ -274,7 +282,7 @@ class Driver:
         return True
 
     async def _idle(self, run: Run[Any, Any], *, park: bool) -> bool:
-        """Go on where hooks asked for nothing: end, take a signal, wait, or park and return False."""
+        """Continue if hooks chose no event: end, take a signal, wait, or park and return False."""
         graph, state = run.graph, run.state
         run.cursor.hook = ""
         if state in graph.terminal:
@@ -283,8 +291,8 @@ class Driver:
             raise RunError(f"{graph.name}: nothing leaves the working state {state.value!r}")
         elif self._take_signal(run):
             pass
-        elif self._due(run):
-            self._ring(run)
+        elif self._executor.is_overdue(run):
+            self._executor.stop_overdue(run)
         elif park:
             await self._finalizer.park(run, "waiting")
             return False
@@ -293,7 +301,7 @@ class Driver:
         return True
 
     def _take_signal(self, run: Run[Any, Any]) -> bool:
-        """Make the next posted event with an edge here the pending one; those without are reported."""
+        """Make the next posted event with an edge here the pending event; report posted events without an edge."""
         while (signal := run.control.mailbox.take()) is not None:
             run.control.signal = signal
             try:
@@ -326,23 +334,6 @@ class Driver:
 
     # ---- limits and interruptions ----
 
-    def _due(self, run: Run[Any, Any]) -> bool:
-        """Tell whether a time limit has passed; a parked run has no alarm that would ring."""
-        due = self._executor.due(run)
-        return due is not None and self._clock.monotonic() >= due
-
-    def _ring(self, run: Run[Any, Any]) -> None:
-        if run.control.interruption is not None:
-            return
-        cause: Exception
-        if run.control.expires_at is not None and self._clock.monotonic() >= run.control.expires_at:
-            cause = DeadlineExceeded(run.control.expires_at - (run.cursor.started_at or 0.0))
-            run.control.expires_at = None  # said once: the way to the end is not interrupted for it again
-        else:
-            limit = run.graph.dwell_of(run.state)
-            cause = run.control.overdue = StateTimeout(run.cursor.state, limit[0] if limit else 0.0)
-        run.stop(cause)
-
     def _stopped(self, run: Run[Any, Any]) -> None:
         """Choose the event for an interruption: failure, or the dwell event of an overdue state."""
         cause = _cause(run)
@@ -362,10 +353,9 @@ class Driver:
     # ---- failure ----
 
     def _failed(self, run: Run[Any, Any], event: StrEnum | None, error: Exception) -> None:
-        """Make the failure event of the state an error happened in the pending one.
+        """Make the failure event of the present state pending. Raises the error if the graph or the state has none.
 
-        Raises the error where the graph or the state has none. A refused request from outside leaves a
-        waiting run as it is, and an error in a terminal state without a failure edge leaves it ended.
+        A refused request leaves a waiting run unchanged; without a failure edge an error leaves a terminal run ended.
         """
         graph, state = run.graph, run.state
         fact = self._report.failed(run, event, error)
@@ -384,12 +374,12 @@ class Driver:
 
 
 def _this_process() -> str:
-    """Name this process and this driver for people who ask a journal who holds a run."""
+    """Return a unique name of this process and driver, for operators who look up the owner of a run."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def _cause(run: Run[Any, Any]) -> Exception | None:
-    """Take why the run was to be stopped, if it was; it is not halted any more."""
+    """Remove and return the cause for which the run was to be stopped, if any. The run is no longer halted."""
     cause, run.control.interruption, run.control.halted = run.control.interruption, None, False
     return cause
 

@@ -1,4 +1,4 @@
-"""How a run leaves its driver: it ended, or it goes no further here for now."""
+"""Ends, parks and releases the runs of a driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.kernel.writer import Writer
 
 
 class RunFinalizer:
-    """Ends, settles and parks runs for a driver. `ending` and `summary` are the composition's."""
+    """Ends, settles and parks runs for a driver. `ending` and `summary` are functions of the composition."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class RunFinalizer:
         self._codec = codec
 
     async def end(self, run: Run[Any, Any]) -> None:
-        """End a run in its terminal state: outcome, record, fact. Raises what the journal raises."""
+        """End a run in its terminal state: outcome, record, fact. Raises the errors of the journal."""
         try:
             ending = self._ending(run)
             summary = self._summary(run) if self._summary else None
@@ -57,7 +57,7 @@ class RunFinalizer:
             raise late
 
     async def settle(self, run: Run[Any, Any]) -> None:
-        """Write what is noted and folded, and tell it."""
+        """Write the drafts and the folded records, and publish their facts."""
         late = await self._write(run)
         self._report.send(run)
         if late is not None:
@@ -68,24 +68,24 @@ class RunFinalizer:
         return None if writing is None else await writing
 
     async def keep(self, run: Run[Any, Any]) -> None:
-        """Write what is noted and what changed of the context, and tell it."""
+        """Write the drafts and the changes of the context, and publish their facts."""
         if self._writer is not None:
             self._writer.context(run)
         await self.settle(run)
 
     async def park(self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any] | None = None) -> None:
-        """Say, to the journal first, that the run waits for somebody."""
+        """Park the run: write a record with the reason first, then publish it."""
         self._stand(run, reason, detail or {})
         await self.settle(run)
         self._report.parked(run, reason)
 
     async def leave(self, run: Run[Any, Any]) -> None:
-        """Settle on the way out; the caller gets the error that this is about, not another one."""
+        """Settle without raising: the caller raises its own error, not another one."""
         self._record_end(run)
         await self._settle_quietly(run)
 
     async def abandon(self, run: Run[Any, Any]) -> None:
-        """Leave a run that goes no further here: what is folded is written, then it counts as parked."""
+        """Leave a run that does not continue here: write its folded records, then report it as parked."""
         if run.cursor.started_at is None or run.cursor.ended:
             return
         if run.writes.drafts or not run.cursor.parked:
@@ -103,19 +103,19 @@ class RunFinalizer:
             self._report.failed(run, None, error)
 
     async def release(self, run: Run[Any, Any]) -> None:
-        """Give the run back to the journal: any process may take it up from where it stands."""
+        """Return the run to the journal: any process may continue it from its present state."""
         late = None if self._writer is None else await self._writer.release(run)
         if late is not None:
             raise late
 
     def _stand(self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any]) -> None:
-        """Draft where the run stands, and that it goes no further for now."""
+        """Draft the position of the run and a `parked` record."""
         self._record_end(run)
         active = micros(run.elapsed(self._clock.monotonic()))
         run.note("parked", {"reason": reason, "at": self._clock.time(), "t": active, **detail})
 
     def _record_end(self, run: Run[Any, Any]) -> None:
-        """Draft where the run stands, unless that is where the last record says: at the begin of its state."""
+        """Draft the position of the run, unless it is the one of the last record: the begin of its state."""
         if self._writer is None:
             return
         if run.cursor.entry_pending:

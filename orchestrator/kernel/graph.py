@@ -1,4 +1,4 @@
-"""A state machine as a value: a table that can be printed, drawn, linted and fingerprinted. Runs nothing."""
+"""A state machine as a value: a table that can be printed, drawn, linted and fingerprinted."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from orchestrator.errors import GraphError
 from orchestrator.kernel import lint
 
 Guard: TypeAlias = Callable[[Any], Any]
-"""(run.ctx) -> a verdict (anything with ok, guard, observed, limit) or a bool. Pure: no clock, no I/O."""
+"""(run.ctx) -> a verdict (any object with ok, guard, observed, limit) or a bool. Pure: no clock, no I/O."""
 
 Dwell: TypeAlias = tuple[float, StrEnum]
-"""(seconds, event): how long a state may last, and the event that ends it then."""
+"""(seconds, event): the maximum duration of a state, and the event that ends it then."""
 
 G = TypeVar("G", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
 def bounding(guard: G) -> G:
-    """Mark a guard that must refuse at last: a budget or progress guard. Every cycle of a graph needs one."""
+    """Mark a guard that must refuse eventually: a budget or progress guard. Every cycle of a graph needs one."""
     guard.bounding = True  # type: ignore[attr-defined]
     return guard
 
@@ -50,11 +50,18 @@ _RECORDED = "__recorded_as__"
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One row of the table: `event` leads from each of `sources` to `dest` when the guard `when` allows it.
+    """One row of the table: `event` leads from each of `sources` to `dest` if the guard `when` allows it.
 
-    Names are members of the graph's enums or their values as plain text; `Graph.rows` has the members. A single
-    source may be given alone; `sources` is a tuple of names in either case. An edge back to its own state is
-    internal (before_ and after_ hooks only) unless `reenter`.
+    Args:
+        event: Member of the graph's events, or its value as text; other names alike.
+        sources: One state, or a tuple of states.
+        dest: The next state.
+        when: Guard of the edge.
+        reenter: Whether an edge back to its own state runs leave and enter hooks. By default such an edge is internal
+            and runs only before_ and after_ hooks.
+
+    Example:
+        Edge("approve", ("waiting",), "executing", when=is_approved)
     """
 
     event: str
@@ -68,20 +75,33 @@ class Edge:
             object.__setattr__(self, "sources", (self.sources,))
 
     def internal_in(self, state: StrEnum) -> bool:
-        """Tell whether this edge, taken from `state`, stays there without leave and enter hooks."""
+        """Return whether this edge, taken from `state`, stays there without leave and enter hooks."""
         return self.dest == state and not self.reenter
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """States, events and edges. Raises GraphError with every problem at once.
+    """States, events and edges of a machine.
 
-    `failure` is the event that any exception fires: one event, a mapping state -> event, or None
-    (exceptions reach the caller). `rest` are states in which a graph without an end may stay. `waiting`
-    states park the run until somebody posts an event. `dwell` maps a state to (seconds, event); None there
-    says "no limit" out loud. `pure` states touch nothing outside `run.ctx`, so their records may be written
-    together with the next one. `context` is the class of `run.ctx`, part of the fingerprint. `strict=False`
-    raises on structural faults only.
+    Args:
+        name: Name of the graph in logs, metrics and the journal.
+        states: The states.
+        events: The events.
+        initial: The first state.
+        edges: The rows of the table.
+        terminal: States in which a run ends.
+        rest: States in which a run of a graph without terminal states may stay.
+        failure: The event that any exception fires: one event, a mapping state -> event, or None (exceptions reach
+            the caller).
+        waiting: States that park the run until an event is posted.
+        dwell: State -> (seconds, event), or None for an explicit "no limit".
+        pure: States without effects outside `run.ctx`, so that their records may be written together with the next
+            one.
+        context: The class of `run.ctx`, part of the fingerprint.
+        strict: If False, only structural problems raise.
+
+    Raises:
+        GraphError: The table has problems; it lists all of them.
     """
 
     name: str
@@ -98,7 +118,7 @@ class Graph:
     context: type | None = None
     strict: bool = True
     callbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Callbacks of a machine that differ from its bound hooks, by list: a change through `transitions`."""
+    """Callbacks of a machine that differ from its bound hooks, by list: changes through `transitions`."""
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -129,7 +149,7 @@ class Graph:
         return f"Graph({self.name!r}, {len(self.states)} states)"
 
     def lint(self) -> list[lint.LintProblem]:
-        """Return every problem of the table, worst first; an empty list is a clean graph."""
+        """Return every problem of the table, the worst first; empty for a valid graph."""
         return lint.structure(self) or lint.behaviour(self)
 
     def extend(
@@ -142,15 +162,15 @@ class Graph:
         without: Iterable[tuple[str, str]] = (),
         **changes: Any,
     ) -> Graph:
-        """Return a graph with further states, events and edges; `without` drops (source, event) rows first.
+        """Return a graph with further states, events and edges; `without` removes (source, event) rows first.
 
-        States and events may be named as plain text. `changes` replaces any other field. Raises GraphError,
-        also for a row to drop that is not there and for a state or event that is there already.
+        States and events may be given as plain text. `changes` replaces any other field. Raises GraphError for every
+        problem, including an unknown row to remove and an existing state or event to add.
         """
         states, events, dropped = tuple(states), tuple(events), set(without)
         problems = [*_taken("state", self.states, states), *_taken("event", self.events, events)]
         if missing := dropped - {(source, event) for source, event, _, _ in self.rows}:
-            told = (f"no row {event!r} from {source!r} to drop" for source, event in sorted(missing))
+            told = (f"no row {event!r} from {source!r} to remove" for source, event in sorted(missing))
             problems += [lint.LintProblem(lint.LintRule.UNKNOWN_NAME, text) for text in told]
         if problems:
             raise GraphError(self.name, problems)
@@ -183,10 +203,10 @@ class Graph:
         return (edge for edge in self.edges if state in edge.sources)
 
     def failure_event(self, state: StrEnum) -> StrEnum | None:
-        """Return the event that an error in `state` fires, if the table lets it leave the state for certain.
+        """Return the event that an error in `state` fires, if its edges are certain to leave the state.
 
-        So its last edge has no guard, and none is internal: a failure that can be refused would be fired
-        for ever.
+        Its last edge must have no guard, and none may be internal: a failure event that can be refused would be fired
+        again and again.
         """
         event = self.failure.get(state) if isinstance(self.failure, Mapping) else self.failure
         edges = [edge for edge in self.edges_from(state) if edge.event == event]
@@ -194,11 +214,11 @@ class Graph:
         return event if sure else None
 
     def dwell_of(self, state: StrEnum) -> Dwell | None:
-        """Return (seconds, event) of a state, or None where it may last."""
+        """Return (seconds, event) of a state, or None without a limit."""
         return (self.dwell or {}).get(state)
 
     def is_working(self, state: StrEnum) -> bool:
-        """Tell whether a state has work of its own, so that it needs an `enter_` hook."""
+        """Return whether a state does work, so that it needs an `enter_` hook."""
         return state not in self.terminal and state not in self.waiting and state not in self.rest
 
     @cached_property
@@ -208,7 +228,7 @@ class Graph:
 
     @cached_property
     def time_limits(self) -> dict[str, float]:
-        """The seconds that a run may stay in a state, for each state with a limit."""
+        """State -> maximum seconds that a run may stay in it, for each state with a limit."""
         return {state.value: limit[0] for state in self.states if (limit := self.dwell_of(state))}
 
     def describe(self) -> dict[str, Any]:
@@ -245,20 +265,23 @@ class Graph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of topology and context schema. A run made under another is not resumed by guess."""
+        """SHA-256 (hex) of table and context schema.
+
+        A run with another fingerprint is not resumed without a migration.
+        """
         table = self.describe()
-        del table["dwell"], table["pure"]  # when and how records are written does not change what they mean
+        del table["dwell"], table["pure"]  # these fields do not change the meaning of records
         text = json.dumps({"table": table, "context": _schema(self.context)}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _member(members: Mapping[str, StrEnum], name: str) -> str:
-    """Return this graph's own member of that value; an unknown name stays as it is, for the lint."""
+    """Return the graph's own member with that value; an unknown name is returned unchanged, for the lint."""
     return members.get(name, name)
 
 
 def _misfits(graph: Graph) -> Iterator[str]:
-    """Say what is no table at all: nothing of it can be looked up, and so nothing linted."""
+    """Yield the faults that make the table unreadable, before any lint."""
     for name in ("states", "events"):
         names: object = getattr(graph, name)
         if not (isinstance(names, type) and issubclass(names, StrEnum)):
@@ -279,19 +302,19 @@ def _normal(edge: Edge, states: Mapping[str, StrEnum], events: Mapping[str, StrE
 
 
 def guard_name(guard: Guard | None) -> str | None:
-    """Return the name under which a guard appears in tables, logs and metrics."""
+    """Return the name of a guard in tables, logs and metrics."""
     return None if guard is None else str(getattr(guard, "__name__", type(guard).__name__))
 
 
 def _taken(kind: str, enum: type[StrEnum], names: Iterable[str]) -> Iterator[lint.LintProblem]:
-    """Yield a problem for each new name that is there already; capitals do not tell names apart."""
+    """Yield a problem for each new name that exists already; names are compared case-insensitively."""
     known = {member.name: member.value for member in enum} | {
         member.value.upper(): member.value for member in enum
     }
     for name in names:
         before = known.get(name.upper())
         if before is not None:
-            message = f"{kind} {name!r} is there already, as {before!r}; choose another name"
+            message = f"{kind} {name!r} exists already, as {before!r}; choose another name"
             yield lint.LintProblem(lint.LintRule.TAKEN_NAME, message)
         known[name.upper()] = name
 
@@ -322,7 +345,8 @@ def _schema(context: object) -> dict[str, dict[str, str]]:
             names[kind.__name__] = name
         if is_dataclass(kind) and (name or kind.__qualname__) not in found:
             found[name or kind.__qualname__] = kind
-            todo += _hints(kind).values()
+            hints = _hints(kind)
+            todo += (hints[item.name] for item in fields(kind) if _has_part(item) and item.name in hints)
     return {
         name: dict(_written_field(item, names) for item in fields(cast("Any", kind)) if _has_part(item))
         for name, kind in found.items()
@@ -330,14 +354,14 @@ def _schema(context: object) -> dict[str, dict[str, str]]:
 
 
 def _has_part(item: Field[Any]) -> bool:
-    """Return whether a field is part of fingerprints: not where its metadata says that older records may lack it."""
+    """Return whether a field is part of fingerprints. Its metadata excludes it if older records may lack it."""
     return item.metadata.get("fingerprint", item.name) is not None
 
 
 def _written_field(item: Field[Any], names: Mapping[str, str]) -> tuple[str, str]:
     """Return name and type of a field, with recorded names of classes.
 
-    Its metadata may have name and type of an earlier form that is still read.
+    If its metadata has the name and type of an earlier form that is still read, return those.
     """
     known: tuple[str, str] | None = item.metadata.get("fingerprint")
     written = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), _written(item.type))
@@ -351,5 +375,5 @@ def _written(kind: object) -> str:
 def _hints(kind: type) -> dict[str, object]:
     try:
         return get_type_hints(kind)
-    except NameError:  # it names what only type checkers import: what it consists of is then unknown
+    except NameError:  # a type that only type checkers import: its parts are unknown
         return {}

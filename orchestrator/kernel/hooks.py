@@ -1,6 +1,6 @@
-"""Hooks by name: `enter_<state>`, `leave_<state>`, `before_<event>`, `after_<event>`, four general ones.
+"""Hooks by name: `enter_<state>`, `leave_<state>`, `before_<event>`, `after_<event>`, and four general ones.
 
-`collect` finds those of hook modules; `resolve` and `awaitable` make any callback of a table a function to await.
+`collect` finds the hooks of modules; `resolve` and `awaitable` convert any callback of a table to an async function.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Hook: TypeAlias = Callable[..., Awaitable[StrEnum | None]]
 PREFIXES = ("enter_", "leave_", "before_", "after_")
 GENERAL = ("before_event", "leave_state", "enter_state", "after_event")
 _OURS = ("orchestrator_callbacks.", "orchestrator.kernel.")
-"""Modules of our hooks: they are async, pass a cancellation on and mark the host code that they call."""
+"""Modules of our hooks: they are async, pass a cancellation on, and mark the host code that they call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Name -> the hooks of that name: ours first, then the host's in the order given."""
+    """Name -> the hooks of that name: ours first, then the host's in the given order."""
 
     by_name: Mapping[str, tuple[Hook, ...]]
     hosted: frozenset[str] = frozenset()
-    """Names for which the host brought a hook. Its effects are unknown, so its states are never folded."""
+    """Names with a hook of the host. Its effects are unknown, so records of its states are never merged."""
     modules: tuple[object, ...] = ()
-    """Where callbacks and conditions are found that the table has by name."""
+    """Modules in which callbacks and conditions are looked up by name."""
 
     def named(self, *names: str) -> tuple[tuple[str, Hook], ...]:
         """Return (name, hook) for each of `names`, in that order."""
@@ -54,11 +54,17 @@ def collect(
     extra: Iterable[object] = (),
     points: Mapping[str, str] | None = None,
 ) -> Hooks:
-    """Collect the hooks of `modules` (ours) and `extra` (the host's) for a graph.
+    """Collect the hooks of `modules` (of this package) and `extra` (of the host) for a graph.
 
-    A module or any object with such methods will do. `points` are further hooks that the caller of collect runs by
-    itself: name -> what they take beside the run. Raises GraphError that lists every stray, misspelt, sync,
-    duplicate and missing hook, those that cannot be called, and everything of the host's that holds no hook.
+    Args:
+        graph: The graph.
+        extra: Modules or objects of the host.
+        points: Further hooks that the caller runs itself: name -> name of their second argument.
+        *modules: Modules, or objects with such methods.
+
+    Raises:
+        GraphError: Lists every stray, misspelt, synchronous, duplicate or missing hook, those that cannot be called,
+            and every module of the host without a hook.
     """
     points, extra = points or {}, tuple(extra)
     allowed = _arguments(graph, points)
@@ -87,7 +93,7 @@ def collect(
 
 
 def _arguments(graph: Graph, points: Mapping[str, str]) -> dict[str, list[tuple[str, ...]]]:
-    """Return hook name -> what a hook of that name may take; one that is also a point may take either."""
+    """Return hook name -> the allowed arguments of its hooks; a name that is also a point allows two forms."""
     allowed: dict[str, list[tuple[str, ...]]] = {name: [("run",)] for name in expected(graph)}
     for name, value in points.items():
         allowed.setdefault(name, []).append(("run", value))
@@ -98,11 +104,11 @@ def _no_hook(module: object, points: Iterable[str]) -> LintProblem:
     name = str(getattr(module, "__name__", None) or repr(module)[:80])
     wanted = ", ".join(("enter_<state>", "leave_<state>", "before_<event>", "after_<event>", *points))
     give = f"give the module or an object with methods named {wanted}"
-    return LintProblem(LintRule.NO_HOOK, f"{name} ({type(module).__name__}) holds no hook; {give}")
+    return LintProblem(LintRule.NO_HOOK, f"{name} ({type(module).__name__}) has no hook; {give}")
 
 
 def where(hook: object, name: str) -> str:
-    """Name a bound hook with the class or module it is of, for a person who looks for it."""
+    """Return the name of a bound hook with its class or module, for a person who looks for it."""
     hook = inspect.unwrap(hook) if callable(hook) else hook
     holder = getattr(hook, "__self__", None)
     home = getattr(hook, "__module__", "") if holder is None else type(holder).__name__
@@ -125,7 +131,7 @@ def _misfit(
 
 
 def takes(hook: object, arguments: int) -> bool:
-    """Tell whether a hook can be called with so many arguments; what cannot be read is believed."""
+    """Return whether a hook can be called with this many arguments; True if its signature cannot be read."""
     try:
         signature = inspect.signature(hook)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -138,7 +144,7 @@ def takes(hook: object, arguments: int) -> bool:
 
 
 def expected(graph: Graph) -> Iterator[str]:
-    """Yield every hook name that a graph has a place for."""
+    """Yield every hook name of a graph."""
     yield from GENERAL
     for state in graph.states:
         yield f"enter_{state.name.lower()}"
@@ -163,13 +169,13 @@ def _candidates(module: object) -> Iterator[tuple[str, Any]]:
 
 
 def _is_imported(value: object, name: str, module: str) -> bool:
-    """Tell an import from a hook that another module's decorator has replaced: that one lost its name."""
+    """Return whether a function was imported. A hook that another module's decorator has replaced has lost its name."""
     home = getattr(value, "__module__", module)
     return inspect.isfunction(value) and home != module and value.__name__ == name
 
 
 def is_async(value: object) -> bool:
-    """Return whether a function, or an object that is called like one, is async."""
+    """Return whether a function or a callable object is async."""
     call = getattr(value, "__call__", None)  # noqa: B004 - an object with an async __call__ is a hook too
     return inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(call)
 
@@ -185,8 +191,8 @@ def _stray(name: str, module: object, allowed: Iterable[str]) -> LintProblem:
         name, alike, n=1
     )
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    if not prefix:  # a public async method of an object that has other things to do as well
-        hint += " Prefix it with _ if it is no hook" if close else "; prefix it with _ if it is no hook"
+    if not prefix:  # a public async method of an object with other purposes
+        hint += " Prefix it with _ if it is not a hook" if close else "; prefix it with _ if it is not a hook"
     return LintProblem(LintRule.STRAY_HOOK, f"{_where(module, name)} fits no state or event{hint}")
 
 
@@ -207,9 +213,9 @@ def _missing(graph: Graph, found: Mapping[str, object]) -> Iterator[LintProblem]
 
 
 def resolve(callback: Any, modules: Iterable[object]) -> Any:
-    """Return the function that a callback names: of a hook module, else under its dotted path.
+    """Return the function that a callback names: from a hook module, else from its dotted path.
 
-    A function is returned as it is. Raises LookupError for a name that is nowhere.
+    A function is returned unchanged. Raises LookupError for an unknown name.
     """
     if not isinstance(callback, str):
         return callback
@@ -226,14 +232,14 @@ def resolve(callback: Any, modules: Iterable[object]) -> Any:
 
 
 def awaitable(callback: Any) -> Hook:
-    """Return the callback as a function to await. Raises TypeError for one that does not take the run.
+    """Return the callback as an async function. Raises TypeError if it does not take the run.
 
-    Code of the host can be abandoned where it ignores a cancellation.
+    Code of the host can be abandoned if it ignores a cancellation.
     """
     if not callable(callback):
         raise TypeError(f"callback {callback!r} is a {type(callback).__name__}; give a function of the run")
     if not takes(callback, 1):
-        raise TypeError(f"callback {callback_name(callback)!r} must take the run, and nothing else")
+        raise TypeError(f"callback {callback_name(callback)!r} must take one argument, the run")
     if str(getattr(callback, "__module__", "")).startswith(_OURS):
         hook: Hook = callback
         return hook

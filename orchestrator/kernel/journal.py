@@ -1,55 +1,58 @@
-"""The seam to durability: what a store of records promises, and the values that go through it. No engine, no SQL.
+"""Interface of the journal: the guarantees of a store of records, and its values. No engine, no SQL.
 
-Truth is one append-only, hash-chained, totally ordered journal for each run. One owner at a time holds a run's lease;
-every append carries its epoch, and the store itself refuses one that is out of date. What any store must keep:
+Each run has one append-only, hash-chained, totally ordered journal, which is the source of truth. One owner at a time
+holds the lease of a run. Every append carries the epoch of the lease, and the store itself refuses an old epoch.
+Every store guarantees:
 
-- `append` is all or nothing, and durable when it returns None or when what it returned is done. An outcome that is
-  unknown (a lost connection) is resolved inside: it either landed or it did not.
-- Records of a run are numbered 0, 1, 2 … without a hole; each hash covers the one before it. `load` verifies them.
-- After an I/O error a store in a file is poisoned: every further call raises StoreDown until it is opened anew. One
-  behind a server is not: a connection that is lost says nothing of the store, and the server answers for its disk.
+- `append` is atomic. It is durable when it returns None or when the returned awaitable has completed. The store
+  resolves an unknown outcome (a lost connection) itself: the records are either written or not.
+- Records of a run are numbered 0, 1, 2 … without a gap; each hash covers the one before. `load` verifies them.
+- After an I/O error a store in a file is poisoned: every further call raises StoreDown until the store is opened
+  again. A store on a server is not: a lost connection says nothing about the store, and the server handles its disk.
 - `post` needs no lease and keeps the first request of each id, whichever process posts it. The id of an answer names
-  its question, so that the store itself decides which one counts.
+  its question, so the store itself decides which answer counts.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from orchestrator.errors import JournalError
 
 RECORD_SCHEMA = 1
-"""Version of the record bodies; written into each `created` record. A store refuses a newer one."""
+"""Version of the record bodies, written into each `created` record. A store refuses a newer version."""
 
 NO_HASH = "0" * 64
-"""What the first record's hash is chained to."""
+"""Hash before the first record."""
 
 ENDING_KINDS = frozenset(("ended",))
-"""Record kinds after which a run is no longer open."""
+"""Kinds of records after which a run is no longer open."""
 
 PARKING_KINDS = frozenset(("parked",))
-"""Record kinds that say the run waits for somebody; the body's `reason` says for what."""
+"""Kinds of records of a run that waits; `reason` in the body says why."""
 
 
 class Draft(NamedTuple):
-    """A record on its way to the journal: `kind` and a plain-data body (JSON types only)."""
+    """A record that is not written yet: `kind` and a body of plain data (JSON types only)."""
 
     kind: str
     body: Mapping[str, Any]
 
 
 def draft(kind: str, body: Mapping[str, Any]) -> Draft:
-    """Return a Draft. A turn makes seven; the constructor that NamedTuple writes takes three times as long."""
-    return tuple.__new__(Draft, (kind, body))
+    """Return a Draft. A turn makes seven, and the generated constructor of a NamedTuple takes three times as long."""
+    made: Draft = _new_tuple(Draft, (kind, body))
+    return made
+
+
+_new_tuple: Callable[..., Any] = tuple.__new__
 
 
 class Record(NamedTuple):
-    """One durable record. `hash` chains it to the record before (see `chained`)."""
+    """One durable record. `hash` chains it to the record before (see `orchestrator.journal.codec.chained`)."""
 
     seq: int
     epoch: int
@@ -60,23 +63,23 @@ class Record(NamedTuple):
 
 @dataclass(slots=True)
 class Lease:
-    """Proof that an owner holds a run; goes with every append, and is moved on by it."""
+    """Proof that an owner holds a run. Every append takes it and updates it."""
 
     run_id: str
     owner: str
     epoch: int
-    """Fencing token: one more at each claim, never reused. A lower one is refused for ever."""
+    """Fencing token: each claim adds one, and no value is reused. A lower one is refused for ever."""
     seq: int
     """Number of the last durable record, -1 before the first."""
     head: str
     """Hash of that record."""
     proved_at: float = field(default=0.0, compare=False)
-    """When the driver sent the last append that the store took (monotonic): the lease was valid after that."""
+    """Time of the last append that the store accepted (monotonic seconds): the lease was valid after that."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunHead:
-    """What a store knows of a run without reading its records."""
+    """Data of a run that a store has without reading its records."""
 
     run_id: str
     graph: str
@@ -86,87 +89,88 @@ class RunHead:
     seq: int
     epoch: int
     owner: str | None
-    """Who holds the lease now, if anybody alive does."""
+    """Owner of the lease; None if no living process holds it."""
     created_at: float
     updated_at: float
     reason: str = ""
-    """Of `parked` and `ended`: the reason in that record's body."""
+    """Reason in the body of the `parked` or `ended` record."""
     parent_run_id: str | None = None
     conversation_id: str | None = None
     stuck_claims: int = 0
-    """How often the run was claimed since it last appended anything but claims: N of them is poison."""
+    """Number of claims since the run last appended a record that is not a claim; at a limit the run is poison."""
     lease_expires_in: float | None = None
-    """Seconds until another process can claim the run, where its owner has missed heartbeats; None where it has not,
-    or the store does not say."""
+    """Seconds until another process can claim the run, if its owner missed heartbeats; None if it missed none or the
+    store does not say.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A request that somebody left for a run: approve, reject, respond, pause, resume, cancel."""
+    """A request for a run from outside: approve, reject, respond, pause, resume, cancel."""
 
     id: str
-    """Two posts with one id are one."""
+    """Two posts with the same id count as one."""
     kind: str
     body: Mapping[str, Any] = field(default_factory=dict)
     by: str = ""
     at: float = 0.0
     number: int = 0
-    """Position in the run's inbox, from 1; set by the store."""
+    """Position in the inbox of the run, from 1; set by the store."""
 
 
 class JournalWriter(Protocol):
-    """The part of a journal that a driver writes through.
+    """The part of a journal that a driver writes to.
 
-    One whose `create` and `release` never wait may say so with `at_once = True`: no cancellation can come between, so
-    no task is made to shield them. Raises the errors below `JournalError` in `errors` (Held, Fenced, StoreDown,
-    Corrupt, TooNew), RunExists and RunUnknown.
+    A journal whose `create` and `release` never wait may set `at_once = True`. Then no cancellation can interrupt
+    them, and the driver makes no task to shield them. Methods raise the subclasses of `JournalError` in `errors`
+    (Held, Fenced, StoreDown, Corrupt, TooNew), RunExists and RunUnknown.
     """
 
     backend: str
-    """`memory`, `sqlite` or `postgres`: a label value."""
+    """Value of metric labels: `memory`, `sqlite` or `postgres`."""
 
     async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
-        """Begin a run with its `created` record and claim it at once (epoch 1). Raises RunExists.
+        """Create a run with its `created` record and claim it at once (epoch 1). Raises RunExists.
 
-        The store files `graph`, `fingerprint`, `at`, `parent_run_id` and `conversation_id` from the body.
+        The store indexes `graph`, `fingerprint`, `at`, `parent_run_id` and `conversation_id` of the body.
         """
         ...
 
     def append(
         self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
     ) -> Awaitable[None] | None:
-        """Make records durable, all or none, together with the blobs they name (SHA-256 hex -> content).
+        """Make all records durable or none, together with the blobs they name (SHA-256 hex -> content).
 
-        Returns None when they already are, else something to await that ends when they are, whoever is cancelled
-        meanwhile. Moves the lease on. Raises Fenced when the lease is out of date, StoreDown when it cannot be known.
+        Returns None if they are durable already, else an awaitable that completes when they are, even if a caller is
+        cancelled. Updates the lease. Raises Fenced if the lease is out of date, StoreDown if that is unknown.
         """
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Give the run back; a lease that is out of date is ignored."""
+        """Return the run to the journal. A lease that is out of date is ignored."""
         ...
 
 
 class Journal(JournalWriter, Protocol):
-    """A whole store: what a driver writes through, and what recovery, operators and other processes need."""
+    """A whole store: the writer of a driver, and operations for recovery, operators and other processes."""
 
     shared: bool
-    """Whether other processes can post: then an owner has to ask for `news`, nobody else tells it."""
+    """Whether other processes can post. The owner must then ask for `news`, because nothing notifies it."""
 
     async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
-        """Take a run over: epoch + 1. Raises RunUnknown, or Held while another owner lives, unless `steal`."""
+        """Claim a run: epoch + 1. Raises RunUnknown, or Held while another owner lives, unless `steal`."""
         ...
 
     async def load(self, run_id: str, since: int = 0) -> list[Record]:
-        """Return the records from number `since` on, the whole chain verified. Raises RunUnknown or Corrupt."""
+        """Return the records from number `since`, with the whole chain verified. Raises RunUnknown or Corrupt."""
         ...
 
     async def blob(self, digest: str) -> bytes:
-        """Return a blob, verified. Raises Corrupt."""
+        """Return a blob after its verification. Raises Corrupt."""
         ...
 
     async def head(self, run_id: str) -> RunHead:
-        """Return what is known of a run. Raises RunUnknown."""
+        """Return the RunHead of a run. Raises RunUnknown."""
         ...
 
     def runs(
@@ -177,21 +181,21 @@ class Journal(JournalWriter, Protocol):
         conversation_id: str | None = None,
         parent_run_id: str | None = None,
     ) -> AsyncIterator[RunHead]:
-        """Yield the runs that meet every condition given, oldest first.
+        """Yield the runs that meet every given condition, oldest first.
 
-        Those of one conversation, of one parent or of one status are found without proving the others.
+        A query by conversation, parent or status does not verify the other runs.
         """
         ...
 
     async def newest(self, conversation_id: str) -> RunHead | None:
-        """Return the run of a conversation that was created last, whatever its status; None where there is none."""
+        """Return the newest run of a conversation, with any status; None if there is none."""
         ...
 
     async def post(self, run_id: str, request: Posted) -> bool:
-        """Leave a request for a run, from any process, without a lease. False when its id was posted before.
+        """Leave a request for a run, from any process, without a lease. Returns False if its id was posted before.
 
-        Of several requests with one id, posted at the same moment, exactly one is kept. After False, `inbox` returns
-        that one.
+        If several requests with one id are posted at the same moment, exactly one is kept. After False, `inbox`
+        returns that one.
         """
         ...
 
@@ -200,11 +204,11 @@ class Journal(JournalWriter, Protocol):
         ...
 
     async def news(self, since: int) -> tuple[int, list[str]]:
-        """Return the runs that got requests after position `since` of the whole store, and the position now.
+        """Return the runs with requests after position `since` of the whole store, and the present position.
 
-        Each run is named once, in the order of their last requests. A position below 0 means "from now": it
-        returns the present one and no run. Cheap enough to be asked several times a second, however many runs
-        there are. It is a hint where to look, no proof: what was posted is what `inbox` says.
+        Each run is named once, in the order of its last request. A position below 0 means "from now": the result has
+        the present position and no run. The call is cheap enough for several times a second with any number of runs.
+        The result is a hint; `inbox` is the proof of posted requests.
         """
         ...
 
@@ -213,32 +217,18 @@ class Journal(JournalWriter, Protocol):
         ...
 
     async def erase(self, run_id: str) -> None:
-        """Remove a run that is not held, with its inbox and the blobs only it names. Raises RunUnknown or Held."""
+        """Remove a run without a lease, with its inbox and the blobs that only it names. Raises RunUnknown or Held."""
         ...
 
     async def close(self) -> None:
-        """Write what is queued and let go of the store."""
+        """Write the queued records and close the store."""
         ...
 
 
-def chained(before: str, run_id: str, seq: int, epoch: int, kind: str, body: bytes) -> str:  # noqa: PLR0917
-    """Return the hash (hex) of a record: SHA-256 over the hash before it and each of its parts, with their lengths."""
-    number = b"%d" % seq
-    parts = (_counted(run_id), len(number), number, _counted(epoch), _counted(kind), len(body), body)
-    return hashlib.sha256(b"%s%s%d:%s%s%s%d:%s" % (before.encode(), *parts)).hexdigest()
-
-
-@functools.lru_cache(maxsize=1_000)
-def _counted(part: str | int) -> bytes:
-    """Return what is the same in many records with its length before it."""
-    text = str(part).encode()
-    return b"%d:%s" % (len(text), text)
-
-
 async def let_go(journal: JournalWriter, lease: Lease) -> None:
-    """Give a run back behind something that ended well, or by an error that is not to be hidden by another.
+    """Release a run after a success, or after an error that another error must not hide.
 
-    A store that fails here has all that it needs; where it cannot be reached it owes the release.
+    A store that fails here has all records of the run. An unreachable store releases the run later.
     """
     with contextlib.suppress(JournalError):
         await journal.release(lease)

@@ -1,4 +1,4 @@
-"""What can be wrong with a table or the hooks bound to it: each rule is a function that yields problems."""
+"""The rules for a table and its bound hooks: each rule is a function that yields problems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class LintRule(StrEnum):
-    """Every check. The first six are structural: with such a fault a graph cannot even be read."""
+    """The rules. The first six are structural: a graph with such a problem cannot be read."""
 
     UNKNOWN_NAME = "unknown_name"
     TAKEN_NAME = "taken_name"
@@ -48,7 +48,7 @@ class LintRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LintProblem:
-    """One finding: which rule, where, and in words."""
+    """One problem: rule, place and message."""
 
     rule: LintRule
     message: str
@@ -63,13 +63,13 @@ Check: TypeAlias = Callable[["Graph"], Iterator[LintProblem]]
 
 
 def structure(graph: Graph) -> list[LintProblem]:
-    """Return the faults that make a table unreadable; with these the other rules cannot be asked."""
+    """Return the problems that make a table unreadable; the other rules cannot be checked then."""
     unreadable = list(_unknown_names(graph))
     return unreadable or [problem for check in _STRUCTURE for problem in check(graph)]
 
 
 def behaviour(graph: Graph) -> list[LintProblem]:
-    """Return what would go wrong in a run of a readable table."""
+    """Return the problems that a run of a readable table would have."""
     return [problem for check in _BEHAVIOUR for problem in check(graph)]
 
 
@@ -118,7 +118,7 @@ def _reserved(graph: Graph) -> Iterator[LintProblem]:
 def _roles(graph: Graph) -> Iterator[LintProblem]:
     for state in graph.states:
         if state in graph.terminal and state in graph.waiting | graph.rest:
-            message = f"{state.value!r} is terminal and also a state to wait in"
+            message = f"{state.value!r} is terminal and also a waiting or rest state; it can be only one"
             yield LintProblem(LintRule.ROLE_CONFLICT, message, state)
 
 
@@ -206,7 +206,7 @@ def _async_guard(graph: Graph) -> Iterator[LintProblem]:
 
 
 def _unbounded_cycle(graph: Graph) -> Iterator[LintProblem]:
-    paced = graph.waiting | graph.rest | graph.terminal  # somebody outside sets the pace there
+    paced = graph.waiting | graph.rest | graph.terminal  # outside events set the pace there
     free = {
         (source, dest)
         for source, _, dest, edge in graph.rows
@@ -236,7 +236,7 @@ def _waiting(graph: Graph) -> Iterator[LintProblem]:
             continue
         seconds, event = limit
         if not seconds > 0:
-            message = f"the time limit of {state.value!r} is {seconds:g} s, not above 0"
+            message = f"the time limit of {state.value!r} is {seconds:g} s; it must be above 0"
             yield LintProblem(LintRule.BAD_DWELL, message, state)
         edges = [edge for edge in graph.edges_from(state) if edge.event == event]
         if not any(edge.when is None for edge in edges) or any(edge.internal_in(state) for edge in edges):
@@ -249,7 +249,7 @@ def _missing_failure(graph: Graph) -> Iterator[LintProblem]:
         return
     for state in graph.states:
         if graph.is_working(state) and graph.failure_event(state) is None:
-            message = f"{state.value!r} has no edge for its failure event that leaves it whatever guards say"
+            message = f"{state.value!r} has no unguarded edge for its failure event that leaves the state"
             yield LintProblem(LintRule.MISSING_FAILURE, message, state)
 
 
@@ -267,7 +267,7 @@ def _unused_event(graph: Graph) -> Iterator[LintProblem]:
     used = {edge.event for edge in graph.edges}
     for event in graph.events:
         if event not in used:
-            yield LintProblem(LintRule.UNUSED_EVENT, f"event {event.value!r} stands in no edge", None, event)
+            yield LintProblem(LintRule.UNUSED_EVENT, f"event {event.value!r} is in no edge", None, event)
 
 
 _STRUCTURE: tuple[Check, ...] = (_reserved, _roles, _no_end, _unreachable)

@@ -48,10 +48,10 @@ GENERAL = (
     "leave_state",
     "enter_state",
 )
-"""Lists of callbacks that belong to the machine: the library's four, and two of ours."""
+"""Lists of callbacks that belong to the machine: four of the library and two of this package."""
 
 _Lists: TypeAlias = list[tuple[str, Any]]
-"""Lists of callbacks, each with the name that its hooks have."""
+"""Lists of callbacks, each with the name of its hooks."""
 
 _REFUSED = {
     "_finalize_event": "an observer receives every transition and every failed event",
@@ -60,12 +60,12 @@ _REFUSED = {
 
 
 def value_of(name: Any) -> Any:
-    """Return the value of an enum member: the library files a member under its NAME and then misses its state."""
+    """Return the value of an enum member: the library would store a member under its NAME and not find its state."""
     return name.value if isinstance(name, StrEnum) else name
 
 
 class Machine(transitions.Machine):
-    """A compiled graph: a `transitions.Machine` whose states, transitions, conditions and events are ours."""
+    """A compiled graph: a `transitions.Machine` with the states, transitions, conditions and events of this package."""
 
     state_cls = MachineState
     transition_cls = MachineTransition
@@ -77,7 +77,10 @@ class Machine(transitions.Machine):
     """Callbacks that run after the on_enter callbacks of any state."""
 
     def __init__(self, graph: Graph, hooks: Hooks, *, check_purity: bool | None = None) -> None:
-        """Build the table. `check_purity`: a guard that changes its context raises GraphError; None asks `purity`."""
+        """Build the table.
+
+        With `check_purity` a guard that changes its context raises GraphError; None asks `purity`.
+        """
         self.compiled = CompiledTable()
         self.leave_state = self.enter_state = None
         self._checks_purity = checks_purity(check_purity)
@@ -93,7 +96,7 @@ class Machine(transitions.Machine):
         for _, callbacks in self._slots():
             callbacks.bound = tuple(callbacks)
         self._whole = not list(self._missing(graph))
-        """Every working state had an enter callback then."""
+        """Whether every working state had an enter callback at that time."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in _REFUSED and value:
@@ -101,7 +104,7 @@ class Machine(transitions.Machine):
         if name in GENERAL:
             value = CallbackList(listify(value), self.table_changed, vars(self).get(name))
         super().__setattr__(name, value)
-        if name in GENERAL:
+        if name in GENERAL or name == "_initial":
             self.table_changed()
 
     # ---- the table, as the library's interface shows and changes it ----
@@ -122,7 +125,7 @@ class Machine(transitions.Machine):
         )
 
     def remove_transition(self, trigger: str, source: Any = "*", dest: Any = "*") -> None:
-        """Remove transitions; an event without any is removed as well. Raises UnknownEvent."""
+        """Remove transitions. An event that has none left is removed, too. Raises UnknownEvent."""
         if value_of(trigger) not in self.events:
             raise self._unknown("", str(trigger))
         places = (
@@ -132,7 +135,7 @@ class Machine(transitions.Machine):
         self.table_changed()
 
     def get_transitions(self, trigger: str = "", source: Any = "*", dest: Any = "*") -> list[Any]:
-        """Return the transitions of an event, source and destination; all without arguments."""
+        """Return the transitions of an event, a source and a destination; without arguments, all."""
         return super().get_transitions(value_of(trigger), value_of(source), value_of(dest))
 
     def get_triggers(self, *args: Any) -> list[str]:
@@ -144,22 +147,22 @@ class Machine(transitions.Machine):
         return super().get_state(value_of(state))
 
     def add_model(self, model: Any, initial: Any = None) -> NoReturn:  # noqa: ARG002 - the library's signature
-        """Refuse: a run is not registered, a Driver drives it."""
+        """Refuse: runs are not registered; a Driver drives them."""
         raise GraphError(self.graph.name, ["runs are the models and are not registered; use a Driver"])
 
     def table_changed(self) -> None:
-        """Drop every cache: at the next trigger the table is linted and compiled anew."""
+        """Drop every cache: the next trigger lints and compiles the table again."""
         self.compiled.clear()
 
     def next_number(self) -> int:
-        """Return the position of a further transition in the table."""
+        """Return the position of the next transition in the table."""
         return next(self._numbers)
 
     # ---- what the driver asks ----
 
     @property
     def graph(self) -> Graph:
-        """The table as a value. Raises GraphError where a change has left a table that cannot work."""
+        """The table as a Graph. Raises GraphError if a change left an invalid table."""
         return self.compiled.graph or self._derived()
 
     def event(self, state: str, name: str) -> MachineEvent:
@@ -170,7 +173,10 @@ class Machine(transitions.Machine):
         return found  # type: ignore[return-value]  # our event_cls
 
     def steps(self, state: str, event: str) -> tuple[CompiledTransition, ...]:
-        """Return what an event may do in a state, in table order. Raises UnknownEvent or InvalidEvent for nothing."""
+        """Return the possible steps of an event in a state, in table order.
+
+        Raises UnknownEvent, or InvalidEvent for none.
+        """
         return self.compiled.steps.get((state, event)) or self._compiled(value_of(state), value_of(event))
 
     def events_from(self, state: str) -> tuple[StrEnum, ...]:
@@ -179,7 +185,7 @@ class Machine(transitions.Machine):
         return tuple(sorted(graph.events(name) for name in self.get_triggers(state)))
 
     def enter_hooks(self, state: str) -> tuple[tuple[str, Hook], ...]:
-        """Return the callbacks that run when a state is entered: on_enter, enter_state, on a final state on_final."""
+        """Return the callbacks of an entry into a state: on_enter, enter_state, and on_final for a final state."""
         found = self.compiled.enter.get(state)
         if found is None:
             entered = self.get_state(state)
@@ -192,7 +198,7 @@ class Machine(transitions.Machine):
     # ---- building ----
 
     def _build(self, graph: Graph, hooks: Hooks) -> None:
-        """Put the declared graph with its hooks into the library's table."""
+        """Add the declared graph with its hooks to the table of the library."""
         general = ("_before_state_change", "leave_state", "enter_state", "_after_state_change")
         for attribute, name in zip(
             general, ("before_event", "leave_state", "enter_state", "after_event"), strict=True
@@ -213,7 +219,7 @@ class Machine(transitions.Machine):
             self.add_transition(event, source, None if edge.internal_in(source) else dest, edge.when)
 
     def named_hooks(self, kind: str, event: str) -> list[Any]:
-        """Return the hooks that the hook modules have for an event: `before` or `after`."""
+        """Return the hooks of an event in the hook modules; `kind` is `before` or `after`."""
         members = {member.value: member.name.lower() for member in self._declared.events}
         return list(self.hooks.by_name.get(f"{kind}_{members.get(event)}", ()))
 
@@ -238,7 +244,7 @@ class Machine(transitions.Machine):
         )
 
     def _compile(self, transition: Any) -> CompiledTransition:
-        """Flatten what a transition does. Raises GraphError for a callback that cannot be found or called."""
+        """Flatten the callbacks of a transition. Raises GraphError for a callback that cannot be found or called."""
         graph, internal = self.graph, transition.dest is None
         event, source = graph.events(transition.event.name), graph.states(transition.source)
         dest = source if internal else graph.states(transition.dest)
@@ -269,7 +275,7 @@ class Machine(transitions.Machine):
     def _lists(
         self, transition: Any, event: StrEnum, source: StrEnum, dest: StrEnum
     ) -> tuple[_Lists, _Lists, _Lists]:
-        """Return the lists of callbacks before the state changes, on entry, and after it, under the names of hooks."""
+        """Return the lists of callbacks before the state change, on entry and after it, with the names of hooks."""
         name = event.name.lower()
         ahead = [(f"before_{name}", transition.before), ("before_event", self.before_state_change)]
         enter: _Lists = []
@@ -280,7 +286,7 @@ class Machine(transitions.Machine):
         return ahead, enter, [(f"after_{name}", transition.after), ("after_event", self.after_state_change)]
 
     def _preparing(self, transition: Any) -> _Lists:
-        """Return the lists of prepare callbacks; those of the machine run once for an event."""
+        """Return the lists of prepare callbacks; those of the machine run once per event."""
         first = transition is transition.event.transitions[transition.source][0]
         return [*([("prepare_event", self.prepare_event)] if first else []), ("prepare", transition.prepare)]
 
@@ -310,13 +316,13 @@ class Machine(transitions.Machine):
     # ---- the graph of a table that was changed ----
 
     def _derived(self) -> Graph:
-        """Lint the table as it is now, and return it as a graph. Raises GraphError with every problem."""
+        """Lint the present table and return it as a graph. Raises GraphError with every problem."""
         changed = {
             slot: tuple(map(callback_name, callbacks))
             for slot, callbacks in self._slots()
             if callbacks.differs
         }
-        graph = derive(self._declared, self.states, self.get_transitions(), changed)
+        graph = derive(self._declared, self.initial, self.states, self.get_transitions(), changed)
         found = self._declared if graph.describe() == self._declared.describe() else graph
         self.compiled.graph = found
         problems = [*(self._missing(found) if self._whole else ()), *self._uncallable()]
@@ -346,7 +352,7 @@ class Machine(transitions.Machine):
             yield from ((f"{name} of {at}", getattr(row, name)) for name in ("prepare", "before", "after"))
 
     def _missing(self, graph: Graph) -> Iterator[LintProblem]:
-        """Yield a problem for each working state whose enter callbacks are gone: nothing would leave it."""
+        """Yield a problem for each working state without enter callbacks: nothing would leave it."""
         for state in graph.states:
             if graph.is_working(state) and not (self.get_state(state.value).on_enter or self.enter_state):
                 text = f"working state {state.value!r} has no enter callback, so nothing would leave it"
@@ -354,7 +360,7 @@ class Machine(transitions.Machine):
 
 
 def _hosted(hooks: Hooks, *lists: tuple[str, Any]) -> bool:
-    """Return whether a callback of these lists may not be ours: its effects are unknown."""
+    """Return whether a callback in these lists may be one of the host: its effects are unknown."""
     return any(slot in hooks.hosted or callbacks.differs for slot, callbacks in lists)
 
 
@@ -365,11 +371,16 @@ def bind(
     points: Mapping[str, str] | None = None,
     check_purity: bool | None = None,
 ) -> Machine:
-    """Return the machine of a graph with the hooks of `modules` (and then those of `extra`), for a Driver and a Run.
+    """Return the machine of a graph with its hooks, for a Driver and a Run.
 
-    With `check_purity=True` a guard that changes its context raises GraphError; None leaves it to the environment.
+    Args:
+        graph: The graph.
+        extra: Hook modules that run after `modules`.
+        points: Extension points, as for `hooks.collect`.
+        check_purity: Whether a guard that changes its context raises GraphError; None uses the environment variable.
+        *modules: Modules or objects with hooks.
 
-    `points` are as for `hooks.collect`, which raises GraphError that lists everything wrong with the hooks. With
-    `check_purity=True` a guard that changes its context raises GraphError; None leaves it to the environment.
+    Raises:
+        GraphError: It lists every problem of the hooks.
     """
     return Machine(graph, collect(graph, *modules, extra=extra, points=points), check_purity=check_purity)

@@ -1,4 +1,4 @@
-"""Requests from outside to one run, and the mailbox that holds them until its driver reads them."""
+"""Requests from outside to one run, and the mailbox that stores them until its driver reads them."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["event", "cancel", "pause", "resume", "decision", "message"]
-"""What a signal asks for."""
+"""The kind of request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A request from outside. One with an `event` is for the next waiting state; without, it asks to stop, at once."""
+    """A request from outside.
+
+    With an `event` it is for the next waiting state; without, it asks the run to stop at once.
+    """
 
     event: StrEnum | None = None
     id: str = ""
-    """Two signals with the same id are one."""
+    """Signals with the same id count once."""
     by: str = "caller"
     why: str = ""
     payload: Mapping[str, Any] = field(default_factory=dict)
     kind: Kind = "event"
-    """`event` without an event is `cancel`. `pause` holds the run before its next step, `resume` lets it go on,
-    `decision` answers a question that a hook of the run asked, `message` tells the run something that its hooks read
-    when they come to it."""
+    """`event` without an event means `cancel`. `pause` stops the run before its next step, `resume` continues it,
+    `decision` answers a question of a hook, `message` is data that the hooks read in order."""
     number: int = 0
-    """Position in the run's inbox, when it came through the journal."""
+    """Position in the run's inbox if it came through the journal."""
 
     @property
     def asks(self) -> Kind:
-        """What it asks for."""
+        """The requested action."""
         return "cancel" if self.kind == "event" and self.event is None else self.kind
 
 
@@ -50,7 +52,7 @@ class Mailbox:
         self._listener: Callable[[Signal], None] | None = None
 
     def post(self, signal: Signal) -> bool:
-        """Leave a signal; one that asks to stop or pause overtakes the others. Returns False for a known id."""
+        """Add a signal. Requests to stop or pause overtake the others. Returns False for a known id."""
         if signal.id:
             if signal.id in self._seen:
                 return False
@@ -70,11 +72,11 @@ class Mailbox:
         return True
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Take these ids for known: their signals were handled before the run came to this process."""
+        """Mark ids as known: their signals were handled before the run came to this process."""
         self._seen.update(dict.fromkeys(ids))
 
     def take(self) -> Signal | None:
-        """Return the oldest signal that names an event, or None."""
+        """Return the oldest signal with an event, or None."""
         return self._signals.pop(0) if self._signals else None
 
     def decision(self) -> Signal | None:
@@ -82,25 +84,25 @@ class Mailbox:
         return self._decisions.pop(0) if self._decisions else None
 
     def message(self) -> Signal | None:
-        """Return the oldest message that no hook has read, or None."""
+        """Return the oldest unread message, or None."""
         return self._messages.pop(0) if self._messages else None
 
     @property
     def unread(self) -> bool:
-        """There are messages that no hook has read."""
+        """Whether there are unread messages."""
         return bool(self._messages)
 
     @property
     def decided(self) -> tuple[Signal, ...]:
-        """The answers that no hook has read."""
+        """The unread answers."""
         return tuple(self._decisions)
 
     async def wait(self) -> None:
-        """Return once `take` has something to return."""
+        """Return when `take` has something to return."""
         await self.until(lambda: bool(self._signals))
 
     async def until(self, ready: Callable[[], bool]) -> None:
-        """Return once `ready` says so; it is asked now and whenever something is posted."""
+        """Return when `ready` returns True; it is called now and after each post."""
         while not ready():
             self._news = asyncio.Event()
             try:
@@ -109,7 +111,7 @@ class Mailbox:
                 self._news = None
 
     def listen(self, listener: Callable[[Signal], None] | None) -> None:
-        """Hand signals to stop, pause and resume to `listener`, at once when they are posted; None: keep them."""
+        """Pass requests to stop, pause and resume to `listener` when they are posted; None stores them."""
         self._listener = listener
         if listener is not None:
             early, self._early = self._early, []

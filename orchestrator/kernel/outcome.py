@@ -1,4 +1,4 @@
-"""How runs end: seven outcomes, and for each the closed set of reasons (metric label values)."""
+"""The seven outcomes of a run, and for each the closed set of reasons (metric label values)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Outcome(StrEnum):
-    """How a run ended."""
+    """The outcome of a run."""
 
     COMPLETED = "completed"
     PARTIAL = "partial"
@@ -60,7 +60,7 @@ REASONS: Mapping[Outcome, frozenset[str]] = {
         )
     ),
 }
-"""outcome -> the reasons it may carry; a reason belongs to the table or it is a defect."""
+"""Outcome -> its allowed reasons. A reason that is not in this table is a defect."""
 
 
 class Ending(NamedTuple):

@@ -1,9 +1,9 @@
-"""The build option `check_purity`: a guard that changes its context raises GraphError, which names guard and field.
+"""The option `check_purity`: a guard that changes its context raises GraphError, which names guard and field.
 
-Off by default, because each guard then costs two looks at the whole context. The pytest plugin turns it on (by the
-environment variable CHECK_PURITY), and `check_purity=True` does for one machine. Lists, deques, dicts, sets,
-dataclasses and the attributes of the context itself are looked into; what is frozen, and objects of other kinds, stand
-for themselves. `orchestrator.testing.check_guard` also finds clocks, files and chance.
+Off by default, because each guard then costs two scans of the whole context. The pytest plugin enables it with the
+environment variable CHECK_PURITY, and `check_purity=True` enables it for one machine. The scan covers lists, deques,
+dicts, sets, dataclasses and the attributes of the context itself; frozen objects and objects of other types are
+compared by identity. `orchestrator.testing.check_guard` also finds clocks, files and random numbers.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from orchestrator.errors import GraphError
 from orchestrator.kernel.graph import Guard, guard_name
 
 CHECK_PURITY = "ORCHESTRATOR_CHECK_PURITY"
-"""Environment variable that sets the option where it is not given: anything but 0, false, no, off and nothing is on."""
+"""Environment variable for the default of the option: on, except for "", 0, false, no and off."""
 
 _OFF = frozenset(("", "0", "false", "no", "off"))
 _IMMUTABLE = (int, str, float, bool, bytes, type(None), Enum, tuple, frozenset)
 
 
 def checks_purity(option: bool | None) -> bool:  # noqa: FBT001 - the option itself
-    """Return whether guards are checked: as the option says, else as the environment does."""
+    """Return whether guards are checked, by the option or else by the environment."""
     return os.environ.get(CHECK_PURITY, "").lower() not in _OFF if option is None else option
 
 
 def pure_guard(guard: Guard, graph: str) -> Guard:
-    """Return the guard, checked: it raises GraphError where it changes its context. `graph` is a name."""
+    """Return a guard that raises GraphError if it changes its context. `graph` is a name."""
 
     @functools.wraps(guard)
     def checked(*given: Any) -> Any:
@@ -41,7 +41,7 @@ def pure_guard(guard: Guard, graph: str) -> Guard:
         answer = guard(*given)
         change = next(_changes("context", before, _view(given[-1], whole=True)), None)
         if change is not None:
-            problem = f"guard {guard_name(guard)} changed {change}; a guard only reads: change it in a hook"
+            problem = f"guard {guard_name(guard)} changed {change}; a guard only reads; do that in a hook"
             raise GraphError(graph, [problem])
         return answer
 
@@ -54,11 +54,11 @@ class _Parts(NamedTuple):
     kind: type
     parts: Mapping[Any, Any]
     form: str
-    """How a part is named: `.{}` or `[{!r}]`."""
+    """Format of a part's name: `.{}` or `[{!r}]`."""
 
 
 def _view(value: Any, *, whole: bool = False) -> Any:
-    """Return what stands for a value: itself, where it cannot change in place or is not looked into."""
+    """Return a comparable view of a value: the value itself if it is immutable or not scanned."""
     kind: Any = type(value)
     if _lasts(kind):
         return value
@@ -71,7 +71,7 @@ def _view(value: Any, *, whole: bool = False) -> Any:
 
 
 def _parts(value: Any, whole: bool) -> tuple[Iterable[tuple[Any, Any]] | None, str]:  # noqa: FBT001
-    """Return the parts of a value with their names, and how they are named; None where it is not looked into."""
+    """Return the parts of a value with their names, and the format of names; None if the value is not scanned."""
     if isinstance(value, list | deque):
         return enumerate(value), "[{!r}]"
     if isinstance(value, dict):
@@ -83,13 +83,13 @@ def _parts(value: Any, whole: bool) -> tuple[Iterable[tuple[Any, Any]] | None, s
 
 @functools.cache
 def _lasts(kind: Any) -> bool:
-    """Return whether values of a class cannot change in place."""
+    """Return whether values of a class are immutable."""
     params = getattr(kind, "__dataclass_params__", None)
     return issubclass(kind, _IMMUTABLE) or (params is not None and bool(params.frozen))
 
 
 def _changes(path: str, before: Any, after: Any) -> Iterator[str]:
-    """Yield each change in words: where, and from what to what."""
+    """Yield each change as text: the path, the old and the new value."""
     if before is after:
         return
     if isinstance(before, _Parts) and isinstance(after, _Parts) and before.kind is after.kind:
@@ -101,12 +101,12 @@ def _changes(path: str, before: Any, after: Any) -> Iterator[str]:
 
 
 def _same(before: Any, after: Any) -> bool:
-    """Return whether two views are of equal values; objects of other kinds are equal only to themselves."""
+    """Return whether two views are equal; objects of other types are equal only to themselves."""
     kind: Any = type(before)
     after_kind: Any = type(after)
     if kind is not after_kind or not _lasts(kind):
         return False
-    return bool(before == after) or before != before  # noqa: PLR0124 - not a number
+    return bool(before == after) or before != before  # noqa: PLR0124 - NaN
 
 
 class _Nothing:

@@ -1,15 +1,15 @@
-"""Facts: the one closed union that log, metrics, history, tracing and streams consume; and who receives them.
+"""Facts: the values that logs, metrics, history, traces and streams receive, and the observers that receive them.
 
-Facts are made once, at the place where the thing happened, and never changed. None carries prompts,
-arguments or results: a fact may go to any log. The text of a model as it comes, TokenDelta, is therefore no Fact:
-only who follows one run gets it, and no observer can.
+A fact is created once, where the event happens, and is never changed. No fact has prompts, arguments or results, so
+every fact may be logged. TokenDelta, the streamed text of a model, is therefore not a Fact: the follower of a run
+receives it, and no observer can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
 
 from orchestrator.kernel.value import value as fact
 
@@ -24,11 +24,11 @@ class RunStarted:
     origin: str = "new"
     parent_run_id: str | None = None
     state: str = ""
-    """Where it begins, or goes on."""
+    """State in which the run begins or continues."""
     dwell: float = 0.0
-    """Seconds that it has been active in that state before."""
+    """Seconds that it was active in that state before."""
     elapsed: float = 0.0
-    """Seconds that it has been active before."""
+    """Seconds that it was active before."""
 
 
 @fact(frozen=True, slots=True)
@@ -45,31 +45,31 @@ class Transition:
     at: float
     iteration: int
     guard: str | None = None
-    """Name of the guard that allowed the edge, where it has one."""
+    """Name of the guard that allowed the edge, if it has one."""
     internal: bool = False
     """The edge stayed in its state: leave and enter hooks did not run."""
     verdict: Any = None
     """The guard verdict that ended the run, on the edge that ended it."""
     overhead: float | None = field(default=None, compare=False)
-    """Seconds the kernel itself took for it, up to telling observers, without hooks and journal; None: not measured."""
+    """Seconds of the kernel itself, up to the call of observers, without hooks and journal; None: not measured."""
     tokens: int = 0
-    """What the work of `source` used, for graphs whose hooks leave a TransitionNote."""
+    """Tokens that the work of `source` used, in graphs whose hooks set a TransitionNote."""
     reason: str = ""
-    """Why, in a few words, from there too."""
+    """Reason in a few words, from the same note."""
 
 
 class TransitionNote(NamedTuple):
-    """What is to be said of the stay in a state with the transition that ends it: put it into `run.writes.note`."""
+    """Describes the stay in a state, in the transition that ends it. Assign it to `run.writes.note`."""
 
     tokens: int = 0
     reason: str = ""
     seconds: float | None = None
-    """How long it was, where whoever did the work knows better than the clock."""
+    """Duration of the stay, if the code that did the work knows it better than the clock."""
 
 
 @fact(frozen=True, slots=True)
 class EventFailed:
-    """An event that did not commit, or whose hook raised after that. `reason` is one of FAILURES."""
+    """An event that was not committed, or whose hook raised afterwards. `reason` is one of FAILURES."""
 
     graph: str
     run_id: str
@@ -93,12 +93,12 @@ FAILURES = (
     "timeout",
     "cancelled",
 )
-"""Why an event can fail: the closed label set of `transition_failures_total{reason}`."""
+"""Reasons of failed events: the closed label set of `transition_failures_total{reason}`."""
 
 
 @fact(frozen=True, slots=True)
 class GuardEvaluated:
-    """An edge's guard was asked. `guard` is its name in the table, `result` is `allow`, `deny` or `error`."""
+    """Result of the guard of an edge. `guard` is its name in the table, `result` is `allow`, `deny` or `error`."""
 
     graph: str
     run_id: str
@@ -112,7 +112,7 @@ class GuardEvaluated:
 
 @fact(frozen=True, slots=True)
 class BudgetChecked:
-    """All budget and progress guards of one turn, asked together; the first refusal decides."""
+    """All budget and progress guards of one turn, evaluated together; the first refusal decides."""
 
     graph: str
     run_id: str
@@ -124,10 +124,10 @@ class BudgetChecked:
 
 @fact(frozen=True, slots=True)
 class OperationAttempt:
-    """One try of an operation that may be tried again.
+    """One attempt of an operation that may be repeated.
 
-    `operation` is one of OPERATIONS; `outcome` is `ok`, `retry` (another try follows after `delay` seconds)
-    or `exhausted`; `reason` is why it failed, from `errors.ERROR_KINDS` or `schema_invalid`.
+    `operation` is one of OPERATIONS. `outcome` is `ok`, `retry` (another attempt follows after `delay` seconds) or
+    `exhausted`. `reason` is the cause of the failure, from `errors.ERROR_KINDS` or `schema_invalid`.
     """
 
     graph: str
@@ -144,7 +144,7 @@ OPERATIONS = ("llm", "tool", "completion", "journal", "compaction", "memory")
 
 @fact(frozen=True, slots=True)
 class LLMCall:
-    """One request to a model, tried or answered. `seconds` is the time of this attempt."""
+    """One attempt of a request to a model. `seconds` is the duration of this attempt."""
 
     graph: str
     run_id: str
@@ -162,18 +162,18 @@ class LLMCall:
     finish_reason: str | None = None
     tool_calls: int = 0
     first_token: float | None = None
-    """Seconds until the first token, where the answer was streamed."""
+    """Seconds until the first token, if the answer was streamed."""
     context_used: float | None = None
-    """Share of the model's context that request and answer fill, where its size is known."""
+    """Share of the model's context that request and answer fill, if its size is known."""
     at: float = 0.0
-    """When this attempt began (epoch seconds); 0 where nobody knows."""
+    """Start of this attempt (epoch seconds); 0 if unknown."""
     queued: float | None = None
-    """Seconds that it waited for a rate limiter before that; they are not in `seconds`. None without one."""
+    """Seconds of waiting for a rate limiter before that; they are not in `seconds`. None without a limiter."""
 
 
 @fact(frozen=True, slots=True)
 class ToolExecution:
-    """One tool call, by (iteration, position). `seconds` includes waiting for a slot only in `queued`."""
+    """One tool call, by (iteration, position). `queued` has the seconds of waiting for a slot; `seconds` has not."""
 
     graph: str
     run_id: str
@@ -188,14 +188,14 @@ class ToolExecution:
     result_chars: int = 0
     cut: bool = False
     at: float = 0.0
-    """When the tool began (epoch seconds), its wait for a slot over; 0 where none ran, or nobody knows."""
+    """Start of the tool (epoch seconds), after its wait for a slot; 0 if no tool ran or the time is unknown."""
 
 
 @fact(frozen=True, slots=True)
 class JournalWrite:
-    """Records went to the journal: outcome `ok`, or `io`, `locked`, `full`, `corrupt`, `other`.
+    """A write to the journal: outcome `ok`, or `io`, `locked`, `full`, `corrupt`, `other`.
 
-    `operation` is `append`, or `create` for a run that the store refused to begin.
+    `operation` is `append`, or `create` for a run that the store refused to create.
     """
 
     graph: str
@@ -209,7 +209,7 @@ class JournalWrite:
 
 @fact(frozen=True, slots=True)
 class RunParked:
-    """The run left this process's hands without having ended: it waits for somebody, or was interrupted."""
+    """The run left this process without having ended: it waits for an answer, or was interrupted."""
 
     graph: str
     run_id: str
@@ -220,7 +220,7 @@ class RunParked:
 
 @fact(frozen=True, slots=True)
 class RunCompleted:
-    """The run reached a terminal state. The totals of the whole run stand here."""
+    """The run reached a terminal state. The fact has the totals of the whole run."""
 
     graph: str
     run_id: str
@@ -232,14 +232,14 @@ class RunCompleted:
     transitions: int
     iterations: int
     summary: Any = None
-    """The graph's own totals (for llm_loop: usage, tool calls, restarts, budgets used)."""
+    """Totals of the graph (for llm_loop: usage, tool calls, restarts, budgets used)."""
     error: BaseException | None = None
     verdict: Any = None
 
 
 @fact(frozen=True, slots=True)
 class RunAdmitted:
-    """An engine began a run that it had queued for `waited` seconds."""
+    """An engine started a run that was queued for `waited` seconds."""
 
     graph: str
     run_id: str
@@ -249,7 +249,7 @@ class RunAdmitted:
 
 @fact(frozen=True, slots=True)
 class AdmissionRejected:
-    """An engine took a run not in. `reason` is one of REJECTIONS."""
+    """An engine refused a run. `reason` is one of REJECTIONS."""
 
     graph: str
     run_id: str
@@ -258,12 +258,12 @@ class AdmissionRejected:
 
 
 REJECTIONS = ("queue_full", "draining", "closed")
-"""Why a run can be refused: the queue is full, the engine stops, or an operator stopped admission."""
+"""Reasons for the refusal of a run: the queue is full, the engine stops, or an operator stopped admission."""
 
 
 @fact(frozen=True, slots=True)
 class RunRecovered:
-    """A run that its last owner had left open was found in the journal. `outcome` is one of RECOVERIES."""
+    """A run that its last owner left open was found in the journal. `outcome` is one of RECOVERIES."""
 
     graph: str
     run_id: str
@@ -272,12 +272,12 @@ class RunRecovered:
 
 
 RECOVERIES = ("resumed", "poison", "other_graph", "corrupt")
-"""What became of a run that was found: it goes on, or why not."""
+"""Results of the recovery of a run: it continues, or the reason why it does not."""
 
 
 @fact(frozen=True, slots=True)
 class RolledBack:
-    """An effect was to be taken back. `outcome` is one of ROLLBACKS."""
+    """An attempt to undo an effect. `outcome` is one of ROLLBACKS."""
 
     graph: str
     run_id: str
@@ -286,15 +286,12 @@ class RolledBack:
 
 
 ROLLBACKS = ("undone", "already", "kept", "failed")
-"""What became of it: taken back, found undone, kept because somebody changed it since, or the undo failed."""
+"""Results of an undo: done, already undone, kept because the target was changed since, or failed."""
 
 
 @fact(frozen=True, slots=True)
 class WorkAbandoned:
-    """Host code did not end within the grace period after its cancellation. It may still run; nobody waits for it.
-
-    `kind` is one of ABANDONED_KINDS; `name` is that of the tool, model, hook or stage.
-    """
+    """Host code did not end within the grace period after its cancellation. It may still run; nothing waits for it."""
 
     graph: str
     run_id: str
@@ -305,7 +302,7 @@ class WorkAbandoned:
 
 
 ABANDONED_KINDS = ("tool", "mcp", "model", "hook", "memory", "stage")
-"""What can be abandoned: an MCP call is the tool of a server, a stage is what a host plugged into a graph of ours."""
+"""Kinds of work that can be abandoned. An MCP call is the tool of a server; a stage is code that a host added."""
 
 
 Fact: TypeAlias = (
@@ -326,13 +323,15 @@ Fact: TypeAlias = (
     | RolledBack
     | WorkAbandoned
 )
+FACTS: frozenset[type] = frozenset(get_args(Fact))
+"""The classes of facts."""
 
 _KINDS: dict[type, str] = {
     OperationAttempt: "OperationAttempt",
     ToolExecution: "ToolExecution",
     AdmissionRejected: "AdmissionRejected",
 }
-"""Facts whose kind in logs and in the output of commands is not the name of their class."""
+"""Facts whose kind in logs and in the output of commands differs from the name of their class."""
 
 
 def kind_of(fact: object) -> str:
@@ -345,10 +344,10 @@ def kind_of(fact: object) -> str:
 
 @fact(frozen=True, slots=True)
 class TokenDelta:
-    """A piece of the text that a model says right now, as it said it: the host's hooks have not seen it yet.
+    """A piece of the text of a model as it is streamed, before hooks of the host see it.
 
-    `iteration` is that of the LLMCall that follows it. `attempt` counts the tries of one answer from 1: with a higher
-    one the answer begins again, and what came with the lower one is void.
+    `iteration` is that of the LLMCall that follows. `attempt` counts the attempts of one answer from 1: a higher
+    number begins the answer again, and the text with lower numbers is void.
     """
 
     graph: str
@@ -360,7 +359,7 @@ class TokenDelta:
 
 @fact(frozen=True, slots=True)
 class FactsDropped:
-    """Here `count` facts are missing: nobody read them for so long that they were dropped. `run_id` is the stream's."""
+    """Stands for `count` facts that were dropped because the stream was not read. `run_id` is that of the stream."""
 
     graph: str
     run_id: str
@@ -368,18 +367,19 @@ class FactsDropped:
 
 
 Streamed: TypeAlias = Fact | TokenDelta | FactsDropped
-"""What a stream yields."""
+"""The items of a stream."""
 Follower: TypeAlias = Callable[[Streamed], None]
-"""Hears all of a run and of the runs below it, as it happens. Must be quick, must not block and must not raise."""
+"""Receives all facts and text of a run and of its child runs. Must be quick, must not block and must not raise."""
 
 
 class Observer(Protocol):
-    """Receives every fact, in order, on the event loop. One that raises is counted and cannot fail a run.
+    """Receives every fact, in order, on the event loop. Its errors are counted and cannot fail a run.
 
-    One that also has `observer_failed(observer)` is told which of them raised, each time. One with `hears(kind)` says
-    for each class of facts what is called in place of `observe`, None where it has no use for them.
+    If it has a method `observer_failed(observer)`, that is called with each observer that raises. If it has
+    `hears(kind)`, that returns, for a class of facts, the function to call in place of `observe`, or None to skip the
+    class.
     """
 
     def observe(self, fact: Fact, /) -> None:
-        """Take note. Must be quick and must not block."""
+        """Process a fact. Must be quick and must not block."""
         ...

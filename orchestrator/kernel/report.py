@@ -1,4 +1,4 @@
-"""Makes the facts of a run and hands them to the observers, in order, whatever an observer does."""
+"""Creates the facts of a run and sends them to the observers, in order. An error of an observer changes neither."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from orchestrator.errors import (
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import (
+    FACTS,
     EventFailed,
     Fact,
     Follower,
@@ -46,12 +47,12 @@ class Reporter:
         known = tuple(observers)
         self._routes = _Routes(known)
         self._counting = [one.observer_failed for one in known if hasattr(one, "observer_failed")]
-        self.observed = bool(known)
-        """There are observers."""
+        self.observed = frozenset(kind for kind in FACTS if self._routes[kind])
+        """Kinds of facts that an observer receives."""
         self._clock = clock
 
     def publish(self, fact: Fact) -> None:
-        """Hand over one fact. An observer that raises is counted; the others hear it all the same."""
+        """Send one fact to the observers. An observer that raises is counted; the others still receive the fact."""
         for receive in self._routes[type(fact)]:
             try:
                 receive(fact)
@@ -59,9 +60,13 @@ class Reporter:
                 self._observer_failed(self._routes.observer(type(fact), receive), error)
 
     def publisher(self, run: Run[Any, Any]) -> Callable[[Fact], None]:
-        """Return what publishes the facts of a run: to the observers, and first to who follows the run."""
+        """Return the function that publishes the facts of a run: to its follower first, then to the observers."""
         follower = run.control.follower
         return self.publish if follower is None else partial(self._publish_to, follower)
+
+    def observed_kinds(self, run: Run[Any, Any]) -> frozenset[type]:
+        """Return the kinds of facts that an observer or the follower of a run receives; others need no creation."""
+        return self.observed if run.control.follower is None else FACTS
 
     def _publish_to(self, follower: Follower, fact: Fact) -> None:
         try:
@@ -71,16 +76,16 @@ class Reporter:
         self.publish(fact)
 
     def send(self, run: Run[Any, Any]) -> None:
-        """Hand over what was held back."""
+        """Publish the facts that were held back."""
         writes = run.writes
         if writes.unpublished:
             facts, writes.unpublished = writes.unpublished, []
-            publish = self.publisher(run)
+            publish = self.publish if run.control.follower is None else self.publisher(run)
             for fact in facts:
                 publish(fact)
 
     def started(self, run: Run[Any, Any], at: float) -> None:
-        """Tell that a driver took up the run."""
+        """Publish that a driver took the run."""
         run.cursor.parked = False
         origin, run.cursor.is_new = "new" if run.cursor.is_new else "resumed", False
         now = self._clock.monotonic()
@@ -98,14 +103,14 @@ class Reporter:
         )
 
     def parked(self, run: Run[Any, Any], reason: str) -> None:
-        """Tell that no driver has the run any more, though it has not ended."""
+        """Publish that no driver has the run any more although it has not ended."""
         run.cursor.parked = True
         self.publisher(run)(
             RunParked(run.graph.name, run.run_id, run.cursor.state, reason, self._clock.time())
         )
 
     def completed(self, run: Run[Any, Any], ending: Ending, summary: object, at: float) -> None:
-        """Tell that the run ended."""
+        """Publish that the run ended."""
         now = self._clock.monotonic()
         self.publisher(run)(
             RunCompleted(
@@ -152,11 +157,11 @@ class Reporter:
         result: str,
         verdict: object = None,
     ) -> None:
-        """Tell what a guard said: `allow`, `deny` or `error`.
+        """Publish the result of a guard: `allow`, `deny` or `error`.
 
-        By the guard's own name: which limit it read is in the verdicts of BudgetChecked, and counted there.
+        The fact has the name of the guard. BudgetChecked has the limits that it read, and counts them.
         """
-        if self.observed:
+        if GuardEvaluated in run.writes.observed_kinds:
             run.emit(
                 GuardEvaluated(
                     run.graph.name,
@@ -171,7 +176,7 @@ class Reporter:
             )
 
     def failed(self, run: Run[Any, Any], event: StrEnum | None, error: Exception) -> EventFailed:
-        """Tell that an event failed, without one the failure event, and return the fact."""
+        """Publish and return the fact that an event failed; without an event, the failure event."""
         fact = EventFailed(
             run.graph.name,
             run.run_id,
@@ -203,7 +208,7 @@ def _annotated(fact: Transition, note: TransitionNote) -> Transition:
 
 
 class _Routes(dict[type[Fact], tuple[Callable[[Any], None], ...]]):
-    """Kind of fact -> who hears it: nine of ten facts are not for every observer, and asking each costs more."""
+    """Kind of fact -> its receivers. Nine of ten facts are not for every observer; calls of all cost more."""
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         super().__init__()
@@ -215,8 +220,9 @@ class _Routes(dict[type[Fact], tuple[Callable[[Any], None], ...]]):
         return found
 
     def observer(self, kind: type[Fact], receive: Callable[[Any], None]) -> object:
-        """Return the observer that gave `receive` for a kind of facts."""
-        return next(one for one in self._observers if _receiver(one, kind) == receive)
+        """Return the observer that gave `receive` for a kind of facts, or the receiver's own object if it is new."""
+        own = getattr(receive, "__self__", receive)
+        return next((one for one in self._observers if _receiver(one, kind) == receive), own)
 
 
 def _receiver(observer: Observer, kind: type[Fact]) -> Callable[[Any], None] | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Context(Protocol):
-    """What the kernel asks of `run.ctx`: a loop counter for logs. Everything else is the graph's own."""
+    """Required of `run.ctx`: a loop counter for logs. All other fields belong to the graph."""
 
     iteration: int
 
@@ -33,9 +33,20 @@ Deps = TypeVar("Deps")
 
 @dataclass(slots=True, eq=False, repr=False)
 class Run(Generic[Ctx, Deps]):
-    """`ctx` is plain data that can be stored and replayed; `deps` are live handles that cannot.
+    """A run of a machine. `cursor`, `control` and `writes` belong to the kernel.
 
-    `cursor`, `control` and `writes` belong to the kernel. To resume a stored run, make one and call `restore`.
+    To resume a stored run, create a run and call `restore`.
+
+    Args:
+        machine: The machine, which any number of runs share.
+        run_id: Unique name of the run.
+        ctx: Plain data that can be stored and replayed.
+        deps: Live handles that cannot be stored.
+        parent_run_id: The run that started this one.
+
+    Example:
+        run = Run(machine, "run-1", context, handles)
+        await Driver(machine).drive(run)
     """
 
     machine: Machine
@@ -45,17 +56,17 @@ class Run(Generic[Ctx, Deps]):
     parent_run_id: str | None = field(default=None, kw_only=True)
 
     graph: Graph = field(init=False)
-    """The graph this run is in."""
+    """The graph of this run."""
     table: CompiledTable = field(init=False)
-    """What the machine has compiled from its table."""
+    """The compiled table of the machine."""
     cursor: Cursor = field(init=False)
-    """Where it is in the graph."""
+    """Position in the graph."""
     control: Control = field(default_factory=Control, init=False)
     """Requests, interruption, time limits, owner and driver."""
     writes: PendingWrites = field(default_factory=PendingWrites, init=False)
-    """Records and facts on their way."""
+    """Records and facts that are not written yet."""
     saved: Any = field(default=None, init=False)
-    """What the journal has of `ctx`; the codec's own."""
+    """The state of `ctx` that the journal has; for the codec only."""
 
     def __post_init__(self) -> None:
         self.graph = self.machine.graph
@@ -76,17 +87,17 @@ class Run(Generic[Ctx, Deps]):
 
     @property
     def step(self) -> CompiledTransition | None:
-        """The edge in flight, or taken last: event, source, dest, guard_name."""
+        """The edge in flight, or the last one: event, source, dest, guard_name."""
         return self.cursor.step
 
     @property
     def hook(self) -> str:
-        """The hook or guard (`when:<name>`) that runs now, or ran last."""
+        """The hook or guard (`when:<name>`) that runs now or ran last."""
         return self.cursor.hook
 
     @property
     def seq(self) -> int:
-        """Transitions committed so far."""
+        """Number of committed transitions."""
         return self.cursor.seq
 
     @property
@@ -116,62 +127,62 @@ class Run(Generic[Ctx, Deps]):
 
     @property
     def ended(self) -> bool:
-        """The run has ended."""
+        """Whether the run has ended."""
         return self.cursor.ended
 
     @property
     def ending(self) -> Ending | None:
-        """How the run ended, as observers and the journal have it."""
+        """Outcome and reason of the end, as in the facts and in the journal."""
         return self.cursor.ending
 
     @property
     def parked(self) -> bool:
-        """Observers know the run as parked."""
+        """Whether observers know the run as parked."""
         return self.cursor.parked
 
     @property
     def mailbox(self) -> Mailbox:
-        """The requests from outside that wait for the run."""
+        """The requests from outside for this run."""
         return self.control.mailbox
 
     @property
     def lease(self) -> Lease | None:
-        """Proof that this process owns the run, where there is a journal."""
+        """Proof that this process owns the run, if there is a journal."""
         return self.control.lease
 
     @property
     def interruption(self) -> Exception | None:
-        """Why the run is to be stopped."""
+        """The cause for which the run is to be stopped."""
         return self.control.interruption
 
     # ---- what a composition or a hook sets ----
 
     def restore(self, cursor: Cursor) -> None:
-        """Put the run where its records say that it was, before a driver resumes it.
+        """Set the run to the position in its records, before a driver resumes it.
 
-        The fields are copied: the kernel keeps no other cursor of a run than its first one.
+        The fields are copied: the cursor object of a run never changes.
         """
         for field_ in fields(cursor):
             setattr(self.cursor, field_.name, getattr(cursor, field_.name))
 
     def set_lease(self, lease: Lease | None) -> None:
-        """Give the run the proof that this process owns it."""
+        """Set the proof that this process owns the run."""
         self.control.lease = lease
 
     def limit_time(self, expires_at: float | None, cancel_seconds: float) -> None:
-        """Set when the run must have ended (monotonic seconds), and how long cancelled host code may take to end."""
+        """Set when the run must have ended (monotonic seconds), and the seconds for cancelled host code to end."""
         self.control.expires_at, self.control.cancel_seconds = expires_at, cancel_seconds
 
     def acknowledge(self, number: int) -> None:
-        """Note that the requests of other processes up to this number are in the mailbox."""
+        """Note that the mailbox has the requests of other processes up to this number."""
         self.control.inbox = max(self.control.inbox, number)
 
     def follow(self, follower: Follower | None) -> None:
-        """Give the text of the model to `follower` as it comes."""
+        """Send the text of the model to `follower` as it arrives."""
         self.control.follower = follower
 
     def set_hook(self, name: str) -> None:
-        """Name the hook that runs now, for facts about its errors. For code that runs hooks of its own."""
+        """Name the hook that runs now, for facts about its errors. For code that runs its own hooks."""
         self.cursor.hook = name
 
     def wait_in_place(self, *, enabled: bool) -> None:
@@ -179,64 +190,69 @@ class Run(Generic[Ctx, Deps]):
         self.control.waits_in_place = enabled
 
     def annotate(self, note: TransitionNote) -> None:
-        """Set what the next transition says about the stay in the state it leaves. For leave_ and before_ hooks."""
+        """Describe the stay in the present state, for the next transition. For leave_ and before_ hooks."""
         self.writes.note = note
 
     def clear_error(self) -> None:
-        """Forget the error of a run that continues after it: its next error counts as the first. For hooks."""
+        """Remove the error of a run that continues after it: its next error counts as the first. For hooks."""
         self.cursor.error = self.cursor.failure = None
 
     def set_event_object(self, event: object) -> None:
-        """Set the object that the next event stands for. For enter hooks of machines whose events are objects."""
+        """Set the object of the next event. For enter hooks of machines whose events are objects."""
         self.cursor.event_object = event
 
     # ---- records and facts ----
 
     def emit(self, fact: Fact) -> None:
-        """Report a fact. It is held back while a record it may depend on is not durable yet."""
-        if self.writes.unpublished or self.writes.drafts:
-            self.writes.unpublished.append(fact)
+        """Publish a fact. It is held back until the records that it may depend on are durable."""
+        writes = self.writes
+        if writes.unpublished or writes.drafts:
+            writes.unpublished.append(fact)
         else:
-            self.writes.publish(fact)
+            writes.publish(fact)
 
     def note(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Draft a record: durable with the next transition, or with `settle`. Without a journal, nothing."""
-        if self.control.lease is not None and not self.control.detached:
+        """Draft a record.
+
+        It becomes durable with the next transition or with `settle`. Without a journal, do nothing.
+        """
+        control = self.control
+        if control.lease is not None and not control.detached:
             self.writes.drafts.append(draft(kind, body))
 
     async def settle(self) -> None:
-        """Make durable what was noted. For hooks, before an effect. Raises what the journal raises."""
+        """Make the drafted records durable. For hooks, before an effect. Raises the errors of the journal."""
         if self.control.services is not None:
             await self.control.services.settle(self)
 
     async def keep(self) -> None:
-        """Make durable what was noted and what changed of `ctx`: done work of a state that has more to do. For hooks.
+        """Make drafted records and changes of `ctx` durable: finished work of a state that has more to do. For hooks.
 
-        After a crash the state's hook is run again, and finds the context so. Raises what the journal raises.
+        After a crash the hook of the state runs again with this context. Raises the errors of the journal.
         """
         if self.control.services is not None:
             await self.control.services.keep(self)
 
     async def await_decision(self, reason: str, **detail: Any) -> None:
-        """Park here, at no cost of time limits, until the mailbox holds a decision. For hooks.
+        """Park here until the mailbox has a decision; time limits do not count the wait. For hooks.
 
-        Where the driver does not wait in place, this raises and the hook is run again when there is one.
+        If the driver does not wait in place, this raises, and the hook runs again when there is a decision.
         """
         if self.control.services is not None:
             await self.control.services.wait(self, reason, detail, lambda: bool(self.control.mailbox.decided))
 
     async def await_message(self, reason: str, **detail: Any) -> None:
-        """Park here as `await_decision` does, until the mailbox holds a message. For hooks."""
+        """Park here as `await_decision` does, until the mailbox has a message. For hooks."""
         if self.control.services is not None:
             await self.control.services.wait(self, reason, detail, lambda: self.control.mailbox.unread)
 
     def elapsed(self, now: float) -> float:
-        """Seconds the run has been active at monotonic time `now`; waiting for people is not counted."""
+        """Return the seconds that the run was active until monotonic time `now`. Waiting for people does not count."""
         return 0.0 if self.cursor.started_at is None else now - self.cursor.started_at
 
     @property
     def loses(self) -> bool:
-        """The event that the state's work came to is an object: no record has it, only its transition keeps it."""
+        """Whether the run would lose its pending event: the event is an object, which only its transition records."""
         return (
             self.cursor.event_object is not None
             and self.cursor.pending_event is not None
@@ -246,21 +262,21 @@ class Run(Generic[Ctx, Deps]):
 
     @property
     def stopping(self) -> bool:
-        """Somebody has asked the run to stop, and it is on its way to its end."""
+        """Whether the run was asked to stop and has not ended yet."""
         return isinstance(self.control.interruption, CancelRequested) or isinstance(
             self.cursor.error, CancelRequested
         )
 
     def cancel(self, reason: str = "caller", why: str = "") -> None:
-        """Ask the run to stop: acknowledged at once, carried out before the driver's next step, paused or not."""
+        """Ask the run to stop. The request counts at once; the driver stops before its next step, paused or not."""
         self.control.pause_request = None
         self.stop(CancelRequested(reason, why))
 
     def stop(self, cause: Exception) -> None:
-        """Interrupt the run with `cause`; ignored after the end and while an earlier cause is open.
+        """Interrupt the run with `cause`. Ignored after the end and while an earlier cause is open.
 
-        A time limit of the state is no such cause: it may turn out to have passed too late.
-        The hook in flight is cancelled; then `cause` becomes the run's error as if the hook had raised it.
+        The time limit of a state is no such earlier cause: it may turn out to have passed too late. The hook in
+        flight is cancelled; then `cause` becomes the error of the run as if the hook had raised it.
         """
         if self.cursor.ended or (
             self.control.interruption is not None and self.control.interruption is not self.control.overdue
@@ -274,17 +290,17 @@ class Run(Generic[Ctx, Deps]):
             self.control.interrupt()
 
     def can(self, event: str) -> bool:
-        """Tell whether `event` has an edge here that its guard allows, and nothing is in flight.
+        """Return whether `event` has an edge here that its guard allows, and no event is in flight.
 
-        Raises what a guard raises.
+        Raises the errors of guards.
         """
         return not (self.control.driving or self.cursor.ended) and self.may(event)
 
     def may(self, event: str) -> bool:
         """Return whether `event` has a transition from the present state whose conditions hold.
 
-        `run.may_<event>()` is the same for the events of every table. The guards are evaluated and not counted.
-        Raises what a guard raises.
+        `run.may_<event>()` is the same for one event. The guards are evaluated and not counted. Raises the errors of
+        guards.
         """
         try:
             steps = self.machine.steps(self.cursor.state, event)
@@ -293,19 +309,19 @@ class Run(Generic[Ctx, Deps]):
         return any(all(condition.check(self) for condition in step.conditions) for step in steps)
 
     def cannot(self, event: str) -> bool:
-        """Tell whether `event` would be refused now."""
+        """Return whether `event` would be refused now."""
         return not self.can(event)
 
     def available_events(self) -> tuple[StrEnum, ...]:
-        """Return the events that have an edge from the present state, sorted; none once the run has ended."""
+        """Return the events that have an edge from the present state, sorted; none after the end of the run."""
         return () if self.cursor.ended else self.machine.events_from(self.cursor.state)
 
 
 def add_may_method(event: str) -> None:
     """Give every run the method `may_<event>`.
 
-    It is a method of the class: with `__getattr__` in its place Python reads each attribute of a run by a slow path,
-    which takes 6 % of a turn.
+    It is a method of the class. With `__getattr__` instead, Python would read every attribute of a run by a slow
+    path, which takes 6 % of a turn.
     """
 
     def may(run: Run[Any, Any]) -> bool:

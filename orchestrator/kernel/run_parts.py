@@ -1,6 +1,6 @@
-"""The three parts of a run: its cursor, how it is controlled, and what of it is not written yet.
+"""The three parts of a run: its cursor, its control, and its pending writes.
 
-Only the kernel writes them. Hosts and hooks may read them; what they read often is a property of `Run`.
+Only the kernel writes them. Hosts and hooks may read them; `Run` has properties for the parts that they read often.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.journal import Draft
 from orchestrator.kernel.mailbox import Mailbox, Signal
+from orchestrator.kernel.record import FACTS
 
 if TYPE_CHECKING:
     from orchestrator.kernel.clock import Alarm
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Cursor:
-    """Where a run is in its graph. The records of a run restore it.
+    """Position of a run in its graph. The records of a run restore it.
 
     A driver that resumes the run runs the enter hooks of the present state if they have not completed
     (`entry_pending`), else it fires the pending event.
@@ -36,21 +37,21 @@ class Cursor:
     state: str
     """Value of the present state."""
     entry_pending: bool = True
-    """The enter hooks of the present state have not completed."""
+    """Whether the enter hooks of the present state have not completed."""
     pending_event: StrEnum | None = None
     """The event to fire next."""
     event_object: Any = None
-    """The object that the event stands for, in a machine whose events are objects: guards and actions take it."""
+    """Object of the event, in a machine whose events are objects: guards and actions receive it."""
     guard_answer: tuple[object, Any] | None = None
     """An async guard and its answer, which its condition reads."""
     step: CompiledTransition | None = None
-    """The edge in flight, or taken last: event, source, dest, guard_name."""
+    """The edge in flight, or the last one: event, source, dest, guard_name."""
     committed: bool = False
-    """That edge has been committed."""
+    """Whether that edge has been committed."""
     hook: str = ""
-    """The hook or guard (`when:<name>`) that runs now, or ran last."""
+    """The hook or guard (`when:<name>`) that runs now or ran last."""
     seq: int = 0
-    """Transitions committed so far."""
+    """Number of committed transitions."""
     started_at: float | None = None
     """Monotonic seconds at which the run was created."""
     entered_at: float = 0.0
@@ -60,55 +61,55 @@ class Cursor:
     failure: EventFailed | None = None
     """The fact about that error."""
     is_new: bool = False
-    """No observer in any process has received a fact of the run."""
+    """Whether no observer in any process has received a fact of the run."""
     parked: bool = False
-    """Observers know the run as parked; the next driver publishes that it is resumed."""
+    """Whether observers know the run as parked; the next driver publishes that it is resumed."""
     ended: bool = False
     ending: Ending | None = None
-    """How the run ended, as observers and the journal have it."""
+    """Outcome and reason of the end, as in the facts and in the journal."""
 
 
 @dataclass(slots=True, eq=False)
 class Control:
-    """What steers a run: requests, interruption, time limits, its owner, and its driver while one drives it."""
+    """Controls a run: requests, interruption, time limits, its owner, and its driver while one drives it."""
 
     mailbox: Mailbox = field(default_factory=Mailbox)
     inbox: int = 0
     """Number of the last request of another process that was put into the mailbox."""
     signal: Signal | None = None
-    """The request that was read last."""
+    """The last request that was read."""
     pause_request: Signal | None = None
     """The request to pause: the driver parks the run before its next step."""
     interruption: Exception | None = None
-    """Why the run is to be stopped."""
+    """The cause for which the run is to be stopped."""
     halted: bool = False
-    """The driver must look at `interruption` before it does anything else."""
+    """Whether the driver must check `interruption` before anything else."""
     interrupt: Callable[[], None] | None = None
     """Cancels the hook in flight; set while a driver drives the run."""
     expires_at: float | None = None
     """Monotonic seconds at which the whole run must have ended; None once that was reported."""
     overdue: Exception | None = None
-    """The StateTimeout of this stay in the present state; a dwell limit fires once a stay."""
+    """The StateTimeout of this stay in the present state; a dwell limit fires once per stay."""
     alarm: Alarm | None = None
     """The timer of the time limits; set while a driver drives the run."""
     cancel_seconds: float = GRACE
-    """How long cancelled host code may take to end before it is abandoned; 0 waits for it without a limit."""
+    """Seconds after which cancelled host code that still runs is abandoned; 0 waits for it without a limit."""
     folds: bool = False
-    """The record of a pure state may be written together with the next one."""
+    """Whether the record of a pure state may be written together with the next one."""
     waits_in_place: bool = True
-    """The driver waits for an answer in place, instead of returning with the run parked."""
+    """Whether the driver waits for an answer in place, instead of returning with the run parked."""
     lease: Lease | None = None
-    """Proof that this process owns the run; set where there is a journal, until the run has ended."""
+    """Proof that this process owns the run; set if there is a journal, until the run has ended."""
     detached: bool = False
-    """The journal was lost: the run can only fail, in memory."""
+    """Whether the journal was lost: the run can then only fail, in memory."""
     driving: bool = False
-    """A driver drives this run."""
+    """Whether a driver drives this run."""
     executor: TransitionExecutor | None = None
     """Carries out the transitions; set by the driver."""
     services: HookServices | None = None
-    """What a hook may ask of the driver; set while one drives the run."""
+    """Services of the driver for hooks; set while a driver drives the run."""
     follower: Follower | None = None
-    """Receives the text of the model as it comes, besides the facts; None if no one follows this run."""
+    """Receives the text of the model as it arrives, besides the facts; None without a follower."""
 
 
 @dataclass(slots=True, eq=False)
@@ -116,19 +117,21 @@ class PendingWrites:
     """Records that are not durable yet, and facts that wait for them."""
 
     drafts: list[Draft] = field(default_factory=list)
-    """Records on their way to the journal."""
+    """Records to write."""
     has_transition: bool = False
-    """There is a transition among them."""
+    """Whether there is a transition among them."""
     append: asyncio.Future[None] | None = None
-    """The append that is under way."""
+    """The append in progress."""
     unpublished: list[Fact] = field(default_factory=list)
     """Facts that wait for those records."""
     note: TransitionNote | None = None
-    """What the next transition says about the stay in the state it leaves."""
+    """Describes the stay in the state that the next transition leaves."""
     seconds: float = 0.0
-    """How long the journal took for the transition in flight."""
+    """Seconds that the journal took for the transition in flight."""
     publish: Callable[[Fact], None] = field(init=False)
-    """Hands a fact to the observers; set by the driver."""
+    """Sends a fact to the observers; set by the driver."""
+    observed_kinds: frozenset[type] = FACTS
+    """The kinds of facts that an observer or a follower receives; others need not be made. Set by the driver."""
 
     def __post_init__(self) -> None:
         self.publish = self.unpublished.append

@@ -1,4 +1,4 @@
-"""Waiting for somebody: a run that goes no further until a person, or another process, has answered."""
+"""Waiting for an answer: a run that does not continue until a person or another process has answered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.kernel.writer import Writer
 
 
 class Park(Exception):
-    """A hook cannot go on, and the driver was told not to wait in place: the hook is run again later."""
+    """A hook cannot continue and the driver must not wait in place: the hook runs again later."""
 
     def __init__(self, reason: str, detail: Mapping[str, Any]) -> None:
         super().__init__(reason)
@@ -25,19 +25,19 @@ class Park(Exception):
 
 
 class ConcurrencyLimiter(Protocol):
-    """Who limits how many runs go on at once; a run that waits for somebody needs no seat meanwhile."""
+    """Limits how many runs are active at the same time. A run that waits for an answer needs no seat."""
 
     def leave(self, run_id: str, reason: str, /) -> None:
-        """Take the seat of a run that is parked now, and known as such."""
+        """Free the seat of a run that is parked and reported as parked."""
         ...
 
     async def back(self, run_id: str, /) -> None:
-        """Return once a run that could go on has a seat again."""
+        """Return when a run that could continue has a seat again."""
         ...
 
 
 class HookServices:
-    """What the hooks of a run may ask of its driver, and how a driver parks a run that was paused."""
+    """Services of a driver for the hooks of a run; they also park a run that was paused."""
 
     def __init__(
         self,
@@ -53,26 +53,26 @@ class HookServices:
         self._finalizer = finalizer
         self._clock = clock
         self.limiter: ConcurrencyLimiter | None = None
-        """Asked round every wait in place; None: nobody limits the runs."""
+        """Called before and after every wait in place; None: the runs have no limit."""
         self._waiting: dict[Run[Any, Any], bool] = {}
-        """Runs that wait in place; whether they are known to be somebody else's by now."""
+        """Runs that wait in place -> whether another owner is known to have them."""
 
     async def settle(self, run: Run[Any, Any]) -> None:
-        """Make durable what was noted. Raises JournalError where the run has lost its journal."""
+        """Make the drafted records durable. Raises JournalError if the run has lost its journal."""
         await self._finalizer.settle(run)
         _must_be_attached(run)
 
     async def keep(self, run: Run[Any, Any]) -> None:
-        """Make durable what was noted and the context as it is. Raises as `settle` does."""
+        """Make the drafted records and the present context durable. Raises as `settle` does."""
         await self._finalizer.keep(run)
         _must_be_attached(run)
 
     def doubts_lease(self, run: Run[Any, Any]) -> bool:
-        """Return whether a hook must await `confirm_lease` before an effect: the lease was not proved of late."""
+        """Return whether a hook must await `confirm_lease` before an effect: the lease was not proved recently."""
         return self._writer is not None and self._writer.doubts_lease(run)
 
     async def confirm_lease(self, run: Run[Any, Any]) -> None:
-        """Raise Fenced where the run has another owner by now, StoreDown where that cannot be known."""
+        """Raise Fenced if the run has another owner now, StoreDown if that is unknown."""
         late = None if self._writer is None else await self._writer.confirm_lease(run)
         if late is not None:
             raise late
@@ -80,10 +80,10 @@ class HookServices:
     async def wait(
         self, run: Run[Any, Any], reason: str, detail: Mapping[str, Any], ready: Callable[[], bool]
     ) -> None:
-        """Return once `ready`. Until then the run is parked: known as such, and none of its time passes.
+        """Return when `ready` is true. Until then the run is parked: observers know it, and none of its time passes.
 
-        Raises Park where the driver does not wait in place, JournalError where no answer could be heard, Fenced where
-        somebody else took the run meanwhile.
+        Raises Park if the driver does not wait in place, JournalError if no answer could arrive, Fenced if another
+        owner took the run meanwhile.
         """
         if ready():
             return
@@ -107,7 +107,7 @@ class HookServices:
         self._report.started(run, at)
 
     async def _answered(self, run: Run[Any, Any], reason: str, ready: Callable[[], bool]) -> None:
-        """Return once `ready`, with a seat. A run that is stopped meanwhile goes to its end without one."""
+        """Return when `ready` is true and the run has a seat. A run that is stopped meanwhile needs no seat to end."""
         while not ready():  # again, if that changed while a seat was waited for
             if self.limiter is not None:
                 self.limiter.leave(run.run_id, reason)
@@ -118,9 +118,10 @@ class HookServices:
                 await self.limiter.back(run.run_id)
 
     async def hold(self, run: Run[Any, Any]) -> None:
-        """Park a run that somebody paused until it is resumed. Raises Park as `wait` does.
+        """Park a paused run until it is resumed. Raises Park as `wait` does.
 
-        One that lost its journal is not held: it goes to its end, and nobody could tell it to go on.
+        A run that lost its journal is not parked: it continues to its end, because no request to resume could reach
+        it.
         """
         if run.control.pause_request is not None and not run.control.detached:
             reason = "shutdown" if run.control.pause_request.by == "shutdown" else "paused"
@@ -132,7 +133,7 @@ class HookServices:
             )
 
     def record_question(self, run: Run[Any, Any], signal: Signal) -> None:
-        """Take a request to stop, pause or resume, at once; who asked and why goes to the journal."""
+        """Accept a request to stop, pause or resume at once; the journal gets its author and reason."""
         body = {
             "id": signal.id,
             "kind": signal.asks,
@@ -152,13 +153,13 @@ class HookServices:
                 run.cancel("shutdown" if signal.by == "shutdown" else "caller", signal.why)
 
     def fence(self, run: Run[Any, Any]) -> None:
-        """Let a run that waits in place know that somebody else has it now: its wait raises Fenced."""
+        """Notify a run that waits in place that another owner has it: its wait raises Fenced."""
         if run in self._waiting:
             self._waiting[run] = True
             run.control.mailbox.post(Signal(kind="decision"))  # wakes it; an answer that answers nothing
 
     def pass_over(self, run: Run[Any, Any], seconds: float) -> None:
-        """Move the run's times on, its alarm included, so that what it waited for somebody is nobody's time."""
+        """Shift the times of the run and its alarm, so that the seconds of a wait count for no limit."""
         run.cursor.started_at = (run.cursor.started_at or 0.0) + seconds
         run.cursor.entered_at += seconds
         if run.control.expires_at is not None:

@@ -3,10 +3,10 @@
 `transitions` lets a machine name its `state_cls`, `transition_cls`, `condition_cls` and `event_cls`; its own
 `extensions/asyncio.py` builds the asynchronous machine that way, and so does this module. The objects keep the
 library's attributes (`on_enter`, `on_exit`, `conditions`, `prepare`, `before`, `after`, `source`, `dest`) and its
-methods (`add_callback`, `trigger`, `execute`). What differs from AsyncMachine is listed in this folder's README.
+methods (`add_callback`, `trigger`, `execute`). The README of this folder lists the differences from AsyncMachine.
 
-A `CompiledTransition` is a cache: the lists of one transition, resolved and flattened. The machine drops it when a list
-changes.
+A `CompiledTransition` is a cache: the lists of one transition, resolved and flattened. The machine drops it when a
+list changes.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class CallbackList(list[Any]):
         super().__init__(items)
         self._changed = changed
         self.bound: tuple[Any, ...] = getattr(replaced, "bound", ())
-        """What the list held when hooks were bound to the table."""
+        """Contents of the list when hooks were bound to the table."""
 
     @property
     def differs(self) -> bool:
-        """The list was changed after the hooks were bound."""
+        """Whether the list was changed after the hooks were bound."""
         return tuple(self) != self.bound
 
 
@@ -82,7 +82,7 @@ class Watched:
         self.changed()
 
     def changed(self) -> None:
-        """Drop what the machine has compiled from its table."""
+        """Drop the compiled table of the machine."""
         if self.machine is not None:
             self.machine.table_changed()
 
@@ -101,15 +101,15 @@ class MachineState(Watched, core.State):
 
 
 class MachineCondition(core.Condition):
-    """A guard of a transition. Its answer is a `Verdict`, or anything else that is true or false.
+    """A guard of a transition. Its answer is a `Verdict`, or another value that is true or false.
 
-    The library compares an answer with True; a Verdict is an object, so its truth is compared here.
+    The library compares an answer with True; a Verdict is an object, so this class compares its truth.
     """
 
     name: str
-    """What logs, metrics and tables show."""
+    """Name in logs, metrics and tables."""
     label: str
-    """What `run.cursor.hook` is while the guard runs."""
+    """Value of `run.cursor.hook` while the guard runs."""
     function: Callable[..., Any]
     """The guard; `func` may be its name."""
 
@@ -124,13 +124,13 @@ class MachineCondition(core.Condition):
     def resolve(self, modules: Iterable[object], pure_in: str | None = None) -> None:
         """Find the function that `func` names. Raises LookupError.
 
-        With `pure_in`, the name of a graph, it raises GraphError where it changes the context.
+        With `pure_in`, the name of a graph, the function raises GraphError if it changes the context.
         """
         function = resolve(self.func, modules)
         vars(self)["function"] = function if pure_in is None else pure_guard(function, pure_in)
 
     def evaluate(self, run: Run[Any, Any]) -> Any:
-        """Return what the guard answers about the run: its context, and the event where that is an object."""
+        """Return the answer of the guard about the run: its context, and the event if that is an object."""
         return (
             self.function(run.ctx)
             if run.cursor.event_object is None
@@ -138,69 +138,70 @@ class MachineCondition(core.Condition):
         )
 
     def allows(self, answer: object) -> bool:
-        """Return whether this answer of the guard allows the transition: `unless` turns the answer round."""
+        """Return whether this answer of the guard allows the transition; `unless` inverts the answer."""
         return bool(answer) == self.target
 
     def check(self, run: Run[Any, Any]) -> bool:  # type: ignore[override]  # the run is our event data
-        """Evaluate the guard and return whether it allows the transition. Nothing is counted."""
+        """Evaluate the guard without counting it, and return whether it allows the transition."""
         return self.allows(self.evaluate(run))
 
 
 def conditions_name(conditions: Iterable[MachineCondition]) -> str | None:
-    """Return the name of the conditions of a transition in tables, logs and metrics; None without any."""
+    """Return the name of the conditions of a transition in tables, logs and metrics; None without conditions."""
     return ", ".join(condition.name for condition in conditions) or None
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledTransition:
-    """What one transition does, flattened from the lists of its machine, state and itself."""
+    """One transition, flattened from the lists of its machine, its states and itself."""
 
     transition: MachineTransition
     event: StrEnum
     source: StrEnum
     dest: StrEnum
     names: tuple[str, str, str]
-    """The values of these three; reading `value` of a member is a call."""
+    """The values of event, source and dest: reading `value` of a member is a call."""
     conditions: tuple[MachineCondition, ...]
     guard_name: str | None
     prepare: tuple[tuple[str, Hook], ...]
     """prepare_event, prepare: before the conditions are evaluated."""
     ahead: tuple[tuple[str, Hook], ...]
-    """before_<event>, before_event, leave_<source>, leave_state: may veto."""
+    """before_<event>, before_event, leave_<source>, leave_state: can veto."""
     enter: tuple[tuple[str, Hook], ...]
     """enter_<dest>, enter_state; on a terminal state also on_final."""
     after: tuple[tuple[str, Hook], ...]
     internal: bool
     ends: bool
-    """It leads to a terminal state."""
+    """Whether it leads to a terminal state."""
     failing: bool
-    """It is the failure edge of its source. No hook may prevent it."""
+    """Whether it is the failure edge of its source. No hook can prevent it."""
     folded: bool
-    """The record may be written together with the next one: nothing outside `run.ctx` depends on it."""
+    """Whether its record may be written together with the next one: nothing outside `run.ctx` depends on it."""
     seconds: float | None
-    """How long the run may stay in the state that it leads to; None without a limit."""
+    """Seconds that the run may stay in the destination; None without a limit."""
     settle_first: bool
-    """A host's hook runs before the state changes, so everything folded so far must be durable by then."""
+    """Whether a hook of the host runs before the state changes: all folded records must be durable before that."""
 
 
 @dataclass(slots=True, eq=False)
 class CompiledTable:
-    """What a machine has compiled from its table, for the driver. A change of the table empties it.
+    """The compiled table of a machine, for the driver. A change of the table empties it.
 
-    The library's Machine has `__getattr__`, which makes each read of its attributes slow; the runs keep this instead.
+    The library's Machine has `__getattr__`, which makes reading its attributes slow. The runs keep this object
+    instead.
     """
 
     events: Mapping[str, MachineEvent] = field(default_factory=dict)
     """The machine's own mapping: name -> event."""
     graph: Graph | None = None
-    """The table as a value."""
+    """The table as a Graph."""
     steps: dict[tuple[str, str], tuple[CompiledTransition, ...]] = field(default_factory=dict)
-    """(state, event) -> what the event may do there, in table order."""
+    """(state, event) -> the possible transitions, in table order."""
     enter: dict[str, tuple[tuple[str, Hook], ...]] = field(default_factory=dict)
     """State -> the callbacks that run when it is entered."""
 
     def clear(self) -> None:
-        """Drop what was compiled."""
+        """Drop the compiled transitions and callbacks."""
         self.graph = None
         self.steps.clear()
         self.enter.clear()
@@ -225,27 +226,17 @@ class MachineTransition(Watched, core.Transition):
     ) -> Coroutine[Any, Any, bool]:
         """Carry out the transition: veto hooks, journal, state, observers, enter and after hooks, in this order.
 
-        The conditions have been evaluated. What needs no waiting is done when this returns; the caller awaits the rest
-        at once. That returns False where the run was stopped before the state changed. Raises what a hook or the
-        journal raises. `began` is when the event was triggered, in monotonic seconds.
+        The conditions have been evaluated. All work without waiting is done when this returns; the caller awaits the
+        rest at once. The awaitable returns False if the run was stopped before the state changed. Raises the errors
+        of hooks and of the journal. `began` is the time of the trigger, in monotonic seconds.
         """
         executor = run.control.executor
         assert executor is not None  # noqa: S101 - Event.trigger looked
         if step.ahead:
-            return self._ask_first(executor, run, step, began)
-        return self._commit(executor, run, step, executor.now() if step.prepare else began, began)
+            return executor.veto_and_commit(run, step, began)
+        return self.commit(executor, run, step, executor.now() if step.prepare else began, began)
 
-    async def _ask_first(
-        self, executor: TransitionExecutor, run: Run[Any, Any], step: CompiledTransition, began: float
-    ) -> bool:
-        """Run the hooks that may veto, then commit; their time is not the kernel's."""
-        asked = executor.now()
-        if not await executor.veto_hooks(run, step):
-            return False
-        now = executor.now()
-        return await self._commit(executor, run, step, now, began + now - asked)
-
-    def _commit(
+    def commit(
         self,
         executor: TransitionExecutor,
         run: Run[Any, Any],
@@ -253,7 +244,10 @@ class MachineTransition(Watched, core.Transition):
         now: float,
         began: float,
     ) -> Coroutine[Any, Any, bool]:
-        """Write the record, set the state, tell observers; return the hooks behind that, which the caller awaits."""
+        """Write the record, set the state and publish the fact.
+
+        Return the hooks behind that, which the caller awaits.
+        """
         fact = executor.draft(run, step, now)
         writing = None if fact is None else executor.journal(run, step)
         if writing is not None:
@@ -281,7 +275,7 @@ class MachineTransition(Watched, core.Transition):
         return await hooks
 
     def _change_state(self, run: Run[Any, Any]) -> None:  # type: ignore[override]  # the run is our event data
-        """Set the run's cursor to the destination. Raises MachineError where a hook has set it to something else."""
+        """Set the cursor of the run to the destination. Raises MachineError if a hook has changed the state."""
         cursor = run.cursor
         if cursor.state != self.source:
             raise core.MachineError(f"a hook moved the run from state {self.source!r} to {cursor.state!r}")
@@ -316,8 +310,8 @@ class MachineEvent(core.Event):
     ) -> Coroutine[Any, Any, bool]:
         """Choose the first transition whose conditions hold, and return its execution, which the caller awaits.
 
-        Raises InvalidEvent where no transition leaves the present state, Refused where no condition holds, RunError
-        where no driver has the run.
+        Raises InvalidEvent if no transition leaves the present state, Refused if no condition holds, RunError if no
+        driver has the run.
         """
         executor = run.control.executor
         if executor is None:

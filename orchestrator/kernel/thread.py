@@ -1,7 +1,7 @@
-"""Synchronous code beside the event loop, in a thread; and coroutines that never wait, without an event loop.
+"""Synchronous code in a thread beside the event loop, and coroutines that never wait, without an event loop.
 
-A function runs in a daemon thread of its own, not in a pool: one that never returns then neither takes a place from
-others nor holds up the end of the process.
+A function runs in its own daemon thread, not in a pool. Code that never returns then neither takes a place from other
+code nor delays the end of the process.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ async def in_thread(
     call: tuple[str, str] | None = None,
     stop: Callable[[], None] | None = None,
 ) -> tuple[object, BaseException | None]:
-    """Return what a function gave, and what it raised, whatever that is. It sees the context variables of the caller.
+    """Return the result of a function and any exception that it raised. It sees the caller's context variables.
 
-    A cancelled caller continues at once and the thread by itself. Where `call`, the kind and name of a host call, is
-    given, the thread is host code that ignores its cancellation: `stop` is called, and the caller waits for the thread
-    for the grace period of its AbandonableTask, if it is part of one.
+    A cancelled caller continues at once, and the thread continues without it. With `call`, the kind and name of a
+    host call, the thread is host code that ignores its cancellation: `stop` is called, and the caller waits for the
+    thread for the grace period of its AbandonableTask, if it has one.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
@@ -46,9 +46,9 @@ async def in_thread(
         value, error = None, None
         try:
             value = context.run(function)
-        except BaseException as raised:  # noqa: BLE001  SystemExit too: it is the function's, not the host's
+        except BaseException as raised:  # noqa: BLE001 - also SystemExit, an error of the function
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the result
             loop.call_soon_threadsafe(settle, value, error)
 
     threading.Thread(target=work, name=name, daemon=True).start()
@@ -61,7 +61,7 @@ async def in_thread(
 async def _ended(
     ended: asyncio.Future[tuple[object, BaseException | None]], stop: Callable[[], None] | None
 ) -> tuple[object, BaseException | None]:
-    """Wait for a thread, however often that is cancelled."""
+    """Wait for a thread, however often the caller is cancelled."""
     late: asyncio.CancelledError | None = None
     while not ended.done():
         try:
@@ -76,9 +76,9 @@ async def _ended(
 
 
 async def called(port: Callable[[Any], Any], request: object, name: str) -> Any:
-    """Call what somebody plugged in: a coroutine function here, anything else in a thread, so that it holds up nothing.
+    """Call a host's port: a coroutine function on the loop, any other function in a thread.
 
-    Raises what it raises; what is no Exception (a SystemExit of the host's code) as RunError.
+    Raises the errors of the port; an exception that is no Exception (SystemExit of the host's code) becomes RunError.
     """
     own = getattr(type(port), "__call__", None)  # noqa: B004 - the method itself
     if inspect.iscoroutinefunction(port) or inspect.iscoroutinefunction(own):
@@ -94,20 +94,20 @@ async def called(port: Callable[[Any], Any], request: object, name: str) -> Any:
 async def _waited(work: Awaitable[Any], name: str) -> Any:
     try:
         return await host_call(work, "stage", name)
-    except SystemExit as error:  # the function's, not the host's
+    except SystemExit as error:  # it belongs to the function, not to the host
         raise RunError(f"{name} raised SystemExit") from error
 
 
 class CoroutineWaited(RuntimeError):
-    """A coroutine waited where nothing can be waited for; it was closed."""
+    """A coroutine waited where waiting is not possible; it was closed."""
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits. Raises what it raises, CoroutineWaited for one that does wait."""
+    """Run a coroutine that never waits. Raises its errors, and CoroutineWaited if it waits."""
     try:
         work.send(None)
     except StopIteration as end:
         value: T = end.value
         return value
     work.close()
-    raise CoroutineWaited("a coroutine waited where nothing can be waited for")
+    raise CoroutineWaited("a coroutine waited where waiting is not possible")

@@ -1,4 +1,4 @@
-"""What a driver does for one transition of a run: guards, hooks, journal, state, observers."""
+"""Services of a driver for one transition of a run: guards, hooks, journal, state, observers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Coroutine, Sequence
 from enum import StrEnum
 from typing import Any, NoReturn
 
-from orchestrator.errors import Fenced, JournalError, Refused, RunError
-from orchestrator.kernel.clock import Clock, micros
-from orchestrator.kernel.failure import error_body
+from orchestrator.errors import DeadlineExceeded, Fenced, JournalError, Refused, RunError, StateTimeout
+from orchestrator.kernel.clock import WHOLE, Clock
+from orchestrator.kernel.codec import error_body
 from orchestrator.kernel.hooks import Hook, where
 from orchestrator.kernel.journal import draft
 from orchestrator.kernel.record import EventFailed, Transition, TransitionNote
@@ -21,10 +21,10 @@ from orchestrator.kernel.writer import Late, Writer
 
 
 class TransitionExecutor:
-    """The services of a driver that a transition needs: guards counted, hooks, journal, observers.
+    """Evaluates and counts guards, runs hooks, and calls journal and observers for a transition.
 
-    `Transition.execute` calls them in order. At each await the run can be continued from where it is. Where
-    `run.control.halted` is set, no further hook is started.
+    `Transition.execute` calls these methods in order. At each await the run can be continued from its present
+    position. While `run.control.halted` is set, no further hook starts.
     """
 
     def __init__(self, report: Reporter, writer: Writer | None, clock: Clock) -> None:
@@ -32,12 +32,15 @@ class TransitionExecutor:
         self._writer = writer
         self.now = clock.monotonic
         self.journals = writer is not None
-        """Transitions become records."""
+        """Whether transitions become records."""
         self._mute = writer is None and not report.observed
-        """There is neither a journal nor an observer."""
+        """Whether there is neither a journal nor an observer."""
 
     def trigger(self, run: Run[Any, Any], event: StrEnum) -> Coroutine[Any, Any, bool]:
-        """Trigger an event in the library's table; the caller awaits its transition. Raises as `Event.trigger`."""
+        """Trigger an event in the table of the library; the caller awaits its transition.
+
+        Raises as `Event.trigger` does.
+        """
         cursor, table = run.cursor, run.table
         cursor.hook, cursor.committed = "", False
         if run.graph is not table.graph:  # the table was changed
@@ -46,7 +49,7 @@ class TransitionExecutor:
         return found.trigger(run)
 
     async def go_on(self, run: Run[Any, Any]) -> None:
-        """Go on with a run in a state whose work was cut short: the enter hooks, then the after hooks of the edge."""
+        """Continue a run in a state whose work was interrupted: the enter hooks, then the after hooks of the edge."""
         step, state = run.cursor.step, run.cursor.state
         came = step is not None and step.dest.value == state
         await self.enter(run, after=step.after if step is not None and came else ())
@@ -57,11 +60,11 @@ class TransitionExecutor:
         hooks: tuple[tuple[str, Hook], ...] | None = None,
         after: tuple[tuple[str, Hook], ...] = (),
     ) -> bool:
-        """Run the enter hooks of the present state and then `after` hooks; the last event returned is pending then.
+        """Run the enter hooks of the present state and then the `after` hooks; the last returned event becomes pending.
 
-        An event that was pending before, because the caller gave one, stays. Nothing more is run where the run is
-        halted, and where a paused run was only let out of its last state because it would have lost that state's work.
-        Returns True: the transition was carried out.
+        A pending event that the caller gave stays. No further hook runs if the run is halted, or if a paused run left
+        its last state only because it would have lost the work of that state. Returns True: the transition was
+        carried out.
         """
         cursor, control = run.cursor, run.control
         if control.pause_request is not None and cursor.event_object is not None:
@@ -85,7 +88,7 @@ class TransitionExecutor:
         return True
 
     def due(self, run: Run[Any, Any]) -> float | None:
-        """Return the monotonic time at which the next limit of the run passes, or None."""
+        """Return the monotonic time of the next limit of the run, or None."""
         control, cursor = run.control, run.cursor
         expires_at = control.expires_at
         limit = run.graph.time_limits.get(cursor.state) if control.overdue is None else None
@@ -99,12 +102,31 @@ class TransitionExecutor:
         if run.control.alarm is not None:
             run.control.alarm.set(self.due(run))
 
+    def is_overdue(self, run: Run[Any, Any]) -> bool:
+        """Return whether a time limit has passed; a parked run has no alarm that would ring."""
+        due = self.due(run)
+        return due is not None and self.now() >= due
+
+    def stop_overdue(self, run: Run[Any, Any]) -> None:
+        """Stop a run whose time limit has passed: that of the whole run, or of its present state."""
+        control = run.control
+        if control.interruption is not None:
+            return
+        cause: Exception
+        if control.expires_at is not None and self.now() >= control.expires_at:
+            cause = DeadlineExceeded(control.expires_at - (run.cursor.started_at or 0.0))
+            control.expires_at = None  # raised once: the way to the end is not interrupted for it again
+        else:
+            limit = run.graph.time_limits.get(run.cursor.state, 0.0)
+            cause = control.overdue = StateTimeout(run.cursor.state, limit)
+        run.stop(cause)
+
     # ---- the parts of a transition, in their order ----
 
     def choose(self, run: Run[Any, Any], steps: Sequence[CompiledTransition]) -> CompiledTransition:
         """Return the first transition whose conditions hold; each guard is evaluated once and counted.
 
-        Raises Refused where none does, and what a guard raises.
+        Raises Refused if there is none, and the errors of guards.
         """
         run.cursor.step = steps[0]
         denial: Any = None
@@ -123,7 +145,7 @@ class TransitionExecutor:
     async def prepare_and_execute(
         self, run: Run[Any, Any], steps: Sequence[CompiledTransition], began: float
     ) -> bool:
-        """Choose as `choose` does, and run the prepare callbacks of a transition before its conditions."""
+        """Choose as `choose` does, but run the prepare callbacks of each transition before its conditions."""
         refusal: Refused | None = None
         for step in steps:
             run.cursor.step = step
@@ -139,24 +161,31 @@ class TransitionExecutor:
         assert refusal is not None  # noqa: S101 - there is at least one step
         raise refusal
 
-    async def veto_hooks(self, run: Run[Any, Any], step: CompiledTransition) -> bool:
-        """Run the hooks that may veto; on a failure edge their errors are only published. False when halted."""
+    async def veto_and_commit(self, run: Run[Any, Any], step: CompiledTransition, began: float) -> bool:
+        """Run the hooks that can veto, then commit; on a failure edge their errors are only published.
+
+        Returns False if halted. The time of the hooks does not count for the kernel.
+        """
+        asked = self.now()
         if step.settle_first and self._writer is not None:
             await self._settle(self._writer, run, step)
         for name, hook in step.ahead:
             run.cursor.hook = name
             try:
-                _check_none((name, hook), await hook(run))
+                answer = await hook(run)
+                if answer is not None:
+                    _refuse_event(name, hook, answer)
             except Exception as error:  # noqa: BLE001 - raised again, or published where nothing may keep the run
                 if not step.failing:
                     self._veto(run, step, error)
                 self._report.failed(run, step.event, error)
             if run.control.halted:
                 return False
-        return True
+        now = self.now()
+        return await step.transition.commit(self, run, step, now, began + now - asked)
 
     def _allowed(self, run: Run[Any, Any], step: CompiledTransition) -> Any:
-        """Return True where every condition of a transition holds, else the answer of the first that does not."""
+        """Return True if every condition of a transition holds, else the answer of the first that does not."""
         for condition in step.conditions:
             run.cursor.hook = condition.label
             try:
@@ -174,7 +203,7 @@ class TransitionExecutor:
         return True
 
     async def _settle(self, writer: Writer, run: Run[Any, Any], step: CompiledTransition) -> None:
-        """Before a host's hook: make durable all it may depend on, the work of the present state included."""
+        """Make everything durable that a hook of the host may depend on, including the work of the present state."""
         writer.context(run, step.event)
         writing = self._write(writer, run, step)
         late = None if writing is None else await writing
@@ -183,16 +212,16 @@ class TransitionExecutor:
             raise late
 
     def _veto(self, run: Run[Any, Any], step: CompiledTransition, error: Exception) -> NoReturn:
-        """Raise what a hook raised; a refusal gets the place it was said in."""
+        """Raise the error of a hook; add the place to a refusal."""
         if not isinstance(error, Refused) or error.event:
             raise error
         place = {"graph": run.graph.name, "state": run.cursor.state, "event": step.event.value}
         raise Refused(error.reason, verdict=error.verdict, **place) from error
 
     def draft(self, run: Run[Any, Any], step: CompiledTransition, now: float) -> Transition | None:
-        """Hold back the fact about a step until its record is written, and draft that.
+        """Draft the record of a step, and hold its fact back until the record is written.
 
-        None where no journal is left, or there is nobody to tell.
+        Returns None if the journal is lost, or if there is neither a journal nor an observer.
         """
         cursor, writes = run.cursor, run.writes
         if self._mute:
@@ -206,7 +235,7 @@ class TransitionExecutor:
         fact = self._report.transition(run, step, now)
         writes.unpublished.append(fact)
         if self.journals:
-            body = _body(fact, run.elapsed(now), cursor.failure if step.failing else None)
+            body = _body(fact, now - (cursor.started_at or 0.0), cursor.failure if step.failing else None)
             writes.drafts.append(
                 draft("transition", body if writes.note is None else _annotated(body, writes.note))
             )
@@ -214,9 +243,9 @@ class TransitionExecutor:
         return fact
 
     def journal(self, run: Run[Any, Any], step: CompiledTransition) -> Late | None:
-        """Make a step durable, with what changed of the context; where the step is folded, with the next one.
+        """Make a step durable with the changes of the context; a folded step is written with the next one.
 
-        Returns as `Writer.write`.
+        Returns as `Writer.write` does.
         """
         if self._writer is None:
             return None
@@ -230,7 +259,7 @@ class TransitionExecutor:
         return writing
 
     def _write(self, writer: Writer, run: Run[Any, Any], step: CompiledTransition) -> Late | None:
-        """Write what is folded. A journal that breaks cannot keep a failed run from failing either."""
+        """Write the folded records. A broken journal cannot prevent that a failed run fails."""
         try:
             writing = writer.write(run)
         except Exception as error:  # noqa: BLE001 - raised again where the run may not go on
@@ -258,10 +287,10 @@ class TransitionExecutor:
     def complete(
         self, run: Run[Any, Any], step: CompiledTransition, fact: Transition | None, now: float, began: float
     ) -> Coroutine[Any, Any, bool]:
-        """Complete a transition whose state is set: the record is durable, or folded. The caller awaits the hooks.
+        """Complete a transition whose state is set and whose record is durable or folded. The caller awaits the hooks.
 
-        Updates the run's times, puts the kernel's own time since `began` into the fact, which no observer has yet, and
-        publishes what waited.
+        Updates the times of the run, adds the kernel's own seconds since `began` to the fact, which no observer has
+        yet, and publishes the waiting facts.
         """
         cursor, control, writes = run.cursor, run.control, run.writes
         cursor.committed = True
@@ -285,13 +314,13 @@ class TransitionExecutor:
         return self._callbacks(run, step.after) if step.internal else self.enter(run, step.enter, step.after)
 
     def _left(self, control: Control) -> None:
-        """Forget the time limit of a state that is left, and the interruption for it if it came too late."""
+        """Remove the time limit of the state that was left, and its interruption if that came too late."""
         if control.interruption is control.overdue:
             control.interruption = None  # still halted, so the driver looks, sees nothing, and goes on
         control.overdue = None
 
     def _gave_up(self, run: Run[Any, Any], name: str, by: Hook) -> None:
-        """Take down that a hook asked for the failure event itself: a failed run has an error that says where."""
+        """Note that a hook itself chose the failure event: a failed run has an error that says where."""
         run.cursor.hook = name
         asked = f"{where(by, name)} returned {str(run.cursor.pending_event)!r}"
         run.cursor.error = RunError(f"{asked} and no error; raise one that says why")
@@ -299,20 +328,20 @@ class TransitionExecutor:
 
     async def _callbacks(self, run: Run[Any, Any], hooks: Sequence[tuple[str, Hook]]) -> bool:
         """Run hooks that return nothing, until the run is halted. Returns True."""
-        for named in hooks:
-            run.cursor.hook = named[0]
-            _check_none(named, await named[1](run))
+        for name, hook in hooks:
+            run.cursor.hook = name
+            answer = await hook(run)
+            if answer is not None:
+                _refuse_event(name, hook, answer)
             if run.control.halted:
                 break
         return True
 
 
-def _check_none(named: tuple[str, Hook], answer: object) -> None:
-    """Raise RunError where a hook that is no enter hook returned an event, which nothing would fire."""
-    if answer is not None:
-        name, hook = named
-        text = f"{where(hook, name)} returned {str(answer)!r}; only an enter_ hook chooses the next event"
-        raise RunError(f"{text}: return None, or return the event from the enter_ hook of the state")
+def _refuse_event(name: str, hook: Hook, answer: object) -> NoReturn:
+    """Raise RunError: a hook that is not an enter hook returned an event, which nothing would fire."""
+    text = f"{where(hook, name)} returned {str(answer)!r}; only an enter_ hook chooses the next event"
+    raise RunError(f"{text}: return None, or return the event from the enter_ hook of the state")
 
 
 def _body(fact: Transition, elapsed: float, failure: EventFailed | None) -> dict[str, Any]:
@@ -322,7 +351,7 @@ def _body(fact: Transition, elapsed: float, failure: EventFailed | None) -> dict
         "source": fact.source,
         "dest": fact.dest,
         "at": fact.at,
-        "t": micros(elapsed),
+        "t": (elapsed * 1e6 + WHOLE - WHOLE) / 1e6,  # as `micros` rounds, without the call
     }
     if fact.internal:
         body["internal"] = True

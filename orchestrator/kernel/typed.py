@@ -5,20 +5,20 @@
     machine.transition(MyState.START, Complete, MyState.FINISHED, guard=is_good, action=keep)
     state, context = machine.run(MyState.START, MyContext(), source)
 
-It declares a Graph and is driven as every other machine is, by `Driver`: only where the events come from differs. In
-each state the event source is asked for one: `source(state, context)`, None for "no more". The first registered edge
-counts that begins in the state, whose event type the event is an instance of, and whose guard `guard(event, context)`
-allows it. Then run `on_exit(context)` of the old state, `action(event, context)`, and `on_enter(context)` of the new
-one. An edge back to its own state runs both hooks. `on_enter` of the state in which a run begins runs too. A table
-needs no terminal state: the run then ends when the source returns None.
+It declares a Graph, and a `Driver` drives it like every other machine; only the source of events differs. In each
+state the driver calls the event source, `source(state, context)`, which returns an event, or None for "no more". The
+machine takes the first registered edge that begins in the state, whose event type matches the event, and whose guard
+`guard(event, context)` allows it. Then it calls `on_exit(context)` of the old state, `action(event, context)`, and
+`on_enter(context)` of the new state. An edge back to its own state calls both hooks. `on_enter` of the initial state
+is called, too. A table needs no terminal state: the run then ends when the source returns None.
 
-Two things differ from the original design. An event without an edge, or whose guards all say no, raises
-UnhandledEventError; `max_unhandled` keeps "stay in the state and ask again", with a bound instead of for ever. And a
-context is in use while it is run: a second run of it is refused.
+Two things differ from the original design. An event without an edge, or whose guards all refuse, raises
+UnhandledEventError; `max_unhandled` keeps "stay in the state and ask again", with a limit. And a context belongs to
+one run: a second run of it is refused while the first is active.
 
-A run stays in the task of its caller, and needs an event loop only where a callable waits. So nothing interrupts,
-parks or resumes it, an exception of a callable reaches the caller, and the run has then ended as failed. A machine that
-needs more takes `machine.machine(...)` and a Driver of its own.
+A run stays in the task of its caller, and needs an event loop only if a callable waits. So nothing interrupts, parks
+or resumes it, and an exception of a callable reaches the caller and ends the run as failed. If you need more, use
+`machine.machine(...)` with your own Driver.
 """
 
 from __future__ import annotations
@@ -65,37 +65,49 @@ T = TypeVar("T")
 Allowed: TypeAlias = bool | Verdict
 
 _IN_USE: dict[int, object] = {}
-"""id of a context -> the run that has it. `setdefault` and `pop` of a dict are one step each, so no lock."""
+"""id of a context -> the run that has it. `setdefault` and `pop` of a dict are atomic, so there is no lock."""
 
 
 class ContextInUse(RunError):
-    """A context belongs to one run at a time: two would change it under each other."""
+    """A context belongs to one run at a time: two runs would change it at the same time."""
 
     def __init__(self, graph: str, kind: str) -> None:
         super().__init__(
-            f"{graph}: this {kind} is the context of a run under way; give each run a context of its own"
+            f"{graph}: this {kind} is the context of an active run; give each run its own context"
         )
         self.graph = graph
 
 
 class TypedResult(tuple[S, C], Generic[S, C]):  # noqa: SLOT001 - a tuple has no room for slots
-    """What a run gives: `(state, context)`, and how it ended."""
+    """The result of a run: `(state, context)`, with outcome and reason."""
 
     run_id: str
     outcome: Outcome
     reason: str
-    """`none`, or `stalled` where the source had no more events before a terminal state."""
+    """`none`, or `stalled` if the source had no more events before a terminal state."""
     transitions: int
 
 
 class StateMachine(Generic[S, E, C]):
-    """States, events as classes, and a context. Build it once, before runs begin; any number of threads may run it.
+    """States, events as classes, and a context. Build it before runs begin; any number of threads may run it.
 
-    `initial` is where the table begins for lint and diagrams; without it the first state that leads to every other.
-    `max_unhandled` is how many events in a row may lead nowhere: the run stays in its state then and asks again; 0
-    raises at the first. `observers`, `journal` and `clock` are the kernel's: History(), TransitionLog(), Metrics(),
-    SqliteJournal(...); without observers nobody is told. `codec` puts the context into the records as well
-    (`orchestrator.journal.context.ContextCodec(MyContext)`).
+    Args:
+        name: Name of the machine in logs and metrics.
+        initial: Initial state for lint and diagrams; by default the first state that leads to every other.
+        max_unhandled: Number of events in a row that may lead nowhere: the run stays in its state and asks again. 0
+            raises at the first.
+        observers: Receive the facts of runs, such as History(), TransitionLog() or Metrics().
+        journal: Stores the records of runs, such as SqliteJournal(...).
+        codec: Adds the context to the records, such as `orchestrator.journal.context.ContextCodec(MyContext)`.
+        clock: Time source.
+
+    Raises:
+        ConfigError: `max_unhandled` is not an integer of 0 or more.
+
+    Example:
+        >>> door = StateMachine("door").state("open").state("closed").terminal("closed")
+        >>> door.transition("open", str, "closed").run("open", None, lambda state, context: "push")
+        ('closed', None)
     """
 
     def __init__(
@@ -123,7 +135,7 @@ class StateMachine(Generic[S, E, C]):
         }
         self._declared = Declaration(name)
         self._driver: TypedDriver | None = None
-        """Drives the runs; made at the first one, and after each change of the table."""
+        """Drives the runs; created at the first run and after each change of the table."""
         self._asyncs: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -138,7 +150,10 @@ class StateMachine(Generic[S, E, C]):
         on_enter: Callable[[C], object] | None = None,
         on_exit: Callable[[C], object] | None = None,
     ) -> StateMachine[S, E, C]:
-        """Register a state with its hooks; a second time replaces them. Raises ConfigError for a hook that is none."""
+        """Register a state with its hooks; a second call replaces them.
+
+        Raises ConfigError for a hook that is not callable.
+        """
         _check_callable("on_enter", on_enter)
         _check_callable("on_exit", on_exit)
         self._declared.states[name] = StateHooks(on_enter, on_exit)
@@ -146,7 +161,7 @@ class StateMachine(Generic[S, E, C]):
         return self
 
     def terminal(self, *states: S) -> StateMachine[S, E, C]:
-        """Mark states in which a run ends. They are registered by `state` as all others are."""
+        """Mark states in which a run ends. Register them with `state` like all others."""
         self._declared.terminal.update(states)
         self._driver = None
         return self
@@ -181,10 +196,10 @@ class StateMachine(Generic[S, E, C]):
         guard: Callable[[Any, C], Allowed | Awaitable[Allowed]] | None = None,
         action: Callable[[Any, C], object] | None = None,
     ) -> StateMachine[S, E, C]:
-        """Register an edge. `event_type` is a class, or several of them as `A | B`.
+        """Register an edge. `event_type` is a class, or several as `A | B`.
 
-        The order of registration counts: the first edge that fits and whose guard allows it is taken. Raises
-        ConfigError for what is no class, guard or action; states that nobody registers are found when the table is
+        The order of registration counts: the first edge that matches and whose guard allows it is taken. Raises
+        ConfigError for an invalid class, guard or action. States that are not registered are found when the table is
         compiled.
         """
         _check_callable("guard", guard)
@@ -198,11 +213,11 @@ class StateMachine(Generic[S, E, C]):
 
     @property
     def graph(self) -> Graph:
-        """The table as the kernel has it. Raises GraphError with every structural fault."""
+        """The table as a Graph. Raises GraphError with every structural fault."""
         return graph_of(self._declared, initial=self._initial, preferred=None)
 
     def lint(self) -> list[LintProblem]:
-        """Return every problem of the table, worst first; an empty list is a clean one. Raises nothing."""
+        """Return every problem of the table, worst first; an empty list if there is none. Raises nothing."""
         try:
             graph = self.graph
         except GraphError as error:
@@ -210,13 +225,13 @@ class StateMachine(Generic[S, E, C]):
         return [*graph.lint(), *gaps(graph)]
 
     def draw(self, form: str = "mermaid", current: S | None = None) -> str:
-        """Return the table as mermaid, dot, table or json, `current` marked. Raises ConfigError, GraphError."""
+        """Return the table as mermaid, dot, table or json, with `current` marked. Raises ConfigError, GraphError."""
         if form not in FORMATS:
             raise ConfigError(f"unknown format {form!r}; known: {', '.join(FORMATS)}")
         return FORMATS[form](self.graph, None if current is None else state_name(current))
 
     def machine(self, graph: Graph | None = None, **options: Any) -> TypedMachine:
-        """Return the compiled machine, for a Driver of one's own; of `graph`, which is this one extended, if given."""
+        """Return the compiled machine, for your own Driver. `graph` is the graph of this machine with extensions."""
         return TypedMachine(graph or self.graph, self._declared, **options)
 
     # ---- running ----
@@ -229,11 +244,23 @@ class StateMachine(Generic[S, E, C]):
         *,
         run_id: str | None = None,
     ) -> TypedResult[S, C]:
-        """Run from `initial_state` until a terminal state or until the source gives None; return `(state, context)`.
+        """Run until a terminal state, or until the source returns None; return `(state, context)`.
 
-        Needs no event loop and may be called inside one that is running, which waits meanwhile. Raises GraphError for
-        a table that cannot work, ConfigError for async callables, UnhandledEventError, ContextInUse, and whatever a
-        callable raises. The context keeps what was done until then.
+        Needs no event loop. Inside a running event loop, the loop waits meanwhile. After an error the context keeps
+        all changes until then.
+
+        Args:
+            initial_state: State in which the run begins.
+            context: The context; guards read it, actions and hooks change it.
+            event_source: Returns the next event for a state and the context, or None if there are no more.
+            run_id: Unique name of the run; None chooses one.
+
+        Raises:
+            GraphError: The table is invalid.
+            ConfigError: A callable is async; use `arun`.
+            UnhandledEventError: An event leads nowhere from its state.
+            ContextInUse: Another run has the context.
+            Exception: Any error of a callable.
         """
         driver = self._compiled(initial_state)
         self._refuse_async(event_source)
@@ -255,14 +282,14 @@ class StateMachine(Generic[S, E, C]):
         *,
         run_id: str | None = None,
     ) -> TypedResult[S, C]:
-        """Run as `run` does; source, guards, actions and hooks may be async functions, each of them, or not."""
+        """Run as `run` does; source, guards, actions and hooks may each be an async function or not."""
         driver = self._compiled(initial_state)
         return await self._drive(driver, initial_state, context, event_source, run_id)
 
     # ---- inside ----
 
     def _compiled(self, initial_state: S) -> TypedDriver:
-        """Return what drives the runs, compiled at the first of them and whenever the table has changed since."""
+        """Return the driver of the runs, compiled for the first run and after each change of the table."""
         if self._driver is None or initial_state not in self._declared.states:
             declared = self._declared
             graph = graph_of(declared, initial=self._initial, preferred=initial_state)
@@ -312,7 +339,7 @@ def _result(run: TypedRun) -> TypedResult[Any, Any]:
 
 
 def _classes(event_type: object) -> tuple[type, ...]:
-    """Return the classes of an event type. Raises ConfigError for what is no class."""
+    """Return the classes of an event type. Raises ConfigError for a value that is not a class."""
     union = get_origin(event_type) in (Union, types.UnionType)
     kinds = get_args(event_type) if union else (event_type,)
     for kind in kinds:
@@ -330,7 +357,7 @@ def _check_callable(name: str, given: object) -> None:
 
 
 def _in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine in a thread and an event loop of its own, with the context variables of the caller."""
+    """Run a coroutine in its own thread and event loop, with the context variables of the caller."""
     caller = contextvars.copy_context()
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(caller.run, lambda: asyncio.run(work())).result()

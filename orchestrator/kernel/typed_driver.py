@@ -1,4 +1,4 @@
-"""Drives the runs of a typed machine: the kernel's driver, with an event source in place of hooks and mailbox."""
+"""Drives the runs of a typed machine: a driver with an event source in place of hooks and mailbox."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REASONS = {
 
 
 class EventSource:
-    """Where the events of one run come from: `ask(state, context)`.
+    """The source of events of one run: `ask(state, context)`.
 
     `max_unhandled` events in a row may lead nowhere; the next one ends the run.
     """
@@ -41,7 +41,7 @@ class EventSource:
         self._seq = 0
 
     def ask(self, state: Any, context: Any) -> Any:
-        """Return the next event, or None; of an async source, something to await. Raises what the source raises."""
+        """Return the next event or None; an async source returns an awaitable. Raises the errors of the source."""
         try:
             return self._ask(state, context)
         except StopIteration as error:  # which a coroutine may not raise
@@ -69,10 +69,10 @@ class TypedDriver(Driver):
         self._ends = frozenset(state.value for state in machine.graph.terminal)
 
     async def complete(self, run: TypedRun, *, in_loop: bool) -> None:
-        """Carry a new run on until its source returns None or it is in a terminal state; then end it.
+        """Drive a new run until its source returns None or it is in a terminal state; then end it.
 
-        Nothing parks or interrupts the run, so it needs an event loop only where a callable waits. Raises what its
-        callables raise; the run has ended as failed then.
+        Nothing parks or interrupts the run, so it needs an event loop only if a callable waits. Raises the errors of
+        callables; the run has then ended as failed.
         """
         self._claim(run, None)
         try:
@@ -89,7 +89,7 @@ class TypedDriver(Driver):
             run.control.driving = False
 
     async def _next(self, run: TypedRun, event: StrEnum | None, *, park: bool) -> bool:  # noqa: ARG002
-        """Fire the next event of the source; end the run where there is none, or in a terminal state."""
+        """Fire the next event of the source; end the run if there is none, or in a terminal state."""
         cursor, machine = run.cursor, self.machine
         if cursor.entry_pending:
             return await self._executor.enter(run)
@@ -108,7 +108,7 @@ class TypedDriver(Driver):
         return True
 
     def _failed(self, run: TypedRun, event: StrEnum | None, error: Exception) -> None:
-        """Raise what ends the run, or leave it in its state where an event led nowhere."""
+        """Raise the error that ends the run, or leave the run in its state if an event led nowhere."""
         cursor = run.cursor
         event, cursor.pending_event = cursor.pending_event, None
         if cursor.hook == "on_enter" and cursor.step is not None:
@@ -121,9 +121,9 @@ class TypedDriver(Driver):
             raise
 
     def _raise_unless_unhandled(self, run: TypedRun, event: str, error: Exception) -> None:
-        """Raise an error, UnhandledEventError for an event that led nowhere; return where another one may follow.
+        """Raise the error, or UnhandledEventError for an event that led nowhere; return if another event may follow.
 
-        A refusal means that if a guard said it; one that an action raised is an error.
+        A refusal by a guard means that the event led nowhere; a refusal by an action is an error.
         """
         hook = run.cursor.hook
         if not isinstance(error, EventError) or not (hook == "" or hook.startswith("when:")):
@@ -133,7 +133,7 @@ class TypedDriver(Driver):
             raise self.machine.unhandled(run.cursor.state, event, verdict) from error
 
     async def _end_failed(self, run: TypedRun) -> None:
-        """End a run that raised. What goes wrong with that is only published: the caller gets the first error."""
+        """End a run that raised. Later errors are only published: the caller gets the first error."""
         if run.cursor.error is None:  # the journal did not take it, or another process has it
             await self._finalizer.abandon(run)
             return
@@ -144,7 +144,7 @@ class TypedDriver(Driver):
 
 
 def ending(run: TypedRun) -> Ending:
-    """Return outcome and reason of a run: a source that returns None before a terminal state has stalled it."""
+    """Return outcome and reason of a run: it stalled if its source returned None before a terminal state."""
     if run.cursor.failure is not None:
         return Ending(Outcome.FAILED, _REASONS.get(run.cursor.failure.reason, "internal"))
     if run.state in run.graph.terminal or not run.graph.terminal:

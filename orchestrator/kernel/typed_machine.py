@@ -1,4 +1,4 @@
-"""What a `StateMachine` is compiled to: a Graph of names, and a Machine that calls its guards, actions and hooks."""
+"""The compiled form of a `StateMachine`: a Graph of names, and a Machine that calls its guards, actions and hooks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StateHooks(NamedTuple):
 
 @dataclass(slots=True)
 class Declaration:
-    """All that was registered."""
+    """All registered states and edges."""
 
     name: str
     states: dict[Hashable, StateHooks] = field(default_factory=dict)
@@ -47,10 +47,10 @@ class Declaration:
 
 
 class UnhandledEventError(EventError):
-    """A typed machine was given an event that leads nowhere from its state.
+    """A typed machine received an event that leads nowhere from its state.
 
-    `handled` lists the events that have an edge there; `verdict` is the refusal of the last guard, where edges fit but
-    their guards all said no.
+    `handled` lists the events that have an edge there. `verdict` is the refusal of the last guard if edges match but
+    all their guards refuse.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ def state_name(state: Hashable) -> str:
 
 
 def event_names(edges: Iterable[TypedEdge]) -> dict[type, str]:
-    """Return the name of each event: that of its class; with the module in front where two share it."""
+    """Return the name of each event: that of its class, with its module if two classes share a name."""
     kinds = list(dict.fromkeys(edge.event for edge in edges))
     names = [kind.__name__ for kind in kinds]
     return {
@@ -109,8 +109,8 @@ def _member_name(value: str) -> str:
 def graph_of(declared: Declaration, *, initial: Hashable | None, preferred: Hashable | None) -> Graph:
     """Return the table as a Graph. Raises GraphError with every structural fault.
 
-    It begins in `initial`; without one in the first state, `preferred` before all others, that leads to every state: in
-    which order states are registered, and where one run begins, changes nothing.
+    It begins in `initial`. Without `initial` it begins in the first state that leads to every state, and
+    tries `preferred` first. So neither the order of registration nor the initial state of a run changes the graph.
     """
     names = {state: state_name(state) for state in declared.states}
     if problems := list(_faults(names, initial, preferred)):
@@ -138,7 +138,7 @@ def graph_of(declared: Declaration, *, initial: Hashable | None, preferred: Hash
 def _faults(
     names: Mapping[Hashable, str], initial: Hashable | None, preferred: Hashable | None
 ) -> Iterator[LintProblem]:
-    """Yield what keeps the states from becoming an enum."""
+    """Yield the reasons why the states cannot become an enum."""
     seen: set[str] = set()
     for name in names.values():
         if _member_name(name) in seen:
@@ -154,7 +154,7 @@ def _faults(
 
 
 def _root(declared: Declaration, preferred: Hashable | None) -> Hashable:
-    """Return the state that a run begins in by default: one from which every state can be reached."""
+    """Return the default initial state: one from which every state can be reached."""
     first = next(iter(declared.states)) if preferred is None else preferred
     arrows = [(edge.source, edge.dest) for edge in declared.edges]
     candidates = [first, *(state for state in declared.states if state != first)]
@@ -162,7 +162,7 @@ def _root(declared: Declaration, preferred: Hashable | None) -> Hashable:
 
 
 def gaps(graph: Graph) -> Iterator[LintProblem]:
-    """Yield a problem for each lone guarded edge: where its guard says no the event is unhandled."""
+    """Yield a problem for each single guarded edge: if its guard refuses, the event is unhandled."""
     for (source, event), edges in edges_by_event(graph).items():
         if len(edges) == 1 and edges[0].when is not None:
             message = (
@@ -172,7 +172,7 @@ def gaps(graph: Graph) -> Iterator[LintProblem]:
 
 
 def asyncs(declared: Declaration) -> Iterator[str]:
-    """Name what of a typed machine is async."""
+    """Yield the names of the async callables of a typed machine."""
     for state, hooks in declared.states.items():
         for kind, hook in zip(hooks._fields, hooks, strict=True):
             if is_async(hook):
@@ -187,7 +187,7 @@ def asyncs(declared: Declaration) -> Iterator[str]:
 
 
 class AwaitedCondition(MachineCondition):
-    """A guard that is async or stands beside one that is: a prepare callback awaits it, the condition answers so."""
+    """A guard in a state with async guards: a prepare callback awaits it, and the condition returns its answer."""
 
     def asking(self) -> Hook:
         """Return the prepare callback that awaits the guard."""
@@ -206,7 +206,7 @@ class AwaitedCondition(MachineCondition):
         return ask
 
     def evaluate(self, run: Run[Any, Any]) -> Any:
-        """Return what the guard answered. Raises what it raised, RunError where it was not awaited."""
+        """Return the answer of the guard. Raises the error of the guard, or RunError if it was not awaited."""
         given, run.cursor.guard_answer = run.cursor.guard_answer, None
         if given is None or given[0] is not self:
             raise RunError(f"guard {self.name} is async; it is evaluated in a transition only")
@@ -216,7 +216,7 @@ class AwaitedCondition(MachineCondition):
 
 
 class TypedEvent(MachineEvent):
-    """An event that stands for an object: its candidates are the transitions of every event whose class fits it."""
+    """An event with an object: its candidates are the transitions of every event whose class matches the object."""
 
     machine: TypedMachine
 
@@ -235,7 +235,7 @@ class TypedEvent(MachineEvent):
 
 
 class TypedMachine(Machine):
-    """A compiled typed machine. `candidates` says which transitions an event object may take."""
+    """A compiled typed machine. `candidates` returns the possible transitions of an event object."""
 
     event_cls = TypedEvent
 
@@ -243,16 +243,16 @@ class TypedMachine(Machine):
         self._hooks = {state_name(state): hooks for state, hooks in declared.states.items()}
         self._names = event_names(declared.edges)
         self._edges: dict[tuple[object, ...], list[TypedEdge]] = {}
-        """The declared edges that have no transition yet."""
+        """The declared edges without a transition so far."""
         for edge in declared.edges:
             key = (state_name(edge.source), self._names[edge.event], state_name(edge.dest), id(edge.guard))
             self._edges.setdefault(key, []).append(edge)
         self._awaited = {state_name(edge.source) for edge in declared.edges if is_async(edge.guard)}
-        """States that async guards lead from."""
+        """States with async guards on their edges."""
         self._candidates: dict[tuple[str, type], tuple[CompiledTransition, ...]] = {}
         super().__init__(graph, hooks or Hooks({}))
         self.objects = {state_name(state): state for state in declared.states}
-        """Name -> the state as it was registered."""
+        """Name -> the registered state."""
 
     def table_changed(self) -> None:
         """Drop every cache."""
@@ -260,7 +260,7 @@ class TypedMachine(Machine):
         self._candidates.clear()
 
     def candidates(self, state: str, kind: type) -> tuple[CompiledTransition, ...]:
-        """Return the steps for an event of this class, in the order of the table; none where it leads nowhere."""
+        """Return the steps for an event of this class, in the order of the table; empty if it leads nowhere."""
         found = self._candidates.get((state, kind))
         if found is None:
             triggers = self.get_triggers(state)
@@ -273,7 +273,7 @@ class TypedMachine(Machine):
         return found
 
     def event_name(self, state: str, kind: type) -> str:
-        """Return the event that an object of this class triggers; one that leads nowhere has its name, too."""
+        """Return the event that an object of this class triggers. An event that leads nowhere has a name, too."""
         steps = self.candidates(state, kind)
         if steps:
             return steps[0].event
@@ -287,14 +287,14 @@ class TypedMachine(Machine):
         )
 
     def _build(self, graph: Graph, hooks: Hooks) -> None:
-        """Add the on_enter callables; they come before all hooks, as in their contract."""
+        """Add the on_enter callables; they run before all hooks."""
         super()._build(graph, hooks)
         for name, own in self._hooks.items():
             if own.on_enter is not None:
                 self.get_state(name).on_enter.insert(0, _hook("on_enter", own.on_enter))
 
     def complete_transition(self, transition: MachineTransition) -> None:
-        """Add the callables of the declaration to a transition: on_exit and action come before all hooks."""
+        """Add the declared callables to a transition; on_exit and action run before all hooks."""
         guard = transition.conditions[0].func if transition.conditions else None
         key = (transition.source, transition.event.name, transition.dest, id(guard))
         edge = self._edges[key].pop(0) if self._edges.get(key) else None  # None: it is not declared
@@ -305,7 +305,7 @@ class TypedMachine(Machine):
         if edge is not None and edge.action is not None:
             before.append(_hook("action", edge.action, takes_event=True))
         transition.before[:0] = before
-        if edge is not None and guard is not None and transition.source in self._awaited:
+        if is_async(guard) or (edge is not None and guard is not None and transition.source in self._awaited):
             condition = AwaitedCondition(guard)
             transition.conditions = [condition]
             transition.prepare.append(condition.asking())

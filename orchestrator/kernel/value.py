@@ -1,7 +1,7 @@
 """Values: dataclasses that are frozen for type checkers only, because a turn makes dozens of them.
 
 At run time each field of a frozen dataclass is set through `object.__setattr__`, which costs four times as much. Type
-checkers still refuse an assignment, and code that inspects the class sees a frozen one: equality, hash, snapshots and
+checkers still reject an assignment, and code that inspects the class sees a frozen one: equality, hash, snapshots and
 fingerprints are those of a frozen dataclass.
 """
 

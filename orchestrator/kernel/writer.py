@@ -1,4 +1,4 @@
-"""Makes the records of runs durable, and loses none of them, nor its knowledge of one, to a cancellation."""
+"""Makes the records of runs durable. A cancellation loses no record and no knowledge of one."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from typing import Any, TypeAlias
 
 from orchestrator.errors import Fenced, JournalError, RunExists, RunUnknown
 from orchestrator.kernel.clock import Clock
-from orchestrator.kernel.codec import Codec
-from orchestrator.kernel.failure import error_body
+from orchestrator.kernel.codec import Codec, error_body
 from orchestrator.kernel.journal import RECORD_SCHEMA, JournalWriter, Lease, RunHead, draft
 from orchestrator.kernel.record import Fact, JournalWrite, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 
 Late: TypeAlias = Awaitable[asyncio.CancelledError | None]
-"""To be awaited; gives the cancellation that came meanwhile."""
+"""An awaitable; its result is the cancellation that came meanwhile, if any."""
 
 DOUBT = 0.5
-"""Seconds after which a lease is proved again before an effect: a process that was frozen for less lost no lease."""
+"""Seconds after which a lease is proved again before an effect: a process frozen for a shorter time lost no lease."""
 
 
 class Writer:
-    """A journal as the driver uses it. Methods return a CancelledError that came meanwhile, for later."""
+    """The journal of a driver. Methods return a CancelledError that came meanwhile; the caller raises it later."""
 
     def __init__(
         self, journal: JournalWriter, owner: str, report: Reporter, clock: Clock, codec: Codec | None = None
@@ -38,14 +37,14 @@ class Writer:
         self._head: Callable[[str], Awaitable[RunHead]] | None = (
             None if self._at_once else getattr(journal, "head", None)
         )
-        """How to ask for the epoch; None where no other process can claim a run, or the journal can only be written."""
+        """Reads the epoch of a run; None if no other process can claim a run, or if the journal can only be written."""
 
     async def create(
         self, run: Run[Any, Any], at: float, *, deposited: Mapping[str, Any] | None = None
     ) -> asyncio.CancelledError | None:
-        """Begin a run; `deposited` says that another process is to carry it, and where.
+        """Create a run. `deposited` names the place of another process that is to carry it.
 
-        Raises RunExists when the journal knows its id, and what the store raises, which is told.
+        Raises RunExists if the journal knows its id, and the errors of the store, which are also published.
         """
         body = {
             "schema": RECORD_SCHEMA,
@@ -72,7 +71,7 @@ class Writer:
         return late
 
     def context(self, run: Run[Any, Any], following: StrEnum | None = None) -> None:
-        """Draft what changed of the context. `following`: the present state's work is done, this event comes next."""
+        """Draft the changes of the context. `following` is the next event if the work of the present state is done."""
         if self._codec is None or run.control.detached:
             return
         body = self._codec.changes(run)
@@ -85,11 +84,11 @@ class Writer:
             run.writes.drafts.append(draft("context", body))
 
     def write(self, run: Run[Any, Any]) -> Late | None:
-        """Make the run's drafts durable. Where that fails, detach the run from its journal and raise.
+        """Make the drafts of the run durable. On failure, detach the run from its journal and raise.
 
-        Returns None where they are durable already, else something that the caller awaits at once. One append of a
-        run is under way at a time; what is noted meanwhile goes with the next. The transitions that failing records
-        stood for are neither published nor counted: no process can resume from them.
+        Returns None if they are durable already, else an awaitable that the caller awaits at once. A run has one
+        append in progress; later drafts are written with the next one. The transitions of failed records are neither
+        published nor counted, because no process can resume from them.
         """
         if run.writes.append is not None:
             return self._write_next(run)
@@ -99,7 +98,7 @@ class Writer:
         return self._append(run, lease)
 
     async def _write_next(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
-        """Write behind the append that is under way."""
+        """Write after the append in progress."""
         late = None
         while (write := run.writes.append) is not None:
             late = await _waited(write) or late
@@ -137,7 +136,7 @@ class Writer:
         return late
 
     def _lost(self, run: Run[Any, Any], records: int, began: float, error: BaseException) -> None:
-        """Detach a run whose records could not be written, with the transitions that they stood for."""
+        """Detach a run whose records could not be written, and drop the transitions of these records."""
         run.cursor.hook = "journal"
         run.control.detached = True
         kept: list[Fact] = [fact for fact in run.writes.unpublished if not isinstance(fact, Transition)]
@@ -154,9 +153,9 @@ class Writer:
         return self._clock.monotonic() - lease.proved_at > DOUBT
 
     async def confirm_lease(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
-        """Ask the store whether the lease is valid if the last proof is older than DOUBT. Raises Fenced, StoreDown.
+        """Check the lease in the store if its last proof is older than DOUBT. Raises Fenced, StoreDown.
 
-        A process that was frozen after an append does not know that another one took the run over.
+        A process that was frozen after an append does not know that another one took the run.
         """
         lease, now = run.control.lease, self._clock.monotonic()
         if lease is None or self._head is None or not self.doubts_lease(run):
@@ -180,9 +179,10 @@ class Writer:
                 run.writes.append = None
 
     async def release(self, run: Run[Any, Any]) -> asyncio.CancelledError | None:
-        """Give a run back to the journal, one that lost it too: whoever owns it then has all that is durable.
+        """Return a run to the journal, also a detached one: its next owner has all durable records.
 
-        A store that fails here has all that it needs. What detached the run was told of when it did.
+        A store that fails here has all records of the run. The error that detached the run was published at that
+        time.
         """
         lease, run.control.lease = run.control.lease, None
         if lease is None:
@@ -200,6 +200,8 @@ class Writer:
     def _note(
         self, run: Run[Any, Any], records: int, began: float, outcome: str, operation: str = "append"
     ) -> None:
+        if JournalWrite not in self._report.observed_kinds(run):
+            return
         seconds = self._clock.monotonic() - began
         backend = self._journal.backend
         self._report.publisher(run)(
@@ -212,7 +214,7 @@ def _kind(error: BaseException) -> str:
 
 
 async def _waited(write: asyncio.Future[None]) -> asyncio.CancelledError | None:
-    """Wait until a write is done, whatever became of it; return a cancellation that came meanwhile."""
+    """Wait until a write is done, with any result; return a cancellation that came meanwhile."""
     late: asyncio.CancelledError | None = None
     while not write.done():
         try:
@@ -223,9 +225,9 @@ async def _waited(write: asyncio.Future[None]) -> asyncio.CancelledError | None:
 
 
 async def _done(waiting: Awaitable[Any]) -> asyncio.CancelledError | None:
-    """Wait until a write is done, whoever cancels meanwhile; return that cancellation.
+    """Wait until a write is done, even if the caller is cancelled; return that cancellation.
 
-    Raises what the write raised, or the cancellation if there was one.
+    Raises the error of the write, or the cancellation if there was one.
     """
     write = asyncio.ensure_future(waiting)
     late = await _waited(write)

@@ -81,7 +81,9 @@ def _validator(schema: dict[str, Any]) -> Validator:
             # An unknown dialect is read as the newest one, because most servers mean that one.
             return _validator({name: part for name, part in schema.items() if name != "$schema"})
         problem = error.message.partition(" and retrieving")[0]
-        raise UnusableSchema(f"a reference leads out of it, and nothing is fetched ({problem})") from error
+        raise UnusableSchema(
+            f"a reference leads to another document, and nothing is fetched ({problem})"
+        ) from error
 
 
 def _check_weight(schema: Mapping[str, Any]) -> None:
@@ -134,8 +136,8 @@ def _unusable(error: ValidationError, *, is_pattern: bool) -> UnusableSchema:
     if is_pattern:
         shown = _shortened(repr(error.instance))
         return UnusablePattern(
-            f"the regular expression {shown} at {where} uses look-around or back-references, is too large or is none; "
-            "only what can be matched in linear time is allowed"
+            f"the regular expression {shown} at {where} uses look-around or back-references, is too large or invalid; "
+            "only expressions that match in linear time are allowed"
         )
     return UnusableSchema(f"{where}: {_shortened(error.message)}" if where else _shortened(error.message))
 

@@ -42,7 +42,12 @@ class ToolCall:
 
 @value(frozen=True, slots=True)
 class Message:
-    """One message of a conversation."""
+    """One message of a conversation.
+
+    Example:
+        >>> Message("user", "Hello").to_openai()
+        {'role': 'user', 'content': 'Hello'}
+    """
 
     role: Role
     content: Content = None
@@ -185,7 +190,12 @@ def encodable(value: Any) -> Any:
 
 @value(frozen=True, slots=True)
 class Response:
-    """One answer of a model."""
+    """One answer of a model.
+
+    Example:
+        >>> Response("Hi").message().role
+        'assistant'
+    """
 
     content: Content = None
     tool_calls: tuple[ToolCall, ...] = ()

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarTuple
 
 from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception, wait_exponential
@@ -109,7 +110,7 @@ class RetryPolicy:
         `may_retry` is called once after each failed try, before `on_attempt`; by default `classify` decides.
         `on_attempt` is called after each try except a cancelled one: a cancellation is never retried.
         """
-        return _called(self, lambda: fn(*args), on_attempt, clock, rng, may_retry)
+        return _called(self, partial(fn, *args), on_attempt, clock, rng, may_retry)
 
     def call_sync(
         self,
@@ -159,7 +160,7 @@ class RetryTable:
     ) -> Coroutine[Any, Any, T]:
         """Return the first answer of `fn(*args)`, as `RetryPolicy.call` does."""
         once = RetryPolicy(attempts=1)
-        return _called(once, lambda: fn(*args), on_attempt, clock, rng, None, self.policies)
+        return _called(once, partial(fn, *args), on_attempt, clock, rng, None, self.policies)
 
 
 async def _called(  # noqa: PLR0917 - the arguments of both kinds of policy

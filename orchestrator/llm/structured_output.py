@@ -73,7 +73,7 @@ def _by_schema(schema: Mapping[str, Any]) -> OutputSpec:
     try:
         check = checker(schema)
     except UnusableSchema as error:
-        raise ConfigError(f"output_type is not a JSON schema that can be used: {error}") from error
+        raise ConfigError(f"output_type is not a usable JSON schema: {error}") from error
 
     def read(value: Any) -> Any:
         if faults := check(value):

@@ -55,5 +55,5 @@ def key_of(vendor: str, given: str | SecretStr | None, base_url: str | None) -> 
         return SecretStr(_NO_KEY)
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable():
-        raise ConfigError("the API key is empty, or holds what no HTTP header can")
+        raise ConfigError("the API key is empty, or has characters that no HTTP header can have")
     return SecretStr(key)

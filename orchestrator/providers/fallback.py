@@ -1,6 +1,6 @@
 """Use the first working model of a list.
 
-    llm = Fallback([Limited(gpt, RateLimit(…)), claude], on=("rate_limited", "server_error"), cooldown=30)
+    llm = Fallback([RateLimitedModel(gpt, RateLimit(…)), claude], on=("rate_limited", "server_error"), cooldown=30)
 
 - *One try, one model.* If a model fails in a way that `on` lists, it is skipped for a while. Its error is raised as
   one

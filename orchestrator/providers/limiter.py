@@ -1,6 +1,6 @@
 """Rate limits of a model: concurrent requests, requests and tokens in a minute, and the length of the queue.
 
-    gpt = Limited(gpt, RateLimit(concurrency=8, requests_per_minute=500, tokens_per_minute=200_000))
+    gpt = RateLimitedModel(gpt, RateLimit(concurrency=8, requests_per_minute=500, tokens_per_minute=200_000))
     one, two = Orchestrator(gpt, …), Orchestrator(gpt, …)          # share it
 
 The limiter wraps any model and applies to each try: a retry waits for its turn again. Models that share a limiter
@@ -239,17 +239,17 @@ class RateLimiter:
         limit = self.limit
         if limit.queue and len(self._waiting) >= limit.queue:
             raise LLMError(
-                f"the rate limiter refused a request: {limit.queue} wait already (queue={limit.queue}); ask less at "
-                "once, or raise the limits",
+                f"the rate limiter refused a request: {limit.queue} wait already (queue={limit.queue}); send fewer "
+                "requests at once, or raise the limits",
                 kind="rate_limited",
                 retry_after=self._known(wait),
             )
 
     def _give_up(self, wait: float) -> None:
         delay = self._known(wait)
-        when = "" if delay is None else f", and it would be {delay:.1f} s more"
+        when = "" if delay is None else f", and it would wait {delay:.1f} s more"
         raise LLMError(
-            f"a request waited for the rate limiter as long as it may (max_wait={self.limit.max_wait:g} s){when}",
+            f"a request waited for the rate limiter for the maximum time (max_wait={self.limit.max_wait:g} s){when}",
             kind="rate_limited",
             retry_after=delay,
         )

@@ -30,7 +30,7 @@ def real_models_refused() -> bool:
 def refuse_real(llm: object) -> None:
     """Raise ConfigError for a model that is not a test double, if real models are refused."""
     if real_models_refused() and getattr(llm, "double", False) is not True:
-        raise ConfigError(f"real model calls are switched off, and {type(llm).__name__} is no test double")
+        raise ConfigError(f"real model calls are refused, and {type(llm).__name__} is not a test double")
 
 
 @contextmanager

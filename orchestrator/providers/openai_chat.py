@@ -170,7 +170,7 @@ def _calls(message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
 
 
 def _broken_off(finish: str, partial: str) -> LLMError:
-    message = f"the provider broke its answer off (finish reason {finish!r})"
+    message = f"the provider aborted its answer (finish reason {finish!r})"
     return LLMError(message, kind="server_error", partial=partial)
 
 

@@ -1,4 +1,4 @@
-"""Prices of tokens: the host's own table, or that of the package genai-prices. Each is a `ports.Price`.
+"""Prices of tokens: the host's own table, or that of the package genai-prices. Each is a `llm.port.Price`.
 
 A model without a price costs None and never 0: its tokens are counted, its cost is unknown. The log of the run
 reports that once for each model (`cost.unknown`), with the `max_cost` that cannot be enforced for it. A cost that the

@@ -181,7 +181,7 @@ class ReplayDiverged(OrchestratorError):
     """The run differs from the recording. `difference` is the first one: index, member, recorded, ours."""
 
     def __init__(self, record: ProviderRecord, difference: RequestDifference) -> None:
-        super().__init__(f"the run left recording {record.id!r}: {difference}")
+        super().__init__(f"the run differs from recording {record.id!r}: {difference}")
         self.record_id = record.id
         self.difference = difference
 

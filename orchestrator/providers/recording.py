@@ -95,7 +95,7 @@ def scan(path: str | Path) -> Iterator[ProviderRecord | ReplayError]:
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     files = [file for file in files if file.name != INDEX_FILE]
     if not files:
-        yield ReplayError("no conversations here (*.jsonl, the index left out)", file=str(path))
+        yield ReplayError("no conversations found (*.jsonl, without the index)", file=str(path))
     for file in files:
         yield from _scan_lines(file) if file.suffix == ".jsonl" else _scan_whole(file)
 

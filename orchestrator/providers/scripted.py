@@ -237,7 +237,7 @@ def _as_message(answer: object, where: str) -> Message:
     if isinstance(answer, Sequence) and answer and all(isinstance(one, ToolCall) for one in answer):
         return Message("assistant", None, tuple(answer))
     raise ConfigError(
-        f"{where}: {_short(answer)} is no answer; use text, a Response, a Message, a ToolCall or a list of "
+        f"{where}: {_short(answer)} is not an answer; use text, a Response, a Message, a ToolCall or a list of "
         "them, an assistant message as a dict, an exception, or a function of the request"
     )
 

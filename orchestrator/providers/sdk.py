@@ -199,7 +199,7 @@ class SdkModel(ABC):
 
     @contextmanager
     def _reading(self, assembly: AnswerAssembly | None = None) -> Iterator[None]:
-        """Like `_judged`; JSON in an unexpected form is an invalid answer, whatever error it raises."""
+        """Do the same as `_judged`, and treat JSON in an unexpected form as an invalid answer, for any error."""
         with self._judged(assembly):
             try:
                 yield
@@ -247,7 +247,7 @@ def _object(content: bytes | bytearray, headers: Mapping[str, str]) -> Mapping[s
     if fault.holds_error(raw):
         raise fault.of_answer(None, headers, raw)
     if not isinstance(raw, dict):
-        raise malformed("it is no JSON object")
+        raise malformed("it is not a JSON object")
     return raw
 
 

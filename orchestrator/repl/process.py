@@ -78,7 +78,7 @@ class ReplProcess:
             await worker.end()
             if isinstance(error, TimeoutError | WorkerLost | OSError):
                 raise ReplError(
-                    f"the REPL's worker did not come up: {said or str(error) or 'no answer in time'}"
+                    f"the REPL's worker did not start: {said or str(error) or 'no answer in time'}"
                 ) from error
             raise
         return worker
@@ -103,8 +103,8 @@ class ReplProcess:
         if self.isolation.level < sandbox.least:
             lacks = ", ".join(name for name, stopped in self.isolation.stops.items() if not stopped)
             raise ReplError(
-                f"the code would be isolated at level {self.isolation.level.name.lower()} here, "
-                f"{sandbox.least.name.lower()} was asked for; not out of reach: {lacks}. "
+                f"the code would run at isolation level {self.isolation.level.name.lower()} here, "
+                f"{sandbox.least.name.lower()} is required; still reachable: {lacks}. "
                 "`orchestrator doctor` lists the locks and why some do not hold"
             )
         if self.isolation.has("file_tree"):
@@ -145,9 +145,9 @@ class ReplProcess:
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise await self._gone() from error
         except (ValueError, RecursionError) as error:
-            raise self.kill("protocol", "it did not keep to the protocol") from error
+            raise self.kill("protocol", "it violated the protocol") from error
         if not isinstance(frame, dict):
-            raise self.kill("protocol", "it did not keep to the protocol")
+            raise self.kill("protocol", "it violated the protocol")
         return frame
 
     async def over(self) -> WorkerLost:
@@ -171,10 +171,8 @@ class ReplProcess:
         if code in (CPU_EXIT, 128 + signal.SIGXCPU, -signal.SIGXCPU):
             return WorkerLost("CPU time", f"it used up its {limits.session_cpu_seconds:,} s of CPU time")
         if code in (128 + signal.SIGKILL, -signal.SIGKILL):
-            return WorkerLost(
-                "memory", "the system killed it, as it does when the machine has no memory left"
-            )
-        return WorkerLost("exit", f"it ended by itself ({_status(code)})")
+            return WorkerLost("memory", "the system killed it, usually because the host has no memory left")
+        return WorkerLost("exit", f"it exited unexpectedly ({_status(code)})")
 
     # ---- end ----
 

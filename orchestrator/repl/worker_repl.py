@@ -147,7 +147,7 @@ class WorkerRepl:
         except WorkerLost:
             raise
         except BaseException:  # cancelled, or a bug of ours: the state of the worker is unknown
-            worker.kill("exit", "the call was given up")
+            worker.kill("exit", "the call was cancelled")
             await asyncio.shield(self._let_go())
             raise
         finally:
@@ -168,12 +168,14 @@ class WorkerRepl:
         while True:
             used = (worker.cpu_seconds() or before) - before
             if watch.left <= 0:
-                worker.kill("wall time", f"it had worked for {watch.limit:g} s without an end")
+                worker.kill("wall time", f"it ran longer than {watch.limit:g} s")
             elif used >= limits.cpu_seconds:
-                worker.kill("CPU time", f"it had used {limits.cpu_seconds:g} s of CPU time in one block")
+                worker.kill(
+                    "CPU time", f"it used more than {limits.cpu_seconds:g} s of CPU time in one block"
+                )
             elif by_hand and await asyncio.to_thread(worker.fills_disk):
                 worker.kill(
-                    "disk", f"its folder had over {limits.disk_bytes >> 20} MB or {limits.files:,} files"
+                    "disk", f"its folder exceeded {limits.disk_bytes >> 20} MB or {limits.files:,} files"
                 )
             # A single thread computes no faster than time passes: no limit can be reached before that.
             due = max(min(watch.left, limits.cpu_seconds - used), 0.01)
@@ -192,7 +194,7 @@ class WorkerRepl:
                 return said
             prompts = said.get("prompts")
             if said.get("t") != "query" or not isinstance(prompts, list) or not self._fit(prompts):
-                raise worker.kill("protocol", "it did not keep to the protocol")
+                raise worker.kill("protocol", "it violated the protocol")
             queries.append(len(prompts))
             with watch.stopped():
                 answers = await self._awaited(worker, tuple(_clean(prompt) for prompt in prompts))
@@ -228,7 +230,7 @@ class WorkerRepl:
         except Exception as error:  # noqa: BLE001  raised again where the question was asked
             answers = [error] * len(prompts)
         if len(answers) != len(prompts):
-            answers = [ReplError(f"{len(answers)} answers came to {len(prompts)} questions")] * len(prompts)
+            answers = [ReplError(f"{len(answers)} answers for {len(prompts)} questions")] * len(prompts)
         return [
             (True, one) if isinstance(one, str) else (False, str(one) or type(one).__name__)
             for one in answers

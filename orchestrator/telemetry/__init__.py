@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.telemetry.exposition import asgi_app as asgi_app
     from orchestrator.telemetry.exposition import serve_metrics as serve_metrics
     from orchestrator.telemetry.exposition import wsgi_app as wsgi_app
+    from orchestrator.telemetry.history import History as History
     from orchestrator.telemetry.log import TransitionLog as TransitionLog
     from orchestrator.telemetry.metrics import Metrics as Metrics
     from orchestrator.telemetry.notice import ParkNotice as ParkNotice
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Batch": "exposition",
     "BoundedWriter": "sink",
+    "History": "history",
     "Metrics": "metrics",
     "ParkNotice": "notice",
     "Spans": "otel",

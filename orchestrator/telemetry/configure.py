@@ -97,7 +97,7 @@ def _text(record: logging.LogRecord) -> str:
     try:
         return scrub(record.getMessage())[:_LONGEST]
     except Exception:  # noqa: BLE001 - wrong arguments, or unprintable ones
-        return f"[a line of {record.name} that cannot be put together]"
+        return f"[a line of {record.name} that cannot be formatted]"
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from orchestrator.kernel.graph import Graph
@@ -105,7 +106,8 @@ Add: TypeAlias = Callable[[float], None]
 """Adds to a counter, observes in a histogram or sets a gauge."""
 
 
-class ModelMeters(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ModelMeters:
     """The meters of one answered request to a model, looked up once for each (machine, state, model)."""
 
     machine: str
@@ -119,7 +121,8 @@ class ModelMeters(NamedTuple):
     output: tuple[Add, Add]
 
 
-class ToolMeters(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ToolMeters:
     """The meters of one call of a tool that ran, looked up once for each (machine, tool, outcome)."""
 
     attempt: Add
@@ -127,7 +130,8 @@ class ToolMeters(NamedTuple):
     seconds: Histogram
 
 
-class StoreMeters(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoreMeters:
     """The meters of one append to a journal, looked up once for each backend."""
 
     seconds: Add

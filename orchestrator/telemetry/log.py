@@ -97,7 +97,7 @@ class TransitionLog:
             self.tallies: tuple[LineCounts, ...] = (writer.tally, *bounded)
             """Numbers of written and dropped lines; empty if the host's logger writes."""
             # Without structlog's chain, which would double the cost and change nothing.
-            self._lines = TransitionLines(writer.info, self._fields, _MOST_RUNS, alike=trace is None)
+            self._lines = TransitionLines(writer.info, self._fields, _MOST_RUNS)
         else:
             self._root = self._safe_root = logger.bind(schema=SCHEMA)
             self.tallies = ()
@@ -115,8 +115,7 @@ class TransitionLog:
             WorkAbandoned: self._abandoned,
         }
         if threshold <= LEVELS["info"]:
-            transition = self._transition if self._lines is None else self._lines.write
-            self._by_type |= {Transition: transition, RunStarted: self._started}
+            self._by_type |= {Transition: self._transition(), RunStarted: self._started}
 
     def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
         """Return the writer for facts of a kind; None if the kind has no line at this level."""
@@ -155,7 +154,14 @@ class TransitionLog:
             self._lines.forget((fact.graph, fact.run_id))
         return logger
 
-    def _transition(self, fact: Transition) -> None:
+    def _transition(self) -> Callable[[Transition], None]:
+        """Return what writes the line of a transition: from a template, unless each line has a span of its own."""
+        if self._lines is None:
+            return self._lend
+        return self._lines.write if self._trace is None else self._lines.write_fields
+
+    def _lend(self, fact: Transition) -> None:
+        """Give the fields of a transition to the host's logger."""
         fields = self._fields(fact)
         run = self.bound(fact.run_id, fact.graph)
         run.info(fields.pop("msg"), **{key: fields[key] for key in fields if key not in _BOUND})

@@ -182,9 +182,11 @@ class Metrics:
         if fact.internal:
             meters.stayed(fact.overhead, at)
             return
-        stay = dwell if self._exemplar is None else self._with_span(meters.stay, dwell)
-        meters.noted.append((stay, fact.overhead, at))
-        if len(meters.noted) >= meters.most:
+        noted = meters.noted
+        noted.append(
+            (dwell if self._exemplar is None else self._with_span(meters.stay, dwell), fact.overhead, at)
+        )
+        if len(noted) >= meters.most:
             self._use.make_room(meters)
         key = (graph, fact.run_id)
         run = self._runs.get(key)
@@ -339,10 +341,14 @@ class Metrics:
         meters.attempt(1)
         meters.request(1)
         self._timed(meters.seconds, fact.seconds)
-        for tokens, counts in ((fact.input_tokens, meters.input), (fact.output_tokens, meters.output)):
-            if tokens:
-                for count in counts:
-                    count(tokens)
+        if fact.input_tokens:
+            of_model, of_state = meters.input
+            of_model(fact.input_tokens)
+            of_state(fact.input_tokens)
+        if fact.output_tokens:
+            of_model, of_state = meters.output
+            of_model(fact.output_tokens)
+            of_state(fact.output_tokens)
         self._seldom(fact, meters.machine, meters.model)
 
     def _seldom(self, fact: LLMCall, machine: str, model: tuple[str, str]) -> None:

@@ -63,9 +63,9 @@ class ParkNotice:
         most: int = 1_000,
     ) -> None:
         if callback is None and url is None:
-            raise ConfigError("a ParkNotice needs somebody to tell: give a callback, a url, or both")
+            raise ConfigError("a ParkNotice needs a recipient: give a callback, a url, or both")
         if url is not None and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).netloc):
-            raise ConfigError(f"{url!r} is no address to post to; it must begin with http:// or https://")
+            raise ConfigError(f"{url!r} is not an address to POST to; it must start with http:// or https://")
         self.lost = 0
         """Number of notices that could not be delivered to the url."""
         self._callback = callback

@@ -35,46 +35,48 @@ _gauge = partial(gauge, made=MetricSource.SCRAPED)
 
 SCRAPED: tuple[Metric, ...] = (
     # ---- runs of this process ----
-    _gauge("runs_active", "machine state", "Runs under way, by the state they are in.", zero=True),
+    _gauge("runs_active", "machine state", "Active runs, by their state.", zero=True),
     _gauge(
         "oldest_run_state_entered_timestamp_seconds",
         "machine state",
-        "Unix time at which the run that is in a state for the longest time entered it; absent without a run.",
+        "Unix time at which the run that has been in a state for the longest time entered it; absent without a run.",
     ),
     _gauge(
         "oldest_run_started_timestamp_seconds",
         "machine",
-        "Unix time at which the oldest run under way began, its waiting left out; absent without a run.",
+        "Unix time at which the oldest active run started, without its waiting; absent without a run.",
     ),
     _gauge(
         "runs_parked",
         "machine reason",
-        "Runs that this process parked and that did not go on in it.",
+        "Runs that this process parked and has not resumed.",
         zero=True,
         reason=PARKINGS,
     ),
     _gauge(
         "oldest_parked_timestamp_seconds",
         "machine reason",
-        "Unix time at which the run that is parked for the longest time was parked; absent without a run.",
+        "Unix time at which the run that has been parked for the longest time was parked; absent without a run.",
         reason=PARKINGS,
     ),
     # ---- engines of this process ----
-    _gauge("runs_queued", "machine", "Runs that wait in a queue to begin.", zero=True),
-    _gauge("run_slots", "machine", "How many runs may go on at once; absent without an engine."),
-    _gauge("runtime_state", "state", "1 for the state the process is in, 0 for the others.", state=PHASES),
+    _gauge("runs_queued", "machine", "Runs that wait in a queue.", zero=True),
+    _gauge("run_slots", "machine", "Maximum concurrent runs; absent without an engine."),
+    _gauge(
+        "runtime_state", "state", "1 for the present state of the process, 0 for the others.", state=PHASES
+    ),
     # ---- what was declared ----
     _gauge(
         "state_timeout_seconds",
         "machine state",
-        "How long a state may last before its event fires; absent where it may last.",
+        "Maximum time in a state before its event fires; absent without a limit.",
     ),
-    _gauge("run_timeout_seconds", "machine", "How long a run may last; absent where it may last."),
+    _gauge("run_timeout_seconds", "machine", "Maximum time of a run; absent without a limit."),
     Metric(
         name="build_info",
         kind=MetricKind.INFO,
         labels=("version", "python"),
-        help="What runs here; always 1.",
+        help="Versions of the running software; always 1.",
         zero=False,
         made=MetricSource.SCRAPED,
     ),
@@ -82,7 +84,7 @@ SCRAPED: tuple[Metric, ...] = (
         name="machine_info",
         kind=MetricKind.INFO,
         labels=("machine", "version", "definition"),
-        help="Which definition of a machine runs here, as the beginning of its fingerprint; always 1.",
+        help="Definition of a machine in this process, by the first digits of its fingerprint; always 1.",
         zero=False,
         made=MetricSource.SCRAPED,
     ),
@@ -94,10 +96,10 @@ SCRAPED: tuple[Metric, ...] = (
     counter(
         "log_records_dropped_total",
         "",
-        "Lines that a bounded writer had no room for.",
+        "Lines that a bounded writer dropped because its queue was full.",
         made=MetricSource.SCRAPED,
     ),
-    _gauge("collector_duration_seconds", "", "Time it took to find out what the live gauges say.", zero=True),
+    _gauge("collector_duration_seconds", "", "Time that it took to compute the live gauges.", zero=True),
 )
 
 _stored = partial(gauge, made=MetricSource.STORED)
@@ -106,7 +108,7 @@ STORED: tuple[Metric, ...] = (
     _stored(
         "journal_runs",
         "machine status",
-        "Runs in a journal that have not ended; orphaned: nobody alive holds them.",
+        "Runs in a journal that have not ended; orphaned: without a living owner.",
         status=(RUNNING, ORPHANED, PARKED),
     ),
     _stored(
@@ -117,12 +119,12 @@ STORED: tuple[Metric, ...] = (
         reason=sorted(set().union(*REASONS.values())),
     ),
     _stored("journal_unreadable_runs", "", "Runs of a journal that could not be read."),
-    _stored("journal_last_read_timestamp_seconds", "", "Unix time of the last look at a journal."),
-    _stored("journal_read_duration_seconds", "", "Time that the last look at a journal took."),
+    _stored("journal_last_read_timestamp_seconds", "", "Unix time of the last read of a journal."),
+    _stored("journal_read_duration_seconds", "", "Duration of the last read of a journal."),
     counter(
         "journal_read_failures_total",
         "",
-        "Looks at a journal that failed; the figures are those of the look before.",
+        "Failed reads of a journal; the figures are those of the read before.",
         made=MetricSource.STORED,
     ),
 )
@@ -132,13 +134,13 @@ PUSHED: tuple[Metric, ...] = (
     gauge(
         "batch_last_success_timestamp_seconds",
         "batch",
-        "Unix time at which a batch job last went well.",
+        "Unix time of the last success of a batch job.",
         made=MetricSource.PUSHED,
     ),
     gauge(
         "batch_last_duration_seconds",
         "batch",
-        "Time that a batch job took when it last ran, whether it went well or not.",
+        "Duration of the last run of a batch job, successful or not.",
         made=MetricSource.PUSHED,
     ),
 )

@@ -161,4 +161,4 @@ def write_rest(write: Write, line: bytes, taken: int | None) -> None:
         line = line[taken:]
         taken = write(line)
     if taken is None:
-        raise BlockingIOError("the log stream takes no more")
+        raise BlockingIOError("the log stream accepts no more")

@@ -76,7 +76,7 @@ def _awaited(waiting: object) -> list[str]:
         if frame is None:
             break
         lines.append(_line(frame.f_code, frame.f_lineno))
-    return lines or ["  (runs, or is over)"]
+    return lines or ["  (running, or finished)"]
 
 
 def _suspended(waiting: object) -> tuple[FrameType | None, object]:

@@ -26,23 +26,17 @@ Edge: TypeAlias = tuple[str, str, str, str | None]
 
 
 class TransitionLines:
-    """Writes plain transitions from templates, of at most `most` runs; other transitions from all their `fields`.
-
-    If lines are not `alike`, because `fields` adds values to each that no fact has, no line is plain.
-    """
+    """Writes plain transitions from templates, of at most `most` runs; other transitions from all their `fields`."""
 
     def __init__(
         self,
         write: Callable[[bytes], None],
         fields: Callable[[Transition], dict[str, Any]],
         most: int,
-        *,
-        alike: bool,
     ) -> None:
         self._write = write
         self._fields = fields
         self._most = most
-        self._alike = alike
         self._runs: dict[tuple[str, str], bytes] = {}
         self._edges: dict[Edge, bytes] = {}
 
@@ -57,9 +51,8 @@ class TransitionLines:
             or overhead is None
             or type(seq) is not int
             or type(iteration) is not int
-            or not self._alike
         ):
-            self._write(rendered(self._fields(fact)))
+            self.write_fields(fact)
             return
         key = (fact.graph, fact.run_id)
         run = self._runs.get(key) or self._run(key)
@@ -70,6 +63,10 @@ class TransitionLines:
         dwell = orjson.dumps((fact.dwell * 1e6 + WHOLE - WHOLE) / 1e6)
         cost = orjson.dumps((overhead * 1e9 + WHOLE - WHOLE) / 1e9)
         self._write(template % (text, micros, run, seq, iteration, dwell, cost))
+
+    def write_fields(self, fact: Transition) -> None:
+        """Write the line of a transition from all its fields."""
+        self._write(rendered(self._fields(fact)))
 
     def forget(self, key: tuple[str, str]) -> None:
         """Drop the template of a run, (machine, run id)."""

@@ -102,7 +102,7 @@ class Watchdog:
     def start(self) -> None:
         """Start to watch the running loop. Raises ConfigError if it watches already."""
         if self._task is not None:
-            raise ConfigError("this watchdog is at work already; make another one for another event loop")
+            raise ConfigError("this watchdog is already running; create another one for another event loop")
         self._loop = asyncio.get_running_loop()
         self._ident = threading.get_ident()
         self._last = time.monotonic()
@@ -174,7 +174,7 @@ def dump(live: Iterable[LiveRun] = (), loop: asyncio.AbstractEventLoop | None = 
 
 @contextlib.contextmanager
 def on_signal(live: LiveRuns | Callable[[], Iterable[LiveRun]] | None = None) -> Iterator[None]:
-    """Within the block, SIGUSR1 prints runs, threads and tasks to stderr; without `live`, no runs.
+    """Print runs, threads and tasks to stderr on SIGUSR1 within the block; without `live`, no runs.
 
     For the main thread of an application. It does nothing in other threads, and on systems without the signal. A
     handler that other code sets within the block stays.

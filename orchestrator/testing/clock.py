@@ -22,7 +22,7 @@ class _Timer:
 
 
 class FakeClock:
-    """A `ports.Clock` that stands still until a test moves it. Times are seconds.
+    """A `kernel.clock.Clock` that stands still until a test moves it. Times are seconds.
 
     Args:
         start: Seconds since the epoch at the start.
@@ -43,11 +43,11 @@ class FakeClock:
         self._numbers = itertools.count()
 
     def time(self) -> float:
-        """Seconds since the epoch: `start` plus the elapsed time."""
+        """Return the seconds since the epoch: `start` plus the elapsed time."""
         return self._start + self._elapsed
 
     def monotonic(self) -> float:
-        """Seconds since this clock was created."""
+        """Return the seconds since this clock was created."""
         return self._elapsed
 
     async def sleep(self, seconds: float) -> None:

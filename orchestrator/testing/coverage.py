@@ -109,7 +109,7 @@ class CoverageTally:
         for other in others:
             if other.fingerprint != self.fingerprint:
                 raise ValueError(
-                    f"coverage of {other.graph!r} is of another table than that of {self.graph!r}"
+                    f"coverage of {other.graph!r} belongs to another graph than that of {self.graph!r}"
                 )
         for other in others:
             for item, count in other.counts.items():

@@ -155,7 +155,7 @@ async def walk(
         ValueError: A guard needs a `ctx`.
     """
     if ctx is None and not force and any(hop.edge.when is not None for hop in path):
-        raise ValueError(f"{path_id(path)}: a guard is asked on the way; give it a ctx, or force=True")
+        raise ValueError(f"{path_id(path)}: a guard is evaluated on the way; give it a ctx, or force=True")
     trail = _Trail(path)
     facts = _Facts()
     machine = Machine(trail.forced(graph) if force else graph, trail.hooks(graph))

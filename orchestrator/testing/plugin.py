@@ -87,7 +87,7 @@ def no_real_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fake_clock() -> FakeClock:
-    """A clock that stands still until `await fake_clock.advance(seconds)`."""
+    """Return a clock that stands still until `await fake_clock.advance(seconds)`."""
     from orchestrator.testing.clock import FakeClock
 
     return FakeClock()
@@ -120,7 +120,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In a worker, send the share; otherwise fail a green session with too little coverage."""
+    """Send the share in a worker; otherwise fail a green session with too little coverage."""
     config = session.config
     worker: dict[str, Any] | None = getattr(config, "workeroutput", None)
     if worker is not None:
@@ -173,5 +173,5 @@ def _percent(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 100:  # noqa: PLR2004 - percent; a NaN fails too
-        raise argparse.ArgumentTypeError(f"a percentage from 0 to 100 is wanted, not {text!r}")
+        raise argparse.ArgumentTypeError(f"a percentage from 0 to 100 is required, not {text!r}")
     return value

@@ -118,7 +118,7 @@ def _profile(seen: list[str], frame: FrameType, event: str, called: Any) -> None
     if event == "c_call":
         why = _reached(called)
     elif event == "call" and str(frame.f_globals.get("__name__")).partition(".")[0] == _ASYNCIO:
-        why = f"it went to the event loop: {frame.f_code.co_qualname}"
+        why = f"it used the event loop: {frame.f_code.co_qualname}"
     else:
         return
     if why is not None and not _importing(frame):
@@ -130,7 +130,7 @@ def _reached(called: Any) -> str | None:
     owner = getattr(called, "__self__", None)
     name = getattr(called, "__qualname__", "")
     if owner is not None and owner is _CHANCE:
-        return f"it asked for chance: {name}"
+        return f"it used random numbers: {name}"
     if isinstance(owner, type) and issubclass(owner, date) and called.__name__ in _METHODS:
         return f"it read a clock: {owner.__name__}.{called.__name__}"
     if called in _CALLS:

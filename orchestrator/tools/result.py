@@ -43,13 +43,21 @@ class ToolResult:
 
     def message(self) -> Message:
         """Return the tool message that answers the call."""
-        return Message("tool", self.content, (), self.call.id, self.call.name, None, None, self.is_error)
+        return Message(
+            "tool", self.content, (), self.call.id, self.call.name, None, None, self.outcome != "ok"
+        )
 
     def is_said_by(self, message: Message) -> bool:
         """Return whether a tool message equals `message()`, without building that message."""
-        said = (message.content, message.tool_calls, message.tool_call_id, message.name, message.is_error)
-        mine = (self.content, (), self.call.id, self.call.name, self.is_error)
-        return said == mine and message.role == "tool" and message.refusal is None is message.reasoning
+        return (
+            message.tool_call_id == self.call.id
+            and message.content == self.content
+            and message.name == self.call.name
+            and message.is_error == (self.outcome != "ok")
+            and message.role == "tool"
+            and message.tool_calls == ()
+            and message.refusal is None is message.reasoning
+        )
 
     @classmethod
     def failure(cls, call: ToolCall, position: int, outcome: ToolOutcome, why: str, kind: str) -> ToolResult:
@@ -97,7 +105,7 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
 def content_of(value: object, limit: int) -> tuple[str, bool]:
     """Return the returned value of a tool as text, and whether it was cut. Raises if the value has no text form."""
     text, was_cut = cut(value if type(value) is str else _serialised(value), limit)
-    return str(encodable(text)), was_cut
+    return (text if text.isascii() else str(encodable(text))), was_cut
 
 
 def _serialised(value: object) -> str:

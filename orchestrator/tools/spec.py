@@ -51,7 +51,14 @@ _SYSTEM_CLOCK = SystemClock()
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """The context of one call, for a tool whose first parameter has this type. Each call has its own."""
+    """The context of one call, for a tool whose first parameter has this type. Each call has its own.
+
+    Example:
+        @tool(effect="idempotent")
+        def pay(context: ToolContext, invoice: int) -> str:
+            "Pay an invoice."
+            return bank.pay(invoice, key=context.idempotency_key, timeout=context.remaining())
+    """
 
     run_id: str
     idempotency_key: str
@@ -66,7 +73,7 @@ class ToolContext:
     clock: Clock = _SYSTEM_CLOCK
 
     def remaining(self) -> float | None:
-        """Seconds until the deadline, never below 0; None without a deadline."""
+        """Return the seconds until the deadline, never below 0; None without a deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - self.clock.monotonic())
 
 
@@ -338,9 +345,7 @@ def _schema_reader(name: str, schema: Mapping[str, Any]) -> Read:
     try:
         check = checker(schema)
     except UnusableSchema as error:
-        raise ConfigError(
-            f"tool {name!r}: parameters are no JSON schema that can be used: {error}"
-        ) from error
+        raise ConfigError(f"tool {name!r}: parameters are not a usable JSON schema: {error}") from error
     if schema.get("type", "object") != "object":
         raise ConfigError(
             f"tool {name!r}: parameters describe a {schema['type']!r}; arguments are an 'object'"

@@ -78,8 +78,8 @@ class ToolSet:
                 raise ConfigError(f"tool name {spec.name!r}: possible: 1 to 64 of a-z, A-Z, 0-9, _ and -")
             if self._folded[spec.name.casefold()] is not spec:
                 raise ConfigError(
-                    f"two tools are named {spec.name!r}; capitals do not tell them apart; tools of an MCP server get "
-                    "other names by `prefix=`, or `--mcp NAME=COMMAND`"
+                    f"two tools are named {spec.name!r}; names that differ only in case count as equal; tools "
+                    "of an MCP server get other names by `prefix=`, or `--mcp NAME=COMMAND`"
                 )
 
     def find(self, name: str) -> ToolSpec | None:
@@ -300,7 +300,7 @@ class _Turn:
         """Return all results in call order. Raises RunError if one is missing."""
         found = [result for result in self.done if result is not None]
         if len(found) < len(self.done):
-            raise RunError("a before or after callback raised CancelledError, but nobody cancelled the turn")
+            raise RunError("a before or after callback raised CancelledError, but the turn was not cancelled")
         return found
 
 

@@ -79,7 +79,7 @@ def test_what_was_understood_is_asked_about_with_how_sure_that_is() -> None:
 def test_work_whose_process_died_is_told_as_nobodys() -> None:
     assert told(state=ApprovalState.EXECUTING, crashed=True) == [
         "state: Executing",
-        "at work: nobody; the process that worked on it ended before its work did",
+        "at work: no process; the last one ended before its work did",
     ]
 
 

@@ -80,7 +80,7 @@ def too_new() -> None:
 
 
 PROBLEMS = [
-    (tampered, "run 'run-one': record 2 is not what was written"),
+    (tampered, "run 'run-one': record 2 is damaged"),
     (readable_by_all, "has mode 0644, others may read it: chmod 600 "),
     (too_new, "has version 99"),
 ]
@@ -130,7 +130,7 @@ def test_a_cut_log_is_a_problem_and_what_is_left_can_be_salvaged(cli: Cli, folde
     os.truncate(log, log.stat().st_size - 1)
     done = cli("doctor", *at)
     assert done.code == 1
-    assert "holds less than journal.db-mark says was acknowledged: run 'run-two' has" in done.out
+    assert "lacks data that journal.db-mark records as acknowledged: run 'run-two' has" in done.out
     assert "orchestrator doctor --salvage NEW.db" in done.out
     assert "healthy" not in done.out
 
@@ -144,7 +144,7 @@ def test_a_cut_log_is_a_problem_and_what_is_left_can_be_salvaged(cli: Cli, folde
 
     done = cli("doctor", "--salvage", "left.db", *at)
     assert done.code == 2
-    assert "left.db exists: nothing was written over it" in done.err
+    assert "left.db exists and was not overwritten" in done.err
     done = cli("doctor", "--salvage", "other.db", "--json", *at)
     assert json.loads(done.out)["runs"] == 2
 

@@ -392,13 +392,13 @@ def test_batch_of_a_command_that_was_killed_or_is_not_there_is_a_failure(folder:
 def test_batch_says_what_could_not_be_told_and_keeps_the_commands_exit_code(folder: Path, cli: Cli) -> None:
     done = cli("metrics", "batch", "a", "--textfile", "gone/a.prom", "--", sys.executable, "-c", "")
     assert done.code == 0
-    assert "gone/a.prom does not have the figures: No such file or directory" in done.err
+    assert "gone/a.prom did not receive the figures: No such file or directory" in done.err
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ((), "nobody would be told: give --textfile, --gateway, or both"),
+        ((), "there is no place to publish to: give --textfile, --gateway, or both"),
         (("--textfile", "a.txt"), "must end in .prom"),
     ],
 )

@@ -259,7 +259,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     "no such function": (SPEC.replace("stages:good", "stages:best"), "stages has no 'best'"),
     "no function": (
         SPEC.replace("stages:good", "stages:number"),
-        "'stages:number' is a int, which nobody can call",
+        "'stages:number' is a int, which cannot be called",
     ),
     "no model": (SPEC.replace('python = "stages:good"', 'prompt = "Judge."'), "no model"),
     "no data": (SPEC.replace('"a page"', "2026-01-01"), "is not plain data"),
@@ -477,7 +477,7 @@ def test_a_run_of_the_hosts_own_program_goes_on_with_the_stages_of_a_spec(
     left_open(folder)
     journal = ("--journal", "journal.db")
     said = one_sentence(cli("pipeline", "resume", "r1", *journal))
-    assert "nobody knows its stages: give --spec SPEC.toml" in said
+    assert "its stages are not known: give --spec SPEC.toml" in said
     done = cli("pipeline", "resume", "r1", *journal, "--spec", spec())
     assert (done.code, states(done.out)) == (0, ["succeeded"])
     assert "\n\nw\n\n" in done.out

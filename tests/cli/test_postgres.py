@@ -135,8 +135,8 @@ BAD: Sequence[tuple[str, str]] = [
     ("mysql://me:hunter2@localhost/db", "not mysql://"),
     ("postgresql://me:hunter2@localhost:port/db", ""),
     ("postgresql://me:hunter2@localhost:1/db", "cannot be reached"),
-    ("postgresql://me:hun%zzter2@localhost:1/db", "no address"),
-    ("postgresql://me:hunter2@localhost/db?colour=red", "no address"),
+    ("postgresql://me:hun%zzter2@localhost:1/db", "is not an address"),
+    ("postgresql://me:hunter2@localhost/db?colour=red", "is not an address"),
     ("postgresql://me:hunter2@nowhere.invalid/db", "cannot be reached"),
 ]
 

@@ -230,7 +230,7 @@ def test_a_level_that_cannot_be_had_ends_the_run_with_what_is_missing(
     monkeypatch.setattr(made, "Sandbox", lambda least: weak)
     done = cli("rlm", "run", "book.txt", "--prompt", "x", *LIBRARIAN, "--least", "full")
     assert done.code == 1
-    assert "isolated at level limits here, full was asked for; not out of reach: files, network" in done.err
+    assert "run at isolation level limits here, full is required; still reachable: files, network" in done.err
 
 
 def test_a_killed_run_goes_on_and_runs_the_code_of_its_turn_again(start: Start, cli: Cli) -> None:

@@ -219,12 +219,12 @@ def test_other_runs_that_nobody_has_are_said_in_one_line(cli: Cli, folder: Path)
     at = ("--journal", JOURNAL)
     done = cli(*ASK, "python:models:model", "--json", *at)
     assert done.err == (
-        "orchestrator: 1 other run is open and nobody has it: `orchestrator runs resume --journal journal.db` "
+        "orchestrator: 1 other run is open and has no owner: `orchestrator runs resume --journal journal.db` "
         "says what would happen\n"
     )
     assert done.code == 0
     parked(folder, "run-2")
-    assert "2 other runs are open and nobody has them: " in cli(*ASK, "python:models:model", *at).err
+    assert "2 other runs are open and have no owner: " in cli(*ASK, "python:models:model", *at).err
 
 
 def test_what_keeps_it_from_beginning_makes_no_journal(
@@ -279,7 +279,7 @@ def test_with_json_it_is_stderr_that_says_that_it_waits(start: Start, cli: Cli, 
     running = start(*PAY, "--json")
     assert running.stderr is not None
     assert running.stderr.readline() == (
-        "orchestrator: run run-1 waits for somebody: `orchestrator runs show run-1`\n"
+        "orchestrator: run run-1 waits for a person: `orchestrator runs show run-1`\n"
     )
     assert cli("runs", "reject", "run-1", "--end", "--by", "ann").code == 0
     out, err = rest(running)

@@ -138,7 +138,7 @@ def test_nothing_is_copied_over_what_exists(
         ("restore", "none.db", "--journal", "x.db"),
     ):
         done = cli("runs", *command)
-        assert re.search(r"exists: nothing was written over it|none\.db does not exist", one_sentence(done))
+        assert re.search(r"exists and was not overwritten|none\.db does not exist", one_sentence(done))
         assert done.code == 2
     assert Path("copy.db").read_bytes() == before
     assert not Path("x.db").exists()
@@ -254,7 +254,7 @@ def foreign(file: str) -> None:
 UNUSABLE = [
     (spoil, "journal"),
     (too_new, "has version 99; this version of fsm-orchestrator reads up to 1"),
-    (foreign, "is a SQLite database of something else, not a journal"),
+    (foreign, "is a SQLite database, but not a journal"),
 ]
 
 
@@ -294,7 +294,7 @@ def test_a_run_that_was_tampered_with_is_named_and_the_others_are_listed(
     done = cli("runs", "list", *AT)
     assert re.search(r"run-two +llm_loop +open +- +await_llm", done.out)
     assert re.search(r"run-one +llm_loop +open +- +\(cannot be read\)", done.out)
-    assert "run 'run-one': record 1 is not what was written" in done.err
+    assert "run 'run-one': record 1 is damaged" in done.err
     assert (done.code, len(done.err.splitlines())) == (2, 1)
     assert [one["readable"] for one in lines(cli("runs", "list", *AT, "--json").out)] == [True, False]
     done = cli("runs", "show", "run-one", *AT)

@@ -94,7 +94,7 @@ def test_following_ends_quietly_on_a_signal(start: Start, folder: Path, number: 
     running = start("runs", "events", "run-1", "--follow", *AT)
     assert running.stderr is not None
     assert running.stderr.readline() == (
-        "orchestrator: nobody holds the run; it goes on after "
+        "orchestrator: the run has no owner; it goes on after "
         "`orchestrator runs resume run-1 --model SPEC --journal journal.db`\n"
     )
     running.send_signal(number)
@@ -107,7 +107,7 @@ def test_following_ends_when_its_reader_goes_away_though_nothing_comes(start: St
     running = start("runs", "events", "run-1", "--follow", *AT)
     assert running.stdout is not None
     assert running.stderr is not None
-    assert "nobody holds the run" in running.stderr.readline()  # all there is was printed
+    assert "the run has no owner" in running.stderr.readline()  # all there is was printed
     running.stdout.close()
     running.wait(timeout=60)
     assert (running.returncode, running.stderr.read()) == (141, "")

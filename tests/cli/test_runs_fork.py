@@ -74,7 +74,7 @@ def test_calls_that_wait_are_answered_and_the_run_that_waits_stays(cli: Cli, fol
     parked(folder)
     before = stored()
     done = cli("runs", "fork", "run-1", *NEW, "--json", *AT)
-    assert done.err.startswith("orchestrator: 1 other run is open and nobody has it: ")
+    assert done.err.startswith("orchestrator: 1 other run is open and has no owner: ")
     found = json.loads(done.out)
     assert "before anybody approved this call" in found["messages"][2]["content"]
     assert stored() == before

@@ -336,7 +336,7 @@ def test_an_export_is_written_for_its_owner_only_and_never_over_something(
     assert stat.S_IMODE(Path("run.json").stat().st_mode) == 0o600
     before = Path("run.json").read_bytes()
     done = cli("runs", "export", "run-1", *AT, "--content", "--output", "run.json")
-    assert "run.json exists: nothing was written over it" in one_sentence(done)
+    assert "run.json exists and was not overwritten" in one_sentence(done)
     assert (done.code, Path("run.json").read_bytes()) == (2, before)
     assert cli("runs", "export", "run-1", *AT, "--output", "no/such/file").code == 2
 

@@ -56,7 +56,7 @@ def test_an_answer_is_bound_to_the_call_that_was_asked_about(
     assert posted() == [(kind, {"call": "1:0", "digest": tape.digest("1:0"), **more}, "ann")]
     end = ", and end the run," if "end" in more else ""
     assert f"posted: {kind} 1:0{end} for run run-1 by ann" in done.out
-    assert "nobody holds the run" in done.out
+    assert "the run has no owner" in done.out
     assert "  orchestrator runs resume run-1 --model SPEC --journal journal.db\n" in done.out
 
 
@@ -141,10 +141,10 @@ def test_an_answer_to_a_run_that_is_over_is_refused_unless_it_is_the_one_that_co
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("cancel", "nobody holds the run; this will be carried out by"),
+        ("cancel", "the run has no owner; this will be carried out by"),
         (
             "pause",
-            "nobody holds the run; it stands still as it is, and parks at once when somebody takes it up by",
+            "the run has no owner; it stays as it is, and parks at once when it is resumed by",
         ),
     ],
 )
@@ -173,7 +173,7 @@ def test_an_answer_in_json(cli: Cli, folder: Path) -> None:
 REFUSED = [
     (("approve", "run-1", "--digest", "ffffffffffff"), "it is about other arguments: ffffffff was approved"),
     (("approve", "run-1", "--digest", "ff"), "digest 'ff' is too short: give at least 8 characters"),
-    (("approve", "run-1", "--call", "9:9"), "nothing is asked about call '9:9'; pending: 1:0 (pay)"),
+    (("approve", "run-1", "--call", "9:9"), "no question is open about call '9:9'; pending: 1:0 (pay)"),
     (("approve", "run-1", "--arguments", "[1]"), "the edited arguments must be the text of one JSON object"),
     (("approve", "run-1", "--arguments", "{"), "the edited arguments are not JSON"),
     (("approve", "run-1", "--by", " "), "it must be known who decides this: give --by NAME"),

@@ -201,7 +201,7 @@ def test_a_run_of_another_program_needs_its_model_named(
 ) -> None:
     record(Tape("run-1", fingerprint=LLM_LOOP.fingerprint).begin().parks("waiting"))
     done = cli("runs", "resume", "run-1", *AT)
-    assert "was not started by the command line, so nobody knows its model: give --model SPEC" in (
+    assert "was not started by the command line, so its model is not known: give --model SPEC" in (
         one_sentence(done)
     )
     assert done.code == 2
@@ -288,7 +288,7 @@ def test_a_damaged_run_is_one_sentence(cli: Cli, one_sentence: Callable[[Any], s
     db.execute("UPDATE record SET kind='kind' WHERE key = (SELECT max(key) FROM record)")
     db.close()
     done = cli("runs", "resume", "run-1", *AT)
-    assert "record 2 is not what was written" in one_sentence(done)
+    assert "record 2 is damaged" in one_sentence(done)
     assert done.code == 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -73,3 +74,50 @@ def test_a_value_that_does_not_fit_is_refused_as_any_other(app: typer.Typer, dra
     done = CliRunner().invoke(app, ["a", "--wide", "much"])
     assert (done.exit_code, drawn) == (2, [])
     assert "--wide" in done.output
+
+
+# ---- dataclasses that are made of others ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper(Size):
+    kind: Annotated[str, typer.Argument()]
+    inks: Annotated[tuple[str, ...], typer.Option("--ink")] = ()
+    ink: Ink
+
+
+def test_members_of_bases_and_of_dataclasses_in_them_are_options_too_and_a_tuple_is_one_that_repeats() -> (
+    None
+):
+    app, drawn = typer.Typer(rich_markup_mode=None), []
+
+    @app.command()
+    @spread
+    def draw(paper: Paper) -> int:
+        drawn.append(paper)
+        return 3
+
+    run = CliRunner().invoke(app, ["thin", "--ink", "red", "--ink", "blue", "--high", "2", "-c", "green"])
+    assert run.exit_code == 3
+    assert drawn == [Paper(kind="thin", inks=("red", "blue"), high=2, ink=Ink(colour="green"))]
+    CliRunner().invoke(app, ["thick"])
+    assert drawn[1] == Paper(kind="thick", ink=Ink())
+    said = CliRunner().invoke(app, ["--help"]).output
+    places = [said.index(name) for name in ("--ink", "--colour", "--wide", "--high", "--trust")]
+    assert places == sorted(places)
+
+
+def test_the_help_of_each_command_fits_on_one_line_of_80_columns_in_the_list_of_its_group() -> None:
+    from orchestrator.cli.app import app
+
+    def lists(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        yield path
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from lists(command, (*path, name))
+
+    for path in lists(typer.main.get_command(app)):
+        said = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).output
+        listed = said.partition("Commands:")[2].partition("Exit codes")[0]
+        assert listed.strip(), path
+        assert [line for line in listed.splitlines() if line.endswith("...")] == [], path

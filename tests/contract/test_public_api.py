@@ -76,7 +76,7 @@ NAMESPACES = {
 """Modules of public names that only re-export."""
 
 BUILDING = {
-    "ContextInUse", "Driver", "Edge", "Graph", "History", "Outcome", "Run", "StateMachine", "UnhandledEventError",
+    "ContextInUse", "Driver", "Edge", "Graph", "Outcome", "Run", "StateMachine", "UnhandledEventError",
     "bind", "bounding",
 }  # fmt: skip
 """What `orchestrator.kernel` offers to build and drive a machine of one's own."""
@@ -89,7 +89,7 @@ DOUBLES = {
 """What `orchestrator.testing` offers."""
 
 OPERATING = {
-    "Batch", "BoundedWriter", "Metrics", "ParkNotice", "Spans", "TransitionLog", "Watchdog", "asgi_app",
+    "Batch", "BoundedWriter", "History", "Metrics", "ParkNotice", "Spans", "TransitionLog", "Watchdog", "asgi_app",
     "config_from_context", "configure_logging", "logger_from_context", "serve_metrics", "wsgi_app",
 }  # fmt: skip
 """What `orchestrator.telemetry` offers to an application."""

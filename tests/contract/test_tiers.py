@@ -23,6 +23,7 @@ WITHOUT_CANARY: dict[str, str] = {
     "contract/test_extending.py": "contract/test_graphs.py and guards/test_verdict.py compare the derived files",
     "contract/test_pythons.py": "contract/test_distribution.py embeds the wheel in the running Python",
     "contract/test_guide_workers.py": "cli/test_worker.py starts a worker",
+    "reference/test_reference.py": "no process of ours: it renders every page, ten seconds",
     "crash/test_approval_kill.py": "cli/test_approval_terminal.py kills a plan in its execution",
     "crash/test_fleet.py": "cli/test_worker.py and engines/test_worker.py have a worker each",
     "crash/test_log_damage.py": "journal/test_sqlite_mark.py and crash/test_damage.py damage the log",

@@ -23,8 +23,9 @@ from typing import Any
 import orjson
 
 from orchestrator.errors import RunUnknown
+from orchestrator.journal.codec import chained
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.journal import NO_HASH, Draft, Journal, Record, chained
+from orchestrator.kernel.journal import NO_HASH, Draft, Journal, Record
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.runtime.llm_loop.agent import Orchestrator
 from tests.crash.effect_invariants import check_effects

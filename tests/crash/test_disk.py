@@ -217,7 +217,7 @@ async def test_a_read_only_folder_can_be_read_and_nothing_is_written(
     remount(folder, "ro,bind")
     assert await read(folder / "journal.db") == (["run"], 1)
     async with SqliteJournal(folder / "journal.db", only_reads=True) as journal:
-        with pytest.raises(StoreDown, match="was opened to be read only"):
+        with pytest.raises(StoreDown, match="was opened read-only"):
             await journal.create("other", "me", BODY)
     assert names_in(source) == before
 

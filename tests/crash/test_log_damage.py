@@ -173,10 +173,10 @@ def without(*names: str) -> Callable[[Path], Iterator[str]]:
 @pytest.mark.parametrize(
     ("gone", "words"),
     [
-        (("-wal",), "less than journal.db-mark says"),
-        (("-mark",), "journal.db-mark, which says how far it went, is missing"),
-        (("-wal", "-mark"), "journal.db-mark, which says how far it went, is missing"),
-        (("-wal", "-mark", "-owners"), "journal.db-mark, which says how far it went, is missing"),
+        (("-wal",), "lacks data that journal.db-mark records"),
+        (("-mark",), "journal.db-mark, which records its last commit, is missing"),
+        (("-wal", "-mark"), "journal.db-mark, which records its last commit, is missing"),
+        (("-wal", "-mark", "-owners"), "journal.db-mark, which records its last commit, is missing"),
         (("",), "is missing or empty"),
     ],
     ids=["the log", "the mark", "both", "a copy of the file alone", "the file"],

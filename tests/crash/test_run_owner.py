@@ -129,7 +129,7 @@ async def test_a_second_answer_is_refused_with_the_first_and_the_same_one_again_
         (refused,) = [record.body for record in records if record.kind == "control"]
         assert refused["id"] == "two"
         assert re.fullmatch(r"ann answered before \(approve, [-0-9: ]+ UTC\)", refused["refused"])
-        with pytest.raises(AnswerRefused, match="is over: completed"):
+        with pytest.raises(AnswerRefused, match="has ended: completed"):
             await desk.approve(RUN, by="carol")
         await check_run(journal, RUN, outside.history, agent=desk)
 

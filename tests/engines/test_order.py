@@ -57,7 +57,7 @@ async def test_admission_stops_and_starts_and_what_is_queued_goes_on() -> None:
         await engine.control("stop_admitting", by="ann", why="the price is wrong")
         with pytest.raises(
             NotAdmitting,
-            match="engine 'mill' does not take this run: admission was stopped by ann: the price is wrong; wait until",
+            match="engine 'mill' does not accept this run: admission was stopped by ann: the price is wrong; wait",
         ):
             await engine.submit("c", run_id="c")
         stage.let("a", "b", "c")

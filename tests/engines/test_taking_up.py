@@ -162,7 +162,7 @@ async def test_runs_parked_for_an_answer_stay_in_the_journal_and_are_taken_up_on
         await runner.approve("ask 3", by="ann")
         await runner.reject("ask 7", by="ben")
         assert (await ended(journal, "ask 3")).reason == (await ended(journal, "ask 7")).reason == "none"
-        with pytest.raises(AnswerRefused, match="is over: completed"):
+        with pytest.raises(AnswerRefused, match="has ended: completed"):
             await runner.approve("ask 3")
     assert stage.effects == {"send": 1}
     waiting = [head.run_id async for head in journal.runs(status="parked")]

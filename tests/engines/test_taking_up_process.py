@@ -65,7 +65,7 @@ def test_an_approval_given_after_a_restart_is_carried_out_once_by_one_of_two_eng
     said = command("runs", "approve", "ask", "--by", "ann")
     assert (said.code, said.err) == (0, "")
     assert re.search(
-        r"nobody holds the run; engine one \(engine-\w+\) takes it up and carries this out", said.out
+        r"the run has no owner; engine one \(engine-\w+\) resumes it and carries this out", said.out
     )
     outside.until(lambda: outside.head("ask").status == "ended")
     for service in services:

@@ -57,14 +57,19 @@ def test_an_answer_is_about_the_one_question_it_fits(
 @pytest.mark.parametrize(
     ("asked", "answer", "kind", "why"),
     [
-        ([], {"call": "3:0"}, "unasked", "nothing is asked about call '3:0'"),
-        ([ONE], {"call": "3:0"}, "unasked", "nothing is asked about call '3:0'"),
-        ([ONE], {"call": "3:0", "end": True}, "unasked", "nothing is asked about call '3:0'"),
+        ([], {"call": "3:0"}, "unasked", "no question is open about call '3:0'"),
+        ([ONE], {"call": "3:0"}, "unasked", "no question is open about call '3:0'"),
+        ([ONE], {"call": "3:0", "end": True}, "unasked", "no question is open about call '3:0'"),
         ([ONE], {"call": "1:2"}, "answered", "ann answered before (approve)"),
         ([], {}, "answered", "ann answered before (approve)"),
         ([], {"end": True}, "answered", "ann answered before (approve)"),
-        ([ONE, TWO], {}, "several", "several calls wait, name one: 1:0, 1:1"),
-        ([ONE, TWO], {"end": True, "digest": DIGEST}, "several", "several calls wait, name one: 1:0, 1:1"),
+        ([ONE, TWO], {}, "several", "several calls wait: name one of 1:0, 1:1"),
+        (
+            [ONE, TWO],
+            {"end": True, "digest": DIGEST},
+            "several",
+            "several calls wait: name one of 1:0, 1:1",
+        ),
         ([LATE], {}, "stale", "it came too late: the question has expired"),
         ([LATE], {"digest": "ffffffff"}, "stale", "it came too late: the question has expired"),
         ([ONE], {"digest": "ab"}, "stale", "digest 'ab' is too short: give at least 8 characters"),
@@ -83,7 +88,7 @@ def test_an_answer_that_fits_none_is_refused_with_the_reason(
 
 
 def test_where_nothing_was_ever_asked_that_is_said() -> None:
-    assert judge_answer((), {}, {}, now=0.0) == Refusal("unasked", "it asks nothing")
+    assert judge_answer((), {}, {}, now=0.0) == Refusal("unasked", "no question is open")
 
 
 PAID: Mapping[str, Any] = {

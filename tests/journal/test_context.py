@@ -96,7 +96,7 @@ ASSIGNMENTS = st.sampled_from(sorted(VALUES)).flatmap(lambda name: st.tuples(st.
 IN_PLACE: dict[str, Any] = {
     "account.point": lambda ctx, n: setattr(ctx.account, "point", Point(n, "a")),
     "account.by_name": lambda ctx, n: ctx.account.by_name.update(a=n),
-    "account.inner": lambda ctx, n: ctx.account.inner and ctx.account.inner.numbers.append(n),
+    "account.inner": lambda ctx, n: ctx.account.inner and ctx.account.inner.numbers.extend([n]),
     "maybe.by_name": lambda ctx, n: ctx.maybe and ctx.maybe.by_name.update(b=n),
     "slots.numbers": lambda ctx, n: ctx.slots.numbers.append(n),
     "window, moved on": lambda ctx, n: setattr(ctx, "window", (*ctx.window[-3:], Point(n, "b"))),

@@ -146,8 +146,8 @@ def test_what_is_no_regular_file_is_named_and_neither_written_nor_removed(tmp_pa
         ("//x", "leads out"),
         ("", "names no file"),
         (".", "names no file"),
-        ("a\0b", "no text"),
-        ("a\udc80b", "no text"),
+        ("a\0b", "not a text"),
+        ("a\udc80b", "not a text"),
         (LEFTOVER.format("x"), "temporary"),
     ],
 )

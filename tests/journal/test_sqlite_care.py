@@ -228,7 +228,7 @@ async def test_a_damaged_backup_is_refused_and_nothing_is_made(tmp_path: Path) -
     at = raw.rindex("größer".encode())
     raw[at] ^= 1
     (tmp_path / "copy.db").write_bytes(raw)
-    with pytest.raises(JournalError, match="not sound"):
+    with pytest.raises(JournalError, match="the copy is damaged"):
         SqliteJournal.restore(tmp_path / "copy.db", tmp_path / "new" / "restored.db")
     assert not (tmp_path / "new").exists()
     with pytest.raises(StoreDown, match="does not exist"):

@@ -155,7 +155,7 @@ async def test_a_reader_that_keeps_an_old_state_delays_only_the_record_of_the_us
     async with SqliteJournal(path) as journal:
         lease = await begun(journal)
         assert not in_use(path)
-        await refused(without(killed(path), "-wal"), "less than journal.db-mark says")
+        await refused(without(killed(path), "-wal"), "lacks data that journal.db-mark records")
         reader.execute("ROLLBACK")
         for _ in range(2):  # the use is recorded after a commit, before the next one
             await write(journal, lease, NOTE)
@@ -175,7 +175,7 @@ def without(path: Path, *suffixes: str) -> Path:
 @pytest.mark.parametrize(
     ("gone", "words"),
     [
-        (("-wal",), "less than journal.db-mark says .* run number 1 is not there"),
+        (("-wal",), "data that journal.db-mark records as .* run number 1 is missing"),
         (("-mark",), "was not closed, and journal.db-mark, .* is missing"),
         (("-wal", "-mark"), "was not closed, and journal.db-mark, .* is missing"),
     ],
@@ -241,7 +241,7 @@ async def test_every_kind_of_commit_is_missed_when_the_log_lost_it(path: Path, t
         async with SqliteJournal(whole) as again:
             assert (await again.check()).ok
         shorter(copy, 1)
-        await refused(copy, "less than journal.db-mark says was acknowledged: run 'run'")
+        await refused(copy, "lacks data that journal.db-mark records as acknowledged: run 'run'")
     assert len(copies) == 4
 
 
@@ -444,7 +444,7 @@ async def test_what_is_left_can_be_written_to_a_new_journal(path: Path, tmp_path
     SqliteJournal.salvage(copy, tmp_path / "left.db")
     assert await records(tmp_path / "left.db") == 3
     assert {file.name: file.read_bytes() for file in copy.parent.iterdir() if file.name in kept} == kept
-    await refused(copy, "less than")
+    await refused(copy, "lacks data")
     with pytest.raises(JournalError, match="exists"):
         SqliteJournal.salvage(copy, tmp_path / "left.db")
     SqliteJournal.salvage(without(copy, "-wal"), tmp_path / "nothing.db")

@@ -48,14 +48,14 @@ async def test_a_file_of_something_else_is_refused_in_one_sentence(path: Path) -
     async with SqliteJournal(path):
         pass
     before = path.read_bytes()
-    with pytest.raises(MemoryDown, match=r"is a SQLite database of something else, not a memory$"):
+    with pytest.raises(MemoryDown, match=r"is a SQLite database, but not a memory$"):
         await SqliteMemory(path).open()
     assert path.read_bytes() == before
 
 
 async def test_a_memory_is_no_journal_either(memory: SqliteMemory, path: Path) -> None:
     del memory
-    with pytest.raises(Exception, match=r"something else, not a journal$"):
+    with pytest.raises(Exception, match=r"but not a journal$"):
         await SqliteJournal(path).open()
 
 

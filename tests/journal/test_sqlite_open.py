@@ -104,7 +104,7 @@ async def test_a_database_of_something_else_is_refused_and_left_alone(tmp_path: 
     db.execute("CREATE TABLE theirs(x)")
     db.close()
     before = path.read_bytes()
-    await one_sentence(SqliteJournal(path), StoreDown, "something else")
+    await one_sentence(SqliteJournal(path), StoreDown, "but not a journal")
     assert path.read_bytes() == before
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from orchestrator.kernel.graph import Edge, Graph, bounding
 from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import (
+    FACTS,
     EventFailed,
     Fact,
     GuardEvaluated,
@@ -197,11 +198,69 @@ async def test_an_observer_that_raises_is_counted_and_named_once(caplog: pytest.
     assert caplog.messages == ["observer Broken raised ValueError"]
 
 
+async def test_an_observer_whose_receiver_is_a_new_function_each_time_fails_no_run() -> None:
+    class Fresh:
+        def observe(self, fact: Fact) -> None:
+            raise AssertionError("not asked for")
+
+        def hears(self, kind: type[Fact]) -> Callable[[Any], None]:
+            return lambda fact: 1 / 0  # type: ignore[return-value]
+
+    made = machine()
+    driver = Driver(made, observers=(Fresh(),))
+    run = new_run(made)
+    await driver.drive(run)
+    assert run.state == S.DONE
+    assert sum(driver.observer_errors.values()) > 0
+
+
 async def test_without_observers_and_journal_a_run_counts_its_transitions_all_the_same() -> None:
     made = machine()
     run = new_run(made, E.AGAIN)
     await Driver(made).drive(run)
     assert (run.state, run.seq, run.writes.unpublished, run.writes.drafts) == (S.DONE, 5, [], [])
+
+
+class _Transitions:
+    """An observer that receives transitions only."""
+
+    def __init__(self) -> None:
+        self.all: list[Fact] = []
+
+    def observe(self, fact: Fact) -> None:
+        raise AssertionError("not asked for")
+
+    def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
+        return self.all.append if kind is Transition else None
+
+
+async def test_a_run_knows_which_facts_are_received_and_its_follower_receives_all() -> None:
+    made, heard, everything = machine(), _Transitions(), rig().facts
+    driver = Driver(made, observers=(heard,))
+    run = new_run(made, E.AGAIN)
+    await driver.drive(run)
+    assert run.writes.observed_kinds == {Transition}
+    assert [type(fact) for fact in heard.all] == [Transition] * 5
+    followed, followed_facts = new_run(made, E.AGAIN), list[object]()
+    followed.follow(followed_facts.append)
+    await driver.drive(followed)
+    assert followed.writes.observed_kinds == FACTS
+    alone = new_run(made, E.AGAIN)
+    await Driver(made, observers=(everything,)).drive(alone)
+    assert [type(fact) for fact in followed_facts] == [type(fact) for fact in everything.all]
+
+
+async def test_a_follower_that_raises_is_counted_and_the_observers_receive_the_facts() -> None:
+    def broken(fact: object) -> None:
+        raise ValueError("follower")
+
+    made, heard = machine(), _Transitions()
+    driver = Driver(made, observers=(heard,))
+    run = new_run(made)
+    run.follow(broken)
+    await driver.drive(run)
+    assert run.state == S.DONE
+    assert driver.observer_errors == {"function": len(heard.all) + 2}
 
 
 async def test_ending_and_summary_are_the_compositions() -> None:

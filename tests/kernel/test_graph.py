@@ -192,10 +192,10 @@ def test_a_row_is_dropped_from_one_source_only() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"states": ["ask"]}, "state 'ask' is there already, as 'ask'"),
-        ({"states": ["Ask"]}, "state 'Ask' is there already, as 'ask'"),
-        ({"events": ["note"]}, "event 'note' is there already, as 'note'"),
-        ({"states": ["more", "more"]}, "state 'more' is there already, as 'more'"),
+        ({"states": ["ask"]}, "state 'ask' exists already, as 'ask'"),
+        ({"states": ["Ask"]}, "state 'Ask' exists already, as 'ask'"),
+        ({"events": ["note"]}, "event 'note' exists already, as 'note'"),
+        ({"states": ["more", "more"]}, "state 'more' exists already, as 'more'"),
     ],
 )
 def test_a_name_that_is_there_already_is_refused_not_passed_over(changes: dict[str, Any], said: str) -> None:

@@ -156,7 +156,7 @@ def test_what_a_host_gives_and_holds_no_hook_is_refused_with_what_is_wanted(
     [problem] = caught.value.problems
     assert problem.rule is LintRule.NO_HOOK  # type: ignore[attr-defined]
     wanted = "enter_<state>, leave_<state>, before_<event>, after_<event>, before_request, after_start"
-    assert f"{named} holds no hook; give the module or an object with methods named {wanted}" in str(problem)
+    assert f"{named} has no hook; give the module or an object with methods named {wanted}" in str(problem)
 
 
 def test_a_module_of_ours_may_hold_none() -> None:
@@ -227,6 +227,6 @@ def test_a_public_method_that_is_no_hook_is_told_how_to_stay_out() -> None:
         async def before_start(self, run: ToyRun) -> None: ...
 
     with pytest.raises(
-        GraphError, match=r"Service\.close fits no state or event; prefix it with _ if it is no hook"
+        GraphError, match=r"Service\.close fits no state or event; prefix it with _ if it is not a hook"
     ):
         collect(TOY, hooks(), extra=[Service()])

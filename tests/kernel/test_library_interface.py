@@ -9,10 +9,10 @@ import pytest
 from orchestrator.errors import GraphError, InvalidEvent, Refused, RunError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.record import EventFailed, GuardEvaluated
+from orchestrator.kernel.record import EventFailed, GuardEvaluated, RunStarted
 from orchestrator.kernel.run import Run
 from orchestrator_guards import Verdict
-from tests.kernel.toy import TOY, Context, E, Rig, S, ToyRun, machine, moves, new_run, rig
+from tests.kernel.toy import TOY, Context, E, Rig, S, ToyRun, machine, may_work, moves, new_run, rig
 
 
 def may_start(ctx: Context) -> bool:
@@ -254,7 +254,7 @@ async def test_a_callback_that_is_removed_no_longer_runs() -> None:
     ("callback", "said"),
     [
         (3, "callback 3 is a int; give a function of the run"),
-        (lambda: None, "callback '<lambda>' must take the run, and nothing else"),
+        (lambda: None, "callback '<lambda>' must take one argument, the run"),
         ("os.path.nothing", "callback 'os.path.nothing' is in no hook module"),
     ],
 )
@@ -411,6 +411,24 @@ async def test_a_new_run_of_a_changed_table_is_journalled_with_its_fingerprint()
     await a.driver.drive(run)
     records = await journal.load("r2")
     assert records[0].body["fingerprint"] == a.run.machine.graph.fingerprint != TOY.fingerprint
+
+
+async def test_a_run_begins_in_the_initial_state_that_the_table_has_now() -> None:
+    a = rig()
+    made = a.run.machine
+    made.add_transition("note", "check", "init", conditions=[may_work])
+    made.initial = "work"
+    assert made.graph.initial is S.WORK
+    assert made.graph.fingerprint != TOY.fingerprint
+    await a.driver.drive(new_run(made, run_id="r2"))
+    assert (a.facts.of(RunStarted)[0].state, a.facts.path[0]) == ("work", "did")
+
+
+def test_an_initial_state_from_which_others_cannot_be_reached_is_refused() -> None:
+    made = machine()
+    made.initial = "work"
+    with pytest.raises(GraphError, match="no path leads from 'work' to 'init'"):
+        _ = made.graph
 
 
 # ---- what is not supported ----

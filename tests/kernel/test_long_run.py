@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.history import History
+from orchestrator.telemetry.history import History
 from tests.kernel.toy import E, ToyRun, machine, new_run
 
 TURNS = 100_000

@@ -19,13 +19,13 @@ from orchestrator.errors import JournalError, Refused
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import Edge, Graph
-from orchestrator.kernel.history import History
 from orchestrator.kernel.hooks import Hooks, collect
 from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import Fact, RunCompleted, RunParked, RunStarted, Transition
 from orchestrator.kernel.run import Run
+from orchestrator.telemetry.history import History
 from tests.kernel.toy import moves as journalled
 
 ACTS = ("go", "go", "go", "nothing", "raise", "refuse", "wrong", "wait", "stop", "cancel")

@@ -12,7 +12,6 @@ import pytest
 from orchestrator.errors import ConfigError, GraphError, RunError
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.graph import bounding
-from orchestrator.kernel.history import History
 from orchestrator.kernel.lint import LintRule
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import (
@@ -25,6 +24,7 @@ from orchestrator.kernel.record import (
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.typed import StateMachine
 from orchestrator.kernel.typed_machine import TypedMachine, UnhandledEventError
+from orchestrator.telemetry.history import History
 from orchestrator_guards import Verdict
 from tests.kernel.typed_toy import (
     Again,
@@ -533,6 +533,18 @@ async def test_a_transition_added_through_the_library_takes_events_of_its_class(
         "DONE",
         ["enter start", "exit start", "added", "enter done"],
     )
+
+
+async def test_an_async_guard_of_a_transition_added_through_the_library_is_awaited() -> None:
+    async def small(event: Go, _notes: Notes) -> bool:
+        return event.number < 5
+
+    compiled = toy().machine()
+    compiled.remove_transition("Go", "START")
+    compiled.add_transition("Go", "START", "DONE", conditions=[small])
+    compiled.add_transition("Go", "START", "WORK")
+    assert (await moved_by(compiled, Go(7)))[0] == "WORK"
+    assert (await moved_by(compiled, Go(3)))[0] == "DONE"
 
 
 async def test_actions_stay_with_their_transitions_in_a_graph_that_lost_one() -> None:

@@ -205,7 +205,7 @@ def test_a_context_is_in_use_while_it_is_run() -> None:
         machine.run(Place.START, given, gives(Go(), Finish()))
         return Finish()
 
-    with pytest.raises(ContextInUse, match="give each run a context of its own"):
+    with pytest.raises(ContextInUse, match="give each run its own context"):
         machine.run(Place.WORK, notes, nested)
     assert machine.run(Place.START, notes, gives(Go(), Finish()))[0] is Place.DONE
 

@@ -243,8 +243,8 @@ async def test_a_cancelled_request_closes_its_connection() -> None:
         ),
         ({"max_tokens": 0}, "max_tokens is 0; possible: 1 or more"),
         ({"client": object()}, "client is a object; possible: anthropic.AsyncAnthropic"),
-        ({"api_key": "käse"}, "the API key is empty, or holds what no HTTP header can"),
-        ({"api_key": " "}, "the API key is empty, or holds what no HTTP header can"),
+        ({"api_key": "käse"}, "the API key is empty, or has characters that no HTTP header can have"),
+        ({"api_key": " "}, "the API key is empty, or has characters that no HTTP header can have"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(options: dict[str, Any], said_why: str) -> None:

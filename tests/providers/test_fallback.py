@@ -187,7 +187,7 @@ async def test_doubles_alone_are_a_double() -> None:
 
     with refuse_real_models():
         assert (await agent(Fallback([named("a", "hi")])).run("go")).output == "hi"
-        with pytest.raises(ConfigError, match="no test double"):
+        with pytest.raises(ConfigError, match="not a test double"):
             await agent(Fallback([named("a", "hi"), Paid()])).run("go")
 
 

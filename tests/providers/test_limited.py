@@ -147,7 +147,7 @@ async def test_a_real_model_behind_a_limiter_is_still_refused_in_tests() -> None
         async def complete(self, request: Request) -> Response:
             raise AssertionError("that costs")
 
-    with refuse_real_models(), pytest.raises(ConfigError, match="no test double"):
+    with refuse_real_models(), pytest.raises(ConfigError, match="not a test double"):
         await agent(RateLimitedModel(Paid(), RateLimit())).run("go")
 
 

@@ -151,14 +151,14 @@ def plain(status: str, body: str = "no") -> bytes:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (plain("404 Not Found"), "http://%s/mcp is no MCP server, or refuses us (HTTP 404): Not Found"),
+        (plain("404 Not Found"), "http://%s/mcp is not an MCP server, or refuses us (HTTP 404): Not Found"),
         (
             plain("401 Unauthorized"),
-            "http://%s/mcp is no MCP server, or refuses us (HTTP 401): Server returned an error response",
+            "http://%s/mcp is not an MCP server, or refuses us (HTTP 401): Server returned an error response",
         ),
         (
             plain("200 OK", "<html>"),
-            "http://%s/mcp is no MCP server, or refuses us: Unexpected content type:",
+            "http://%s/mcp is not an MCP server, or refuses us: Unexpected content type:",
         ),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "http://%s/mcp does not answer (RemoteProtocolError: "),
         (b"", "it gave no answer within 0.5 s"),

@@ -147,7 +147,7 @@ def test_scanning_goes_on_after_a_bad_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["none.jsonl", "none.json", "empty"])
 def test_what_is_not_there_is_one_sentence(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ReplayError, match=rf"{name}: (cannot be read \(No such file|no conversations here)"):
+    with pytest.raises(ReplayError, match=rf"{name}: (cannot be read \(No such file|no conversations found)"):
         list(load(tmp_path / name))
 
 

@@ -156,7 +156,7 @@ async def test_a_question_that_was_not_asked_then_is_refused_with_the_first_diff
     (script,) = split_runs(made(USER, calls(look("1")), result("1"), ANSWER))
     with pytest.raises(ReplayDiverged) as caught:
         await ReplayLLM(script).complete(Request(asked))
-    assert str(caught.value) == f"the run left recording 'made': {said}"
+    assert str(caught.value) == f"the run differs from recording 'made': {said}"
     assert str(caught.value.difference) == said
 
 

@@ -138,9 +138,9 @@ async def test_what_was_not_consumed_is_named() -> None:
 @pytest.mark.parametrize(
     ("item", "why"),
     [
-        (7, "script item 2: 7 is no answer"),
-        ([], r"script item 2: \[\] is no answer"),
-        (["text"], "is no answer"),
+        (7, "script item 2: 7 is not an answer"),
+        ([], r"script item 2: \[\] is not an answer"),
+        (["text"], "is not an answer"),
         (Message("user", "?"), "not a user message"),
         ({"role": "robot"}, "script item 2: unknown role 'robot'"),
     ],
@@ -152,7 +152,7 @@ def test_an_item_that_is_no_answer_is_refused_at_once(item: Any, why: str) -> No
 
 
 async def test_a_function_that_gives_no_answer_is_named_by_its_turn() -> None:
-    with pytest.raises(ConfigError, match="turn 1: None is no answer"):
+    with pytest.raises(ConfigError, match="turn 1: None is not an answer"):
         await FunctionLLM(lambda request: None).complete(ASKED)  # type: ignore[arg-type,return-value]
 
 

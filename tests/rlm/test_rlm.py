@@ -510,7 +510,7 @@ async def test_a_real_model_is_refused_where_real_models_are_switched_off() -> N
             raise RunError("asked")
 
     if real_models_refused():
-        with pytest.raises(ConfigError, match="real model calls are switched off"):
+        with pytest.raises(ConfigError, match="real model calls are refused"):
             await Rlm(Real(), observers=()).completion("p")
     else:
         assert (await Rlm(Real(), observers=()).completion("p")).outcome is Outcome.FAILED

@@ -454,6 +454,6 @@ async def test_a_real_model_is_not_asked_by_a_resumed_run_either_where_these_are
         async def complete(self, request: Request) -> Any:
             raise AssertionError(f"asked with {len(request.messages)} messages")
 
-    with refuse_real_models(), pytest.raises(ConfigError, match="Real is no test double"):
+    with refuse_real_models(), pytest.raises(ConfigError, match="Real is not a test double"):
         await Rlm(Real(), journal=journal, observers=()).resume("r")
     assert (await journal.head("r")).seq == 0

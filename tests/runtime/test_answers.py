@@ -108,7 +108,7 @@ async def test_a_different_answer_is_refused_with_who_answered_what_and_when(fir
             with pytest.raises(AnswerRefused) as refused:
                 await ANSWERS[second](desk, person)
             said = f"ann answered before ({WORDS[first]}, 2023-11-14 22:13:20 UTC)"
-            assert str(refused.value) == f"run 'r' takes no such answer: {said}"
+            assert str(refused.value) == f"run 'r' refuses the answer: {said}"
             assert refused.value.kind == "answered"
             assert refused.value.earlier is not None
             assert (refused.value.earlier["by"], refused.value.earlier["at"]) == ("ann", 1_700_000_000.0)
@@ -176,10 +176,10 @@ async def test_the_same_answer_of_the_same_person_may_be_repeated_at_any_time(ha
             await one.approve("r", question.key, arguments=EDIT, by="ann")
             await one.approve("r", arguments=EDIT, by="ann")
             with pytest.raises(
-                RunOver, match=r"is over: completed; ann answered before \(approve with edited"
+                RunOver, match=r"has ended: completed; ann answered before \(approve with edited"
             ):
                 await one.approve("r", question.key, by="ann")
-            with pytest.raises(RunOver, match="is over: completed; ann answered before"):
+            with pytest.raises(RunOver, match="has ended: completed; ann answered before"):
                 await one.approve("r", question.key, arguments=EDIT, by="bob")
         assert await mine.load("r") == records
         assert len(await mine.inbox("r")) == 1
@@ -298,5 +298,5 @@ async def test_a_run_that_was_cancelled_meanwhile_takes_no_answer() -> None:
     async with left_asking(journal) as (question,):
         await office.agent(journal)._control._post("r", "cancel", "bob", "enough")
         await office.agent(journal).resume("r")
-        with pytest.raises(RunOver, match=r"^run 'r' is over: cancelled$"):
+        with pytest.raises(RunOver, match=r"^run 'r' has ended: cancelled$"):
             await office.agent(journal).approve("r", question.key, by="ann")

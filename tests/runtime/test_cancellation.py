@@ -211,7 +211,7 @@ async def test_a_cancelled_run_is_not_live_any_more() -> None:
     gate = Gate("model")
     runner = gate.agent()
     await stopped(gate, runner, WAYS["agent.cancel"])
-    with pytest.raises(RunOver, match="run 'r' is over: cancelled"):
+    with pytest.raises(RunOver, match="run 'r' has ended: cancelled"):
         runner.cancel("r")
 
 

@@ -162,7 +162,7 @@ def test_a_decision_for_a_turn_does_not_allow_a_restart_and_the_other_way_round(
     assert not may_restart(ctx)
     assert ctx.decision is not None
     ctx.limits = replace(OFF, max_iterations=1)
-    ctx.decision = ctx.decision._replace(restart=True, limits=ctx.limits)
+    ctx.decision = replace(ctx.decision, restart=True, limits=ctx.limits)
     assert may_restart(ctx)
     assert not may_continue(ctx)
 

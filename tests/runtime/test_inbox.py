@@ -132,9 +132,7 @@ async def test_listening_goes_on_after_news_failed_and_says_so_once(
     assert logged(caplog) == said
 
 
-@pytest.mark.parametrize(
-    "error", [StoreDown("the disk is gone"), Corrupt("request 1 is not what was posted"), DEFECT]
-)
+@pytest.mark.parametrize("error", [StoreDown("the disk is gone"), Corrupt("request 1 is damaged"), DEFECT])
 async def test_a_request_that_could_not_be_read_is_read_when_it_can_be(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -91,9 +91,7 @@ async def test_with_real_models_switched_off_only_doubles_are_asked() -> None:
 
     with refuse_real_models():
         assert (await agent(["free"]).run("hello")).output == "free"
-        with pytest.raises(
-            ConfigError, match="real model calls are switched off, and Real is no test double"
-        ):
+        with pytest.raises(ConfigError, match="real model calls are refused, and Real is not a test double"):
             await agent(Real()).run("hello")
     assert (await agent(Real()).run("hello")).output == "paid for"
 

@@ -159,7 +159,7 @@ async def test_a_person_can_end_the_run_instead() -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ({"call": "9:9"}, "nothing is asked about call '9:9'"),
+        ({"call": "9:9"}, "no question is open about call '9:9'"),
         ({"digest": "0" * 64}, "it is about other arguments: 00000000 was approved"),
         ({"digest": "abc"}, "is too short: give at least 8 characters"),
         ({"arguments": "[1]"}, "the edited arguments must be the text of one JSON object"),
@@ -186,7 +186,7 @@ async def test_the_second_answer_is_refused_with_who_gave_the_first() -> None:
     )
     agent = office.agent(None)
     async with waiting(agent) as (task, _):
-        with pytest.raises(AnswerRefused, match="several calls wait, name one: 1:0, 1:1"):
+        with pytest.raises(AnswerRefused, match="several calls wait: name one of 1:0, 1:1"):
             await agent.approve("r")
         await agent.approve("r", "1:0", by="ann")
         await until(lambda: office.paid == [("x", 1)])
@@ -358,7 +358,7 @@ async def test_another_process_approves_a_live_run(tmp_path: Path) -> None:
             await other.approve("r", question.key, digest=question.digest, by="eve")
             result = await task
         assert (result.output, office.paid) == ("paid 5 to x; looked", [("x", 5)])
-        with pytest.raises(AnswerRefused, match="run 'r' is over: completed"):
+        with pytest.raises(AnswerRefused, match="run 'r' has ended: completed"):
             await other.approve("r", question.key)
         stored = StoredRun.of("r", await theirs.load("r"))
         assert stored.inbox == 1

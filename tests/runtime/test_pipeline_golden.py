@@ -340,7 +340,7 @@ def test_the_run_of_a_stage_is_resumed_with_its_pipeline_and_not_by_itself() -> 
         running.cancel()
         await until(running.done)
         agent = planner.bound(pipeline, OrchestrationState.PLANNING)._agent  # type: ignore[attr-defined]
-        with pytest.raises(ConfigError, match="resume that one"):
+        with pytest.raises(ConfigError, match="resume that run"):
             await agent.resume("r:planning:1")
 
     asyncio.run(inside())

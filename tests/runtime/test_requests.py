@@ -38,7 +38,7 @@ async def test_a_run_that_is_over_refuses_every_request_with_one_sentence(kind: 
         for request in REQUESTS:
             with pytest.raises(RunOver) as caught:
                 await getattr(runner, request)("e")
-            assert str(caught.value) == "run 'e' is over: completed", request
+            assert str(caught.value) == "run 'e' has ended: completed", request
             assert (caught.value.run_id, caught.value.outcome) == ("e", "completed")
             assert isinstance(caught.value, AnswerRefused)
         assert (await runner.resume("e")).outcome is Outcome.COMPLETED
@@ -59,7 +59,7 @@ async def test_without_a_journal_to_share_a_refusal_comes_at_once_awaited_or_not
 def test_without_an_event_loop_too() -> None:
     runner = agent(["done"])
     runner.run_sync("go", run_id="e")
-    with pytest.raises(RunOver, match="run 'e' is over: completed"):
+    with pytest.raises(RunOver, match="run 'e' has ended: completed"):
         runner.cancel("e")
 
 

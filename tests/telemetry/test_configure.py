@@ -84,7 +84,7 @@ def test_a_record_that_cannot_be_put_together_or_written_fails_nobody_and_prints
     configure_logging(stream)
     logging.getLogger("x").info("%d", CANARY)
     (line,) = lines_of(stream)
-    assert line["msg"] == "[a line of x that cannot be put together]"
+    assert line["msg"] == "[a line of x that cannot be formatted]"
     log = configure_logging(Full())
     logging.getLogger("x").info("lost %s", CANARY)
     assert log.tallies[0].dropped == 1

@@ -190,7 +190,7 @@ def test_that_the_figures_could_not_be_left_is_said_and_the_job_is_none_the_wors
 ) -> None:
     batch = job(tmp_path / "not" / "there.prom", at=1.0, took=1.0)
     (problem,) = batch.problems
-    assert "there.prom does not have the figures: No such file or directory" in problem
+    assert "there.prom did not receive the figures: No such file or directory" in problem
     assert caplog.messages == [problem]
 
 
@@ -199,7 +199,7 @@ def test_that_the_figures_could_not_be_left_is_said_and_the_job_is_none_the_wors
     [
         (" ", {}, "needs a name"),
         ("a", {"textfile": "a.txt"}, "must end in .prom"),
-        ("a", {"gateway": "http://"}, "no address of a Pushgateway"),
+        ("a", {"gateway": "http://"}, "not the address of a Pushgateway"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(name: str, options: dict[str, str], problem: str) -> None:
@@ -264,7 +264,7 @@ def test_a_gateway_that_is_gone_is_said_and_costs_nothing_else(gateway: Gateway,
         with Batch("nightly", gateway=f"http://127.0.0.1:{port}", textfile=tmp_path / "a.prom") as batch:
             pass
     (problem,) = batch.problems
-    assert f"127.0.0.1:{port} does not have the figures" in problem
+    assert f"127.0.0.1:{port} did not receive the figures" in problem
     assert (tmp_path / "a.prom").exists()
 
 

@@ -59,10 +59,11 @@ from orchestrator.telemetry.engine import Load
 from orchestrator.telemetry.labels import CAPS, likely_failures, loop_head
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
-from orchestrator.telemetry.table import most_series, table
+from orchestrator.telemetry.table import table
 from orchestrator_guards import GUARD_NAMES, Verdict
 from tests.derived import HINT, metric_catalogue
 from tests.telemetry.loop import CANARY, LOOP, Context, Deps, Event, Rig, State
+from tests.telemetry.series_bound import most_series
 
 
 class Board:

@@ -136,10 +136,10 @@ async def test_a_notice_that_cannot_be_delivered_is_counted_and_harms_no_run(
 
 @pytest.mark.parametrize("url", ["ftp://a/b", "file:///etc/passwd", "example.org", "http://"])
 def test_an_address_nobody_can_post_to_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="must begin with http:// or https://"):
+    with pytest.raises(ConfigError, match="must start with http:// or https://"):
         ParkNotice(url=url)
 
 
 def test_a_notice_to_nobody_is_refused() -> None:
-    with pytest.raises(ConfigError, match="needs somebody to tell"):
+    with pytest.raises(ConfigError, match="needs a recipient"):
         ParkNotice()

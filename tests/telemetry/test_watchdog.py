@@ -135,7 +135,7 @@ async def test_whoever_is_cancelled_while_watching_gets_its_cancellation() -> No
 async def test_a_watchdog_watches_one_loop_at_a_time_and_can_be_used_again() -> None:
     dog = Watchdog()
     async with dog:
-        with pytest.raises(ConfigError, match="at work already"):
+        with pytest.raises(ConfigError, match="already running"):
             dog.start()
     async with dog:
         assert dog.age() is not None

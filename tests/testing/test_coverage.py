@@ -136,7 +136,9 @@ async def test_merged_coverage_is_the_sum() -> None:
 def test_coverage_of_different_tables_is_not_added_and_nothing_is_half_done() -> None:
     coverage, same = GraphCoverage(GATE), GraphCoverage(GATE)
     same.counts[StateItem("open")] = 1
-    with pytest.raises(ValueError, match="coverage of 'llm_loop' is of another table than that of 'gate'"):
+    with pytest.raises(
+        ValueError, match="coverage of 'llm_loop' belongs to another graph than that of 'gate'"
+    ):
         coverage.merge(same, GraphCoverage(LLM_LOOP))
     assert coverage.total.taken == 0
 

@@ -147,7 +147,7 @@ async def test_a_guard_that_chooses_another_row_is_reported() -> None:
 
 
 async def test_a_guard_needs_a_context_or_force() -> None:
-    with pytest.raises(ValueError, match=r"knock\.decide->open: a guard is asked on the way"):
+    with pytest.raises(ValueError, match=r"knock\.decide->open: a guard is evaluated on the way"):
         await walk(GATE, edge_paths(GATE)[2])
 
 

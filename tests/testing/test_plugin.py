@@ -159,7 +159,7 @@ def test_failed_tests_keep_their_exit_code_and_still_get_the_report(project: pyt
 def test_a_mark_that_is_no_percentage_is_refused(project: pytest.Pytester, wrong: str) -> None:
     result = run(project, f"--graph-coverage-fail-under={wrong}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*a percentage from 0 to 100 is wanted, not '{wrong}'*"])
+    result.stderr.fnmatch_lines([f"*a percentage from 0 to 100 is required, not '{wrong}'*"])
 
 
 # ---- the switch ----
@@ -193,7 +193,7 @@ def test_argument_beats_environment_beats_file(
     result = run(project, *options)
     result.assert_outcomes(passed=int(passes), failed=int(not passes))
     if not passes:
-        result.stdout.fnmatch_lines(["*real model calls are switched off, and Paid is no test double*"])
+        result.stdout.fnmatch_lines(["*real model calls are refused, and Paid is not a test double*"])
 
 
 def test_one_test_can_switch_real_models_off(project: pytest.Pytester) -> None:

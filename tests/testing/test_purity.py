@@ -42,7 +42,7 @@ async def test_a_guard_that_schedules_a_task_fails() -> None:
         tasks.append(asyncio.create_task(waits(ctx)))
         return True
 
-    with pytest.raises(GuardImpure, match="it went to the event loop: create_task"):
+    with pytest.raises(GuardImpure, match="it used the event loop: create_task"):
         check_guard(guard, 1)
     await asyncio.gather(*tasks)
 

@@ -82,7 +82,7 @@ def test_a_bare_thread_sees_the_environment_only(monkeypatch: pytest.MonkeyPatch
 
 async def test_a_real_model_is_refused_before_it_is_asked() -> None:
     llm = Paid()
-    with refuse_real_models(), pytest.raises(ConfigError, match="Paid is no test double"):
+    with refuse_real_models(), pytest.raises(ConfigError, match="Paid is not a test double"):
         await Orchestrator(llm, observers=()).run("hello")
     assert llm.asked == 0
     assert (await Orchestrator(llm, observers=()).run("hello")).output == "that cost you"

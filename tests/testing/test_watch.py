@@ -39,8 +39,8 @@ def swallows(_: object) -> bool:
         (lambda _: time.monotonic() > 0, "called time.monotonic"),
         (lambda _: time.sleep(0), "called time.sleep"),
         (lambda _: dt.datetime.now(dt.UTC), "read a clock: datetime.now"),
-        (lambda _: random.random() < 2, "asked for chance: Random.random"),
-        (lambda _: random.choice([1]), "asked for chance: "),
+        (lambda _: random.random() < 2, "used random numbers: Random.random"),
+        (lambda _: random.choice([1]), "used random numbers: "),
         (lambda _: os.urandom(1) != b"", r"called \w+.urandom"),
         (lambda _: print("hello"), "called builtins.print"),  # noqa: T201 - a guard's sin
         (lambda _: threading.Thread(target=int).start(), "called _thread.start_"),

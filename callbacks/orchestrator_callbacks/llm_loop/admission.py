@@ -178,8 +178,8 @@ def readmit(run: LoopRun, position: int) -> bool:
 
 def is_approved(ctx: LoopContext, position: int) -> bool:
     """Return whether a person approved a call."""
-    answer = ctx.ledger.decided.get(key_of(ctx, position), {})
-    return answer.get("decision") == "approve"
+    decided = ctx.ledger.decided
+    return bool(decided) and decided.get(key_of(ctx, position), {}).get("decision") == "approve"
 
 
 def replacement(run: LoopRun, position: int, call: ToolCall) -> ToolCall | ToolResult:

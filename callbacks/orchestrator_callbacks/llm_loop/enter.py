@@ -51,11 +51,12 @@ async def enter_update_budgets(run: LoopRun) -> LoopEvent:
     asked = verdicts(ctx, turn_accounting.account(run))
     if ctx.verdict is not None:
         asked.insert(0, ctx.verdict)
-    run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
+    if BudgetChecked in run.writes.observed_kinds:
+        run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
     if turn_accounting.may_start_over(ctx, asked):
         return LoopEvent.RESTART_LOOP
     verdict = turn_accounting.decide(ctx, asked)
-    ctx.verdict = None if verdict else verdict
+    ctx.verdict = None if verdict.ok else verdict
     return LoopEvent.BUDGET_OK if turn_accounting.may_go_on(ctx) else LoopEvent.BUDGET_EXCEEDED
 
 

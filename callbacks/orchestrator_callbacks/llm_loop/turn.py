@@ -217,6 +217,8 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     route: Route,
     response: Response | None = None,
 ) -> None:
+    if LLMCall not in run.writes.observed_kinds:
+        return
     usage = priced(run, response) if response else NO_USAGE
     model, queued = route.take()
     first = deltas.take_first() if deltas else None
@@ -284,4 +286,5 @@ def _count(ctx: LoopContext, usage: Usage) -> None:
     spent = ctx.spent
     spent.usage = spent.usage + usage
     spent.largest_answer = max(spent.largest_answer, usage.output_tokens)
-    spent.largest_cost = max(spent.largest_cost, usage.cost_micros or 0)
+    if usage.cost_micros is not None and usage.cost_micros > spent.largest_cost:
+        spent.largest_cost = usage.cost_micros

@@ -63,7 +63,7 @@ def note_time(run: LoopRun) -> None:
 
 def _seen(tools: ToolProvider, result: ToolResult) -> ObservedCall:
     spec = tools.find(result.call.name)
-    failed = result.is_error or failed_result(
+    failed = result.outcome != "ok" or failed_result(
         result.content, declared_plain_text=bool(spec and spec.plain_text)
     )
     policy = spec.progress if spec else "strict"
@@ -94,7 +94,7 @@ def remember(ctx: LoopContext, seen: list[ObservedCall], text: str = "") -> Verd
         # It was blocked and has no result of its own; it counts as the repetition.
         turn = state.expected
     size = window_size(limits.max_no_progress or limits.restart_stall_threshold)
-    ctx.turns = (*ctx.turns[1 - size :], turn)
+    ctx.turns = ctx.turns[1 - size :] + (turn,)  # noqa: RUF005 - half the instructions
     state.expected, state.warning = None, ""
     if limits.max_no_progress:
         return _escalate(ctx, limits.max_no_progress)

@@ -1,14 +1,8 @@
 """The budget of a run, shared with its queries and child runs.
 
-Each run of a tree has a budget, and usage below counts in every budget above. A request is sent when its estimate
-fits into all of them, minus all reservations in flight. Otherwise it waits until some of them are settled. With
-nothing in flight the request is sent while anything is left. Therefore a limit is exceeded by no more than one
-request, however many are made at once. A cost limit is not exceeded at all if the maximum cost of a request is known:
-a request that does not fit alone is refused.
-
-Before a request is sent, the usage with an estimate for every answer in flight is recorded (`announce`), so that a
-crash does not lose it. (`llm_loop` shares budgets in the same way in its own `budget_account.py`, bound to its runs
-and their journal.)
+Each run of a tree has a budget, and usage below counts in every budget above; `llm_loop.reservation` decides when a
+request is sent. Before it is sent, the usage with an estimate for every answer in flight is recorded (`announce`), so
+that a crash does not lose it.
 """
 
 # ruff: noqa: SLF001 - budgets of one tree access each other
@@ -18,33 +12,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import LimitReached
 from orchestrator.llm.message import NO_USAGE, Message, Usage
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator_callbacks.llm_loop.request_usage import requires_price
+from orchestrator_callbacks.llm_loop.reservation import PayingAccount, ReservationQueue
 from orchestrator_guards import (
     Verdict,
-    cost,
-    first_refusal,
-    input_tokens,
-    output_tokens,
-    request_cost,
     sub_calls,
 )
 
 _CHARS_A_TOKEN = 4
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Flight:
-    """A request in flight: its reservation, and the charge if its answer is lost."""
-
-    need: Usage
-    """Its probable usage; the cost is the maximum cost, None if unknown."""
-    charge: Usage
 
 
 @dataclass(slots=True)
@@ -54,7 +35,7 @@ class RequestUsage:
     usage: Usage = NO_USAGE
 
 
-class RunBudget:
+class RunBudget(PayingAccount):
     """The budget of one run; `lender` is the budget of its parent run."""
 
     def __init__(
@@ -62,8 +43,10 @@ class RunBudget:
     ) -> None:
         self._limits = limits
         self._lender = lender
-        self._flying: list[_Flight] = []
-        self._settled: asyncio.Event = asyncio.Event() if lender is None else lender._settled
+        self.flying: list[Usage] = []
+        self._charges: list[Usage] = []
+        """What is charged for the requests in flight if their answers are lost."""
+        self._queue: ReservationQueue = ReservationQueue() if lender is None else lender._queue
         self.usage = usage
         """Usage of the run and all its child runs."""
         self.calls = calls
@@ -76,13 +59,23 @@ class RunBudget:
     @property
     def committed(self) -> Usage:
         """The usage if the answers to all requests in flight are lost."""
-        return sum((flight.charge for flight in self._flying), self.usage)
+        return sum(self._charges, self.usage)
+
+    @property
+    def limits(self) -> RlmLimits:
+        """The limits of the run."""
+        return self._limits
+
+    @property
+    def used(self) -> Usage:
+        """The usage of the run and all below it."""
+        return self.usage
 
     def add(self, usage: Usage) -> None:
         """Count usage here and in every budget above."""
         for purse in self._all():
             purse.usage = purse.usage + usage
-        self._wake()
+        self._queue.serve()
 
     def refuse(self, verdict: Verdict) -> None:
         """Block further requests, here and above, if a limit bounds the cost: the cost of an answer is unknown.
@@ -97,7 +90,12 @@ class RunBudget:
 
     def refusal(self, need: Usage = NO_USAGE) -> Verdict | None:
         """Return the refusal of a request by a limit, here or above, that is used up or below its cost; else None."""
-        return first_refusal(verdict for purse in self._all() for verdict in purse._verdicts(need))
+        verdicts = (purse.own_refusal(need) for purse in self._all())
+        return next((verdict for verdict in verdicts if verdict is not None), None)
+
+    def own_refusal(self, need: Usage) -> Verdict | None:
+        """Return the refusal by a limit of this budget; budgets above are not asked."""
+        return PayingAccount.own_refusal(self, need) if self.unpriced is None else self.unpriced
 
     def count_call(self) -> None:
         """Count one query. Raises LimitReached, without counting it, if no query is left here or above."""
@@ -120,21 +118,25 @@ class RunBudget:
             LimitReached: A limit is used up or cannot cover the request.
             Exception: Any error of `announce`.
         """
-        flight = _Flight(need, need.as_estimate() if charge is None else charge)
-        await self._reserve(flight)
+        purses = tuple(self._all())
+        await self._reserve(purses, need)
+        charge = need.as_estimate() if charge is None else charge
+        for purse in purses:
+            purse._charges.append(charge)
         bill = RequestUsage()
         try:
-            *_, outermost = self._all()
+            outermost = purses[-1]
             if outermost.announce is not None:
                 await outermost.announce()
             try:
                 yield bill
             except asyncio.CancelledError:
-                bill.usage = flight.charge
+                bill.usage = charge
                 raise
         finally:
-            for purse in self._all():
-                purse._flying.remove(flight)
+            for purse in purses:
+                purse._charges.remove(charge)
+            self._queue.release(purses, need)
             self.add(bill.usage)
 
     # ---- private ----
@@ -145,45 +147,15 @@ class RunBudget:
             yield purse
             purse = purse._lender
 
-    def _verdicts(self, need: Usage) -> Iterator[Verdict]:
-        used, limits = self.usage, self._limits
-        if self.unpriced is not None:
-            yield self.unpriced
-        yield input_tokens(used.input_tokens, limits.max_input_tokens)
-        yield output_tokens(used.output_tokens, limits.max_output_tokens)
-        spent, most = used.cost_micros or 0, limits.max_cost_micros
-        yield cost(spent, most)
-        yield request_cost(spent, need.cost_micros or 0, most)
-
-    async def _reserve(self, flight: _Flight) -> None:
-        while True:
-            refusal = self.refusal(flight.need)
-            if refusal is not None:
-                raise LimitReached(refusal)
-            if all(not purse._flying or purse._fits(flight.need) for purse in self._all()):
-                for purse in self._all():
-                    purse._flying.append(flight)
-                return
-            self._settled.clear()
-            await self._settled.wait()
-
-    def _fits(self, need: Usage) -> bool:
-        """Return whether a request fits beside those in flight. Requests of unknown cost are sent one at a time."""
-        flying = [flight.need for flight in self._flying]
-        used = sum(flying, self.usage + need)
-        limits = self._limits
-        unknown = any(one.cost_micros is None for one in (need, *flying))
-        spent = math.inf if unknown else used.cost_micros or 0
-        pairs = (
-            (used.input_tokens, limits.max_input_tokens),
-            (used.output_tokens, limits.max_output_tokens),
-            (spent, limits.max_cost_micros),
-        )
-        return all(not limit or value <= limit for value, limit in pairs)
-
-    def _wake(self) -> None:
-        """Wake waiting requests, so that they check again."""
-        self._settled.set()
+    async def _reserve(self, purses: Sequence[RunBudget], need: Usage) -> None:
+        made = self._queue.request(purses, need)
+        try:
+            refusal = await made.answer
+        except BaseException:
+            self._queue.withdraw(made)
+            raise
+        if refusal is not None:
+            raise LimitReached(refusal)
 
 
 def estimated(messages: Iterable[Message]) -> Usage:

@@ -1,4 +1,4 @@
-"""What each command does: one call, and how its end is told."""
+"""The work of each command: one call of `Approval`, and how its result is printed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def execute(options: ApprovalOptions) -> int:
 
 
 def resume(options: ApprovalOptions, *, again: bool) -> int:
-    """Go on with a paused plan, where nothing has changed meanwhile; the first signal pauses it."""
+    """Resume a paused plan if no file has changed in the meantime; the first signal pauses it."""
     check_pace(options.pace)
     return run_command(
         options,

@@ -18,7 +18,7 @@ from orchestrator.machines.approval.ports import ApprovalPlanner
 Need: TypeAlias = Literal["needed", "wanted", "none"]
 """What a command needs a planner for: to make a plan; to ask whether it can be reached; not at all."""
 
-_NONE = "nobody makes a plan: give --plan FILE or --model SPEC, or set ORCHESTRATOR_MODEL"
+_NONE = "there is no planner: give --plan FILE or --model SPEC, or set ORCHESTRATOR_MODEL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class PlannerChoice:
 
     @property
     def said(self) -> bool:
-        """Whether the command line names anybody."""
+        """Whether the command line names a planner."""
         return self.plan is not None or self.model is not None
 
 
@@ -49,10 +49,10 @@ class PlannerSpec:
 async def planner_of(
     named: PlannerChoice, root: Path, kept: Mapping[str, Any], caps: PlanCaps, need: Need
 ) -> AsyncIterator[PlannerSpec]:
-    """Yield who makes the plan: whom the command line names, else whom the project was begun with, else settings.
+    """Yield the planner: of the command line, else the one the project was started with, else of the settings.
 
-    Raises ConfigError, where somebody is needed also for nobody; OSError or ImportError of a model. Where nobody is of
-    use, none is made: whoever only looks, or cancels, needs no key.
+    Commands that need no planner get none: looking at a plan or cancelling it takes no key. Raises ConfigError, also
+    if a planner is needed and none is named; OSError or ImportError of a model.
     """
     if need == "none":
         yield PlannerSpec(None, kept)

@@ -31,7 +31,7 @@ class Steps:
     """Shows each step when it begins and when it ended; given as `on_step` to what executes.
 
     With `pace` (seconds) a step waits so long after it was shown and before it touches anything: time to look, and
-    to stop it. `lost` is called once when whoever reads our output is gone. With `quiet` nothing is shown.
+    to stop it. `lost` is called once when the reader of the output is gone. With `quiet` nothing is shown.
     """
 
     def __init__(self, lost: Callable[[], None], *, pace: float = 0.0, quiet: bool = False) -> None:
@@ -57,7 +57,7 @@ class Steps:
             self._waited = time.perf_counter() - began
 
     def hurry(self) -> None:
-        """Wait no more: somebody wants it to stop."""
+        """End the wait: a request to stop has arrived."""
         self._hurry.set()
 
     @contextmanager

@@ -93,12 +93,12 @@ def _refuse_untrusted(found: Status, root: Path) -> None:
 
 
 def run_command(options: ApprovalOptions, command: Command) -> int:
-    """Do one thing with a project and return the exit code. A refusal is told, with what to do next."""
+    """Carry out one command on a project and return the exit code. A refusal is printed with the next action."""
     return run_async(_CommandRun(options, command).out())
 
 
 class _CommandRun:
-    """One command; a signal, or the loss of whoever reads what is shown, stops it between steps."""
+    """One command; a signal, or the loss of the output's reader, stops it between steps."""
 
     def __init__(self, options: ApprovalOptions, command: Command) -> None:
         self._options = options
@@ -129,7 +129,7 @@ class _CommandRun:
             return refusal.faulted(faulted, json=options.json)
 
     async def _plan_waits(self, root: Path, found: Status) -> bool:
-        """Tell whether a plan still waits for a person: then a new request is refused.
+        """Return whether a plan still waits for a person: then a new request is refused.
 
         The limits of the new request would let that plan expire, so it is looked at by those that it was made with.
         """
@@ -217,7 +217,7 @@ class _CommandRun:
     # ---- stopping ----
 
     def _is_cancelled(self) -> bool:
-        """Tell whether a signal stopped it, and that is no pause."""
+        """Return whether a signal stopped it without pausing it."""
         return self._stopped and self._command.on_signal == "cancel"
 
     def _stop(self) -> None:

@@ -62,7 +62,7 @@ def code(status: Status) -> int:
 
 
 def execution_code(status: Status) -> int:
-    """Return the exit code of a command that carries a plan out: whoever cancels it meanwhile is told apart."""
+    """Return the exit code of a command that executes a plan: a plan that was cancelled meanwhile has its own."""
     return Exit.CANCELLED if status.plan_status == "cancelled" else code(status)
 
 
@@ -75,7 +75,7 @@ def lines(status: Status, project: str | None, *, colour: bool = False) -> Itera
     if status.owner:
         yield f"at work: {visible(status.owner)}"
     if status.crashed:
-        yield "at work: nobody; the process that worked on it ended before its work did"
+        yield "at work: no process; the last one ended before its work did"
     if status.request:
         yield f"request: {one_line(status.request)}"
     if status.plan is not None:
@@ -176,7 +176,7 @@ def said_or_typed(step: str, project: str | None) -> str:
 
 
 def worth_saying(actions: Iterable[str]) -> list[str]:
-    """Return what a person is told of what is possible, in the order in which to do it."""
+    """Return the lines about possible actions, in the order in which to take them."""
     possible = list(actions)
     if "reject" in possible and "cancel" in possible:  # the same, as long as nothing is done
         possible.remove("cancel")
@@ -199,10 +199,10 @@ def action_lines(actions: Iterable[str], project: str | None) -> Iterator[str]:
 
 
 def _meaning(action: str) -> str:
-    """Return what an action comes to; with an option that says nothing of its own, what it comes to without."""
+    """Return the text of an action; an option without a text has that of the action without it."""
     return VERBS.get(action, VERBS.get(action.split(maxsplit=1)[0], ((), "")))[1]
 
 
 def one_line(text: Any) -> str:
-    """Return a text of somebody else's on one line, every character of it visible."""
+    """Return a foreign text on one line, with every character visible."""
     return visible(" ".join(str(text).split()))

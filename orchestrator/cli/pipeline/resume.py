@@ -1,18 +1,18 @@
-"""`orchestrator pipeline resume`: go on with a run where it stands, as it was started."""
+"""`orchestrator pipeline resume`: resume a run as it was started."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli import resumption as resumed
+from orchestrator.cli import resumption
 from orchestrator.cli.actor import actor_name
 from orchestrator.cli.launch import in_folder
 from orchestrator.cli.load import params_from
 from orchestrator.cli.pipeline.run import PipelineViewOptions, conducted
 from orchestrator.cli.pipeline.spec import PipelineSpec
+from orchestrator.cli.pipeline_group import PipelineResumeOptions
 from orchestrator.cli.resumption import found
 from orchestrator.cli.runs.store import at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
@@ -22,26 +22,19 @@ from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.settings import build
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineResumeOptions(resumed.ResumeOptions):
-    """The command line of `pipeline resume`."""
-
-    spec: Path | None = None
-
-
 def resume_run(command_options: PipelineResumeOptions) -> int:
-    """Go on with a run and return the exit code of its outcome; one that has ended is only told."""
+    """Resume a run, or read the result of one that has ended; return the exit code of its outcome."""
     head, created, limits, waits = at_journal(
         command_options.journal, lambda store: found(store, command_options.run, PIPELINE.name)
     )
     changes = params_from(command_options.limits)
     view = PipelineViewOptions(
-        run_id=head.run_id, address=journal_file(command_options.journal), **command_options.shown()
+        run_id=head.run_id, address=journal_file(command_options.journal), **resumption.shown(command_options)
     )
     if head.owner is not None:
-        return command_options.left_to_owner(head, changed=command_options.spec is not None)
+        return resumption.left_to_owner(command_options, head, changed=command_options.spec is not None)
     if waits and command_options.again and not (command_options.limits or command_options.spec):
-        return command_options.posted(head)
+        return resumption.posted(command_options, head)
     launch = created.get("launch") or {}
     refuse_untrusted_run(launch, f"run {head.run_id}", journal_file(command_options.journal))
     spec = _spec(head.run_id, launch, command_options.spec)
@@ -62,7 +55,7 @@ def _spec(run_id: str, launch: Mapping[str, Any], instead: Path | None) -> Pipel
     kept = launch.get("pipeline")
     if not isinstance(kept, Mapping):
         raise ConfigError(
-            f"run {run_id} was not started by the command line, so nobody knows its stages: give --spec SPEC.toml"
+            f"run {run_id} was not started by the command line, so its stages are not known: give --spec SPEC.toml"
         )
     return PipelineSpec.of(_without_empty(kept), f"run {run_id}")
 

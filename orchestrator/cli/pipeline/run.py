@@ -15,6 +15,7 @@ from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, json_text, say, say_json, shown
 from orchestrator.cli.pipeline.command import evaluation_json, validation_json
 from orchestrator.cli.pipeline.spec import PipelineSpec
+from orchestrator.cli.pipeline_group import PipelineRunOptions
 from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
 from orchestrator.cli.run_view import RunView
 from orchestrator.cli.runs.phrase import words
@@ -33,21 +34,6 @@ from orchestrator.runtime.llm_loop.result import ended_as
 from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.pipeline.result import PipelineResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineRunOptions:
-    """The command line of `pipeline run`."""
-
-    spec: Path | None
-    example: bool = False
-    requirements: Path | None = None
-    limits: tuple[str, ...] = ()
-    output: Path | None = None
-    run_id: str | None = None
-    log: Path | None = None
-    json: bool = False
-    journal: Address | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +90,7 @@ def conducted(
     limits: PipelineLimits,
     go: Going,
 ) -> int:
-    """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
+    """Run one pipeline to completion, show its progress, and return the exit code of its outcome."""
     ports = spec.ports()
     journal = journal_at(view.address)
     screen = None if view.json else functools.partial(Screen, PIPELINE)

@@ -156,7 +156,7 @@ class PipelineSpec:
         found = imported(str(stage.python), f"stages.{name}")
         if not callable(found):
             kind = type(found).__name__
-            raise ConfigError(f"stages.{name}: {stage.python!r} is a {kind}, which nobody can call")
+            raise ConfigError(f"stages.{name}: {stage.python!r} is a {kind}, which cannot be called")
         return found if stage.effect is None else _declared(found, stage.effect)
 
     def _prompt(self, stage: StageSpec, prompt: str) -> Any:

@@ -104,7 +104,7 @@ class AgentsFile:
         found = imported(str(agent.python), f"agents.{name}")
         if not callable(found):
             raise ConfigError(
-                f"agents.{name}: {agent.python!r} is a {type(found).__name__}, which nobody can call"
+                f"agents.{name}: {agent.python!r} is a {type(found).__name__}, which cannot be called"
             )
         return found
 

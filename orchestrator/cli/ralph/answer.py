@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from orchestrator.cli.actor import actor_name
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.ralph.find import SessionRun, opened, run_named
 from orchestrator.cli.ralph.human_input import ALL, read_answers
+from orchestrator.cli.ralph_group import AnswerOptions
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.errors import AnswerRefused, ConfigError
-from orchestrator.journal.address import Address
 from orchestrator.machines.ralph.ports import PlanQuestion
 from orchestrator.runtime.service.answer import post_replies, replies
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerOptions:
-    """The command line of `ralph answer`."""
-
-    run: str | None
-    question: str | None = None
-    text: str | None = None
-    file: Path | None = None
-    by: str | None = None
-    json: bool = False
-    journal: Address | None = None
 
 
 def answer_questions(given: AnswerOptions) -> int:
@@ -90,7 +76,7 @@ def _answers(
 
 
 async def _give(store: OpenStore, found: SessionRun, answers: Mapping[str, str], by: str) -> None:
-    """Let the run hear of it that waits for it; where it has ended, its session's file is all there is."""
+    """Post the answer to the waiting run; if it has ended, only the file of its session has the answer."""
     run_id = found.head.run_id
     if found.head.status == "ended":
         opened(found.session).answer(answers, by or "a person")

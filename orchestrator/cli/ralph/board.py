@@ -35,7 +35,7 @@ _TITLE = 60
 
 
 class TaskBoardReader:
-    """Reads the tasks of a session whenever its run takes a step; told the session's folder by the run's begin."""
+    """Reads the tasks of a session after each transition of its run. The start of the run names the folder."""
 
     def __init__(self, root: Path, session: Path | None) -> None:
         self._root = root

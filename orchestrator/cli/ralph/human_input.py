@@ -1,8 +1,8 @@
-"""Who answers the questions of a session: a file, then whoever sits at the terminal.
+"""Answers to the questions of a session: from a file, then from the person at the terminal.
 
 A file is a JSON object or a TOML table of number and answer, or lines of `1.1: answer`; the name `*` stands for every
-question that is not named. What neither answers stays open, and the planner is told so. Without a file and a terminal
-the run is left where it is until somebody answers.
+question that is not named. Questions without an answer stay open, and the planner is informed. Without a file and a
+terminal the run is parked until a person answers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALL = "*"
 
 
 def read_answers(file: Path) -> Mapping[str, str]:
-    """Read a file of answers, also to questions that nobody asked yet. Raises ConfigError, and OSError."""
+    """Read a file of answers, also to questions that are not asked yet. Raises ConfigError and OSError."""
     text = file.read_text(encoding="utf-8", errors="replace")
     try:
         if file.suffix == ".json":

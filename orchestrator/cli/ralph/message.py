@@ -1,34 +1,20 @@
-"""`orchestrator ralph tell`: say something to a run, which it hears at its next boundary."""
+"""`orchestrator ralph tell`: send a message to a run, which reads it at its next boundary."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from orchestrator.cli.actor import actor_name
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json
 from orchestrator.cli.ralph.find import run_named, send
+from orchestrator.cli.ralph_group import MessageOptions
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.errors import ConfigError
-from orchestrator.journal.address import Address
 
 _DELIVERY = {
     "inform": "all agents called from its next boundary on know it",
     "steer": "it is planned at its next boundary",
     "stop": "it ends as cancelled at its next boundary, after what is in flight",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageOptions:
-    """The command line of `ralph tell`."""
-
-    run: str
-    text: str
-    kind: str
-    by: str | None = None
-    json: bool = False
-    journal: Address | None = None
 
 
 def send_message(said: MessageOptions) -> int:

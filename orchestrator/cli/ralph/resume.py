@@ -1,9 +1,8 @@
-"""`orchestrator ralph resume`: go on with a run where it stands, as it was started."""
+"""`orchestrator ralph resume`: resume a run as it was started."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +13,17 @@ from orchestrator.cli.ralph.agents import AgentsFile
 from orchestrator.cli.ralph.find import run_named
 from orchestrator.cli.ralph.human_input import AnswerSource, read_answers
 from orchestrator.cli.ralph.run import RalphViewOptions, RunAgents, conducted
+from orchestrator.cli.ralph_group import RalphResumeOptions
 from orchestrator.cli.runs.position import owned_elsewhere
 from orchestrator.cli.runs.store import at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.errors import ConfigError
-from orchestrator.journal.address import Address
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.settings import build
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RalphResumeOptions:
-    """The command line of `ralph resume`."""
-
-    run: str
-    agents: Path | None = None
-    answers: Path | None = None
-    limits: tuple[str, ...] = ()
-    again: bool = False
-    by: str | None = None
-    log: Path | None = None
-    json: bool = False
-    journal: Address | None = None
-
-
 def resume_run(command_options: RalphResumeOptions) -> int:
-    """Go on with a run and return the exit code of its outcome; one that has ended is only told."""
+    """Resume a run, or read the result of one that has ended; return the exit code of its outcome."""
     found = at_journal(command_options.journal, lambda store: run_named(store, command_options.run))
     run_id, launch = found.head.run_id, found.launch
     if found.head.owner is not None:
@@ -80,7 +64,7 @@ def _agents(run_id: str, launch: Mapping[str, Any], instead: Path | None) -> Age
     kept = launch.get("ralph")
     if not isinstance(kept, Mapping):
         raise ConfigError(
-            f"run {run_id} was not started by the command line, so nobody knows its agents: give --agents FILE"
+            f"run {run_id} was not started by the command line, so its agents are not known: give --agents FILE"
         )
     given = {
         name: {member: value for member, value in agent.items() if value is not None}

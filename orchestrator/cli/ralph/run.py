@@ -16,6 +16,7 @@ from orchestrator.cli.output import complain, is_terminal, say, say_json, shown
 from orchestrator.cli.ralph.agents import AgentsFile
 from orchestrator.cli.ralph.board import TaskBoard, TaskBoardReader, counted, rows, task_json
 from orchestrator.cli.ralph.human_input import AnswerSource, read_answers
+from orchestrator.cli.ralph_group import RalphRunOptions
 from orchestrator.cli.run import error_json, logging_to, transition_json
 from orchestrator.cli.run_view import RunView
 from orchestrator.cli.runs.phrase import table, words
@@ -44,24 +45,6 @@ DEFAULT = Path("ralph.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RalphRunOptions:
-    """The command line of `ralph run`."""
-
-    request: str | None
-    agents: Path | None = None
-    example: bool = False
-    session: Path | None = None
-    taken: tuple[Path, ...] = ()
-    """Lists of tasks of others, to begin a session with."""
-    answers: Path | None = None
-    limits: tuple[str, ...] = ()
-    root: Path = Path(".ralph-sessions")
-    log: Path | None = None
-    json: bool = False
-    journal: Address | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RalphViewOptions:
     """How a run is shown, and where it is kept."""
 
@@ -86,26 +69,26 @@ class RalphViewOptions:
 def run_request(options: RalphRunOptions) -> int:
     """Run a request, show it or print it as JSON, and return the exit code of its outcome."""
     request = (options.request or "").strip() or (REQUEST if options.example else "")
-    if not request and options.session is None and not options.taken:
+    if not request and options.session is None and not options.imported:
         raise ConfigError("say what is wanted, or give --session, --import or --example")
-    if options.session is not None and options.taken:
+    if options.session is not None and options.imported:
         raise ConfigError("--import begins a session and --session goes on with one; give one of them")
     agents = AgentsFile.read(_file(options))
     answers = read_answers(options.answers) if options.answers else ANSWERS if options.example else None
     limits = agents.ralph_limits(params_from(options.limits))
     if options.session is not None:
         _sound(lambda: SessionDirectory.open(options.session or ""))
-    taken = _sound(lambda: ImportedTasks(options.taken)) if options.taken else None
+    taken = _sound(lambda: ImportedTasks(options.imported)) if options.imported else None
     view = RalphViewOptions(
         address=journal_file(options.journal),
-        root=options.root,
+        root=options.sessions,
         journal=options.journal,
         session=options.session,
         agents=_named(options),
         log=options.log,
         json=options.json,
     )
-    launch = {"ralph": asdict(agents), "root": str(options.root.absolute()), "cwd": str(Path.cwd())}
+    launch = {"ralph": asdict(agents), "root": str(options.sessions.absolute()), "cwd": str(Path.cwd())}
     launch["agents"] = list(view.agents)
     run_agents = RunAgents(
         agents=agents, answer_source=AnswerSource(answers), limits=limits, launch=signed(launch)
@@ -115,7 +98,7 @@ def run_request(options: RalphRunOptions) -> int:
         if taken is None:
             return ralph.run_async(request, session=options.session)
         now = datetime.now()  # noqa: DTZ005 - people read the name
-        begun = _sound(lambda: taken.into(options.root, request, session_id_for(now, options.root)))
+        begun = _sound(lambda: taken.into(options.sessions, request, session_id_for(now, options.sessions)))
         return ralph.run_async(session=begun.path)
 
     return conducted(view, run_agents, begin)
@@ -163,7 +146,7 @@ Going = Callable[[RalphOrchestrator], Awaitable[RalphResult]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAgents:
-    """Who works on a run, within which limits, and what is kept so that it can go on."""
+    """The agents of a run, its limits, and the launch data that is stored for its resumption."""
 
     agents: AgentsFile
     answer_source: AnswerSource
@@ -172,7 +155,7 @@ class RunAgents:
 
 
 def conducted(view: RalphViewOptions, run_agents: RunAgents, go: Going) -> int:
-    """Let one run go on in front of whoever looks, and return the exit code of its outcome."""
+    """Run the loop to completion, show its progress, and return the exit code of its outcome."""
     ports = run_agents.agents.ports()
     journal = journal_at(view.address)
     look = TaskBoardReader(view.root, view.session)
@@ -212,7 +195,7 @@ async def _going(view: RalphViewOptions, go: Going, ralph: RalphOrchestrator) ->
 
 
 def _left(view: RalphViewOptions, run_id: str, look: TaskBoardReader) -> int:
-    """Say what a run waits for that was left where it is, and how it goes on."""
+    """Print the questions that a parked run waits for, and the command that continues it."""
     files = look.session
     questions = [one for one in files.questions() if one.answer is None] if files is not None else []
     if view.json:

@@ -52,7 +52,7 @@ class RlmSpec:
             launch = replace(launch, model=model, base_url=None, params={})
         if launch.model is None:
             raise ConfigError(
-                "it was not started by the command line, so nobody knows its model: give --model SPEC"
+                "it was not started by the command line, so its model is not known: give --model SPEC"
             )
         said = (created.get("launch") or {}).get("rlm") or {}
         known = {name: said[name] for name in ("sub_model", "least", "repl_limits") if name in said}

@@ -14,7 +14,7 @@ from orchestrator.repl.isolation import LOCKS
 
 _GIVES = {
     Level.FULL: "no files but its folder, no network, no further process, no sight of other programs",
-    Level.LIMITS: "time, memory and output are bounded, nothing else: run no code here that nobody has read",
+    Level.LIMITS: "time, memory and output are bounded, nothing else: run only code here that a person has read",
 }
 
 

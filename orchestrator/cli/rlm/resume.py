@@ -1,16 +1,16 @@
-"""`orchestrator rlm resume`: go on with a run where it stands, as it was started."""
+"""`orchestrator rlm resume`: resume a run as it was started."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.cli import resumption as resumed
+from orchestrator.cli import resumption
 from orchestrator.cli.actor import actor_name
 from orchestrator.cli.resumption import found
 from orchestrator.cli.rlm.agent_spec import RlmSpec
 from orchestrator.cli.rlm.run import RlmViewOptions, conducted
+from orchestrator.cli.rlm_group import RlmResumeOptions
 from orchestrator.cli.runs.store import at_journal, journal_file
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.errors import ConfigError
@@ -20,21 +20,14 @@ from orchestrator.machines.tools_mode.graph import TOOLS_MODE
 GRAPHS = (CODE_MODE.name, TOOLS_MODE.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RlmResumeOptions(resumed.ResumeOptions):
-    """The command line of `rlm resume`."""
-
-    model: str | None = None
-
-
 def resume_run(command_options: RlmResumeOptions) -> int:
-    """Go on with a run and return the exit code of its outcome; one that has ended is only told."""
+    """Resume a run, or read the result of one that has ended; return the exit code of its outcome."""
     head, created, stored, _ = at_journal(
         command_options.journal, lambda store: found(store, command_options.run, *GRAPHS)
     )
-    view = RlmViewOptions(run_id=head.run_id, **command_options.shown())
+    view = RlmViewOptions(run_id=head.run_id, **resumption.shown(command_options))
     if head.owner is not None:
-        return command_options.left_to_owner(head, changed=bool(command_options.model))
+        return resumption.left_to_owner(command_options, head, changed=bool(command_options.model))
     refuse_untrusted_run(created.get("launch"), f"run {head.run_id}", journal_file(command_options.journal))
     made = _made(head.run_id, created, command_options.model)
     limits = made.limits(command_options.limits, stored)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import Launch
@@ -15,6 +15,7 @@ from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.pipeline.run import check_output
 from orchestrator.cli.rlm.agent_spec import RlmSpec, context_from
+from orchestrator.cli.rlm_group import RlmRunOptions
 from orchestrator.cli.run import error_json, logging_to, new_id, note_of, transition_json
 from orchestrator.cli.run_view import RunView
 from orchestrator.cli.runs.phrase import many
@@ -29,31 +30,6 @@ from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.tools_mode.graph import TOOLS_MODE
 from orchestrator.runtime.rlm.result import RlmResult
 from orchestrator.runtime.rlm.rlm import Rlm
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RlmRunOptions:
-    """The command line of `rlm run`."""
-
-    file: Path
-    prompt: str
-    mode: Literal["code", "tools"] = "code"
-    model: str | None = None
-    sub_model: str | None = None
-    base_url: str | None = None
-    tools: tuple[str, ...] = ()
-    instructions: str | None = None
-    params: Mapping[str, Any] = field(default_factory=dict)
-    limits: tuple[str, ...] = ()
-    repl_limits: tuple[str, ...] = ()
-    least: str | None = None
-    as_json: bool = False
-    output: Path | None = None
-    run_id: str | None = None
-    conversation: str | None = None
-    log: Path | None = None
-    json: bool = False
-    journal: Address | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +59,7 @@ def run_file(command_options: RlmRunOptions) -> int:
         structured=None,
         tools=command_options.tools,
         instructions=command_options.instructions,
-        params=command_options.params,
+        params=params_from(command_options.params),
     )
     made = RlmSpec(
         launch=launch,
@@ -109,7 +85,7 @@ def run_file(command_options: RlmRunOptions) -> int:
 
 
 def conducted(view: RlmViewOptions, made: RlmSpec, limits: RlmLimits, go: Going) -> int:
-    """Let one run go to its end in front of whoever looks, and return the exit code of its outcome."""
+    """Run one question to completion, show its progress, and return the exit code of its outcome."""
     place = journal_file(view.journal)
     journal = journal_at(place)
     graph = CODE_MODE if made.mode == "code" else TOOLS_MODE

@@ -64,7 +64,7 @@ async def _to_prune(store: OpenStore, before: float | None, keep: int) -> tuple[
 
 
 def erase_run(name: str, *, yes: bool, json: bool, journal: Address | None) -> int:
-    """Remove one run, whatever its state, that nobody holds."""
+    """Remove one run in any state that has no owner."""
 
     async def work(store: OpenStore) -> int:
         head = await store.run(name)
@@ -85,7 +85,7 @@ def erase_run(name: str, *, yes: bool, json: bool, journal: Address | None) -> i
 
 
 def back_up(target: Path, *, json: bool, journal: Address | None) -> int:
-    """Write a proved copy of the journal while runs go on."""
+    """Write a checked copy of the journal while its runs continue."""
     _refuse_server(journal, "back up", "pg_dump or pg_basebackup")
     at_journal(journal, lambda store: _written(store, target))
     written = target.stat().st_size

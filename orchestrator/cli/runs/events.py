@@ -7,7 +7,6 @@ import json
 import select
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.cli.exit import Exit
@@ -15,9 +14,9 @@ from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import moment, span
 from orchestrator.cli.runs.run_service import going_on
 from orchestrator.cli.runs.store import OpenStore, at_journal
+from orchestrator.cli.runs_group import EventsOptions
 from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError
-from orchestrator.journal.address import Address
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.journal import Record
 
@@ -25,18 +24,6 @@ POLL = 0.1
 """Seconds between two looks at a run that is followed."""
 
 _LONGEST = 4_000
-
-
-@dataclass(frozen=True, slots=True)
-class EventsOptions:
-    """The command line of `runs events`."""
-
-    run: str
-    follow: bool
-    since: int
-    content: bool
-    json: bool
-    journal: Address | None
 
 
 def print_events(options: EventsOptions) -> int:
@@ -65,7 +52,7 @@ async def _print_since(store: OpenStore, run_id: str, since: int, options: Event
 
 
 async def _follow(store: OpenStore, run_id: str, since: int, options: EventsOptions) -> int:
-    """Print what comes until the run ends, somebody presses Ctrl-C, or the reader of our output goes away."""
+    """Print new records until the run ends, Ctrl-C is pressed, or the reader of the output is gone."""
     stopped = asyncio.Event()
     idle = ""
     with on_signal(stopped.set):
@@ -79,7 +66,7 @@ async def _follow(store: OpenStore, run_id: str, since: int, options: EventsOpti
                 return Exit.PIPE
             waits = head.status if head.owner is None else ""
             if waits and waits != idle:
-                complain(f"nobody holds the run; {await going_on(store, head)}")
+                complain(f"the run has no owner; {await going_on(store, head)}")
             idle = waits
             try:
                 await asyncio.wait_for(stopped.wait(), POLL)
@@ -89,7 +76,7 @@ async def _follow(store: OpenStore, run_id: str, since: int, options: EventsOpti
 
 
 def reader_is_gone() -> bool:
-    """Tell whether whoever read our output closed it, without writing anything. A file has no reader."""
+    """Return whether the reader of the output has closed it, without a write. A file has no reader."""
     try:
         poller = select.poll()
         poller.register(sys.stdout.fileno(), 0)

@@ -46,14 +46,12 @@ def export_run(name: str, *, content: bool, output: Path | None, json: bool, jou
         say(f"{output}: {many(len(data[what]), 'message')} of run {shown(run_id)}; to see them happen again:")
         say(f"  {words('replay', str(output), '--live')}")
     else:
-        say(
-            f"{output}: {many(len(data[what]), 'record')} of run {shown(run_id)}, nothing that anybody said in them"
-        )
+        say(f"{output}: {many(len(data[what]), 'record')} of run {shown(run_id)}, without any texts")
     return Exit.COMPLETED
 
 
 def metadata(head: RunHead, records: Sequence[Record]) -> dict[str, Any]:
-    """Return what may be handed around: names, numbers and times, nothing anybody said."""
+    """Return data that may be shared: names, numbers and times, no texts."""
     return {
         "format": FORMAT,
         "run": head_json(head),
@@ -110,6 +108,6 @@ def _write(file: Path, text: str) -> None:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise ConfigError(f"{file} exists: nothing was written over it") from None
+        raise ConfigError(f"{file} exists and was not overwritten") from None
     with open(descriptor, "w", encoding="utf-8") as out:  # noqa: PTH123 - a descriptor, for its mode
         out.write(f"{text}\n")

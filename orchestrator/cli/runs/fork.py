@@ -4,37 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from orchestrator.cli.launch import Launch, Replacement, rebuilt
+from orchestrator.cli.launch import Launch, rebuilt
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.output import shown
 from orchestrator.cli.run import ViewOptions, conducted, new_id
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import OpenStore, at_journal, journal_file
+from orchestrator.cli.runs_group import ForkOptions
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.errors import ConfigError
-from orchestrator.journal.address import Address
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.runtime.llm_loop.codec import history_of, loop_codec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForkOptions:
-    """The command line of `runs fork`."""
-
-    run: str
-    instead: Replacement
-    turn: int | None = None
-    prompt: str | None = None
-    limits: tuple[str, ...] = ()
-    run_id: str | None = None
-    log: Path | None = None
-    json: bool = False
-    journal: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)

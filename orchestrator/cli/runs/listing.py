@@ -12,24 +12,12 @@ from orchestrator.cli.runs.phrase import many, roughly, table
 from orchestrator.cli.runs.position import head_reason
 from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
 from orchestrator.cli.runs.story import Story
+from orchestrator.cli.runs_group import ListOptions
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import ConfigError, JournalError
-from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import RunHead
 
 STATUSES = ("open", "parked", "ended")
-
-
-class ListOptions(NamedTuple):
-    """The command line of `runs list`."""
-
-    status: str | None
-    graph: str | None
-    limit: int
-    all: bool
-    """Also those that stand for engines."""
-    json: bool
-    journal: Address | None
 
 
 class ListedRun(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from orchestrator.cli.exit import Exit
@@ -13,9 +12,9 @@ from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import many, table
 from orchestrator.cli.runs.rollback import stand_again
 from orchestrator.cli.runs.store import OpenStore, at_journal
+from orchestrator.cli.runs_group import MigrateOptions
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.journal.address import Address
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead, let_go
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -25,18 +24,6 @@ from orchestrator.runtime.service.recovery import Migration, Recovery
 _DIGITS = 12
 """Characters of a fingerprint that are shown."""
 _SHORTEST = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigrateOptions:
-    """The command line of `runs migrate`."""
-
-    runs: tuple[str, ...] = ()
-    using: str | None = None
-    made: str | None = None
-    dry: bool = False
-    json: bool = False
-    journal: Address | None = None
 
 
 class OpenRunVersion(NamedTuple):
@@ -85,7 +72,7 @@ async def _flights(store: OpenStore) -> list[OpenRunVersion]:
 
 
 async def _flight(store: OpenStore, head: RunHead) -> OpenRunVersion:
-    """Tell the version a run is in: the one it was made with, or was migrated to since."""
+    """Return the version of a run: the one it was started with, or was migrated to since."""
     if OpenRunVersion(head, head.fingerprint).current:
         return OpenRunVersion(head, head.fingerprint)
     try:

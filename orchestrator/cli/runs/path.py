@@ -20,7 +20,7 @@ _WORTH_SAYING = 0.0005
 
 
 class StateVisit(NamedTuple):
-    """One stay in a state; `seconds` is None where nobody knows yet how long it is."""
+    """One visit of a state; `seconds` is None while its length is not known."""
 
     state: str
     seconds: float | None
@@ -103,7 +103,7 @@ def _lasted(seconds: float | None) -> str:
 
 
 def _lines(step: PathStep) -> Iterator[str]:
-    """Draw one step; a long one goes on in the next line."""
+    """Draw one step; a long one continues in the next line."""
     count = f"{step.times:,} × " if step.times > 1 else ""
     line = f"{_INDENT}{count}"
     for number, (state, seconds) in enumerate(zip(step.states, step.seconds, strict=True)):

@@ -25,7 +25,7 @@ def seconds_in(text: str) -> float:
 
 
 def span(seconds: float) -> str:
-    """Return a length of time, as exact as anybody needs it."""
+    """Return a length of time, with the precision that a reader needs."""
     if seconds < 10:  # noqa: PLR2004
         return f"{max(seconds, 0.0):.3f} s"
     if seconds < _UNITS["m"]:

@@ -118,7 +118,7 @@ def described(  # noqa: PLR0917 - all that is known of one question
         verb = "expires" if left > 0 else "expired"
         yield f"      {verb}    {moment(question.expires_at)}, {when}"
     if expired(question, now):
-        yield "      the model reads that nobody answered in time, after:"
+        yield "      the model reads that no answer came in time, after:"
         yield f"          {resumption or store.command('resume', run_id)}"
         return
     if (said := next((one for one in unread if one.body.get("call") == question.key), None)) is not None:

@@ -1,6 +1,6 @@
 """`orchestrator runs cancel|pause|approve|reject|respond`: a request is checked against the records, then posted.
 
-Whoever holds the run carries it out, at once; if nobody does, an engine that takes it up, or the next `runs resume`.
+The owner of the run carries it out at once; without an owner, an engine or the next `runs resume` does.
 A request that the records already contradict is refused here, where a person reads why; the run checks again when it
 takes it. Of several answers to one question the journal keeps the first (`orchestrator.runtime.service.answer`).
 """
@@ -38,7 +38,7 @@ WAIT = 2.0
 """Seconds that `cancel` waits for the run to end."""
 POLL = 0.05
 
-_AT_RESUME = {"pause": "it stands still as it is, and parks at once when somebody takes it up by"}
+_AT_RESUME = {"pause": "it stays as it is, and parks at once when it is resumed by"}
 """Kind of a request -> what comes of it where nobody holds the run, before the command to type next."""
 
 
@@ -176,11 +176,11 @@ def _refused(options: RequestOptions, found: RunPosition, error: AnswerRefused) 
     if error.kind == "several":
         return f"{many(len(asked), 'question')} are pending; choose one with --call: {known}"
     if error.kind == "unasked" and options.call is not None:
-        return f"nothing is asked about call {shown(options.call, 40)!r}; pending: {known or 'nothing'}"
+        return f"no question is open about call {shown(options.call, 40)!r}; pending: {known or 'nothing'}"
     if error.kind == "unasked":
         state = found.story.state or "its first state"
         return f"run {run_id} waits for no answer: it is {position_of(found.head, found.story)} in {state}"
-    why = shown(str(error).removeprefix(f"run {run_id!r} takes no such answer: "), 300)
+    why = shown(str(error).removeprefix(f"run {run_id!r} refuses the answer: "), 300)
     about = asked.get(options.call or next(iter(asked), ""))
     call = "" if about is None else f" about call {about.key} ({shown(about.tool, 80)})"
     return f"the answer{call} does not count: {why}; nothing was posted"
@@ -223,10 +223,10 @@ def _print_request(
     if found.ended:
         say(f"the run {shown(position_of(head, found.story))}")
     elif head.owner is None and found.engine is not None and lets_go_on(request.kind, found.story):
-        say(f"nobody holds the run; {named(found.engine)} takes it up and carries this out")
+        say(f"the run has no owner; {named(found.engine)} resumes it and carries this out")
         say(f"  {store.command('events', run_id, '--follow', '--since', str(found.story.last + 1))}")
     elif head.owner is None:
-        say(f"nobody holds the run; {_AT_RESUME.get(request.kind, 'this will be carried out by')}")
+        say(f"the run has no owner; {_AT_RESUME.get(request.kind, 'this will be carried out by')}")
         say(f"  {resumption(store, found.story)}")
     else:
         after = f", after {found.operation(time.time())}" if request.kind in ("cancel", "pause") else ""

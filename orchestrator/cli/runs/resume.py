@@ -1,10 +1,9 @@
-"""`orchestrator runs resume`: go on with a run where it stands; without one, say what would happen to each."""
+"""`orchestrator runs resume`: resume a run; without one, list the resume plan of each open run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from orchestrator.cli.actor import actor_name
 from orchestrator.cli.exit import EXIT_CODES, Exit
@@ -19,6 +18,7 @@ from orchestrator.cli.runs.request import RequestOptions as Request
 from orchestrator.cli.runs.request import post
 from orchestrator.cli.runs.run_service import refuse_other
 from orchestrator.cli.runs.store import OpenStore, at_journal, journal_file
+from orchestrator.cli.runs_group import RunsResumeOptions
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.errors import ConfigError, RunError, Suspended
 from orchestrator.journal.address import Address
@@ -34,22 +34,9 @@ from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.recovery import OpenRun, Recovery
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunsResumeOptions:
-    """The command line of `runs resume`."""
-
-    run: str | None
-    instead: Replacement
-    limits: tuple[str, ...] = ()
-    by: str | None = None
-    log: Path | None = None
-    json: bool = False
-    journal: Address | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class StoredRunToResume:
-    """A stored run that is to go on."""
+    """A stored run that is to be resumed."""
 
     head: RunHead
     stored: StoredRun
@@ -58,7 +45,7 @@ class StoredRunToResume:
 
 
 def resume_run(options: RunsResumeOptions) -> int:
-    """Go on with a run and return the exit code of its outcome. Raises ConfigError when that cannot be done here."""
+    """Resume a run and return the exit code of its outcome. Raises ConfigError if that is not possible here."""
     if options.run is None:
         return list_open(options.journal, json=options.json)
     name = options.run
@@ -118,7 +105,7 @@ async def _open(store: OpenStore, head: RunHead) -> StoredRunToResume:
 
 
 def _refuse_owned(options: RunsResumeOptions, found: StoredRunToResume) -> int:
-    """Let a run that another process holds go on there, if somebody paused it. Raises ConfigError otherwise."""
+    """Ask the process that owns a paused run to resume it. Raises ConfigError if it is not paused."""
     head = found.head
     changed = options.instead != Replacement() or options.limits
     if head.status == "parked" and head.reason == "paused" and head.lease_expires_in is None and not changed:

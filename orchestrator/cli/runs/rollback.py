@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,11 +13,11 @@ from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.run_service import refuse_approval
 from orchestrator.cli.runs.store import OpenStore, at_journal, existing
+from orchestrator.cli.runs_group import RollbackOptions
 from orchestrator.cli.trust.refusal import is_trusted_run
 from orchestrator.errors import ConfigError
 from orchestrator.files.change import Change, Conflict, UndoReport, plan_undo
 from orchestrator.files.rollback import RollbackStack
-from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import (
     ENDING_KINDS,
     PARKING_KINDS,
@@ -35,18 +35,6 @@ _BACK = {
     "delete": "put back {path}, which it removed",
 }
 """Kind of change -> what undoing it does."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RollbackOptions:
-    """The command line of `runs rollback`."""
-
-    run: str
-    root: Path | None = None
-    step: str | None = None
-    yes: bool = False
-    json: bool = False
-    journal: Address | None = None
 
 
 def roll_back(options: RollbackOptions) -> int:

@@ -1,4 +1,4 @@
-"""Who goes on with a run that nobody holds: an engine that lives and takes it up by itself, or a command to type."""
+"""The way in which a run without an owner is resumed: by a live engine, or by a command of a person."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ GROUPS = {PIPELINE.name: "pipeline", RALPH.name: "ralph", CODE_MODE.name: "rlm",
 
 
 async def engine_of(store: OpenStore, head: RunHead, stored: StoredRun) -> EngineInfo | None:
-    """Return an engine that takes the run up by itself once it can go on; None where nobody does."""
+    """Return the engine that resumes the run without a request as soon as that is possible; None if there is none."""
     if head.owner is not None or head.status == "ended" or stored.created.get("launch"):
         return None
     return next((one for one in await engines(store.journal) if one.takes(head)), None)
 
 
 def lets_go_on(kind: str, stored: StoredRun) -> bool:
-    """Tell whether an engine takes a run up for a request; one that was paused waits until that is lifted."""
+    """Return whether an engine resumes a run for a request; a paused run waits until it is unpaused."""
     return kind in {"cancel", "resume"} or (kind in DECISIONS and not paused(stored))
 
 
 def resumption(store: OpenStore, stored: StoredRun) -> str:
-    """Return the command that goes on with a run, with what has to be filled in where another program began it."""
+    """Return the command that resumes a run, with placeholders if another program started it."""
     if (group := GROUPS.get(str(stored.created.get("graph")))) is not None:
         again = ("--again",) if program_recovery.question(stored) else ()
         return store.command("resume", stored.run_id, *again, group=group)
@@ -57,7 +57,7 @@ def of_project(store: OpenStore) -> str:
 
 
 def refuse_other(store: OpenStore, head: RunHead, *graphs: str) -> None:
-    """Raise ConfigError for a run of another graph than these; it names what goes on with that one."""
+    """Raise ConfigError for a run of another graph than these; it names the command for that graph."""
     if head.graph in graphs:
         return
     refuse_approval(store, head)
@@ -88,7 +88,7 @@ def named(engine: EngineInfo) -> str:
 
 
 async def going_on(store: OpenStore, head: RunHead) -> str:
-    """Say when a run that nobody holds goes on."""
+    """Say when a run without an owner is resumed."""
     story = await store.story(head)
     engine = await engine_of(store, head, story)
     if engine is None or paused(story):

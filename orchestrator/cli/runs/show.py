@@ -180,7 +180,7 @@ def _counted(outcomes: dict[str, int]) -> str:
 
 
 def calls_json(story: Story, *, owned: bool) -> list[dict[str, Any]]:
-    """Return calls, outcomes and seconds of each tool and effect. Only what somebody holds can be running."""
+    """Return calls, outcomes and seconds of each tool and effect. Only a run with an owner has running calls."""
     grouped: dict[tuple[str, str], Counter[str]] = {}
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     for call in story.calls.values():
@@ -242,7 +242,7 @@ def _next(found: RunDetails) -> Iterator[str]:
 
 
 def _taken_up(found: RunDetails) -> str | None:
-    """Say who goes on with a run that nobody holds, as soon as it can; None where somebody has to."""
+    """Say which engine resumes a run without an owner as soon as possible; None if a person has to resume it."""
     if found.engine is None or paused(found.story):
         return None
     asks = bool(found.story.questions) and not found.unread

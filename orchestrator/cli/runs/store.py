@@ -101,7 +101,7 @@ def at_journal(
 ) -> T:
     """Do something with a journal that exists. What goes wrong with it is a ConfigError: exit code 2.
 
-    What `only_reads` works where nothing can be written: whoever is called because a disk is full has to see the runs.
+    With `only_reads` a command works where nothing can be written: the runs are visible also when a disk is full.
     """
     path = existing(given)
 

@@ -14,10 +14,10 @@ from orchestrator.cli.runs.path import StateVisit
 from orchestrator.cli.runs.transcript import TranscriptEntry, spoken
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.history import History, StateStats
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.record import Transition
 from orchestrator.llm.message import NO_USAGE, Usage
+from orchestrator.telemetry.history import History, StateStats
 
 Body = Mapping[str, Any]
 
@@ -46,7 +46,7 @@ class CallStory:
 
 @dataclass
 class Story(StoredRun):
-    """A run as its records tell it, from the first to the last."""
+    """A run as its records describe it, from the first to the last."""
 
     last: int = -1
     """Number of the last record."""
@@ -93,7 +93,7 @@ class Story(StoredRun):
 
     @property
     def calls(self) -> dict[str, CallStory]:
-        """The tool calls, by key, but for those that only wait for somebody."""
+        """The tool calls, by key, except those that only wait for a person."""
         entries = self.ledger.entries.values()
         return {entry.key: CallStory.of(entry) for entry in entries if entry.effect or entry.done is not None}
 
@@ -183,7 +183,7 @@ class Story(StoredRun):
             self.history.states.setdefault(self.state, StateStats(visits=1)).leave(lasted)
 
     def go_on(self, seconds: float) -> None:
-        """Count the stay of a run that somebody drives: so many seconds have passed since its last record."""
+        """Count the visit of a live run: so many seconds have passed since its last record."""
         lasted = self.elapsed - self._entered + max(seconds, 0.0)
         if self.state and lasted > 0:
             self.going_on = True

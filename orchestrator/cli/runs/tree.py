@@ -26,7 +26,7 @@ class Branch:
 
 
 async def grown(journal: Journal, root: RunHead) -> Branch:
-    """Return the runs below a run. Each stands once, even if somebody made parents go in a circle."""
+    """Return the child runs of a run. Each is listed once, even if the parents form a cycle."""
     tree = Branch(root)
     seen = {root.run_id}
     ahead = [tree]

@@ -17,24 +17,12 @@ from orchestrator.cli.trust.decision import location
 from orchestrator.cli.trust.project_file import ProjectFile
 from orchestrator.cli.trust.refusal import uses_of_file
 from orchestrator.cli.trust.tool_pin import ToolPins, all_pins
+from orchestrator.cli.trust_option import TrustOptions
 from orchestrator.errors import ConfigError
 from orchestrator.settings import DEFAULT_FILE
 
 DEFAULTS = (Path(DEFAULT_FILE), Path("ralph.toml"))
 """Files that commands read although the command line does not name them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustOptions:
-    """The command line of `trust`."""
-
-    files: tuple[Path, ...] = ()
-    mcp: tuple[str, ...] = ()
-    """MCP servers, as for `run --mcp`; a name before `=` does not count."""
-    mcp_env: tuple[str, ...] = ()
-    listed: bool = False
-    revoked: bool = False
-    json: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,9 +97,9 @@ class PostgresJournal:
             else address_of(dsn)
         )
         if not isinstance(place, JournalAddress):
-            raise ConfigError("a PostgresJournal is at postgresql://…, or at libpq's host=… dbname=…")
+            raise ConfigError("the address of a PostgresJournal is postgresql://… or libpq's host=… dbname=…")
         if ttl <= 0 or patience < 0 or queue < 1:
-            raise ConfigError("ttl and queue must be above 0, patience not below")
+            raise ConfigError("ttl and queue must be above 0, patience 0 or more")
         self.address = place
         self.name = name
         self._open_with: dict[str, Any] = {
@@ -257,7 +257,7 @@ class PostgresJournal:
     # ---- maintenance ----
 
     def hurry(self, seconds: float) -> None:
-        """For the given seconds, do not wait for an unreachable server: every call raises StoreDown at once."""
+        """Do not wait for an unreachable server for the given seconds: every call raises StoreDown at once."""
         if self._handle is not None:
             self._handle.hurry_until(time.monotonic() + seconds)
 
@@ -304,7 +304,7 @@ class PostgresJournal:
     async def _to_write(self) -> PostgresHandle:
         handle = await self._opened()
         if self._open_with["only_reads"]:
-            raise StoreDown(f"journal {self.address} was opened to be read only")
+            raise StoreDown(f"journal {self.address} was opened read-only")
         return handle
 
     def _open(self, given_up: threading.Event) -> PostgresHandle:

@@ -15,9 +15,9 @@ from typing import Any, Final, TypeAlias
 import psycopg
 
 from orchestrator.errors import Fenced, JournalError
-from orchestrator.journal.codec import check_blob, lines, only_claims, status_after
+from orchestrator.journal.codec import chained, check_blob, lines, only_claims, status_after
 from orchestrator.journal.postgres.statement import APPEND, APPEND_BLOBS, STANDS
-from orchestrator.kernel.journal import Draft, Lease, chained
+from orchestrator.kernel.journal import Draft, Lease
 
 Db: TypeAlias = psycopg.Connection[Any]
 

@@ -52,7 +52,7 @@ _SENTENCES: Final[tuple[tuple[type[Exception], type[JournalError], str, str], ..
     (errors.IoError, StoreDown, "io", "had an I/O error ({detail})"),
     (errors.DataCorrupted, Corrupt, "", "is damaged ({detail}): restore a backup"),
     (errors.IndexCorrupted, Corrupt, "", "is damaged ({detail}): restore a backup"),
-    (errors.ReadOnlySqlTransaction, StoreDown, "other", "is read-only: a standby, or set so"),
+    (errors.ReadOnlySqlTransaction, StoreDown, "other", "is read-only: a standby, or configured so"),
     (errors.InsufficientPrivilege, StoreDown, "other", "may not be used by this role ({detail})"),
     (errors.LockNotAvailable, StoreDown, "locked", "was locked by another session for too long"),
     (errors.InvalidSqlStatementName, StoreDown, "other", POOL),

@@ -100,7 +100,7 @@ def inbox(db: Db, run_id: str, since: int) -> list[Posted]:
     found = [_posted(run_id, row) for row in rows if row[1] is not None]
     posted = rows[0][0]
     if [request.number for request in found] != list(range(since + 1, posted + 1)):
-        raise Corrupt(f"run {run_id!r}: {posted} requests were posted, not all are there")
+        raise Corrupt(f"run {run_id!r}: {posted} requests were posted, and some are missing")
     return found
 
 
@@ -108,7 +108,7 @@ def news(db: Db, since: int) -> tuple[int, list[str]]:
     """Return the runs with requests after position `since`, by their last ones, and the current position."""
     row = db.execute(_NEWS, (since, since), prepare=True).fetchone()
     if row is None:
-        raise Corrupt("the journal has lost its row of meta")
+        raise Corrupt("the row of table meta is missing")
     return row[0], row[1] or []
 
 
@@ -138,4 +138,4 @@ def _posted(run_id: str, row: tuple[Any, ...]) -> Posted:
     try:
         return Posted(name, kind, orjson.loads(body), by, at, number)
     except ValueError as error:
-        raise Corrupt(f"run {run_id!r}: request {number} is not what was posted: {error}") from error
+        raise Corrupt(f"run {run_id!r}: request {number} is damaged: {error}") from error

@@ -128,7 +128,7 @@ def _refuse_lossy(connection: psycopg.Connection[Any], where: str) -> None:
     wrong = [f"{name}={found[name]}" for name, good in DURABLE.items() if found[name] not in good]
     if wrong:
         raise StoreDown(
-            f"journal {where} is on a server that may lose what it acknowledged: {', '.join(wrong)}; set it to on"
+            f"journal {where} is on a server that may lose acknowledged data: {', '.join(wrong)}; set it to on"
         )
 
 

@@ -169,9 +169,7 @@ class PostgresSession:
             given = psycopg.conninfo.conninfo_to_dict(address.secret)
         except psycopg.Error:
             # Without libpq's message: it repeats parts of the text, and one of them may be the password.
-            raise StoreDown(
-                f"{address} is no address of a database that PostgreSQL's client understands"
-            ) from None
+            raise StoreDown(f"{address} is not an address that PostgreSQL's client understands") from None
         environment = "PGAPPNAME" in os.environ
         defaults = {
             name: value for name, value in CLIENT.items() if name != "application_name" or not environment

@@ -15,11 +15,11 @@ import psycopg
 from psycopg import errors
 
 from orchestrator.errors import Held, RunExists, RunUnknown
-from orchestrator.journal.codec import OPEN, encoded
+from orchestrator.journal.codec import OPEN, chained, encoded
 from orchestrator.journal.postgres import statement
 from orchestrator.journal.postgres.presence import PostgresPresence
 from orchestrator.journal.writer_thread import DeferredWork
-from orchestrator.kernel.journal import NO_HASH, Lease, Posted, chained
+from orchestrator.kernel.journal import NO_HASH, Lease, Posted
 
 Db: TypeAlias = psycopg.Connection[Any]
 _OWNED: Final = statement.OWNED.encode()

@@ -186,7 +186,7 @@ def _prove(part: Path, busy: float) -> None:
     finally:
         handle.close()
     if not found.ok:
-        raise StoreDown(f"the copy is not sound: {'; '.join(found.problems[:3])}")
+        raise StoreDown(f"the copy is damaged: {'; '.join(found.problems[:3])}")
 
 
 def _copy_blobs(folder: Path, part: Path) -> None:
@@ -224,7 +224,7 @@ def _sync(file: Path) -> None:
 def _refuse_existing(target: Path) -> None:
     for path in (target, beside(target, "-wal"), beside(target, "-blobs")):
         if path.exists():
-            raise StoreDown(f"{path} exists: nothing was written over it")
+            raise StoreDown(f"{path} exists and was not overwritten")
 
 
 def _remove(part: Path) -> None:

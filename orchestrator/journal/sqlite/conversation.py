@@ -1,4 +1,4 @@
-"""Memory of conversations in one SQLite file: a `ports.Memory` that outlives its process.
+"""Memory of conversations in one SQLite file: a `llm.port.Memory` that outlives its process.
 
 The module is beside the journal because its file needs the same care: how it is opened, the SQLite version, the
 single thread that writes and syncs, the meaning of errors. The layers allow no import between other folders of this
@@ -77,7 +77,7 @@ class MemoryDown(RunError):
 
 
 class SqliteMemory:
-    """Memory in a SQLite file; implements `ports.Memory`. Any number of agents and processes may share one file.
+    """Memory in a SQLite file; implements `llm.port.Memory`. Any number of agents and processes may share one file.
 
     The constructor opens nothing: the first call opens the file off the event loop.
 

@@ -4,7 +4,7 @@ SQLite recovers a write-ahead log up to its first wrong frame, and reads an earl
 writer notes every commit in `journal.db-mark` before it acknowledges the commit, and a journal is used only if it
 holds everything that the mark names (`proof`).
 
-- *A note* says where one run of the commit stands: epoch, number and hash of the last record (the hash covers all
+- *A note* has the position of one run of the commit: epoch, number and hash of the last record (the hash covers all
   records before it), number of requests; or that the run was removed. Recovery keeps the first commits of a log, so a
   journal that holds the noted commit holds all earlier ones. No counter in the database is needed, which would add a
   page to each commit. A note stays true for every later state of the journal, so notes are never deleted.
@@ -17,7 +17,7 @@ holds everything that the mark names (`proof`).
   SQLite's `-shm` file can: the file is cut, or a copy-on-write file system is full.
 - *The mark is not synced.* The commit is synced before it is noted. So after a power loss the mark may be behind or
   unreadable, but never ahead.
-- *A missing file is noticed.* The table `mark` in the main file says whether the journal is in use. The main file, the
+- *A missing file is noticed.* The table `mark` in the main file shows whether the journal is in use. The main file, the
   mark and the name of the log are durable before the first acknowledgement. The last process that closes the journal
   resets the flag; until then no closing connection removes the log. If a reader keeps an old state of the main file,
   the flag reaches that file later: the writer tries again after each commit.
@@ -73,7 +73,7 @@ class HighWaterMark:
                     cursor.execute("COMMIT")
 
     def begin(self, db: apsw.Connection) -> None:
-        """Before the first transaction: record that the journal is in use, and take a slot.
+        """Record that the journal is in use, and take a slot, before the first transaction.
 
         Raises Corrupt, OSError, and SQLite's errors.
         """

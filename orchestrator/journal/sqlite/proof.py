@@ -79,12 +79,12 @@ def problem(cursor: apsw.Cursor, path: Path, found: mark.Mark | None) -> str | N
     name = mark.mark_of(path).name
     if found is None or found.identity != used.identity:
         state = "is missing" if not mark.mark_of(path).exists() else "is of another journal, or damaged"
-        return f"was not closed, and {name}, which says how far it went, {state}" if used.in_use else None
+        return f"was not closed, and {name}, which records its last commit, {state}" if used.in_use else None
     for slot in found.slots:
         lost = None if slot is None else _lost(cursor, slot.high_water)
         if lost:
             return (
-                f"holds less than {name} says was acknowledged: {lost}. Its log {path.name}-wal is damaged, cut or "
+                f"lacks data that {name} records as acknowledged: {lost}. Its log {path.name}-wal is damaged, cut or "
                 f"missing, or an older copy took its place"
             )
     return None
@@ -97,10 +97,10 @@ def usage(cursor: apsw.Cursor) -> JournalUsage | None:
     row = cursor.execute("SELECT identity, in_use, sum FROM mark").fetchone()
     if row is None:
         return None
-    with decoding("the journal's row of its mark"):
+    with decoding("the journal's row of table mark"):
         found, total = JournalUsage(bytes(row[0]), bool(row[1])), row[2]
     if total != _sum_of(found):
-        raise Corrupt(f"the journal's row of its mark is not what was written; {REMEDY}")
+        raise Corrupt(f"the journal's row of table mark is damaged; {REMEDY}")
     return found
 
 
@@ -122,20 +122,20 @@ def _lost(cursor: apsw.Cursor, high_water: HighWater) -> str | None:
     raw = cursor.execute(f"SELECT {COLUMNS} FROM run WHERE id=?", (number,)).fetchone()  # noqa: S608
     if raw is None:
         last = cursor.execute("SELECT seq FROM sqlite_sequence WHERE name='run'").get or 0
-        return None if int(last) >= number else f"run number {number} is not there"
+        return None if int(last) >= number else f"run number {number} is missing"
     try:
         row = proved(raw)
     except Corrupt:  # reported by every read of this run, and not a fault of the log
         return None
     if seq == REMOVED:
-        return f"run {row.run_id!r}, which was removed, is there"
+        return f"run {row.run_id!r}, which was removed, exists"
     if row.epoch < epoch or row.seq < seq or row.requests < requests:
         return (
             f"run {row.run_id!r} has {row.seq + 1} records, {row.requests} requests and {row.epoch} claims, "
             f"and had {seq + 1}, {requests} and {epoch}"
         )
     there = cursor.execute("SELECT hash FROM record WHERE key=?", (number << SHIFT | seq,)).get
-    return None if there == head else f"record {seq} of run {row.run_id!r} is another one"
+    return None if there == head else f"record {seq} of run {row.run_id!r} differs"
 
 
 def _unreadable(path: Path) -> bool:

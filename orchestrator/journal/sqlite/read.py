@@ -92,7 +92,7 @@ def inbox(db: apsw.Connection, run_id: str, since: int) -> list[Posted]:
         )
         found = [_posted(run_id, row) for row in rows]
     if [request.number for request in found] != list(range(since + 1, run.requests + 1)):
-        raise Corrupt(f"run {run_id!r}: {run.requests} requests were posted, not all are there")
+        raise Corrupt(f"run {run_id!r}: {run.requests} requests were posted, and some are missing")
     return found
 
 
@@ -113,5 +113,5 @@ def _posted(run_id: str, row: tuple[Any, ...]) -> Posted:
     key, name, kind, body, by, at, total = row
     number = key & LAST
     if request_sum(run_id, number, name, kind, body, by, at) != total:
-        raise Corrupt(f"run {run_id!r}: request {number} is not what was posted")
+        raise Corrupt(f"run {run_id!r}: request {number} is damaged")
     return Posted(name, kind, orjson.loads(body), by, at, number)

@@ -45,7 +45,7 @@ class NoWriter(SqliteWriter):
     def submit(self, work: Callable[[Transaction], T], first: Callable[[], None] | None = None) -> NoReturn:
         """Raise StoreDown."""
         del work, first
-        raise StoreDown(f"journal {self._path} was opened to be read only")
+        raise StoreDown(f"journal {self._path} was opened read-only")
 
     async def call(
         self, work: Callable[[Transaction], T], first: Callable[[], None] | None = None
@@ -71,8 +71,8 @@ def connect_to_read(path: Path, *, busy: float) -> apsw.Connection:
     except apsw.Error as error:
         if _size(path.with_name(f"{path.name}-wal")):
             raise StoreDown(
-                f"journal {path} cannot be read where it is, for its log {path.name}-wal holds more and nothing can be "
-                f"written there: copy both and {path.name}-mark to a disk with room, and name that copy"
+                f"journal {path} cannot be read in place: its log {path.name}-wal has further records, and nothing can "
+                f"be written there: copy both and {path.name}-mark to a disk with room, and name that copy"
             ) from error
     try:
         return _opened(path, _ALONE, busy)

@@ -95,7 +95,7 @@ def decoding(what: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise Corrupt(f"{what} is not what was written: {error}") from error
+        raise Corrupt(f"{what} is damaged: {error}") from error
 
 
 def proved(row: tuple[object, ...]) -> RunRow:
@@ -108,7 +108,7 @@ def proved(row: tuple[object, ...]) -> RunRow:
             and checksum(found.run_id, found.requests) == found.requests_sum
         )
     if not right:
-        raise Corrupt(f"run {found.run_id!r}: its row is not what was written; nothing of the run is used")
+        raise Corrupt(f"run {found.run_id!r}: its row is damaged; nothing of the run is used")
     return found
 
 

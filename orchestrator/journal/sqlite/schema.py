@@ -129,7 +129,9 @@ def refuse_old_sqlite(version: str) -> None:
     """Raise StoreDown for a SQLite with the WAL-reset bug."""
     if tuple(map(int, version.split("."))) < OLDEST_SQLITE:
         wanted = ".".join(map(str, OLDEST_SQLITE))
-        raise StoreDown(f"apsw brings SQLite {version}, which can corrupt a journal: install apsw>={wanted}")
+        raise StoreDown(
+            f"apsw contains SQLite {version}, which can corrupt a journal: install apsw>={wanted}"
+        )
 
 
 def connect(
@@ -225,7 +227,7 @@ def refuse_foreign(db: apsw.Connection, path: Path, kind: FileKind = JOURNAL) ->
             f"{noun} {path} has version {version}; this version of fsm-orchestrator reads up to {kind.version}"
         )
     if application != kind.application and (application or version or tables):
-        raise StoreDown(f"{path} is a SQLite database of something else, not a {noun}")
+        raise StoreDown(f"{path} is a SQLite database, but not a {noun}")
 
 
 @contextmanager

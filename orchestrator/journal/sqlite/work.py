@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import Fenced, Held, RunExists
-from orchestrator.journal.codec import ENDED, OPEN, check_blob, encoded, lines, only_claims, status_after
+from orchestrator.journal.codec import (
+    ENDED,
+    OPEN,
+    chained,
+    check_blob,
+    encoded,
+    lines,
+    only_claims,
+    status_after,
+)
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.mark import REMOVED, HighWater
 from orchestrator.journal.sqlite.owner import SqlitePresence
@@ -18,7 +27,7 @@ from orchestrator.journal.sqlite.row import RunRow, Values, known, row_of
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.journal.sqlite.writer import Transaction
 from orchestrator.journal.writer_thread import DeferredWork
-from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, chained
+from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted
 
 Now = Callable[[], float]
 

@@ -276,7 +276,7 @@ class ApprovalError(RunError):
         self.retry_after = retry_after
         self._said: tuple[
             str, ...
-        ] = ()  # a record of a failure keeps texts and numbers of ours: of this, neither
+        ] = ()  # a record of a failure stores only our own texts and numbers, and this text is not one
         row = rule(self.code)
         self.kind, self.retryable = row.kind, row.retryable
         super().__init__("; ".join(map(str, self.faults)))

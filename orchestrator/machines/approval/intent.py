@@ -26,7 +26,7 @@ def spoken(text: str, what: str) -> str:
 
 
 class IntentKind(StrEnum):
-    """What kind of work it is."""
+    """Kind of the requested work."""
 
     CREATE_PROJECT = "CreateProject"
     ADD_FEATURE = "AddFeature"
@@ -36,7 +36,7 @@ class IntentKind(StrEnum):
 
 
 class Strength(StrEnum):
-    """How much a constraint binds."""
+    """Strength of a constraint."""
 
     MUST = "MUST"
     MUST_NOT = "MUST_NOT"
@@ -44,7 +44,7 @@ class Strength(StrEnum):
 
 
 class Constraint(BaseModel):
-    """A condition that the person set."""
+    """A condition of the person."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,7 +53,7 @@ class Constraint(BaseModel):
 
 
 class Intent(BaseModel):
-    """One thing that is wanted."""
+    """One change that the person requests."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -81,7 +81,7 @@ class Intent(BaseModel):
 
 
 class Extraction(BaseModel):
-    """All that is wanted, one plan each, in this order."""
+    """All intents of a request, one plan each, in this order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

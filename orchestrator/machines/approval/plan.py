@@ -21,7 +21,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class StepKind(StrEnum):
-    """What a step does."""
+    """Kind of a step."""
 
     CREATE = "create"
     EDIT = "edit"
@@ -30,7 +30,7 @@ class StepKind(StrEnum):
 
 
 class _Data(BaseModel):
-    """Data that is as it is: no further key, no change."""
+    """Immutable data without further keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,7 +69,7 @@ class PlanStep(_Data):
 
 
 class PlanDraft(_Data):
-    """What a planner, or a plan file, says is to be done."""
+    """A plan as a planner or a plan file describes it."""
 
     goal: str = ""
     steps: tuple[PlanStep, ...]

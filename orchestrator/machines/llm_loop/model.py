@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from orchestrator.kernel.graph import recorded_as
+from orchestrator.kernel.value import value
 from orchestrator.llm.message import NO_USAGE, Message, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator_guards import DIGEST_VERSION, TurnFingerprint, Verdict
@@ -220,7 +221,8 @@ class CallLedger:
     """Key -> the answer that counted."""
 
 
-class TurnDecision(NamedTuple):
+@value(frozen=True, slots=True)
+class TurnDecision:
     """The guards allowed another turn: their verdict, the limits, and the usage at that time."""
 
     verdict: Verdict

@@ -19,7 +19,7 @@ from orchestrator.machines.ralph.fault import AgentOutputInvalid
 
 
 class Role(StrEnum):
-    """The agents. Only the machine calls one, for one mode at a time. The checker is ours: seed 002 names none."""
+    """The agents of the loop. Only the machine calls them, for one mode at a time."""
 
     PLANNER = "planner"
     QUESTIONER = "questioner"
@@ -29,7 +29,7 @@ class Role(StrEnum):
 
 
 class PlannerMode(StrEnum):
-    """What a planner is to do."""
+    """Task of a planner."""
 
     INITIALIZE = "INITIALIZE"
     UPDATE = "UPDATE"
@@ -42,14 +42,14 @@ MODE_ALIASES: Mapping[str, PlannerMode] = {"QA_COORDINATE": PlannerMode.DISCOVER
 
 
 class QuestionerMode(StrEnum):
-    """What a questioner is to do."""
+    """Task of a questioner."""
 
     BRAINSTORM = "BRAINSTORM"
     RESEARCH = "RESEARCH"
 
 
 class PlannerStatus(StrEnum):
-    """How planning went."""
+    """Result of planning."""
 
     COMPLETED = "completed"
     BLOCKED = "blocked"
@@ -58,14 +58,14 @@ class PlannerStatus(StrEnum):
 
 
 class QuestionerStatus(StrEnum):
-    """How a round of questions went."""
+    """Result of a round of questions."""
 
     COMPLETED = "completed"
     BLOCKED = "blocked"
 
 
 class ExecutorStatus(StrEnum):
-    """How an attempt at a task went."""
+    """Result of an attempt at a task."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -80,7 +80,7 @@ class ReviewerStatus(StrEnum):
 
 
 class OrchestratorStatus(StrEnum):
-    """How a run stands."""
+    """Status of a run."""
 
     COMPLETED = "completed"
     IN_PROGRESS = "in_progress"
@@ -88,14 +88,14 @@ class OrchestratorStatus(StrEnum):
 
 
 class ReviewVerdict(StrEnum):
-    """What a review comes to."""
+    """Verdict of a review."""
 
     QUALIFIED = "Qualified"
     FAILED = "Failed"
 
 
 class NextAction(StrEnum):
-    """What a planner recommends to do next."""
+    """Next action that a planner recommends."""
 
     QA_BRAINSTORM = "qa_brainstorm"
     QA_RESEARCH = "qa_research"
@@ -138,28 +138,28 @@ class PlannerInput(_Input):
 
 
 class QuestionerInput(_Input):
-    """Ask what has to be known, or find answers, in plan.questions.md."""
+    """Write open questions to plan.questions.md, or find answers to them."""
 
     mode: QuestionerMode
     cycle_number: Annotated[int, Field(ge=1)] = 1
 
 
 class ExecutorInput(_Input):
-    """Do one task and write its report."""
+    """Execute one task and write its report."""
 
     task_id: Text
     attempt_number: Annotated[int, Field(ge=1)] = 1
 
 
 class ReviewerInput(_Input):
-    """Look over the work of one task."""
+    """Review the work of one task."""
 
     task_id: Text
     report_path: Text
 
 
 class CheckerInput(_Input):
-    """Hold all that was done against the goal."""
+    """Check all work against the goal."""
 
     user_request: str
 
@@ -176,7 +176,7 @@ class _Output(BaseModel):
 
 
 class TaskCount(_Output):
-    """How many tasks there are."""
+    """Number of tasks."""
 
     planning: Count = 0
     implementation: Count = 0
@@ -184,7 +184,7 @@ class TaskCount(_Output):
 
 
 class PlannerOutput(_Output):
-    """How planning went."""
+    """Result of planning."""
 
     status: PlannerStatus
     artifacts_created: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ class Confidences(Priorities):
 
 
 class QuestionerOutput(_Output):
-    """How a round of questions went."""
+    """Result of a round of questions."""
 
     status: QuestionerStatus
     questions_generated: Count = 0
@@ -223,7 +223,7 @@ class QuestionerOutput(_Output):
 
 
 class DiscoveredTask(_Output):
-    """A task that somebody found to be missing."""
+    """A missing task that an agent discovered."""
 
     id: TaskId
     description: Text
@@ -231,7 +231,7 @@ class DiscoveredTask(_Output):
 
 
 class ExecutorOutput(_Output):
-    """How an attempt at a task went."""
+    """Result of an attempt at a task."""
 
     status: ExecutorStatus
     report_path: str = ""
@@ -241,7 +241,7 @@ class ExecutorOutput(_Output):
 
 
 class CriterionResult(_Output):
-    """What a review found about one criterion."""
+    """Finding of a review about one criterion."""
 
     criterion: Text
     met: bool
@@ -250,7 +250,7 @@ class CriterionResult(_Output):
 
 
 class ReviewerOutput(_Output):
-    """What a review found. `discovered_tasks` is ours: the seed's table lets a review discover tasks."""
+    """Findings of a review, with the tasks that it discovered."""
 
     status: ReviewerStatus
     verdict: ReviewVerdict | None = None
@@ -272,7 +272,7 @@ class ReviewerOutput(_Output):
 
 
 class CheckerOutput(_Output):
-    """Whether the goal is met; if not, what is missing."""
+    """Whether the goal is met, and the missing tasks."""
 
     passed: bool
     missing_tasks: tuple[DiscoveredTask, ...] = ()
@@ -287,7 +287,7 @@ class CheckerOutput(_Output):
 
 
 class OrchestratorOutput(_Output):
-    """How a run stands, for who asked for it."""
+    """Status of a run for its caller."""
 
     status: OrchestratorStatus
     session_id: str

@@ -131,7 +131,7 @@ class McpServer:
         environment. Its standard error goes to the logger `orchestrator.mcp`, bounded.
         """
         if not command.strip() or "\0" in "".join((command, *args)):
-            raise ConfigError(f"{command!r} is no command that could be started")
+            raise ConfigError(f"{command!r} is not a command that can be started")
         folder = None if cwd is None else Path(cwd)
         return cls(Stdio(command, args, _plain(env), folder, _message_limit(options)), **options)
 
@@ -145,7 +145,7 @@ class McpServer:
             usable = False
         if not usable:
             raise ConfigError(
-                f"{url!r} is no address of an MCP server; it begins with http:// or https:// and a host"
+                f"{url!r} is not the address of an MCP server; it must start with http:// or https:// and a host"
             )
         return cls(Http(url, _plain(headers), _message_limit(options)), **options)
 
@@ -157,7 +157,7 @@ class McpServer:
         try:
             words = shlex.split(text)
         except ValueError as error:
-            raise ConfigError(f"{text!r} is no command line: {error}") from error
+            raise ConfigError(f"{text!r} is not a command line: {error}") from error
         return cls.stdio(*words or [""], **options)
 
     @property

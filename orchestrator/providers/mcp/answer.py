@@ -41,7 +41,7 @@ def text_of(result: CallToolResult) -> str:
     if result.structured_content is not None and not _says(said, result.structured_content):
         text = "\n".join(filter(None, (text, to_json(result.structured_content).decode())))
     if result.is_error:
-        raise ToolFailed(text or "the tool failed and did not say why")
+        raise ToolFailed(text or "the tool failed without a reason")
     return text
 
 

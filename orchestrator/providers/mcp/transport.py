@@ -121,7 +121,7 @@ class Http:
         if isinstance(first, httpx2.TransportError):
             return f"{self.shown} does not answer ({type(first).__name__}: {first})"
         status = f" (HTTP {self.seen[-1]})" if self.seen else ""
-        return f"{self.shown} is no MCP server, or refuses us{status}: {_plainly(first, 'the connection was closed')}"
+        return f"{self.shown} is not an MCP server, or refuses us{status}: {_plainly(first, 'the connection closed')}"
 
     @asynccontextmanager
     async def opened(self, name: str, ended: Ended) -> AsyncIterator[Any]:  # noqa: ARG002  the same signature as for a program

@@ -54,18 +54,18 @@ def syscall(number: int, *arguments: object) -> int:
 
 
 def prctl(option: int, *arguments: object) -> int:
-    """Raises OSError."""
+    """Set an option of this process. Raises OSError."""
     given = [ctypes.c_ulong(one) if isinstance(one, int) else one for one in arguments]
     return checked(_libc.prctl(option, *given, *[ctypes.c_ulong(0)] * (4 - len(given))))
 
 
 def unshare(flags: int) -> None:
-    """Raises OSError."""
+    """Leave the namespaces that `flags` name. Raises OSError."""
     checked(_libc.unshare(flags))
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """Raises OSError."""
+    """Mount a file system or a folder. Raises OSError."""
     given = [None if one is None else os.fsencode(one) for one in (source, target, kind, options)]
     checked(_libc.mount(given[0], given[1], given[2], ctypes.c_ulong(flags), given[3]))
 

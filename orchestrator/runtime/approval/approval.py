@@ -54,9 +54,7 @@ class Approval:
     live process works on the project, and ApprovalError, StoreDown or OtherGraph if the project cannot be used.
 
     Args:
-        project: Project folder.
         planner: Makes plans (see `machines.approval.ports`). Without one no request can be submitted.
-        observers: Observers of the host. None is added, and no metric is counted.
         launch: Stored with each request: how to make its planner. Must not contain a key.
         on_step: Called with each step, and awaited if it is async.
 

@@ -102,16 +102,6 @@ class PlanFile:
         return FixedPlanner(*drafts, intents=intents)
 
 
-def read_plan(path: Path | str) -> PlanDraft:
-    """Return the only plan of a file. Blocks. Raises ApprovalError VAL-002."""
-    drafts, _ = read_plans(path)
-    if len(drafts) != 1:
-        raise ApprovalError(
-            Fault("VAL-002", f"{str(path)!r} has {len(drafts)} plans; it must have exactly one")
-        )
-    return drafts[0]
-
-
 def read_plans(path: Path | str) -> tuple[tuple[PlanDraft, ...], tuple[Intent, ...]]:
     """Return the plans of a file with their intents. Blocks. Raises ApprovalError VAL-002, or of the family FS."""
     plain = _document(Path(path))

@@ -68,7 +68,7 @@ class StepProgress:
     cut_short: Mapping[str, str] = field(default_factory=dict)
     """Steps whose command started and is not known to have ended: id -> key."""
     begun: int = 0
-    """Commands of all plans of the run."""
+    """Number of commands of all plans of the run."""
 
 
 def completed(records: Iterable[AnyRecord], plan: ApprovalPlan) -> tuple[str, ...]:

@@ -92,16 +92,6 @@ class Workspace:
             derived_from=derived_from,
         )
 
-    async def revalidated(self, plan: ApprovalPlan) -> None:
-        """Raise ApprovalError if a plan without executed steps would differ now."""
-        draft = PlanDraft(goal=plan.goal, steps=plan.steps)
-        drift = await self.drift(plan)
-        if drift:
-            raise ApprovalError([Fault("FS-006", str(entry), path=entry.path) for entry in drift.entries])
-        now = await self.validated(draft, plan_id=plan.id, version=plan.version)
-        if now.caps_digest != plan.caps_digest:
-            raise ApprovalError(Fault("CFG-004", "the limits for plans changed since this plan was made"))
-
     async def drift(self, plan: ApprovalPlan, done: Collection[str] = ()) -> DriftReport:
         """Compare every file of a plan with its expected state after the steps `done`."""
         return await self._in_time(partial(self._drift, plan, frozenset(done)), len(plan.targets))

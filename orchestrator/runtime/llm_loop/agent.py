@@ -270,17 +270,17 @@ class Orchestrator(HumanInput[Result]):
         if limits is not None:
             refuse_unpriced(limits, subagent.prices(self))
 
-    async def _check_resume(self, head: RunHead, *, again: bool) -> None:  # noqa: ARG002 - the ledger knows
+    async def _check_resume(self, head: RunHead, *, again: bool) -> None:  # noqa: ARG002 - the ledger has everything
         root = await subagent.open_root(self._journal, head)
         if root not in (None, head.run_id):
             raise ConfigError(
-                f"run {head.run_id!r} is part of run {root!r} and goes on with it; resume that one"
+                f"run {head.run_id!r} is part of run {root!r}, which resumes it; resume that run"
             )
 
     async def _update(
         self, run: LoopRun, stored: StoredRun, records: Sequence[Record], limits: Limits | None
     ) -> None:
-        """Count what the runs below it have used, set other limits, and charge an answer that was lost."""
+        """Count the usage of its child runs, set other limits, and charge a lost answer."""
         below = await subagent.recount(self, run, stored)
         if below:
             open_account(run, dormant=below)
@@ -291,7 +291,7 @@ class Orchestrator(HumanInput[Result]):
             run.ctx.spent.usage = run.ctx.spent.usage + lost(run)
 
     async def _drive(self, run: LoopRun, path: Iterable[Transition]) -> Result:
-        if run.parent_run_id is not None:  # else `_check_resume` had refused: the run above it has ended
+        if run.parent_run_id is not None:  # otherwise `_check_resume` has refused: its parent run has ended
             why = f"run {run.parent_run_id!r} above it has ended"
             run.mailbox.post(Signal(kind="cancel", id=new_id(), by="caller", why=why))
         return await super()._drive(run, path)

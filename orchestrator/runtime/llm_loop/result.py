@@ -101,7 +101,7 @@ class Result:
 
 
 def result_of(run: LoopRun, path: Iterable[Transition], end: Ending) -> Result:
-    """Return the Result of a run that ended so, here or as it was restored."""
+    """Return the Result of a run that ended, in this process or restored."""
     ctx = run.ctx
     return Result(
         run_id=run.run_id,

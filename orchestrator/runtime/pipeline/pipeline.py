@@ -220,7 +220,7 @@ class Pipeline(HumanInput[PipelineResult]):
             raise ConfigError(f"the effect of {name} is {effect!r}; allowed: {', '.join(EFFECTS)}")
         return port
 
-    # ---- what RunService asks of a composition ----
+    # ---- called by RunService ----
 
     laps = ("plan_ready",)
 

@@ -113,19 +113,16 @@ class RalphOrchestrator(RunService[RalphResult]):
         limits: RalphLimits | None = None,
         deadline: float | None = None,
     ) -> RalphResult:
-        """Run the loop in a new session, or in an existing one, and return its result.
+        """Run the loop in a new or existing session, and return its result. Raises Suspended if the run was parked.
 
-        An existing session continues from the state of its files; a request is then planned as a new requirement. The
-        run's id is that of the session, with a number from its second run on.
-
-        `session` is the path of an existing session, for which `request` is optional; `deadline` is in seconds from
-        now. The `outcome` of the result says how the run ended.
+        `session` is the path of an existing session, which continues from the state of its files; `request` is then
+        optional and planned as a new requirement. The run's id is that of the session, with a number from its second
+        run on. `deadline` is in seconds from now.
 
         Raises:
             ConfigError: A new session has no request, or another argument is invalid.
             RunExists: `run_id` is in use, or an earlier run of the session has not ended.
             SessionFileError: The session cannot be read, or another process has an active run in it.
-            Suspended: The run was parked (`answer="park"`).
         """
         arguments.check_run(run_id, None, limits, deadline, kind=RalphLimits)
         _text("the request", request)
@@ -283,7 +280,7 @@ class RalphOrchestrator(RunService[RalphResult]):
             host=self._host,
         )
 
-    # ---- what RunService asks of a composition ----
+    # ---- called by RunService ----
 
     laps = ("task_selected",)
 

@@ -201,7 +201,7 @@ async def _closed(repl: Repl, run_id: str) -> None:
     """Close a REPL. An error of a host's own REPL is logged, because the run has its result already."""
     try:
         await asyncio.shield(repl.close())
-    except Exception as error:  # noqa: BLE001 - a host's
+    except Exception as error:  # noqa: BLE001 - an error of a host's REPL
         logging.getLogger("orchestrator").warning(
             "run %s: its REPL could not be closed (%s: %s)", run_id, type(error).__name__, error
         )

@@ -14,9 +14,9 @@ from orchestrator.kernel.run import Run
 
 
 class RunRegistry:
-    """The runs under way, by id; as an observer it keeps their last transitions, for `Result.transitions`.
+    """The live runs by id. As an observer it keeps their last transitions for `Result.transitions`.
 
-    The follower of a run also follows the runs below it.
+    The follower of a run also follows its child runs.
     """
 
     def __init__(self, kept: int = 10_000) -> None:
@@ -92,7 +92,7 @@ class RunRegistry:
         return tuple(self._paths.pop(run.run_id))
 
     def hears(self, kind: type[Fact]) -> Callable[[Transition], None] | None:
-        """Return what takes facts of a kind: only transitions are kept."""
+        """Return the function for facts of a kind, or None: only transitions are kept."""
         return self._keep if kind is Transition else None
 
     def observe(self, fact: Fact) -> None:

@@ -1,4 +1,4 @@
-"""Rebuild a run from its records: the same for every graph."""
+"""Restoration of a run from its records, the same for every graph."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.failure import restored_failure
+from orchestrator.kernel.codec import restored_failure
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.run_parts import Cursor
@@ -15,7 +15,7 @@ from orchestrator.kernel.run_parts import Cursor
 def rebuilt(
     stored: StoredRun, machine: Machine, ctx: Any, deps: Any, codec: ContextCodec[Any]
 ) -> Run[Any, Any]:
-    """Return a run with this context as it stood at its last record, ready for `drive`. Changes nothing outside."""
+    """Return a run with this context as of its last record, ready for `drive`. Changes nothing outside."""
     above = stored.created.get("parent_run_id")
     run: Run[Any, Any] = Run(machine, stored.run_id, ctx, deps, parent_run_id=above)
     codec.adopt(run)

@@ -77,10 +77,8 @@ async def run_program(
 ) -> ProgramExit:
     """Run a program until it and all processes that hold its output have ended.
 
-    An interrupted program is killed with all processes that it started.
-
-    `given` is its standard input, `call` the key of its work for the current run, `seconds` its time limit;
-    `environment` is added to that of this process.
+    An interrupted program is killed with all processes that it started. `given` is its standard input, `call` the key
+    of its work for the current run, `seconds` its time limit; `environment` is added to that of this process.
 
     Raises:
         OSError: The program cannot be started.

@@ -65,7 +65,7 @@ class RunService(Generic[R]):
     parks: bool = False
     """Whether a run that has to wait for a person is left in the journal (Suspended); child runs always wait here."""
 
-    # ---- putting it together ----
+    # ---- composition ----
 
     def _set_up(
         self,
@@ -75,7 +75,7 @@ class RunService(Generic[R]):
         migrations: Iterable[Migration],
         tools: ToolProvider | None = None,
     ) -> None:
-        """Set what the services of all machines consist of. `_wire` follows when machine and codec are set too."""
+        """Set the common services. `_wire` follows when machine and codec are set too."""
         self._clock, self._migrations = clock, tuple(migrations)
         self._observers = compose.watchers(observers)
         self._journal, self._retire = compose.records(journal)
@@ -83,7 +83,7 @@ class RunService(Generic[R]):
         self._control = RunController(self._live, self._journal, clock, tools)
 
     def _wire(self, *watching: Observer, owner: str | None = None) -> None:
-        """Make the driver and the recovery of the runs, and declare to the observers which names will come."""
+        """Make the driver and the recovery of the runs, and declare their names to the observers."""
         self._declare()
         self._driver = Driver(
             self._machine,
@@ -100,10 +100,10 @@ class RunService(Generic[R]):
             self._journal, graph, self._codec, self._driver.owner, self._migrations, now=now
         )
 
-    # ---- what a composition defines ----
+    # ---- implemented by facades ----
 
     def _declare(self) -> None:
-        """Declare to the observers which names the runs will have."""
+        """Declare the names of the runs to the observers."""
         compose.announce(self._observers, self._machine.graph, self._journal, self._limits.max_seconds)
 
     def _ending(self, run: Run[Any, Any]) -> Ending:
@@ -111,7 +111,7 @@ class RunService(Generic[R]):
         raise NotImplementedError
 
     def _summary(self, run: Run[Any, Any]) -> Mapping[str, Any]:
-        """Return the totals that `run.completed` logs."""
+        """Return the totals for `run.completed`."""
         raise NotImplementedError
 
     def _result(self, run: Run[Any, Any], path: Iterable[Transition], end: Ending) -> R:
@@ -119,15 +119,15 @@ class RunService(Generic[R]):
         raise NotImplementedError
 
     def _with_recorded_output(self, result: R, ended: Mapping[str, Any]) -> R:  # noqa: ARG002 - by default none
-        """Return the result of an ended run with the output that only the record of its end has."""
+        """Return the result of an ended run with the part of its output that only its last record has."""
         return result
 
     def _restore(self, stored: StoredRun, records: Iterable[Record]) -> Run[Any, Any]:
-        """Return a run as it stood at its last record. Changes nothing outside."""
+        """Return a run as of its last record. Changes nothing outside."""
         raise NotImplementedError
 
     def _check_model(self, limits: Any) -> None:
-        """Check that a run with these limits may ask its model; None: its limits are not changed."""
+        """Check that a run with these limits may call its model. None means unchanged limits."""
 
     async def _check_resume(self, head: RunHead, *, again: bool) -> None:
         """Check that a run may be resumed, before it is claimed. Raises Suspended, ConfigError."""
@@ -135,11 +135,11 @@ class RunService(Generic[R]):
     async def _update(
         self,
         run: Run[Any, Any],
-        stored: StoredRun,  # noqa: ARG002 - for compositions
+        stored: StoredRun,  # noqa: ARG002 - for facades
         records: Sequence[Record],  # noqa: ARG002
         limits: Any,
     ) -> None:
-        """Change a restored run that this process has claimed: other limits, losses, what is outside of its records."""
+        """Change a restored and claimed run: other limits, charges, and data outside of its records."""
         if limits is not None:
             run.ctx.limits = limits
 
@@ -243,9 +243,9 @@ class RunService(Generic[R]):
             self._live.ended(run.run_id, end or Suspended(run.run_id, "interrupted"))
 
     async def _resume(self, run_id: str, limits: Any, by: str, *, again: bool = False) -> R:
-        """Resume a run of the journal, and return its result; for one that has ended, the result it had.
+        """Resume a run of the journal and return its result. For an ended run it is only read.
 
-        `limits`, unless None, replace those it has. `again` as for `Recovery.claim`.
+        `limits`, unless None, replace the run's own. `again` as for `Recovery.claim`.
         """
         live = self._live.find(run_id)
         if live is not None:
@@ -263,7 +263,7 @@ class RunService(Generic[R]):
         return await self._drive(run, path)
 
     async def _ended_result(self, run_id: str) -> R:
-        """Return the result of a run that has ended, as its records say."""
+        """Return the result of an ended run from its records."""
         stored, records = await self._recovery.read(run_id)
         said = stored.ended or {}
         end = Ending(Outcome(said["outcome"]), said["reason"])
@@ -284,9 +284,9 @@ class RunService(Generic[R]):
     async def _claim(
         self, run_id: str, limits: Any, by: str, *, again: bool = False
     ) -> tuple[Run[Any, Any], list[Transition]]:
-        """Claim and restore a run of the journal, announce that it continues; return it with the path it has taken.
+        """Claim and restore a run of the journal, and record its resumption; return it with its path.
 
-        The announcement has what `_update` changed in the context (other limits, a loss that is charged), and the
+        The record contains the changes of the context by `_update` (other limits, a charge for lost answers) and the
         programs that the last owner left running. `again` as for `Recovery.claim`.
         """
         stored, records, lease, ended = await self._claimed(run_id, again=again)

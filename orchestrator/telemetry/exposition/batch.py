@@ -63,11 +63,13 @@ class Batch:
         now: Callable[[], float] = time.time,
     ) -> None:
         if not name.strip():
-            raise ConfigError("a batch job needs a name: it tells its series from those of others")
+            raise ConfigError("a batch job needs a name, which distinguishes its series")
         if textfile is not None and Path(textfile).suffix != ".prom":
             raise ConfigError(f"{str(textfile)!r} must end in .prom, or node_exporter does not read it")
         if gateway is not None and not urlsplit(gateway if "://" in gateway else f"http://{gateway}").netloc:
-            raise ConfigError(f"{gateway!r} is no address of a Pushgateway; it is like http://127.0.0.1:9091")
+            raise ConfigError(
+                f"{gateway!r} is not the address of a Pushgateway; write for example http://127.0.0.1:9091"
+            )
         self.name = name
         self.failed = False
         self.problems: list[str] = []
@@ -97,7 +99,7 @@ class Batch:
             push_to(target)
         except Exception as error:  # noqa: BLE001 - the job is complete even if its figures are lost
             why = getattr(error, "strerror", None) or getattr(error, "reason", None) or type(error).__name__
-            self._complain(f"batch {self.name}: {target} does not have the figures: {why}")
+            self._complain(f"batch {self.name}: {target} did not receive the figures: {why}")
 
     def _complain(self, problem: str) -> None:
         self.problems.append(problem)

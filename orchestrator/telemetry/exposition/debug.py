@@ -20,7 +20,7 @@ MOST_RUNS = 1_000
 """Maximum runs on a page; the counts include all."""
 
 LiveSource: TypeAlias = Callable[[], Iterable[LiveRun]]
-"""Returns the present runs of this process, like `telemetry.live.Live.standing`. Called from any thread."""
+"""Returns the present runs of this process, like `telemetry.live.LiveRuns.standing`. Called from any thread."""
 
 
 def runs(source: LiveSource | None, now: float) -> dict[str, Any]:

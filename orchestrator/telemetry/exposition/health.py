@@ -55,7 +55,7 @@ class HealthCheck:
         Only one caller runs the checks at a time: a check that hangs must not take a thread for each probe.
         """
         if not self._asking.acquire(timeout=_PATIENCE):
-            return False, {"ready": False, "why": "the checks before this one have not come back"}
+            return False, {"ready": False, "why": "earlier checks have not finished"}
         try:
             said = {name: _yes(check) for name, check in self._checks.items()}
         finally:

@@ -115,7 +115,7 @@ class Pages:
                 refused, "a bearer token is needed", ("WWW-Authenticate", 'Bearer realm="metrics"')
             )
         if refused is not None:
-            return _sentence(refused, "only from this machine, or with a token that the server was given")
+            return _sentence(refused, "only from this host, or with the token of the server")
         try:
             return gives(request)
         except Exception as error:  # noqa: BLE001 - a collector or a source may raise anything
@@ -147,7 +147,7 @@ class Pages:
     def _metrics(self, request: PageRequest) -> PageAnswer:
         names = parse_qs(request.query).get("name[]", ())
         if not self._rendering.acquire(timeout=_PATIENCE):
-            return _sentence(HTTPStatus.SERVICE_UNAVAILABLE, "the scrapes before this one have not come back")
+            return _sentence(HTTPStatus.SERVICE_UNAVAILABLE, "earlier scrapes have not finished")
         try:
             headers = request.headers
             found = rendered(

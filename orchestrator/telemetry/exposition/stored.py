@@ -96,9 +96,9 @@ class JournalCollector(Collector):
             yield from _families(picture, self._backend)
 
     def _constant(self) -> Iterator[Metric]:
-        text = "How long a state may last before its event fires."
+        text = "Maximum time in a state before its event fires."
         yield _gauge("state_timeout_seconds", "machine state", text, self._limits)
-        info = InfoMetricFamily(f"{PREFIX}build", "What runs here; always 1.")
+        info = InfoMetricFamily(f"{PREFIX}build", "Versions of the running software; always 1.")
         info.add_metric((), {"version": _version(), "python": platform.python_version()})
         yield info
 
@@ -139,13 +139,13 @@ def _families(picture: JournalSnapshot, backend: str) -> Iterator[Metric]:
     yield _gauge(
         "oldest_run_state_entered_timestamp_seconds",
         "machine state",
-        "Unix time at which the run longest in its state came into it.",
+        "Unix time at which the run that has been in its state for the longest time entered it.",
         _oldest(((run.machine, run.state), run.entered_at) for run in moving),
     )
     yield _gauge(
         "oldest_run_started_timestamp_seconds",
         "machine",
-        "Unix time at which the oldest run that is not parked began.",
+        "Unix time at which the oldest run that is not parked started.",
         _oldest(((run.machine,), run.started_at) for run in moving),
     )
     yield _gauge(
@@ -157,7 +157,7 @@ def _families(picture: JournalSnapshot, backend: str) -> Iterator[Metric]:
     yield _gauge(
         "oldest_parked_timestamp_seconds",
         "machine reason",
-        "Unix time since which the run that is parked longest waits.",
+        "Unix time at which the run that has been parked for the longest time was parked.",
         _oldest(((run.machine, run.reason), run.written_at) for run in parked),
     )
     yield _completed(picture.completed)
@@ -174,7 +174,7 @@ def _of_the_journal(picture: JournalSnapshot, backend: str) -> Iterator[Metric]:
 
 
 def _completed(counts: Counter[tuple[str, str, str]]) -> Metric:
-    text = "Runs that reached a terminal state since the journal is watched."
+    text = "Runs that reached a terminal state since the start of this collector."
     found = CounterMetricFamily(
         f"{PREFIX}runs_completed_total", text, labels=("machine", "outcome", "reason")
     )

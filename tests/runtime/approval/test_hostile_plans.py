@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.machines.approval.fault import RULES, ApprovalError
 from orchestrator.machines.approval.plan import ApprovalPlan, PlanDraft
-from orchestrator.runtime.approval.plan_file import read_plan
+from orchestrator.runtime.approval.plan_file import read_plans
 from orchestrator.runtime.approval.workspace import Workspace
 from tests.runtime.approval.hostile import HOSTILE, Hostile, project
 
@@ -60,7 +60,7 @@ async def test_the_same_plan_in_a_file_is_refused_alike(
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(hostile.plain))
     with pytest.raises(ApprovalError) as refused:
-        await Workspace(root).validated(read_plan(file), plan_id="plan-1", version=1)
+        await Workspace(root).validated(read_plans(file)[0][0], plan_id="plan-1", version=1)
     assert hostile.code in {fault.code for fault in refused.value.faults}
 
 

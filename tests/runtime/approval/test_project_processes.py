@@ -185,7 +185,7 @@ async def test_a_command_that_is_missing_is_told_and_the_project_can_be_gone_on_
         status = await approval.status()
         assert approval.recovered.found == "corrupt"
         assert (status.state, status.error["code"]) == ("Failed", "IPC-007")
-        assert "not all are there" in status.error["message"]
+        assert "some are missing" in status.error["message"]
     async with project(root) as approval:
         assert approval.recovered is None
         records = await approval._session.journal.load("approval-0001")

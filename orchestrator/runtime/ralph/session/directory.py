@@ -1,4 +1,4 @@
-"""One session directory, as the loop uses it (`orchestrator.machines.ralph.ports.RalphSession`)."""
+"""One session directory: the implementation of `orchestrator.machines.ralph.ports.RalphSession`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An observer that remembers: the path of a run, and visits and dwell times of each state."""
+"""An observer that stores the path of a run, and visits and dwell times of each state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.kernel.record import Fact, LLMCall, Transition
 
 @dataclass(slots=True)
 class StateStats:
-    """What happened in one state. Times are seconds; `shortest` is 0 while the state was never left."""
+    """Statistics of one state. Times are in seconds; `shortest` is 0 before the first completed visit."""
 
     visits: int = 0
     left: int = 0
@@ -22,11 +22,11 @@ class StateStats:
 
     @property
     def mean(self) -> float:
-        """Average seconds of a completed stay."""
+        """Mean seconds of a completed visit."""
         return self.total / self.left if self.left else 0.0
 
     def leave(self, seconds: float) -> None:
-        """Count one completed stay."""
+        """Count one completed visit."""
         self.shortest = seconds if not self.left else min(self.shortest, seconds)
         self.longest = max(self.longest, seconds)
         self.total += seconds
@@ -34,7 +34,7 @@ class StateStats:
 
 
 class History:
-    """Keeps the last `limit` facts and the statistics of all of them. One History may watch many runs."""
+    """Keeps the last `limit` facts and the statistics of all facts. One History may observe many runs."""
 
     def __init__(self, limit: int = 10_000, facts: Iterable[Fact] = ()) -> None:
         self.facts: deque[Fact] = deque(maxlen=limit)
@@ -44,7 +44,7 @@ class History:
             self.observe(fact)
 
     def observe(self, fact: Fact) -> None:
-        """Take note of a fact."""
+        """Add a fact."""
         self.facts.append(fact)
         if isinstance(fact, Transition):
             self._moved(fact)
@@ -53,18 +53,18 @@ class History:
 
     @property
     def transitions(self) -> tuple[Transition, ...]:
-        """The transitions still kept, oldest first."""
+        """The stored transitions, oldest first."""
         return tuple(fact for fact in self.facts if isinstance(fact, Transition))
 
     @property
     def bottleneck(self) -> str | None:
-        """The state in which the most time was spent (seed 000), or None before the first transition."""
+        """The state with the longest total time, or None before the first transition."""
         timed = {name: stats.total for name, stats in self.states.items() if stats.left}
         return max(timed, key=lambda name: timed[name]) if timed else None
 
     @property
     def commonest(self) -> tuple[str, str, str] | None:
-        """The (source, event, dest) taken most often."""
+        """The most frequent (source, event, dest)."""
         return max(self.edges, key=lambda edge: self.edges[edge]) if self.edges else None
 
     def _stats(self, state: str) -> StateStats:
@@ -74,10 +74,10 @@ class History:
         edge = (fact.source, fact.event, fact.dest)
         self.edges[edge] = self.edges.get(edge, 0) + 1
         source = self._stats(fact.source)
-        if fact.seq == 1:  # a run is in its initial state without having been led there
+        if fact.seq == 1:  # no transition leads into the initial state
             source.visits += 1
         if fact.internal:
             return
-        source.visits = max(source.visits, source.left + 1)  # a History that came late
+        source.visits = max(source.visits, source.left + 1)  # a History that was added later
         source.leave(fact.dwell)
         self._stats(fact.dest).visits += 1

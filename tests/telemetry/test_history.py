@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.kernel.history import History
 from orchestrator.kernel.record import LLMCall, Transition
+from orchestrator.telemetry.history import History
 from tests.kernel.toy import E, new_run, rig
 
 
