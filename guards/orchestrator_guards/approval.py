@@ -97,8 +97,7 @@ def judge_answer(
         asked: The open questions, in order.
         decided: Key -> the answer that counted, newest last, with `by` and `decision`.
         answer: The answer. Its `call` and `digest` count if present, and `end`: an answer that ends the whole run
-            need not
-            name one of several questions.
+            need not name one of several questions.
         now: Epoch seconds.
     """
     key, given = answer.get("call"), answer.get("digest")

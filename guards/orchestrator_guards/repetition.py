@@ -5,13 +5,11 @@ A window holds the fingerprints of the last `window_size(limit)` turns of a run,
 - A stall is counted in *repeats*: how often the latest turn, or the whole cycle that it closes, repeated the turns
   before. The first time is 0, so four identical turns are 3 repeats, and stop at limit 3.
 - A cycle counts in whole rounds: A,B,A,B,A,B is 2 repeats of (A, B), as A,A,A is 2 repeats of A. A count of turns
-  would
-  stop a lamp that is switched on, off, on, off, on.
+  would stop a lamp that is switched on, off, on, off, on.
 - Patience multiplies the limit instead of dividing the count: x2 if something changed (the results of the same calls;
   both arguments and messages of failing calls), x10 for a wait.
 - A wait is a turn, or a cycle with a turn, that has a poll call, failed or not: polling is for servers that do not
-  answer
-  yet. The budget of tool errors limits it anyway.
+  answer yet. The budget of tool errors limits it anyway.
 - A turn in which a cumulative call succeeded ends every count.
 """
 
@@ -80,7 +78,8 @@ def stall(window: Sequence[TurnFingerprint], limit: int) -> Stall:
     nothing, else linear in the repeats.
 
     Example:
-        >>> turn = Turn(("a",), ("a1",), tools=frozenset({"search"}))
+        >>> from orchestrator_guards.turn import TurnFingerprint
+        >>> turn = TurnFingerprint(("a",), ("a1",), tools=frozenset({"search"}))
         >>> stall([turn, turn, turn], limit=3).repeats
         2
     """

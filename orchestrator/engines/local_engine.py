@@ -397,4 +397,4 @@ class LocalEngine:
             self._caught.close()
             for task in self._tasks:
                 if not task.cancelled():
-                    task.result()  # a defect of ours ended the task early
+                    task.result()  # a defect of the engine ended the task early

@@ -5,15 +5,12 @@
 
 - Below `root` no symlink is followed (`path_safety`); without `root`, the folder of the path is opened as given.
 - A symlink, folder or device in place of a file is refused and never written through: a rename would replace the
-  link,
-  and a write through it would reach an unchecked place.
+  link, and a write through it would reach an unchecked place.
 - An error before the rename leaves the file unchanged. After an error of the folder's fsync the new content is in
-  place,
-  but may not be durable.
+  place, but may not be durable.
 - A rename creates a new inode. The mode is kept. Owner and group are kept if the system allows it, each separately;
   otherwise set-id bits are removed, and the group gets no more permissions than all others, because it would be
-      another
-  group. Other hard links keep the old content; extended attributes and times are not kept.
+  another group. Other hard links keep the old content; extended attributes and times are not kept.
 - POSIX only: Windows has neither `dir_fd` nor an fsync of folders. There the first call raises.
 """
 

@@ -3,16 +3,13 @@
     intent (with the prior content) → temporary file → still ours? → rename → done       undo: … → rolled_back
 
 - The stack consists of these records only (`plan_undo`). After a crash at any point, also in an undo, call `recover`
-  and
-  `undo`. An undo needs no intent: if the prior content is in place, the change was already restored, so a second undo
-  has no further effect.
+  and `undo`. An undo needs no intent: if the prior content is in place, the change was already restored, so a second
+  undo has no further effect.
 - Bytes are replaced or removed only if the journal has their digest. Anything else is an edit from outside: it is
-  kept
-  and reported, together with all earlier changes of that path.
+  kept and reported, together with all earlier changes of that path.
 - A change is completed or reverted even if it is cancelled meanwhile; the cancellation is raised afterwards.
 - An owner that lost the run is refused when it appends its intent, by `OwnedFiles` before its rename, or at the
-  rename,
-  because an undo starts with a sweep.
+  rename, because an undo starts with a sweep.
 - Remaining risk: an edit from outside in the microseconds between the last check of a file and the rename.
 """
 

@@ -4,7 +4,7 @@ Growing values are written once. For messages, a record has the new ones, and th
 kept if a restart, a compaction or a retry removed some. For a window (a deque, or one of `windows`) it has the new
 items and the number of last items that were kept. Every other field is written again when it changes, so a host's
 hook may change any field. The comparison uses a copy, which is then written: a JSON text of each field at each append
-took three times as long. All fields are compared in two passes in C; Python code runs for the fields that differ.
+took three times as long.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
-from itertools import compress
-from operator import is_not, ne
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.errors import Corrupt
-from orchestrator.journal.snapshot import WAYS, DequeSnapshot, getter, lasting_fields, taken, views
+from orchestrator.journal.snapshot import WAYS, DequeSnapshot, lasting_fields, taken, views
 from orchestrator.kernel.run import Run
 
 C = TypeVar("C")
@@ -33,10 +31,8 @@ class _Saved:
     count: int
     last: Any
     """The last of these messages: another one in its place shows that a message was inserted."""
-    plain: tuple[Any, ...]
-    """The fields that cannot be changed in place."""
-    deep: list[Any]
-    """The other fields, as last seen."""
+    seen: list[Any]
+    """The snapshot of each other field."""
 
 
 class ContextCodec(Generic[C]):
@@ -71,18 +67,16 @@ class ContextCodec(Generic[C]):
         self._about = about
         self._names = [one.name for one in fields(kind) if one.name not in {growing, *apart}]  # type: ignore[arg-type]
         lasting = lasting_fields(kind).difference(windows)
-        self._plain = [name for name in self._names if name in lasting]
-        self._places = range(len(self._plain))
-        self._parts = getter(self._plain)
-        self._deep = [name for name in self._names if name not in lasting]
-        self._deep_places = range(len(self._deep))
-        self._views = views(kind, self._deep)
+        plain = [name for name in self._names if name in lasting]
+        self._plain = len(plain)
+        self._watched = [*plain, *(name for name in self._names if name not in lasting)]
+        self._views = views(kind, self._watched)
 
     def opening(self, run: Run[Any, Any]) -> Mapping[str, Any]:
         """Return the whole context."""
         ctx = run.ctx
         copies = {name: taken(getattr(ctx, name)) for name in self._names}
-        saved = self._save(run, [copies[name][1] for name in self._deep])
+        saved = self._save(run, [copies[name][1] for name in self._watched])
         whole = {name: copy for name, (copy, _) in copies.items()}
         if self._growing is not None:
             whole = {self._growing: self._item(ctx, saved.items), **whole}
@@ -90,31 +84,28 @@ class ContextCodec(Generic[C]):
 
     def adopt(self, run: Run[Any, Any]) -> None:
         """Take the present context as the content of the journal, after a restore."""
-        self._save(run, [taken(getattr(run.ctx, name))[1] for name in self._deep])
+        self._save(run, [taken(getattr(run.ctx, name))[1] for name in self._watched])
 
-    def _save(self, run: Run[Any, Any], deep: list[Any]) -> _Saved:
+    def _save(self, run: Run[Any, Any], seen: list[Any]) -> _Saved:
         items = [] if self._growing is None else getattr(run.ctx, self._growing)
-        saved = run.saved = _Saved(
-            items, len(items), items[-1] if items else None, self._parts(run.ctx), deep
-        )
+        saved = run.saved = _Saved(items, len(items), items[-1] if items else None, seen)
         return saved
 
     def changes(self, run: Run[Any, Any]) -> dict[str, Any]:
         """Return the changes since the last call."""
         ctx, saved = run.ctx, run.saved
-        changed: dict[str, Any] = {}
-        plain, before = self._parts(ctx), saved.plain
-        if plain != before:
-            for at in compress(self._places, map(is_not, plain, before)):
-                if plain[at] != before[at]:  # a dataclass compares itself field by field
-                    changed[self._plain[at]] = plain[at]
-            saved.plain = plain
-        deep = saved.deep
-        for at in compress(self._deep_places, map(ne, self._views(ctx), deep)):
-            name, before = self._deep[at], deep[at]
+        seen, changed = saved.seen, {}
+        for at, view in enumerate(self._views(ctx)):
+            before = seen[at]
+            if view is before or view == before:
+                continue
+            name = self._watched[at]
+            if at < self._plain:
+                seen[at] = changed[name] = view
+                continue
             value = getattr(ctx, name)
             snapshot, written = WAYS[type(value)]
-            deep[at] = now = snapshot(value)
+            seen[at] = now = snapshot(value)
             if now != before:
                 is_window = name in self._windows or type(now) is DequeSnapshot is type(before)
                 changed[name] = _moved(before, now) if is_window else written(now)
@@ -170,7 +161,8 @@ def _common(items: list[Any], before: list[Any], count: int) -> int:
 
 def _moved(before: tuple[Any, ...], now: tuple[Any, ...]) -> dict[str, Any]:
     """Return the change of a window: the number of last items that stayed, and the new items."""
-    kept = min(len(before), len(now))
-    while kept and not (now[kept - 1] == before[-1] and now[:kept] == before[-kept:]):
+    size, kept = len(before), len(now)
+    kept = kept - 1 if kept == size else min(kept, size)  # a window of the same size lost an item at least
+    while kept and not (now[kept - 1] == before[-1] and now[:kept] == before[size - kept :]):
         kept -= 1
     return {"last": kept, "add": now[kept:]}

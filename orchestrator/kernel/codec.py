@@ -36,7 +36,7 @@ class Codec(Protocol):
 
 
 def error_body(failure: EventFailed) -> dict[str, Any]:
-    """Return the stored part of a failure: place, reason, and the fields of the error if it is one of ours."""
+    """Return the stored part of a failure: place, reason, and the fields of an error of this package."""
     error = failure.error
     ours = _ours(type(error))
     fields = {} if ours is None else {name: _plain(value) for name, value in vars(error).items()}

@@ -326,10 +326,10 @@ class Driver:
         if scope.cancelled():
             raise asyncio.CancelledError from error  # it came out of the hook under another name
         if isinstance(error, Fenced):
-            raise error  # somebody else has the run: what happens to it from here on is not ours to say
+            raise error  # another owner has the run and decides about it
         if run.control.interruption is None:
             self._failed(run, event, error)
-        else:  # what a hook raises while it is being stopped is told, but why it was stopped decides
+        else:  # publish the error of a hook that is being stopped; the cause of the stop decides
             self._report.failed(run, event, error)
 
     # ---- limits and interruptions ----
@@ -337,7 +337,7 @@ class Driver:
     def _stopped(self, run: Run[Any, Any]) -> None:
         """Choose the event for an interruption: failure, or the dwell event of an overdue state."""
         cause = _cause(run)
-        if run.cursor.parked:  # stopped while it waited for somebody
+        if run.cursor.parked:  # stopped while it waited for an answer
             self._report.started(run, self._clock.time())
         if cause is None:
             return  # the limit of a state that was left in time after all

@@ -99,7 +99,7 @@ class RunFinalizer:
             await self.settle(run)
         except asyncio.CancelledError:
             pass
-        except Exception as error:  # noqa: BLE001 - told, and the run is detached
+        except Exception as error:  # noqa: BLE001 - published; the run is detached
             self._report.failed(run, None, error)
 
     async def release(self, run: Run[Any, Any]) -> None:

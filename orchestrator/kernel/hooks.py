@@ -32,7 +32,7 @@ _OURS = ("orchestrator_callbacks.", "orchestrator.kernel.")
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Name -> the hooks of that name: ours first, then the host's in the given order."""
+    """Name -> the hooks of that name: those of this package first, then those of the host in the given order."""
 
     by_name: Mapping[str, tuple[Hook, ...]]
     hosted: frozenset[str] = frozenset()

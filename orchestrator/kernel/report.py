@@ -196,7 +196,7 @@ class Reporter:
         name = type(observer).__name__
         self.errors[name] += 1
         for hear in self._counting:
-            with suppress(Exception):  # it fails while it is told of failing: it is in the count above
+            with suppress(Exception):  # it fails on the report of its failure; the count above has it
                 hear(observer)
         if self.errors[name] == 1:  # name it once; a broken observer must not flood
             logging.getLogger("orchestrator").error("observer %s raised %s", name, type(error).__name__)
@@ -220,9 +220,9 @@ class _Routes(dict[type[Fact], tuple[Callable[[Any], None], ...]]):
         return found
 
     def observer(self, kind: type[Fact], receive: Callable[[Any], None]) -> object:
-        """Return the observer that gave `receive` for a kind of facts, or the receiver's own object if it is new."""
-        own = getattr(receive, "__self__", receive)
-        return next((one for one in self._observers if _receiver(one, kind) == receive), own)
+        """Return the observer to name for an error of a receiver. It may name another object by `__self__`."""
+        found = next((one for one in self._observers if _receiver(one, kind) == receive), receive)
+        return getattr(found, "__self__", found)
 
 
 def _receiver(observer: Observer, kind: type[Fact]) -> Callable[[Any], None] | None:

@@ -297,7 +297,7 @@ class MachineEvent(core.Event):
         super().add_transition(transition)
         if not isinstance(transition, MachineTransition):
             raise GraphError(
-                self.machine.name, [f"{transition!r} is no transition of ours; use add_transition"]
+                self.machine.name, [f"{transition!r} is not a MachineTransition; use add_transition"]
             )
         transition.attach(self.machine, event=self, number=self.machine.next_number())
         for kind in ("before", "after"):

@@ -66,7 +66,6 @@ class TypedDriver(Driver):
 
     def __init__(self, machine: TypedMachine, **options: Any) -> None:
         super().__init__(machine, ending=ending, **options)
-        self._ends = frozenset(state.value for state in machine.graph.terminal)
 
     async def complete(self, run: TypedRun, *, in_loop: bool) -> None:
         """Drive a new run until its source returns None or it is in a terminal state; then end it.
@@ -81,7 +80,7 @@ class TypedDriver(Driver):
         except Exception:
             await self._end_failed(run)
             raise
-        except BaseException:  # cancelled, or the process is told to stop: nothing resumes it here
+        except BaseException:  # cancelled, or the process stops: nothing resumes the run here
             await self._finalizer.abandon(run)
             await self._finalizer.release(run)
             raise
@@ -94,7 +93,7 @@ class TypedDriver(Driver):
         if cursor.entry_pending:
             return await self._executor.enter(run)
         given = None
-        if cursor.state not in self._ends:
+        if cursor.state not in run.graph.terminal:
             cursor.hook = "source"
             given = run.deps.ask(machine.objects[cursor.state], run.ctx)
             if hasattr(given, "__await__"):

@@ -109,8 +109,8 @@ def _member_name(value: str) -> str:
 def graph_of(declared: Declaration, *, initial: Hashable | None, preferred: Hashable | None) -> Graph:
     """Return the table as a Graph. Raises GraphError with every structural fault.
 
-    It begins in `initial`. Without `initial` it begins in the first state that leads to every state, and
-    tries `preferred` first. So neither the order of registration nor the initial state of a run changes the graph.
+    It starts in `initial`, else in the first state that leads to every state, with `preferred` as the first candidate.
+    So neither the order of registration nor the initial state of a run changes the graph.
     """
     names = {state: state_name(state) for state in declared.states}
     if problems := list(_faults(names, initial, preferred)):

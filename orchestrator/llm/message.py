@@ -17,7 +17,12 @@ Content: TypeAlias = str | list[dict[str, Any]] | None
 
 @value(frozen=True, slots=True)
 class ToolCall:
-    """One call that a model requested. Ids repeat and can be empty: a call is identified by (turn, position)."""
+    """One call that a model requested. Ids repeat and can be empty: a call is identified by (turn, position).
+
+    Example:
+        >>> ToolCall("call_1", "search", '{"query": "fsm"}').name
+        'search'
+    """
 
     id: str
     name: str
@@ -247,7 +252,12 @@ class ToolOffer(Protocol):
 
 @value(frozen=True, slots=True)
 class Request:
-    """One request to a model."""
+    """One request to a model.
+
+    Example:
+        request = Request([Message("user", "Hello")], params={"temperature": 0})
+        response = await llm.complete(request)
+    """
 
     messages: Sequence[Message]
     tools: tuple[ToolOffer, ...] = ()

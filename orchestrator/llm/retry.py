@@ -4,9 +4,7 @@ This is the only module that imports tenacity. Every retry of the package uses i
 workers, dispatchers, journals and web hooks that wait for a server. The type, `kind` and integer status of an error
 decide whether it is retried, never its text; a caller with another rule passes `may_retry`. The deadline limits the
 start of a try. A try in flight is limited by the dwell limit of its state: a timer for each call costs more (3 µs)
-than the rest of this module.
-
-A polling loop is not a retry: it repeats after a success too.
+than the rest of this module. A polling loop is not a retry: it repeats after a success too.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 - Input tokens are the total: the API counts tokens from and into the cache separately from `input_tokens`.
 - An answer with thinking and calls keeps its content as a list of parts, thinking with its signature first: the API
   requires it back unchanged with the results. The same applies to blocks that are neither text nor call (the
-      provider's
-  own tools). Every other answer is its text. In both cases the thinking is in `reasoning`.
+  provider's own tools). Every other answer is its text. In both cases the thinking is in `reasoning`.
 - The input of a streamed call is kept as received, even if cut off; an empty one becomes the arguments `{}`.
 - A refusal (`stop_reason`) is an answer with `refusal` set; an answer without any block has no content.
 """

@@ -11,8 +11,7 @@ drops no information.
 - Empty, repeated or invalid ids are replaced; arguments that are not a JSON object are sent as text, under
   `unparsed_arguments`.
 - Thinking is sent back with its signature and at its position, or not at all: the API refuses it otherwise. It is
-  stored
-  in the content parts of the message (`anthropic_answer`); reasoning of other vendors is not sent.
+  stored in the content parts of the message (`anthropic_answer`); reasoning of other vendors is not sent.
 """
 
 from __future__ import annotations

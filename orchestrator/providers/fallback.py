@@ -3,21 +3,18 @@
     llm = Fallback([RateLimitedModel(gpt, RateLimit(…)), claude], on=("rate_limited", "server_error"), cooldown=30)
 
 - *One try, one model.* If a model fails in a way that `on` lists, it is skipped for a while. Its error is raised as
-  one
-  that can be retried at once: the RetryPolicy asks again, and then the next model answers. So the policy bounds the
-  tries, each is a fact with the name of its model, and `max_retries` counts them. A policy with one try never falls
-  back. Any other error, and an error after which no model is left, is raised unchanged.
+  one that can be retried at once: the RetryPolicy asks again, and then the next model answers. So the policy bounds
+  the tries, each is a fact with the name of its model, and `max_retries` counts them. A policy with one try never
+  falls back. Any other error, and an error after which no model is left, is raised unchanged.
 - *A working model stays in use* for `cooldown` seconds, or as long as the failing model's provider asked for, so that
-  not
-  every request pays for the failure again. Then the first model is asked again. If all of them are cooling down, the
-      one
-  that is ready first is asked.
+  not every request pays for the failure again. Then the first model is asked again. If all of them are cooling down,
+  the one that is ready first is asked.
 - `context_length` in `on` differs, because the fault is the request's and not the model's. The model, and those whose
   `context_window` is not larger, are skipped for requests of that size and above; nothing cools down.
 - *Names.* `model` and `provider` are those of the first model: the name of the agent's model in journal and prices.
   Metrics and log lines have the configured name of the requested model (`models`, all declared in advance, so the
-      label
-  stays a closed set); the provider's name for it is `Response.model`. Two entries with one name share their series.
+  label stays a closed set); the provider's name for it is `Response.model`. Two entries with one name share their
+  series.
 - Several agents may share one Fallback: then they share its knowledge of failures.
 """
 
@@ -69,6 +66,9 @@ class Fallback:
 
     Raises:
         ConfigError: The list is empty, a kind is unknown, or the cooldown is negative.
+
+    Example:
+        llm = Fallback([gpt, claude], on=("rate_limited", "server_error"), cooldown=30)
     """
 
     def __init__(

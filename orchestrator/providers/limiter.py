@@ -8,17 +8,15 @@ share the limits: pass the same `RateLimitedModel` to several agents, or one `Ra
 account. It limits one process; processes do not share limits.
 
 - *A minute* is any 60 seconds, neither a minute of a clock nor a refilling bucket: whatever a provider counts, it
-  never
-  sees more than the limit. The price: after a burst that uses up a minute, the next request waits for a whole minute.
+  never sees more than the limit. The price: after a burst that uses up a minute, the next request waits for a whole
+  minute.
 - *First come, first served.* Small requests do not overtake a request that needs many tokens.
 - *Tokens* are reserved by an upper estimate (two bytes per token, and the longest possible answer) and corrected by
-  the
-  usage in the answer. A request above the limit is sent alone, so that an estimate refuses nothing.
+  the usage in the answer. A request above the limit is sent alone, so that an estimate refuses nothing.
 - A `retry_after` of the provider delays all requests, not only the one that received it.
 - *Waiting* needs no task: each waiting request has a future and a timer of its own event loop, so agents in other
-  threads
-  may share the limiter, and a cancelled request frees its place. The wait counts for the dwell limit of the state and
-  the deadlines of run and retry policy. `LLMCall.queued` has its duration.
+  threads may share the limiter, and a cancelled request frees its place. The wait counts for the dwell limit of the
+  state and the deadlines of run and retry policy. `LLMCall.queued` has its duration.
 - A full queue, or a wait beyond `max_wait`, is an LLMError `rate_limited`, with the delay if it is known: retry and
   fallback policies handle it like the same error of a provider.
 """
@@ -49,7 +47,12 @@ _HOLDING = frozenset(("rate_limited", "server_error"))
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Limits of one account or model; 0 disables each. Raises ConfigError."""
+    """Limits of one account or model; 0 disables each. Raises ConfigError.
+
+    Example:
+        >>> RateLimit(concurrency=8, requests_per_minute=500).queue
+        1000
+    """
 
     concurrency: int = 0
     """Maximum concurrent requests."""
@@ -103,7 +106,12 @@ class _Waiter:
 
 
 class RateLimiter:
-    """Enforces one RateLimit for all models that use it. Thread-safe; `clock` is for tests."""
+    """Enforces one RateLimit for all models that use it. Thread-safe; `clock` is for tests.
+
+    Example:
+        limiter = RateLimiter(RateLimit(tokens_per_minute=200_000))
+        small, large = RateLimitedModel(mini, limiter), RateLimitedModel(main, limiter)
+    """
 
     def __init__(self, limit: RateLimit, *, clock: Clock | None = None) -> None:
         self.limit = limit
@@ -276,6 +284,9 @@ class RateLimitedModel:
 
     Raises:
         ConfigError: `limit` or `llm` has another type.
+
+    Example:
+        llm = RateLimitedModel(gpt, RateLimit(concurrency=8, requests_per_minute=500))
     """
 
     def __init__(self, llm: LLM, limit: RateLimit | RateLimiter, *, clock: Clock | None = None) -> None:

@@ -8,8 +8,7 @@ Behaviour of real servers, and how it is handled (recordings in tests/data/provi
   name starts another call.
 - Usage arrives in a last chunk without choices, in the chunk before `[DONE]`, or never.
 - Reasoning is called `reasoning_content` or `reasoning`. It is sent back only under the name that the host sets:
-  OpenAI
-  refuses unknown names, some servers refuse a history without it.
+  OpenAI refuses unknown names, some servers refuse a history without it.
 - A finish reason of `error` or `insufficient_system_resource` is a failed call, not an answer.
 """
 

@@ -5,8 +5,7 @@ a run, so a resume in another process or a fork must not depend on data that a p
 stored nowhere cannot leak. A stateless conversation must send back:
 
 - Calls and their results, as `function_call` and `function_call_output`, linked by `call_id`. The ids of items are
-  not
-  sent: with one, the API requires the reasoning item that preceded it.
+  not sent: with one, the API requires the reasoning item that preceded it.
 - Reasoning items with `encrypted_content`, unchanged: the model continues from them after a tool's result. The API
   returns them only if the parameters ask (`include=["reasoning.encrypted_content"]`, which models without reasoning
   refuse). They are stored as a part of the message's content, so that they are journalled with it. Other reasoning is

@@ -61,8 +61,7 @@ def genai_prices(provider: str | None = None) -> Price:
 
     Args:
         provider: Its id in the package (`openai`, `azure`, …), for a model that several providers sell. Without it
-            the name
-            alone decides, or its prefix before a colon or a slash.
+            the name alone decides, or its prefix before a colon or a slash.
 
     Raises:
         MissingExtra: The extra `prices` is not installed.

@@ -129,7 +129,11 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """The required isolation. Raises ConfigError for an unknown lock."""
+    """The required isolation. Raises ConfigError for an unknown lock.
+
+    Example:
+        Sandbox(least=Level.FULL)          # refuse to run code below that level
+    """
 
     least: Level = Level.LIMITS
     """No code runs below that level: the start of the worker raises ReplError."""

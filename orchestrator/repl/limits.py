@@ -14,7 +14,12 @@ LEAST_MEMORY = 64 * MB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplLimits:
-    """Limits of one REPL. All of them always apply. Raises ConfigError for a number that cannot work."""
+    """Limits of one REPL. All of them always apply. Raises ConfigError for a number that cannot work.
+
+    Example:
+        >>> ReplLimits(seconds=30, memory_bytes=256 * MB).files
+        1000
+    """
 
     seconds: float = 300.0
     """Wall time of a block, without its waits for answers; an Rlm passes its `code_seconds` for each block instead."""

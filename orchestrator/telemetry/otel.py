@@ -11,17 +11,13 @@ events of the run's span, because they take microseconds. `telemetry.semconv` ha
 arguments, results or the text of an error.
 
 - The parent of a run's span is the span that is current at its start; for a child run, it is the parent run's span.
-  The
-  spans are not made current: facts report completed actions.
+  The spans are not made current: facts report completed actions.
 - A run that parks ends its span. A resumed run gets a new trace, with a link to the span before: an answer may take
-  days,
-  and a parent that ended long ago would be wrong. `links` stores the spans: a mapping from run id to W3C
-      `traceparent`,
-  by default in memory, so that a run that another process resumes has no link. A host that needs one passes a mapping
-  that outlives the process; it must be fast, and an exception of it loses only the link.
+  days, and a parent that ended long ago would be wrong. `links` stores the spans: a mapping from run id to W3C
+  `traceparent`, by default in memory, so that a run that another process resumes has no link. A host that needs one
+  passes a mapping that outlives the process; it must be fast, and an exception of it loses only the link.
 - The span of a call has the start and the duration of the call, from its fact. Calls that never ran (refused,
-  invented,
-  answered by a person) have no such time: their spans start with their turn.
+  invented, answered by a person) have no such time: their spans start with their turn.
 - Several tries of one request are several spans.
 - At most `most` spans of runs are open. The oldest one is then ended as `orchestrator.abandoned`.
 """

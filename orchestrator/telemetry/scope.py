@@ -78,6 +78,9 @@ def logger_from_context() -> Logger:
     """Return the logger of the current run, with run_id and machine bound. Raises LookupError outside a run.
 
     Values under keys that are not in the log schema become "[redacted]".
+
+    Example:
+        logger_from_context().info("search.done", result_chars=120)
     """
     return _current("logger_from_context")[1]
 

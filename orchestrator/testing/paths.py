@@ -57,7 +57,13 @@ def shortest_paths(graph: Graph) -> dict[StrEnum, Path]:
 
 
 def edge_paths(graph: Graph) -> tuple[Path, ...]:
-    """Return, for each edge of the graph and in its order, a shortest path that ends with it."""
+    """Return, for each edge of the graph and in its order, a shortest path that ends with it.
+
+    Example:
+        >>> from orchestrator.machines.llm_loop.graph import LLM_LOOP
+        >>> path_id(edge_paths(LLM_LOOP)[0])
+        'start_loop->await_llm'
+    """
     reached = shortest_paths(graph)
     return tuple((*reached[hop.source], hop) for hop in map(Hop._make, graph.rows))
 
@@ -153,6 +159,10 @@ async def walk(
         Refused: A guard refused the event.
         WalkDiverged: A guard selected another edge.
         ValueError: A guard needs a `ctx`.
+
+    Example:
+        done = await walk(LLM_LOOP, edge_paths(LLM_LOOP)[1], force=True)
+        assert done.run.state == "evaluate_response"
     """
     if ctx is None and not force and any(hop.edge.when is not None for hop in path):
         raise ValueError(f"{path_id(path)}: a guard is evaluated on the way; give it a ctx, or force=True")

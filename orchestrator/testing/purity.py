@@ -53,7 +53,13 @@ def check_guard(guard: Guard, ctx: Any) -> Any:
 
 
 def pure(guard: Guard) -> Guard:
-    """Return the guard, wrapped: each evaluation runs twice, and raises GuardImpure if the guard is not pure."""
+    """Return the guard, wrapped: each evaluation runs twice, and raises GuardImpure if the guard is not pure.
+
+    Example:
+        >>> from orchestrator_guards import iterations
+        >>> pure(lambda turn: iterations(turn, 20))(19).ok
+        True
+    """
 
     def checked(ctx: object) -> object:
         answer = _ask(guard, ctx)
@@ -67,6 +73,9 @@ def strict_guards(graph: Graph) -> Graph:
     """Return the same graph, with the same fingerprint, and every guard wrapped by `pure`.
 
     In a graph with a failure event an impure guard fails the run, with GuardImpure as `run.error`.
+
+    Example:
+        agent = Orchestrator(llm, graph=strict_guards(LLM_LOOP))
     """
     wrapped: dict[int, Guard] = {}  # one wrapper for each guard: the lint compares guards by identity
     for edge in graph.edges:

@@ -20,6 +20,7 @@ COMMANDS = (
     "lint",
     "report",
     "doctor",
+    "docs",
     "trust",
     "pipeline",
     "ralph",

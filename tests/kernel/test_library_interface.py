@@ -346,7 +346,7 @@ async def test_a_table_that_lint_refuses_is_named_at_the_next_trigger_and_mended
     a = rig()
     made = a.run.machine
     made.remove_transition("fail", "work")
-    with pytest.raises(GraphError, match="'work' has no edge for its failure event"):
+    with pytest.raises(GraphError, match="'work' has no unguarded edge for its failure event"):
         await a.driver.drive(a.run)
     made.add_transition("fail", "work", "lost")
     b = Driver(made)

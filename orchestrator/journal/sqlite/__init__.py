@@ -50,16 +50,13 @@ class SqliteJournal:
     Args:
         path: Path of the file. It and its folders are created if they do not exist.
         queue: Maximum jobs in one commit. Beyond it new runs, claims and requests wait for room; appends never wait,
-            because
-            a run has only one in flight.
+            because a run has only one in flight.
         busy: Seconds that another process may hold the write lock.
         now: Clock of the timestamps; the owner of a run never depends on it.
         ttl: Seconds (1 or more) after the last heartbeat of a frozen process until its lease expires. The lease of a
-            process
-            that has ended expires at once.
+            process that has ended expires at once.
         only_reads: Write, create and clean nothing, so that a full or read-only disk is no obstacle. Every call but
-            reads
-            raises StoreDown.
+            reads raises StoreDown.
 
     Raises:
         ConfigError: `ttl` is invalid.

@@ -11,10 +11,8 @@ row. It is a separate file: a memory may be copied, erased or lost without an ef
   `max_chars`, without those that are in the conversation anyway. One message of the user's role follows, with the
   failures since the last exchange, newest first: their texts come from tools and models, so they have no authority.
 - *Durable* is the data of each call that has returned. A cancelled call, for instance by a deadline, does not wait
-  for
-  the disk: its data is then stored completely or not at all. Storing the last exchange again changes nothing, because
-      a
-  resumed run may do so.
+  for the disk: its data is then stored completely or not at all. Storing the last exchange again changes nothing,
+  because a resumed run may do so.
 - *Errors* are MemoryDown, one sentence each. After an error of the disk the next call opens the file again.
 """
 

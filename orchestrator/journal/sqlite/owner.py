@@ -8,9 +8,8 @@ Each open journal that owns runs has its own file beside the journal, with an ex
   `ttl / BEATS` seconds; nothing is synced, and the database is not written. After `ttl` seconds without one the lease
   has expired: other processes can claim the runs, and the next append of the frozen process raises Fenced.
 - *The clock* is CLOCK_MONOTONIC, which all processes of a host share. It does not jump, and it stops while the host
-  is
-  suspended, so no lease expires during suspension. A heartbeat from the future is of another time namespace: such a
-  lease does not expire. A reboot restarts the clock and frees the locks.
+  is suspended, so no lease expires during suspension. A heartbeat from the future is of another time namespace: such
+  a lease does not expire. A reboot restarts the clock and frees the locks.
 - *An owner of an earlier version* writes no heartbeat. Its lease does not expire while it has its lock.
 
 A heartbeat decides only when a run can be claimed. The epoch in each append decides who may write, so a wrong

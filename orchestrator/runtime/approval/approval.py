@@ -150,7 +150,7 @@ class Approval:
 
     @staticmethod
     async def look(project: Path | str) -> Status:
-        """Return the status of a project, whoever holds it, without writing. Raises ApprovalError, StoreDown."""
+        """Return the status of a project, even if another process holds it. Raises ApprovalError, StoreDown."""
         return await outside.look(project)
 
     @staticmethod

@@ -46,7 +46,7 @@ class CommandResult:
 
 
 def environment(given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that a command gets from the given environment (None: ours)."""
+    """Return the variables that a command gets from the given environment (None: that of this process)."""
     source = os.environ if given is None else given
     return {name: source[name] for name in KEPT if name in source}
 

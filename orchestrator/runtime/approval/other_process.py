@@ -25,7 +25,7 @@ _FEW = 20
 
 
 async def look(project: Path | str) -> Status:
-    """Return the status of a project, whoever holds it."""
+    """Return the status of a project, even if another process holds it."""
     folder = store.folder_of(project)
     begun = (folder / projection.STATE).exists()  # before the journal is read, because it is written later
     path = folder / "journal.db"

@@ -40,7 +40,7 @@ async def drafted(
     on_attempt: OnAttempt | None = None,
     clock: Clock | None = None,
 ) -> ApprovalPlan:
-    """Return a valid plan. A planner that can make another one is told the faults of the last.
+    """Return a valid plan. A planner that can make another plan receives the faults of the last one.
 
     Raises ApprovalError after the retries of its code.
     """

@@ -57,7 +57,7 @@ def handles(  # noqa: PLR0917 - arguments of Orchestrator with defaults or check
 def records(journal: Journal | None) -> tuple[Journal, Callable[[str], None]]:
     """Return the journal of an agent, in memory by default, and the function that drops an abandoned run from it.
 
-    Only our own journal drops runs: no other code can reach them there.
+    Only a journal that this package created drops runs: no other code can reach them there.
     """
     if journal is not None:
         return journal, lambda _: None

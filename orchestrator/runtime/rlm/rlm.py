@@ -177,10 +177,10 @@ class Rlm(RunService[RlmResult]):
     async def resume(
         self, run_id: str, *, limits: RlmLimits | None = None, by: str = "", again: bool = False
     ) -> RlmResult:
-        """Resume a run of the journal from its last record and return its result. For an ended run it is only read.
+        """Resume a run of the journal from its last record and return its result; of an ended run, only read it.
 
-        Interrupted work is repeated: the model is called again, code runs again in a new REPL, and the model is told
-        that its variables are gone. The possible cost of lost answers is charged.
+        Interrupted work is repeated: the model is called again, code runs again in a new REPL, and the model
+        gets the note that its variables are gone. The possible cost of lost answers is charged.
 
         `again=True` says that a person has checked that interrupted calls of tools may run twice; it is required if
         such tools may have run. `limits` replace the run's own. Raises RunUnknown, Held, OtherGraph and Corrupt as

@@ -34,6 +34,9 @@ def asgi_app(
     """Return an application with the pages of the package; arguments as for `Pages`. Raises ConfigError.
 
     Mount it below any path, or run it alone. Its threads start with the first request.
+
+    Example:
+        app.mount("/ops", asgi_app(token=os.environ["METRICS_TOKEN"]))
     """
     return _App(Pages(registry, token=token, live=live, heartbeat=heartbeat, ready=ready))
 

@@ -72,7 +72,11 @@ def _yes(check: Check) -> bool:
 
 
 def writable(path: str | Path, room: int = _ROOM) -> Check:
-    """Return a check that a file, or its nearest existing folder, is writable and its disk has `room` bytes."""
+    """Return a check that a file, or its nearest existing folder, is writable and its disk has `room` bytes.
+
+    Example:
+        serve_metrics(ready={"disk": writable("runs.db")})
+    """
     file = Path(path).absolute()
 
     def check() -> bool:
@@ -91,6 +95,9 @@ def answers(
     blocked, and must not be called in its thread: pages inside a server on the same loop (`asgi_app`) call checks
     from others. One read proves neither room to write, as `writable` does, nor that a file is intact: SQLite answers
     from memory if it can, and `orchestrator doctor` verifies the rest.
+
+    Example:
+        serve_metrics(ready={"journal": answers(journal)})
     """
     home = loop or asyncio.get_running_loop()
 

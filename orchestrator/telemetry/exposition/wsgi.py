@@ -23,7 +23,11 @@ def wsgi_app(
     heartbeat: Heartbeat | None = None,
     ready: Mapping[str, Check] | None = None,
 ) -> WSGIApplication:
-    """Return an application with the pages of the package; arguments as for `Pages`. Raises ConfigError."""
+    """Return an application with the pages of the package; arguments as for `Pages`. Raises ConfigError.
+
+    Example:
+        application = wsgi_app(token=os.environ["METRICS_TOKEN"])
+    """
     pages = Pages(registry, token=token, live=live, heartbeat=heartbeat, ready=ready)
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
