@@ -171,7 +171,10 @@ class Driver:
         if run.cursor.ended and event is not None:
             raise InvalidEvent(graph=name, state=run.cursor.state, event=str(event), allowed=())
         run.control.driving = True
-        run.writes.publish, run.writes.wanted = self._report.publisher(run), self._report.wanted(run)
+        run.writes.publish, run.writes.observed_kinds = (
+            self._report.publisher(run),
+            self._report.observed_kinds(run),
+        )
         run.control.executor, run.control.services = self._executor, self._services
 
     async def _create(self, run: Run[Any, Any]) -> None:

@@ -346,7 +346,7 @@ def _schema(context: object) -> dict[str, dict[str, str]]:
         if is_dataclass(kind) and (name or kind.__qualname__) not in found:
             found[name or kind.__qualname__] = kind
             hints = _hints(kind)
-            todo += [hints.get(item.name) for item in fields(kind) if _has_part(item)]
+            todo += (hints[item.name] for item in fields(kind) if _has_part(item) and item.name in hints)
     return {
         name: dict(_written_field(item, names) for item in fields(cast("Any", kind)) if _has_part(item))
         for name, kind in found.items()

@@ -64,7 +64,7 @@ class Reporter:
         follower = run.control.follower
         return self.publish if follower is None else partial(self._publish_to, follower)
 
-    def wanted(self, run: Run[Any, Any]) -> frozenset[type]:
+    def observed_kinds(self, run: Run[Any, Any]) -> frozenset[type]:
         """Return the kinds of facts that an observer or the follower of a run receives; others need no creation."""
         return self.observed if run.control.follower is None else FACTS
 
@@ -161,7 +161,7 @@ class Reporter:
 
         The fact has the name of the guard. BudgetChecked has the limits that it read, and counts them.
         """
-        if GuardEvaluated in run.writes.wanted:
+        if GuardEvaluated in run.writes.observed_kinds:
             run.emit(
                 GuardEvaluated(
                     run.graph.name,

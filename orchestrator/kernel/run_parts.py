@@ -130,7 +130,7 @@ class PendingWrites:
     """Seconds that the journal took for the transition in flight."""
     publish: Callable[[Fact], None] = field(init=False)
     """Sends a fact to the observers; set by the driver."""
-    wanted: frozenset[type] = FACTS
+    observed_kinds: frozenset[type] = FACTS
     """The kinds of facts that an observer or a follower receives; others need not be made. Set by the driver."""
 
     def __post_init__(self) -> None:

@@ -200,7 +200,7 @@ class Writer:
     def _note(
         self, run: Run[Any, Any], records: int, began: float, outcome: str, operation: str = "append"
     ) -> None:
-        if JournalWrite not in self._report.wanted(run):
+        if JournalWrite not in self._report.observed_kinds(run):
             return
         seconds = self._clock.monotonic() - began
         backend = self._journal.backend

@@ -239,12 +239,12 @@ async def test_a_run_knows_which_facts_are_received_and_its_follower_receives_al
     driver = Driver(made, observers=(heard,))
     run = new_run(made, E.AGAIN)
     await driver.drive(run)
-    assert run.writes.wanted == {Transition}
+    assert run.writes.observed_kinds == {Transition}
     assert [type(fact) for fact in heard.all] == [Transition] * 5
     followed, followed_facts = new_run(made, E.AGAIN), list[object]()
     followed.follow(followed_facts.append)
     await driver.drive(followed)
-    assert followed.writes.wanted == FACTS
+    assert followed.writes.observed_kinds == FACTS
     alone = new_run(made, E.AGAIN)
     await Driver(made, observers=(everything,)).drive(alone)
     assert [type(fact) for fact in followed_facts] == [type(fact) for fact in everything.all]

@@ -51,7 +51,7 @@ async def enter_update_budgets(run: LoopRun) -> LoopEvent:
     asked = verdicts(ctx, turn_accounting.account(run))
     if ctx.verdict is not None:
         asked.insert(0, ctx.verdict)
-    if BudgetChecked in run.writes.wanted:
+    if BudgetChecked in run.writes.observed_kinds:
         run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
     if turn_accounting.may_start_over(ctx, asked):
         return LoopEvent.RESTART_LOOP

@@ -201,7 +201,7 @@ def _report(run: LoopRun) -> None:
 
 
 def _publish_execution(run: LoopRun, ctx: LoopContext, done: ToolResult) -> None:
-    if ToolExecution not in run.writes.wanted:
+    if ToolExecution not in run.writes.observed_kinds:
         return
     spec = run.deps.tools.find(done.call.name)
     run.emit(

@@ -217,7 +217,7 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     route: Route,
     response: Response | None = None,
 ) -> None:
-    if LLMCall not in run.writes.wanted:
+    if LLMCall not in run.writes.observed_kinds:
         return
     usage = priced(run, response) if response else NO_USAGE
     model, queued = route.take()
