@@ -60,10 +60,10 @@ class StateCalls:
         Args:
             kind: Class of the output.
             role: Role of the agent.
-            asked: Input of the agent.
+            agent_input: Input of the agent.
             usable: Returns the fault of an output that fits its contract, or None.
             before: Prepares each call, in a thread.
-            heard: Changes the context in the same record as the answer.
+            check: Changes the context in the same record as the answer.
 
         Raises:
             AgentOutputInvalid: The answer was invalid as often as the limits allow.

@@ -45,7 +45,7 @@ class ToolsModeSource:
         instructions: Replaces the instructions about tools mode.
         context_for: Makes the ToolContext of a call.
         before: May return the result of a call in place of its tool.
-        told: Called with each result.
+        on_result: Called with each result.
 
     Example:
         with ToolsModeSource(llm, [search]).blocking() as source:
