@@ -57,7 +57,7 @@ class HandsOn:
 
 WRONG: list[tuple[Mapping[str, Any], str]] = [
     ({"llm": ask}, "llm is the function ask; wrap it: FunctionLLM(ask)"),
-    ({"llm": "gpt-4"}, "llm must have `async complete(request)`; str has not"),
+    ({"llm": "gpt-4"}, "llm must have `async complete(request)`; str does not"),
     ({"llm": ScriptedLLM}, "llm is the class ScriptedLLM; give an instance of it"),
     ({"llm": Sync()}, "complete of Sync is not async; write `async def complete(self, request)`"),
     ({"tools": ask}, "tools is the function ask; give a list: tools=[ask]"),
@@ -78,7 +78,10 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
     ({"observers": Facts()}, "observers is a Facts; give a list: observers=[it]"),
     ({"observers": [print]}, "observers has the function print; give an object with `observe(fact)`"),
     ({"observers": [Facts(), Facts]}, "observers has the class Facts; give an instance: Facts()"),
-    ({"observers": [Watcher()]}, "observe of Watcher is async, and nobody would await it"),
+    (
+        {"observers": [Watcher()]},
+        "observe of Watcher is async, but it is not awaited; make it a plain function",
+    ),
     ({"hooks": object()}, "hooks is an object; give a list: hooks=[it]"),
     ({"hooks": types.ModuleType("mine")}, "hooks is the module mine; give a list: hooks=[mine]"),
     ({"hooks": "mine"}, "hooks is 'mine'; give a list"),

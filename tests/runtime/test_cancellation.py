@@ -322,7 +322,7 @@ async def test_a_process_that_goes_down_can_say_so_and_nothing_else_is_taken_for
     task = asyncio.create_task(runner.run("go", run_id="r"))
     await reached.wait()
 
-    with pytest.raises(ConfigError, match="unknown reason 'tired'; known: caller, shutdown"):
+    with pytest.raises(ConfigError, match="unknown reason 'tired'; allowed: caller, shutdown"):
         runner.cancel("r", reason="tired")
     runner.cancel("r", reason="shutdown")
 

@@ -131,9 +131,7 @@ async def test_one_run_at_a_time_also_where_another_process_has_it(path: Path) -
     try:
         async with SqliteJournal(path) as journal:
             here, llm = agent(journal, "b")
-            with pytest.raises(
-                ConfigError, match=r"conversation 'talk' has a run under way \(one\); wait for"
-            ):
+            with pytest.raises(ConfigError, match=r"conversation 'talk' has an active run \(one\); wait for"):
                 await here.run("two", conversation_id="talk")
             assert [head.run_id async for head in journal.runs()] == ["one"], "nothing was begun"
             assert llm.requests == []

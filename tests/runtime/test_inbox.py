@@ -109,9 +109,7 @@ DEFECT = RuntimeError("a defect of ours")
         (StoreDown("the disk is gone"), []),
         (
             DEFECT,
-            [
-                "requests of other processes could not be read, and are tried again: RuntimeError: a defect of ours"
-            ],
+            ["requests of other processes could not be read and are retried: RuntimeError: a defect of ours"],
         ),
     ],
 )
@@ -146,7 +144,7 @@ async def test_a_request_that_could_not_be_read_is_read_when_it_can_be(
             assert not task.done()
             journal.broken.clear()
             assert (await asyncio.wait_for(task, 20)).output == "paid"
-    text = f"requests to run 'r' could not be read, and are tried again: {type(error).__name__}: {error}"
+    text = f"requests to run 'r' could not be read and are retried: {type(error).__name__}: {error}"
     assert logged(caplog) == ([] if isinstance(error, StoreDown) else [text])
 
 

@@ -140,7 +140,7 @@ async def test_a_conversation_has_one_run_at_a_time() -> None:
     first = asyncio.create_task(agent.run("one", conversation_id="c", run_id="r"))
     await reached.wait()
 
-    with pytest.raises(ConfigError, match="conversation 'c' has a run under way"):
+    with pytest.raises(ConfigError, match="conversation 'c' has an active run"):
         await agent.run("two", conversation_id="c")
 
     agent.cancel("r")

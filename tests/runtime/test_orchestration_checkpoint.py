@@ -198,12 +198,12 @@ def test_an_unchanged_body_is_loaded() -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "a state": (lambda body: body.update(current_state="judging"), "checksum is another one"),
-    "a figure": (lambda body: body["history"][1].update(tokens_consumed=1), "checksum is another one"),
-    "a transition gone": (lambda body: body["history"].pop(), "checksum is another one"),
-    "no checksum": (lambda body: body.pop("checksum"), "checksum is another one"),
-    "no history": (lambda body: body.pop("history"), "a part of its history is not there"),
-    "a part gone": (lambda body: body.update(after=2), "a part of its history is not there"),
+    "a state": (lambda body: body.update(current_state="judging"), "checksum does not match"),
+    "a figure": (lambda body: body["history"][1].update(tokens_consumed=1), "checksum does not match"),
+    "a transition gone": (lambda body: body["history"].pop(), "checksum does not match"),
+    "no checksum": (lambda body: body.pop("checksum"), "checksum does not match"),
+    "no history": (lambda body: body.pop("history"), "a part of its history is missing"),
+    "a part gone": (lambda body: body.update(after=2), "a part of its history is missing"),
     "another end": (signed(lambda body: body.update(current_state="judging")), "leads to 'implementing' and not"),
     "a jump": (
         signed(lambda body: body["history"][2].update(from_state="judging")),

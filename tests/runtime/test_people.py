@@ -331,7 +331,7 @@ async def test_a_run_under_way_here_cannot_be_resumed_here() -> None:
     office = Office()
     agent = office.agent(None)
     async with waiting(agent) as (task, _):
-        with pytest.raises(Held, match="it is under way here"):
+        with pytest.raises(Held, match="it is active here"):
             await agent.resume("r")
         agent.reject("r")
         await task

@@ -227,7 +227,7 @@ def test_an_unknown_effect_is_refused() -> None:
     stages = Stages()
     stages.judge.effect = "harmless"  # type: ignore[attr-defined]
 
-    with pytest.raises(ConfigError, match="known: pure, idempotent, irreversible"):
+    with pytest.raises(ConfigError, match="allowed: pure, idempotent, irreversible"):
         stages.pipeline()
 
 

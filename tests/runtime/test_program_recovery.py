@@ -96,7 +96,7 @@ async def test_a_survivor_of_this_host_is_ended_before_its_work_is_repeated_thou
     assert (result.outcome, alive) == ("completed", [-signal.SIGKILL])
     resumed = next(one for one in await journal.load("r") if one.kind == "resumed")
     assert resumed.body["ended"] == ["coder"]
-    assert "coder still ran and was ended before its work is repeated" in caplog.text
+    assert "coder was still running and was ended before its work is repeated" in caplog.text
 
 
 def _looking(alive: list[int | None], survivor: subprocess.Popen[str]) -> Any:
@@ -124,7 +124,7 @@ async def test_a_program_of_another_host_parks_the_run_and_asks_a_person() -> No
         await pipeline.resume("r")
     assert str(error.value) == (
         "run 'r' waits for a person: the program 'coder' (call r:planning:1) was started on host 'build-7' and may "
-        f"still run there, which cannot be seen from this host ({HERE!r}): look there and end it, then resume with "
+        f"still run there, which cannot be seen from this host ({HERE!r}): check there and end it, then resume with "
         "again=True (`--again`)"
     )
     head = await journal.head("r")

@@ -92,7 +92,7 @@ def test_a_program_that_ends_badly_fails_with_what_it_said_last() -> None:
     with pytest.raises(AgentFailed, match=r"ended with exit code 1: no such model$") as raised:
         asked("import sys; print('{}'); sys.exit('no such model')")
     assert raised.value.retryable is False
-    with pytest.raises(AgentFailed, match="was ended by signal 9"):
+    with pytest.raises(AgentFailed, match="was stopped by signal 9"):
         asked("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
 
 

@@ -231,7 +231,7 @@ async def test_a_session_that_is_gone_or_no_session_is_refused_before_anything_i
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path)
-    with pytest.raises(SessionFileError, match="no such session"):
+    with pytest.raises(SessionFileError, match="the session directory does not exist"):
         await world.ralph().run_async("x", session=tmp_path / "none")
     assert world.calls == []
 
@@ -242,7 +242,7 @@ MISFITS: list[tuple[dict[str, Any], str]] = [
     ({"reviewer": World}, "reviewer is World"),
     ({"limits": 3}, "limits is 3; give RalphLimits"),
     ({"answer": "maybe"}, "answer is 'maybe'; give a function of the questions, 'wait', 'park' or None"),
-    ({"open_questions": "ask"}, "open_questions is 'ask'; possible: 'proceed' and 'fail'"),
+    ({"open_questions": "ask"}, "open_questions is 'ask'; it must be 'proceed' or 'fail'"),
 ]
 
 

@@ -49,7 +49,7 @@ async def test_a_run_waits_in_place_for_an_answer(tmp_path: Path) -> None:
     await until(lambda: _parked(journal))
     status = await ralph.status("r")
     assert (status.status, status.next_action) == (OrchestratorStatus.BLOCKED, "answer its questions")
-    with pytest.raises(ConfigError, match="answer needs text"):
+    with pytest.raises(ConfigError, match="answer needs non-empty text"):
         await ralph.answer("r", {"1.1": ""})
     await ralph.inform("r", "think of Windows")  # wakes it, and answers nothing
     await ralph.answer("r", {"1.1": "bash"})
@@ -310,7 +310,7 @@ async def test_nobody_can_talk_to_a_run_that_is_over_or_never_was(tmp_path: Path
             await ralph.steer(result.run_id, "more")
         with pytest.raises(RunUnknown):
             await ralph.inform("nobody", "hello")
-    with pytest.raises(ConfigError, match="steer needs text"):
+    with pytest.raises(ConfigError, match="steer needs non-empty text"):
         ralph.steer(result.run_id, " ")
 
 
@@ -331,7 +331,7 @@ async def test_the_status_of_a_run_in_the_words_of_the_contract(tmp_path: Path) 
         ("in_progress", "Planning", "session_resolved", "plan"),
         ("in_progress", "Executing", "task_selected", "execute task-1"),
         ("in_progress", "Reviewing", "executor_completed", "review task-1"),
-        ("in_progress", "Complete", "no_tasks_remaining", "hold the whole against the goal"),
+        ("in_progress", "Complete", "no_tasks_remaining", "check the work against the goal"),
         ("completed", "Done", "holistic_check_passed", ""),
     ]
     assert {one.session_id for one in seen} == {result.session_id}

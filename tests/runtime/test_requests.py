@@ -101,7 +101,7 @@ async def test_a_request_that_is_given_up_before_it_is_posted_is_told(
         posting.cancel()
         await asyncio.wait((posting,))
     assert [record.getMessage() for record in caplog.records] == [
-        "orchestrator cancel r: given up before it was posted"
+        "orchestrator cancel r: cancelled before it was posted"
     ]
 
 

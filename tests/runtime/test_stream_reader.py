@@ -370,7 +370,7 @@ async def test_a_stream_that_was_closed_before_it_began_begins_nothing() -> None
     runner = agent(["hi"])
     stream = runner.stream("go", run_id="r")
     await stream.aclose()
-    with pytest.raises(RunError, match="closed before the run began"):
+    with pytest.raises(RunError, match="closed before the run started"):
         await stream.result()
     assert (await runner.run("go", run_id="r")).output == "hi"
 

@@ -172,7 +172,7 @@ def test_options_that_cannot_work_are_one_sentence(options: dict[str, Any], says
 async def test_outside_a_run_an_agents_tool_says_what_is_missing() -> None:
     dig = Orchestrator(ScriptedLLM([]), **SILENT).as_tool("dig", "Dig.")
     assert (dig.effect, list(dig.parameters["properties"])) == ("idempotent", ["task"])
-    with pytest.raises(ConfigError, match="works inside a run of another agent only"):
+    with pytest.raises(ConfigError, match="works only inside a run of another agent"):
         await dig(ToolContext("nobody", "nobody:1:0"), "dig")
 
 
@@ -259,7 +259,7 @@ async def test_a_tree_is_resumed_at_its_root() -> None:
     await asyncio.wait((running,))
     child = Orchestrator(ScriptedLLM(["gold"]), journal=journal, **SILENT)
     before = await journal.load("p:1:0")
-    with pytest.raises(ConfigError, match="run 'p:1:0' is part of run 'p' and goes on with it"):
+    with pytest.raises(ConfigError, match="run 'p:1:0' is part of run 'p', which resumes it"):
         await child.resume("p:1:0")
     assert await journal.load("p:1:0") == before
 

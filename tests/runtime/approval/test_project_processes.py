@@ -152,7 +152,7 @@ async def test_nobody_can_be_asked_to_stop_where_nobody_works(tmp_path: Path) ->
         await waiting(approval)
     with pytest.raises(GateRefused, match="no process works"):
         await Approval.ask(root, "pause")
-    with pytest.raises(GateRefused, match="known: pause, cancel"):
+    with pytest.raises(GateRefused, match="allowed: pause, cancel"):
         await Approval.ask(root, "approve")
 
 
