@@ -58,8 +58,7 @@ class Metrics:
     Example:
         >>> registry = CollectorRegistry()
         >>> Metrics(registry).observe(RunStarted("loop", "1", 0.0))
-        >>> where = {"machine": "_other", "origin": "new"}
-        >>> registry.get_sample_value("orchestrator_runs_started_total", where)
+        >>> registry.get_sample_value("orchestrator_runs_started_total", {"machine": "_other", "origin": "new"})
         1.0
     """
 
@@ -122,7 +121,6 @@ class Metrics:
         self._use.watch(engine)
 
     def unwatch(self, engine: Engine) -> None:
-        """Stop reporting the load of an engine."""
         self._use.unwatch(engine)
 
     def count_lines(self, *tallies: LineCounts) -> None:
@@ -140,7 +138,6 @@ class Metrics:
         self._use.histograms["event_loop_lag_seconds",].observe(seconds)
 
     def loop_blocked(self) -> None:
-        """Count a blocked event loop. For the watchdog."""
         self._count["event_loop_blocked_total",].inc()
 
     # ---- facts ----
@@ -245,12 +242,10 @@ class Metrics:
         self._by_reason("work_abandoned_total", fact.graph, fact.kind)
 
     def _by_reason(self, metric: str, graph: str, word: str) -> None:
-        """Count in a metric with a machine and one closed label."""
         (allowed,) = ROWS[metric].values.values()
         self._count[metric, self._use.machine(graph).name, closed(word, allowed, OTHER)].inc()
 
     def _timed(self, histogram: Histogram, seconds: float) -> None:
-        """Observe a duration, with the present span if there is one."""
         if self._exemplar is None:
             histogram.take(seconds)
         else:
