@@ -108,5 +108,5 @@ async def test_a_session_outside_of_the_folder_is_refused(tmp_path: Path) -> Non
     result = await ralph.run_async("x")
     assert result.outcome is Outcome.FAILED
     assert "is outside of" in str(result.error)
-    with pytest.raises(ConfigError, match="the folder .* does not exist"):
+    with pytest.raises(ConfigError, match=r"the folder .* does not exist"):
         RalphOrchestrator(*[PromptAgent(ScriptedLLM([]), folder=tmp_path / "gone")] * 3, observers=())
