@@ -78,8 +78,8 @@ def stall(window: Sequence[TurnFingerprint], limit: int) -> Stall:
     nothing, else linear in the repeats.
 
     Example:
-        >>> from orchestrator_guards import Turn
-        >>> turn = Turn(("a",), ("a1",), tools=frozenset({"search"}))
+        >>> from orchestrator_guards.turn import TurnFingerprint
+        >>> turn = TurnFingerprint(("a",), ("a1",), tools=frozenset({"search"}))
         >>> stall([turn, turn, turn], limit=3).repeats
         2
     """

@@ -140,7 +140,7 @@ PUSHED: tuple[Metric, ...] = (
     gauge(
         "batch_last_duration_seconds",
         "batch",
-        "Duration of the last run of a batch job, successful or not.",
+        "Duration of the last run of a batch job, after any result.",
         made=MetricSource.PUSHED,
     ),
 )

@@ -250,7 +250,7 @@ async def test_a_log_that_cannot_be_read_where_it_lies_is_a_sentence_and_not_hal
     folder = mounted("--bind", source)
     remount(folder, "ro,bind")
     with pytest.raises(
-        StoreDown, match=r"its log journal\.db-wal holds more .* copy both and journal\.db-mark"
+        StoreDown, match=r"its log journal\.db-wal has further records.* copy both and journal\.db-mark"
     ):
         await read(folder / "journal.db")
     copy = tmp_path / "copy"
