@@ -94,7 +94,7 @@ async def test_a_session_in_which_a_run_is_at_work_takes_no_other_whatever_its_j
     refused: list[SessionFileError] = []
 
     async def intrudes(request: AgentRequest) -> Any:
-        with pytest.raises(SessionFileError, match="another run is at work in it") as raised:
+        with pytest.raises(SessionFileError, match="another run is active in it") as raised:
             await World(tmp_path).ralph().run_async(session=request.input["SESSION_PATH"])
         refused.append(raised.value)
         return world.usual(request)

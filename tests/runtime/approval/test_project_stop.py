@@ -198,7 +198,7 @@ async def test_a_pause_that_comes_after_the_last_step_began_changes_nothing(tmp_
     async with project(root) as approval:  # and it is not found by a later plan
         (root / "old.txt").write_bytes(FILES["old.txt"])
         short = DRAFT.model_copy(update={"steps": DRAFT.steps[2:3]})
-        approval._session.hands._planner._planner = Script([short])
+        approval._session.executor._planner._planner = Script([short])
         await waiting(approval)
         assert (await approval.approve()).plan_status == "completed"
 
