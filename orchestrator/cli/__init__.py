@@ -20,7 +20,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 @dataclass(slots=True)
 class Options:
-    """What is said before the command's name."""
+    """Options before the name of the command."""
 
     traceback: bool = False
 
@@ -87,7 +87,7 @@ def _run_command(arguments: Sequence[str], options: Options) -> int:
 
 
 def _flush() -> None:
-    """Hand out what is printed. A reader that is gone must not become an error at exit."""
+    """Flush the output. A reader that is gone must not become an error at exit."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

@@ -89,7 +89,7 @@ def options_of_all(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Keep what is said before the command's name."""
+    """Store the options before the name of the command."""
     del version
     context.ensure_object(Options).traceback = traceback
 

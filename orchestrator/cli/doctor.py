@@ -34,7 +34,7 @@ LEAST_FREE = 100 * 1024 * 1024
 
 @dataclass(slots=True)
 class DoctorReport:
-    """What is known of a journal. `health` is None where it could not be opened."""
+    """The findings about a journal. `health` is None where it could not be opened."""
 
     path: Path
     mode: int
@@ -46,7 +46,7 @@ class DoctorReport:
 
 
 def examine_journal(*, json: bool, journal: Address | None) -> int:
-    """Prove the whole journal and print what was found; exit code 1 when there are problems."""
+    """Check the whole journal and print the findings; exit code 1 when there are problems."""
     try:
         path = existing(journal)
     except ConfigError:
@@ -73,7 +73,7 @@ def examine_journal(*, json: bool, journal: Address | None) -> int:
 
 
 def salvage_journal(target: Path, *, json: bool, journal: Address | None) -> int:
-    """Write what is left of a damaged journal to a new one, and say what that means."""
+    """Write the readable part of a damaged journal to a new one, and print the consequences."""
     path = existing(journal)
     if not isinstance(path, Path):
         raise ConfigError(f"journal {path} is a server's database: restore it with the server's own backups")
@@ -111,7 +111,7 @@ def _sizes(path: Path) -> dict[str, int]:
 
 
 def _faults(found: DoctorReport) -> Iterator[str]:
-    """Yield what is wrong around the file."""
+    """Yield the problems of the file and its folder."""
     if found.mode & ~PRIVATE:
         yield f"{found.path} has mode {found.mode:04o}, others may read it: chmod 600 {found.path}"
     if found.health is not None and found.health.free < LEAST_FREE:

@@ -1,4 +1,4 @@
-"""`orchestrator doctor --restore`: restore a backup into a scratch place and say what it holds and what it lacks."""
+"""`orchestrator doctor --restore`: restore a backup into a scratch place and compare it with the live journal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EXPLAINED = {
 
 @dataclass(slots=True)
 class DrillReport:
-    """What a drill found. `health` is None where the backup cannot be restored, `lost` where nothing was compared."""
+    """The findings of a drill. `health` is None if the backup cannot be restored, `lost` if nothing was compared."""
 
     backup: Address
     live: Address | None

@@ -27,7 +27,7 @@ class Exit(IntEnum):
     CANCELLED = 6
     REJECTED = 7
     PIPE = 141
-    """Whoever read our output closed it: what a shell shows for a program ended by SIGPIPE."""
+    """The reader of the output has closed it: the code that a shell shows for a program ended by SIGPIPE."""
 
 
 EXIT_CODES: Mapping[Outcome, Exit] = {outcome: Exit[outcome.name] for outcome in Outcome}
@@ -49,7 +49,7 @@ MEANINGS: Mapping[Exit, str] = {
 
 @contextmanager
 def beginning() -> Iterator[None]:
-    """Make a ConfigError of what keeps a command from beginning."""
+    """Raise a ConfigError for errors that prevent the start of a command."""
     try:
         yield
     except RunError as error:
@@ -62,4 +62,4 @@ def table() -> str:
 
 
 EPILOG = "Exit codes, one for each outcome:\n\n\b\n" + table()
-"""What the help of a command that runs something ends with."""
+"""The last part of the help of commands that run a machine."""

@@ -105,7 +105,7 @@ class SubmitOptions(given.JournalOptions):
 
 
 def rate_of(text: str | None) -> tuple[int, float]:
-    """Return what `N/SECONDS` says; None is no limit. Raises ConfigError."""
+    """Return number and seconds of `N/SECONDS`; None is no limit. Raises ConfigError."""
     from orchestrator.errors import ConfigError
 
     if text is None:

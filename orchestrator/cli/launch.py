@@ -35,7 +35,7 @@ _SEVERAL = ("tools", "mcp", "mcp_env", "without")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What an agent is made of, as plain data. Limits are not in it: they are part of the run itself, keys nowhere."""
+    """The parts of an agent, as plain data. Limits are not in it: they are part of the run itself, keys nowhere."""
 
     model: str | None = None
     """A model spec; None where another program than the command line started the run."""
@@ -83,7 +83,7 @@ class Launch:
 
     @classmethod
     def of(cls, created: Mapping[str, Any]) -> Launch:
-        """Return what a run's first record says; members of later versions are left out."""
+        """Return the launch in the first record of a run; members of later versions are left out."""
         said = created.get("launch") or {}
         known = {name: said[name] for name in cls.__dataclass_fields__ if said.get(name) is not None}
         return cls(**known | {name: tuple(known.get(name, ())) for name in _SEVERAL})
@@ -94,7 +94,7 @@ class Launch:
         return ModelForm(self.base_url, self.structured or "native")
 
     def plain(self) -> dict[str, Any]:
-        """Return what is kept with the run: no user name or password of an address."""
+        """Return the data that is stored with the run: no user name or password of an address."""
         url = self.base_url and bare(self.base_url)
         mcp = tuple(map(kept, self.mcp))
         pairs = [(url, self.base_url), *zip(mcp, self.mcp, strict=True)]
@@ -175,7 +175,7 @@ def limited(llm: LLM, settings: Settings) -> LLM:
 
 
 def price_of(own: Mapping[str, Any]) -> Price | None:
-    """Return what tokens cost: by the host's own prices, else by those of genai-prices where that is installed."""
+    """Return the price of tokens: by the host's own prices, else by those of genai-prices where that is installed."""
     from orchestrator.providers.price import genai_prices, price_table
 
     known: list[Price] = [price_table(own)] if own else []
@@ -194,14 +194,14 @@ def _asking(tool: ToolSpec) -> ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class LoadedParts:
-    """What user code gave: imported, not used yet."""
+    """Objects of user code: imported, not used yet."""
 
     model: ModelChoice
     tools: Sequence[Any] = ()
 
     @classmethod
     def of(cls, launch: Launch) -> LoadedParts:
-        """Import what a launch names, in the present folder. Raises ConfigError, ReplayError or OSError."""
+        """Import the objects that a launch names, in the present folder. Raises ConfigError, ReplayError or OSError."""
         model = model_of(launch.model, launch.form)
         return cls(model, [imported(spec, "tool") for spec in launch.tools])
 

@@ -1,4 +1,4 @@
-"""`orchestrator lint`: what is wrong with a graph, and with the hooks bound to a shipped one."""
+"""`orchestrator lint`: the problems of a graph, and of the hooks bound to a shipped one."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class LiveStage(ReplayStage):
 
     @contextmanager
     def turn(self, script: RunScript) -> Iterator[None]:
-        """Print what the user said, then the states as they pass."""
+        """Print the message of the user, then the states as they pass."""
         for message in script.prompt:
             if message.role == "user":
                 say(f"\nuser: {shown(message.text, 600)}\n")
@@ -112,7 +112,7 @@ class LiveStage(ReplayStage):
             say(f"\nno answer: {shown(str(result.error))}")
 
     def end(self, done: Reproduction) -> None:
-        """Print what the conversation came to and where its time went."""
+        """Print the result of the conversation and its times."""
         why = f" ({', '.join(done.irregular) or done.reason})" if done.irregular or done.reason else ""
         say(f"\n{done.result}{why}: {len(done.messages)} messages; {self._screen.tally.totals()}")
         if not is_terminal():  # there the table above shows it already

@@ -1,4 +1,4 @@
-"""What a command line names: things in modules, limits, files, words. Every fault is one ConfigError."""
+"""Objects that a command line names: those of modules, limits, files, words. Every fault is one ConfigError."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.settings import build
 
 
 def decoded_text(text: str, what: str) -> str:
-    """Return what a person says; `-` is standard input. Raises ConfigError for what is no text."""
+    """Return a text of a person; `-` is standard input. Raises ConfigError if it is no text."""
     try:
         if text != "-":
             text.encode()  # bytes that are no UTF-8 come from the shell as halves of characters
@@ -32,7 +32,7 @@ def decoded_text(text: str, what: str) -> str:
 
 
 def prompt_of(text: str) -> str:
-    """Return what is asked; `-` is standard input. Raises ConfigError for what is no text, or says nothing."""
+    """Return the prompt; `-` is standard input. Raises ConfigError if it is empty or no text."""
     prompt = decoded_text(text, "the prompt")
     if not prompt.strip():
         raise ConfigError("the prompt is empty; give text, or - for standard input")
@@ -40,7 +40,7 @@ def prompt_of(text: str) -> str:
 
 
 def imported(spec: str, what: str) -> Any:
-    """Return what `module:attribute` names; modules in the working directory are found too.
+    """Return the object that `module:attribute` names; modules in the working directory are found too.
 
     Raises ConfigError. A GraphError passes through: a strict graph refuses to be built with problems.
     """

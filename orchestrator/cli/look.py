@@ -1,4 +1,4 @@
-"""Looks at a journal again and again, and says what is in it as figures. Writes nothing into it."""
+"""Reads a journal periodically and returns its figures. Writes nothing into it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class JournalWatch:
-    """What is remembered between two looks at one journal."""
+    """The state between two reads of one journal."""
 
     address: Address
     now: Callable[[], float] = time.time
@@ -193,7 +193,7 @@ class JournalWatch:
 
 
 async def _heads(journal: StoredJournal) -> AsyncIterator[RunHead | None]:
-    """Yield every run, and None for what cannot be read."""
+    """Yield every run, and None for a run that cannot be read."""
     try:
         async for head in journal.runs():
             yield head

@@ -29,7 +29,7 @@ _BEAT = 0.5
 _OUT_OF_DATE = 3
 """Intervals after which figures are too old to be called ready."""
 _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
-"""What shells return for these."""
+"""Exit codes of shells for these."""
 
 
 def serve_journal(options: MetricsServeOptions) -> int:

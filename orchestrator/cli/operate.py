@@ -34,7 +34,7 @@ class OperateOptions:
 
 
 def send_command(options: OperateOptions) -> int:
-    """Give an order to every engine that is meant, and print what came of it; 1 where one refused or kept silent."""
+    """Send an operator command to each named engine and print the answers; 1 if one refused or did not answer."""
     by = known_actor(options.by, "orders")
     body = {name: value for name, value in options.about.items() if value is not None}
     OperatorCommand.of(options.kind, by, body)  # what is wrong with it is said here, and nothing is posted

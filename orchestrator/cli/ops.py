@@ -30,7 +30,7 @@ MOST_POINTS = 200
 
 
 def export_pack(folder: Path, graphs: Sequence[str], *, kubernetes: bool, runbooks: str) -> int:
-    """Write the pack for these graphs and print what changed."""
+    """Write the pack for these graphs and print the changed files."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; name a folder, it is made where there is none")
     profile = Profile(runbooks=runbooks.rstrip("/"))

@@ -234,7 +234,7 @@ Grace = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class JournalOptions:
-    """Where the runs are, and how the command prints what it finds."""
+    """The journal, and the format of the output."""
 
     json: Json = False
     journal: Journal = None
@@ -302,7 +302,7 @@ class OperatorOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplacementOptions:
-    """What a run is resumed with in place of what it was started with."""
+    """Parts that replace those a run was started with."""
 
     model: OtherModel = None
     base_url: OtherBaseUrl = None

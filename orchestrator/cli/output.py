@@ -21,7 +21,7 @@ _SHOW_CURSOR = b"\x1b[?25h"
 
 
 class TextColor(StrEnum):
-    """What a text means, as the terminal's codes."""
+    """Styles of texts, as codes of the terminal."""
 
     ADDED = "32"
     REMOVED = "31"
@@ -52,7 +52,7 @@ class _Wrapper(io.TextIOBase):
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """What the stream behind does with characters that its encoding lacks."""
+        """How the stream behind handles characters that its encoding lacks."""
         return self.stream.errors
 
     def reconfigure(self, **options: Any) -> None:
@@ -88,7 +88,7 @@ class EscapingStream(_Wrapper):
         return _Bytes(self)
 
     def write(self, text: str) -> int:
-        """Write a text. Raises what the stream behind raises."""
+        """Write a text. Raises the errors of the stream behind."""
         return self.stream.write(text if isinstance(text, StyledText) else escape(text))
 
 
@@ -109,7 +109,7 @@ class _Bytes(io.BufferedIOBase):
 
 class _StyledFile(_Wrapper):
     def write(self, text: str) -> int:
-        """Write rendered text. Raises what the stream behind raises."""
+        """Write rendered text. Raises the errors of the stream behind."""
         return self.stream.write(StyledText(text))
 
 

@@ -1,4 +1,4 @@
-"""What of a setting may be printed."""
+"""Removes secrets from settings before they are printed."""
 
 from __future__ import annotations
 

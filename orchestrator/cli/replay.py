@@ -30,7 +30,7 @@ _FAULTS = {UNUSABLE: Exit.USAGE, DIVERGED: Exit.FAILED}
 
 @dataclass(slots=True)
 class ReplayCounts:
-    """How many conversations came to what, and the first of each kind of fault."""
+    """Numbers of results, and the first fault of each kind."""
 
     results: Counter[str] = field(default_factory=Counter)
     first: dict[str, Reproduction] = field(default_factory=dict)
@@ -52,7 +52,7 @@ Found = Iterable[ProviderRecord | ReplayError]
 
 
 def replay_conversations(options: ReplayOptions) -> int:
-    """Replay everything, print what came of it, and return the exit code of the worst."""
+    """Replay everything, print the results, and return the exit code of the worst."""
     paths = _checked(options)
     limits = limits_from(options.limits, members_of(OFF))
     with logging_to(options.log) as logs:
@@ -70,7 +70,7 @@ def replay_conversations(options: ReplayOptions) -> int:
 
 
 def _checked(options: ReplayOptions) -> list[Path]:
-    """Return the files and folders to replay. Raises, before anything runs, for what cannot be."""
+    """Return the files and folders to replay. Raises, before anything runs, if a path cannot be read."""
     paths = [*options.paths, *(bundled() if options.bundled else ())]
     if not paths:
         raise ConfigError("nothing to replay: give a PATH, or --bundled")

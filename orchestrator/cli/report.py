@@ -20,12 +20,12 @@ from orchestrator.telemetry.history import History, StateStats
 _SHOWN = 10
 """Gaps that are named one by one."""
 _NO_LINE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What is raised over text that is not JSON, or not a line of ours."""
+"""Errors of a text that is not JSON, or not a line of our log."""
 
 
 @dataclass(slots=True)
 class MachineReport:
-    """What the lines say of one graph."""
+    """The figures of one graph."""
 
     history: History = field(default_factory=lambda: History(limit=0))
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -109,7 +109,7 @@ class LogReport:
 
 
 def report_logs(files: Sequence[Path], *, as_json: bool) -> int:
-    """Print what the files say. Raises ConfigError when they say nothing."""
+    """Print the report of the files. Raises ConfigError if they have no line of our log."""
     log = LogReport()
     for file in files:
         log.read(file)

@@ -1,4 +1,4 @@
-"""Recorded conversations driven through the real Orchestrator, and what came of it.
+"""Recorded conversations driven through the real Orchestrator, and the results.
 
 Messages are ours throughout: the first run starts from the recorded prompt, each later one from the history
 that our own run left. A conversation is followed while that history equals the recorded one; from the first
@@ -43,7 +43,7 @@ CANCELLED = "cancelled"
 
 @dataclass(slots=True)
 class Reproduction:
-    """One conversation: what came of it."""
+    """The result of one conversation."""
 
     id: str
     file: str
@@ -68,7 +68,7 @@ class Reproduction:
 
 
 def _unusable(error: ReplayError) -> Reproduction:
-    """Return what to say of a line that holds no conversation."""
+    """Return the message for a line that holds no conversation."""
     name = error.file.replace("\\", "/").rpartition("/")[2]
     stem = name.rpartition(".")[0] or name
     line = "" if error.line is None else f"-{error.line}"
@@ -95,7 +95,7 @@ class ReplayStage:
         """End a conversation."""
 
     def skip(self, done: Reproduction) -> None:
-        """Pass over what is no conversation."""
+        """Skip a line that holds no conversation."""
 
 
 class ConversationPlayer:

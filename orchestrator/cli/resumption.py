@@ -19,7 +19,7 @@ from orchestrator.runtime.service import program_recovery
 
 
 def shown(options: ResumeOptions) -> dict[str, Any]:
-    """Return what a View of the run takes of it, from wherever it is looked at. Raises ConfigError."""
+    """Return the view options of a resumed run, with absolute paths. Raises ConfigError."""
     output = _absolute(options.output)
     check_output(output)
     journal = options.journal.absolute() if isinstance(options.journal, Path) else options.journal

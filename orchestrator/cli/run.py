@@ -43,7 +43,7 @@ class ViewOptions:
     remind: bool = True
     """Say on stderr how many other runs are open."""
     words: TextPrinter | Facts | None = None
-    """What shows the answer as it comes, in place of the states."""
+    """Shows the answer as it comes, in place of the states."""
 
 
 def run_prompt(command_options: RunOptions) -> int:

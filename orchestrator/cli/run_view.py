@@ -47,7 +47,7 @@ class RunView(Generic[C, R]):
         return [self] if self.screen is None else [self, self.screen]
 
     async def run(self, service: C, journal: StoredJournal, go: Callable[[C], Awaitable[R]]) -> R:
-        """Open the journal, let the run go, and return its end. What keeps it from beginning is a ConfigError."""
+        """Open the journal, drive the run, and return its result. Raises ConfigError if it cannot start."""
         self._service = service
         try:
             with on_signal(self._cancel):

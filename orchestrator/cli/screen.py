@@ -1,4 +1,4 @@
-"""What a person sees of a run: a table that moves on a terminal, plain lines anywhere else."""
+"""The display of a run: a table that is updated on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class Screen:
 
     @contextmanager
     def showing(self) -> Iterator[None]:
-        """Show what happens inside the block; the table's last picture stays."""
+        """Show the run inside the block; the last state of the table stays."""
         if self._lines is not None:
             yield
             return

@@ -90,7 +90,7 @@ def _repeated(kind: Any) -> Any:
 
 
 def _value(name: str, kind: Any, options: dict[str, Any]) -> Any:
-    """Return the value of a parameter out of what typer has read."""
+    """Return the value of a parameter from the values that typer has read."""
     if not is_dataclass(kind):
         return options[name] if _repeated(kind) is None else tuple(options[name] or ())
     hints = get_type_hints(kind, include_extras=True)

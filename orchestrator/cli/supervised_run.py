@@ -1,4 +1,4 @@
-"""One run on one journal, in front of one person: screen, signals, and what the run asks while it waits."""
+"""One run on one journal, in front of one person: screen, signals, and the questions of the run while it waits."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def work(options: WorkerOptions) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Making:
-    """What the worker's own agent is made of."""
+    """The parts of the worker's own agent."""
 
     launch: Launch
     parts: LoadedParts | None
@@ -143,13 +143,13 @@ async def _agents(
 
 
 def _named(spec: str, journal: Journal) -> tuple[str, EngineAgent]:
-    """Return an agent and what it is called. Raises ConfigError."""
+    """Return the name and the agent. Raises ConfigError."""
     name, target = _target(spec)
     return name, made(target, journal)
 
 
 def _target(spec: str) -> tuple[str, str]:
-    """Return what an agent is called and where the function is that makes it."""
+    """Return the name of an agent and the place of the function that makes it."""
     name, equals, target = spec.partition("=")
     return (name, target) if equals else (spec.rpartition(":")[2], spec)
 

@@ -144,7 +144,7 @@ def _names(steps: str) -> tuple[str, ...]:
 
 
 def _text(text: str | None) -> str:
-    """Return what was said; `-` is standard input. Raises ConfigError for nothing."""
+    """Return the text; `-` is standard input. Raises ConfigError for nothing."""
     said = decoded_text(text or "", "TEXT")
     if not said.strip():
         raise ConfigError("nothing is said: give TEXT, or - for standard input")

@@ -29,7 +29,7 @@ def lines(diffs: Sequence[FileDiff], titles: dict[str, str], *, colour: bool) ->
 
 
 def total(diffs: Iterable[FileDiff]) -> str:
-    """Return in one line what the plan comes to."""
+    """Return a summary of the plan in one line."""
     known = list(diffs)
     files = {one.path for one in known if one.path}
     added, removed = sum(one.added for one in known), sum(one.removed for one in known)

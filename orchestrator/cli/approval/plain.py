@@ -1,4 +1,4 @@
-"""How a project stands, as data: what `--json` prints."""
+"""The state of a project as data, for `--json`."""
 
 from __future__ import annotations
 

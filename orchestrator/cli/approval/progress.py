@@ -62,7 +62,7 @@ class Steps:
 
     @contextmanager
     def showing(self) -> Iterator[None]:
-        """Show what happens inside the block; the bar's last picture stays."""
+        """Show the steps inside the block; the last state of the bar stays."""
         if self._quiet or not is_terminal():
             yield
             return
@@ -111,5 +111,5 @@ def output_lines(fact: StepFact) -> list[str]:
 
 
 def what(step: PlanStep) -> str:
-    """Return in a few words what a step does."""
+    """Return a step in a few words."""
     return visible(f"{step.kind} {shlex.join(step.argv) if step.argv else ', '.join(step.paths)}")

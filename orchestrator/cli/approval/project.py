@@ -35,7 +35,7 @@ Work = Callable[[Approval], Awaitable[Status]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalOptions:
-    """What the commands of the group take."""
+    """Options of all commands of the group."""
 
     project: Path | None = None
     json: bool = False
@@ -69,7 +69,7 @@ class Command:
     anew: bool = False
     """It begins a request: planner and limits of the one before do not count."""
     on_signal: Literal["cancel", "pause"] = "cancel"
-    """What the first Ctrl-C asks for."""
+    """The request of the first Ctrl-C."""
     elsewhere: Callable[[Path], Awaitable[Status]] | None = None
     """Done instead while another process works on the project; None: refused."""
     asks: bool = False

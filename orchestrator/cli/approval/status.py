@@ -188,7 +188,7 @@ def worth_saying(actions: Iterable[str]) -> list[str]:
 
 
 def action_lines(actions: Iterable[str], project: str | None) -> Iterator[str]:
-    """Return the commands that are possible now, and what each comes to."""
+    """Return the commands that are possible now, and the effect of each."""
     possible = worth_saying(actions)
     known = [(said_or_typed(one, project), _meaning(one)) for one in possible]
     if not known:

@@ -35,7 +35,7 @@ def show(options: ApprovalOptions, version: int | None) -> int:
 
 
 def diff(options: ApprovalOptions, version: int | None) -> int:
-    """Show what the plan would change, line by line: in colour on a terminal."""
+    """Show the changes of the plan, line by line: in colour on a terminal."""
     seen = _Seen(options.root)
 
     async def work(one: Approval) -> Status:

@@ -152,7 +152,7 @@ def plain(request: StageRequest) -> dict[str, Any]:
 
 
 def validation_json(found: Validation | None) -> dict[str, Any] | None:
-    """Return what a validator found as plain data."""
+    """Return the findings of a validator as plain data."""
     if found is None:
         return None
     issues = [
@@ -162,7 +162,7 @@ def validation_json(found: Validation | None) -> dict[str, Any] | None:
 
 
 def evaluation_json(found: Evaluation | None) -> dict[str, Any] | None:
-    """Return what a judge thought as plain data."""
+    """Return the evaluation of a judge as plain data."""
     if found is None:
         return None
     return {"score": found.score, "categories": dict(found.categories), "comments": found.comments}
@@ -177,7 +177,7 @@ def _is_json(text: str) -> bool:
 
 
 def _json(text: str) -> Any:
-    """Return JSON as data; None for what is none, or is null."""
+    """Return JSON as data; None if it is invalid or null."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

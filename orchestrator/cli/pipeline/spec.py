@@ -130,7 +130,7 @@ class PipelineSpec:
         return build(PipelineLimits, {**self.limits, **(changes or {})}, "limits")
 
     def pipeline_rubric(self) -> Rubric:
-        """Return what scores mean. Raises ConfigError."""
+        """Return the rubric. Raises ConfigError."""
         return build(Rubric, self.rubric, "rubric")
 
     def ports(self) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def _toml(file: Path) -> dict[str, Any]:
 
 
 def _data(file: Path) -> Any:
-    """Return what a file of requirements says: TOML and JSON as data, anything else as text."""
+    """Return the requirements of a file: TOML and JSON as data, anything else as text."""
     if file.suffix == ".toml":
         return _toml(file)
     try:

@@ -121,7 +121,7 @@ def _named(options: RalphRunOptions) -> tuple[str, ...]:
 
 
 def _sound(read: Callable[[], T]) -> T:
-    """Read a session. What keeps it from being read is bad input: nothing was run."""
+    """Read a session. Raises ConfigError if it cannot be read."""
     try:
         return read()
     except RunError as error:

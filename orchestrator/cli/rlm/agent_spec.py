@@ -1,4 +1,4 @@
-"""How the command line puts an Rlm together, and keeps with the run what it was made of."""
+"""The parts of an Rlm on the command line, which are stored with the run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from orchestrator.settings import build
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RlmSpec:
-    """What an Rlm is made of, as plain data; its limits are part of the run itself."""
+    """The parts of an Rlm, as plain data; its limits are part of the run itself."""
 
     launch: Launch
     mode: Literal["code", "tools"] = "code"
@@ -46,7 +46,7 @@ class RlmSpec:
 
     @classmethod
     def of(cls, created: Mapping[str, Any], model: str | None = None) -> RlmSpec:
-        """Return what a run's first record says, with another model where one is given. Raises ConfigError."""
+        """Return the parts in the first record of a run, with another model where one is given. Raises ConfigError."""
         launch = Launch.of(created)
         if model is not None:  # it is not at the old one's address
             launch = replace(launch, model=model, base_url=None, params={})
@@ -59,7 +59,7 @@ class RlmSpec:
         return cls(launch=launch, mode="code" if created.get("graph") == CODE_MODE.name else "tools", **known)
 
     def plain(self) -> dict[str, Any]:
-        """Return what is kept with the run."""
+        """Return the data that is stored with the run."""
         own = {name: value for name, value in asdict(self).items() if name != "launch" and value}
         return {**self.launch.plain(), "rlm": own}
 
@@ -69,7 +69,7 @@ class RlmSpec:
         return build(RlmLimits, {**own, **params_from(changes)}, "limits")
 
     def repl(self, limits: RlmLimits) -> partial[WorkerRepl]:
-        """Return what makes the REPL of a run. Raises ConfigError for limits that cannot work."""
+        """Return the factory of the REPL of a run. Raises ConfigError for limits that cannot work."""
         seconds = {"seconds": limits.code_seconds} if limits.code_seconds else {}
         bounds = build(ReplLimits, {**seconds, **self.repl_limits}, "repl limits")
         return partial(WorkerRepl, limits=bounds, sandbox=Sandbox(least=level_of(self.least)))
@@ -96,7 +96,7 @@ class RlmSpec:
 
 
 def context_from(file: Path, *, as_json: bool) -> Any:
-    """Return what a file holds: its text as it is, or the data that it is as JSON; - is standard input.
+    """Return the content of a file: its text as it is, or the data that it is as JSON; - is standard input.
 
     Raises ConfigError.
     """

@@ -119,7 +119,7 @@ def print_result(result: RlmResult, view: RlmViewOptions) -> int:
 
 
 def totals(result: RlmResult) -> str:
-    """Say what a run took."""
+    """Return the usage of a run in one line."""
     used = result.usage
     cost = "" if used.cost is None else f", cost {used.cost:.4f}"
     return (

@@ -86,7 +86,7 @@ def conversation(head: RunHead, story: Story) -> dict[str, Any]:
 
 
 def _turn(index: int, spoken: TranscriptEntry) -> dict[str, Any]:
-    """Return what was recorded of one reply besides its message."""
+    """Return the record of one reply without its message."""
     answer: Mapping[str, Any] = spoken.answer or {}
     usage = Usage.of(answer.get("usage") or {})
     return {

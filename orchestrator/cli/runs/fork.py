@@ -23,7 +23,7 @@ from orchestrator.runtime.llm_loop.codec import history_of, loop_codec
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a fork starts from."""
+    """The starting point of a fork."""
 
     stored: StoredRun
     """The run as it stood after the turn."""

@@ -1,4 +1,4 @@
-"""`orchestrator runs list`: what was run, newest first."""
+"""`orchestrator runs list`: the recorded runs, newest first."""
 
 from __future__ import annotations
 

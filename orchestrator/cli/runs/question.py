@@ -1,4 +1,4 @@
-"""What a run asks a person: in words, as data, and the commands that answer it."""
+"""The questions of a run: in words, as data, and the commands that answer it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def names_all_of(question: Question, typed: str | None) -> bool:
 
 
 def complete(store: OpenStore, run_id: str) -> str:
-    """Return the command that shows what is asked whole."""
+    """Return the command that shows the whole question."""
     return store.command("show", run_id, "--full")
 
 

@@ -83,7 +83,7 @@ class RunPosition:
         return self.head.status == "ended"
 
     def operation(self, now: float) -> str:
-        """Name what the run is in the middle of."""
+        """Name the current operation of the run."""
         story = self.story
         since = "" if story.entered_at is None else f" for {span(now - story.entered_at)}"
         tools = ", ".join(f"{shown(call.tool, 80)} ({call.key}, {call.effect})" for call in story.running)

@@ -156,7 +156,7 @@ def _print_ended(result: Result, *, json: bool) -> int:
 
 
 def list_open(journal: Address | None, *, json: bool) -> int:
-    """Print every run that has not ended and what `runs resume` would do with it; nothing is touched."""
+    """Print every open run and its resume plan. Changes nothing."""
 
     async def work(store: OpenStore) -> int:
         recovery = Recovery(store.journal, LLM_LOOP, loop_codec(), "nobody")

@@ -1,4 +1,4 @@
-"""`orchestrator runs rollback`: take back what a stored run did to files."""
+"""`orchestrator runs rollback`: undo the file changes of a stored run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BACK = {
     "edit": "put back {path} as it was before",
     "delete": "put back {path}, which it removed",
 }
-"""Kind of change -> what undoing it does."""
+"""Kind of change -> the effect of undoing it."""
 
 
 def roll_back(options: RollbackOptions) -> int:

@@ -1,4 +1,4 @@
-"""`orchestrator runs show`: everything about one run, and what to do next."""
+"""`orchestrator runs show`: everything about one run, and the next actions."""
 
 from __future__ import annotations
 
