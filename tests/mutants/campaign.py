@@ -94,7 +94,9 @@ def tried(
         ]
         verdicts = [(name, future.result()) for name, future in futures]
         workplace = free.get()
-        unsound = workplace.failures(sorted({one.by for _, one in verdicts if "::" in one.by}))
+        unsound = workplace.failures(
+            sorted({one.by for _, one in verdicts if one.by and not one.by.startswith("(")})
+        )
         free.put(workplace)
         found: dict[str, list[Verdict]] = {name: [] for name in mutants}
         for name, verdict in verdicts:
