@@ -21,7 +21,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo-approval demo-plan setup test campaign check accept coverage docs dashboards bench bench-peers soak lock clean
+.PHONY: help run demo-approval demo-plan setup test campaign check accept coverage mutants docs dashboards bench bench-peers soak lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,9 @@ coverage: $(READY) ## branch coverage of the kernel, the heart and the guards
 	percent = 100 * t["covered_branches"] / (t["num_branches"] or 1); \
 	print(f"branches alone: {percent:.1f} %"); raise SystemExit(percent < 95)'
 
+mutants: $(READY) ## a sample of small changes of the source, and those that no test detects; ARGS="--seed 7 --sample 20"
+	@$(PY) -m tests.mutants $(ARGS)
+
 docs: $(READY) ## the API reference, into build/docs
 	@$(PY) -m tests.reference build/docs
 	@echo "written: build/docs/index.html"
@@ -87,7 +90,7 @@ lock: $(UV) ## requirements.lock from pyproject.toml; ARGS=--upgrade moves every
 
 clean: ## everything that make made
 	rm -rf $(VENV) .venv-* build dist htmlcov .coverage .coverage.* \
-	    .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	    .mutants .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment is kept across runs and brought up to date when a dependency or an entry point changes.

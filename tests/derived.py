@@ -25,9 +25,11 @@ from orchestrator.testing import ScriptedLLM
 from orchestrator.testing.coverage import GraphCoverage
 from orchestrator.testing.paths import shortest_paths
 from tests.cli.test_demo import normal, shown_on_a_terminal
+from tests.observability import observability_text
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAPHS = "tests/data/golden/graph"
+OBSERVABILITY = "tests/data/golden/observability.json"
 HINT = "if the difference is wanted, run `make accept`"
 
 
@@ -185,6 +187,7 @@ def derived() -> Iterator[tuple[str, str]]:
         yield f"{GRAPHS}/{name}.txt", graph_text(graph)
     for path, text in whole(list(SHIPPED.values()), Profile()).items():
         yield f"dashboards/{path}", text
+    yield OBSERVABILITY, observability_text()
     yield "tests/telemetry/catalogue.txt", metric_catalogue()
     yield "tests/telemetry/metric_table.md", table()
     yield from guides()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -311,6 +312,35 @@ async def test_no_more_runs_begin_within_a_period_than_the_rate_says(database: s
         query = "SELECT started_at_epoch_ms FROM orchestrator_dbos.workflow_status ORDER BY 1"
         taken = [row[0] for row in db.execute(query)]
     assert all(later - earlier >= 1000 for earlier, later in zip(taken, taken[2:], strict=False)), taken
+
+
+def test_the_names_of_the_queues_stay_because_submitted_runs_are_stored_under_them() -> None:
+    assert (dbos.QUEUE, procrastinate.QUEUE) == ("orchestrator-runs", "orchestrator-runs")
+
+
+async def test_a_worker_of_dbos_logs_only_the_errors_of_dbos(database: str) -> None:
+    logging.getLogger("dbos").setLevel(logging.DEBUG)
+    async with started("dbos", database, Work()):
+        assert logging.getLogger("dbos").level == logging.ERROR
+
+
+async def test_a_job_of_a_worker_of_procrastinate_without_a_heartbeat_is_queued_and_driven_again(
+    database: str,
+) -> None:
+    work, client = Work(), ProcrastinateDispatcher(database)
+    await client.submit("r", 0)
+    await client.stop()
+    tables = "-c search_path=orchestrator_procrastinate"
+    with psycopg.connect(database, autocommit=True, options=tables) as db:
+        dead = "INSERT INTO procrastinate_workers (last_heartbeat) VALUES (now() - interval '1 day') RETURNING id"
+        row = db.execute(dead).fetchone()
+        assert row is not None
+        db.execute("UPDATE procrastinate_jobs SET status = 'doing', worker_id = %s", row)
+    async with started("procrastinate", database, work) as living:
+        assert work.driven == {}
+        assert await living.reap(frozenset()) == 1
+        await until(lambda: work.driven == {("r", 0): 1})
+        assert await living.reap(frozenset()) == 0
 
 
 async def test_what_a_dead_worker_had_goes_back_to_its_queue_and_not_before(database: str) -> None:

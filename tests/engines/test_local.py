@@ -142,6 +142,29 @@ async def test_a_pause_gives_the_slot_back_and_one_that_comes_while_it_waits_for
         assert stage.effects["look"] == 1
 
 
+async def test_the_status_of_an_engine_has_these_members_and_its_limits() -> None:
+    async with LocalEngine(agent(Stage()), slots=3, name="mill") as engine:
+        status = engine.status()
+    assert status.keys() >= {
+        "engine",
+        "slots",
+        "taken",
+        "queued",
+        "waiting",
+        "admitting",
+        "closed",
+        "draining",
+        "live",
+    }
+    assert (status["engine"], status["slots"], status["taken"], status["queued"]) == ("mill", 3, 0, 0)
+    assert (status["admitting"], status["closed"], status["draining"], status["live"]) == (
+        True,
+        None,
+        False,
+        [],
+    )
+
+
 async def test_only_a_paused_run_of_the_engine_can_be_resumed_and_not_with_other_limits() -> None:
     stage = Stage()
     runner = agent(stage)

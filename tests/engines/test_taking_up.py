@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from orchestrator.engines import orphan_recovery as uptake
 from orchestrator.engines.engine_directory import engines
-from orchestrator.engines.handle import Phase
+from orchestrator.engines.handle import Handle, Phase
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import AnswerRefused, ConfigError, Corrupt, Fenced, StoreDown
@@ -100,6 +101,10 @@ async def nothing_taken_up(
     assert live() == set()
 
 
+def _waits(handle: Handle) -> bool:
+    return handle.phase is Phase.WAITING
+
+
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uptake, "POLL", 0.002)
@@ -121,6 +126,26 @@ async def test_a_run_whose_call_may_have_happened_asks_and_holds_no_slot() -> No
         assert (question.key, question.tool, question.why) == ("1:0", "charge", "unknown_effect")
         await runner.respond("r", "it was charged", by="ann")
         assert (await handle).output == "heard: it was charged"
+    assert charge.effects == 1
+
+
+async def test_a_question_about_a_call_that_may_have_happened_is_asked_once_however_often_the_run_is_resumed() -> (
+    None
+):
+    charge, clock = Charge(), FakeClock()
+    journal = await charge.broken_off()
+    questions = []
+    for _ in range(3):
+        runner = charge.agent(journal, clock=clock)
+        async with left(runner, clock) as engine:
+            handle = await engine.resume("r")
+            await until(functools.partial(_waits, handle))
+            questions += await runner.pending("r")
+    assert len(questions) == 3
+    assert questions == [questions[0]] * 3
+    assert [record.kind for record in await journal.load("r")].count("asked") == 1
+    await charge.agent(journal, clock=clock).respond("r", "it was charged", by="ann")
+    assert (await charge.agent(journal, clock=clock).resume("r")).output == "heard: it was charged"
     assert charge.effects == 1
 
 

@@ -71,6 +71,23 @@ def test_arguments_that_mean_something_else_are_different(one: str, other: str) 
     assert single(one).calls != single(other).calls
 
 
+def test_the_lengths_up_to_which_texts_are_compared_as_json_are_part_of_the_record() -> None:
+    """Digests of earlier turns are stored: with other lengths a resumed run would not recognise them."""
+    assert (CANONICAL_ARGUMENTS, CANONICAL_RESULT) == (2048, 256)
+
+
+@pytest.mark.parametrize("most", [CANONICAL_ARGUMENTS, CANONICAL_RESULT])
+def test_a_text_of_exactly_the_longest_length_is_compared_as_json_and_one_longer_is_not(most: int) -> None:
+    def texts(length: int) -> list[str]:
+        filling = "x" * (length - len('{"a":"","b":1}'))
+        return [f'{{"a":"{filling}","b":1}}', f'{{"b":1,"a":"{filling}"}}']
+
+    exact, longer = texts(most), texts(most + 1)
+    assert [len(text) for text in (*exact, *longer)] == [most, most, most + 1, most + 1]
+    assert len({canonical(text, most) for text in exact}) == 1
+    assert len({canonical(text, most) for text in longer}) == 2
+
+
 def test_very_long_arguments_and_results_are_compared_as_they_stand() -> None:
     long = json.dumps({"a": "x" * CANONICAL_ARGUMENTS, "b": 1})
     reordered = json.dumps({"b": 1, "a": "x" * CANONICAL_ARGUMENTS})

@@ -18,12 +18,12 @@ import pytest
 
 from orchestrator.errors import StoreDown
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.journal.sqlite.owner import SqlitePresence
+from orchestrator.journal.sqlite.owner import BEATS, SqlitePresence
 from orchestrator.journal.writer_thread import ENOUGH
 from orchestrator.testing.journal_case import BODY, NOTE, PARKED, write
 
 ANSWERED_WITHIN = 30.0
-"""Seconds after which a caller is taken to wait for ever."""
+"""Seconds after which a missing answer is a failure."""
 
 
 async def answered(*pending: Any) -> None:
@@ -387,3 +387,38 @@ def test_a_file_that_goes_while_those_of_the_dead_are_swept_keeps_no_other_from_
     living.sweep()
     assert names_in(tmp_path / "owners") == sorted(["0", token, "zzz"])
     living.end()
+
+
+def test_a_heartbeat_is_due_again_after_a_part_of_the_lease_and_not_at_once(tmp_path: Path) -> None:
+    presence = SqlitePresence(tmp_path / "owners", ttl=300.0)
+    assert presence.renew() is None
+    token = presence.begin()
+    presence.renew()
+    file = tmp_path / "owners" / token
+    written = file.read_bytes()
+    due = presence.renew()
+    assert due is not None
+    assert 0 < due <= 300.0 / BEATS
+    assert file.read_bytes() == written
+    presence.end()
+
+
+async def test_a_checkpoint_that_another_process_carries_out_stops_no_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+
+    def busy(db: object) -> None:
+        tried.append(db)
+        raise apsw.BusyError("database is locked")
+
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        handle = journal._handle
+        assert handle is not None
+        lease = await journal.create("run", "me", BODY)
+        monkeypatch.setattr(handle.writer._mark, "settle", busy)
+        await write(journal, lease, NOTE)
+        await write(journal, lease, NOTE)
+        assert tried, "the second write came after the first attempt"
+        assert len(await journal.load("run")) == 3
+        monkeypatch.undo()

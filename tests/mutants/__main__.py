@@ -1,8 +1,8 @@
-"""`python -m tests.mutants`: record what the tests execute, then report the mutants that they do not detect.
+"""`python -m tests.mutants`: record the lines that tests execute, then report the mutants that no test detects.
 
-Own code, because no library fits: mutmut replaces each function by a switch between its mutants, and hooks are found by
-the names and signatures of functions; cosmic-ray and mutatest change the tree in place, know neither which tests
-execute a line nor how to remove a statement, and the latter supports no Python that we do.
+No library fits. mutmut replaces each function by a switch between its mutants, but the machine finds hooks by the names
+and signatures of functions. cosmic-ray and mutatest change the tree in place, do not select tests by line and do not
+remove statements; mutatest does not support Python 3.11.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         "--record",
         nargs="*",
         metavar="PATH",
-        help="record anew what tests execute: all, or those of these paths",
+        help="record again the lines that tests execute: all tests, or these paths",
     )
     return parser
 

@@ -25,14 +25,14 @@ class Area:
 
 @dataclass(frozen=True)
 class Plan:
-    """The tree, and how long its mutants are tried."""
+    """The tree, and the limits of a trial."""
 
     root: Path
     roots: tuple[str, ...]
     """Source roots below the tree, in the order of `sys.path`."""
     record: Record
     patience: float = 60.0
-    """Recorded seconds of tests that a mutant has to survive."""
+    """Recorded seconds of tests in each batch."""
     workers: int = 2
 
 
@@ -67,9 +67,9 @@ def tried(
     mutants: Mapping[str, Sequence[Mutant]],
     tell: Callable[[Verdict], None],
 ) -> dict[str, list[Verdict]]:
-    """Try mutants and return the verdicts by area; `tell` hears of each as soon as it is there.
+    """Try mutants and return the verdicts by area; `tell` is called with each verdict at once.
 
-    A test that fails in the unchanged tree detects nothing: mutants that such a test detected are tried again.
+    A test that fails in the unchanged tree detects nothing: a mutant that it seems to detect is tried again without it.
     """
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(plan.workers) as pool:
         free: queue.SimpleQueue[Workplace] = queue.SimpleQueue()
@@ -94,7 +94,9 @@ def tried(
         ]
         verdicts = [(name, future.result()) for name, future in futures]
         workplace = free.get()
-        unsound = workplace.failures(sorted({one.by for _, one in verdicts if "::" in one.by}))
+        unsound = workplace.failures(
+            sorted({one.by for _, one in verdicts if one.by and not one.by.startswith("(")})
+        )
         free.put(workplace)
         found: dict[str, list[Verdict]] = {name: [] for name in mutants}
         for name, verdict in verdicts:

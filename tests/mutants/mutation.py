@@ -1,7 +1,7 @@
-"""The changes that a mutant can be: one small edit of a source text each, found in its syntax tree.
+"""Mutants of a source text: each is one small edit, found in the syntax tree.
 
-Annotations, decorators, docstrings, messages, f-strings and assertions are left alone: a change there is either no
-change of behaviour or one of wording. The text outside the edit stays as it is, so that a report shows real lines.
+Annotations, decorators, docstrings, messages, f-strings and assertions are not changed: an edit there changes no
+behaviour, or only the wording. The text outside the edit is not changed either, so that a report shows real lines.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ OTHER_OPERATORS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.BitAnd: (ast.BitOr,),
 }
 CODE = re.compile(r"[A-Za-z0-9_.:/-]{2,40}")
-"""A string that is a key, a code or a name; anything else is taken for a message."""
+"""A string that is a key, a code or a name. Any other string counts as a message."""
 UNTOUCHED = ast.JoinedStr | ast.Assert | ast.Import | ast.ImportFrom | ast.Global | ast.Nonlocal
 NO_EXPRESSIONS = frozenset(
     ("body", "orelse", "finalbody", "handlers", "cases", "annotation", "targets", "target")
 )
-"""Fields of statements that are blocks, types, or only assigned to."""
+"""Fields of statements that are blocks, types or targets of assignments."""
 DECLARATIONS = frozenset(("TypeVar", "ParamSpec", "NewType", "cast"))
 SKIPPED_NAMES = frozenset(("__all__", "__slots__", "__match_args__"))
 
@@ -55,7 +55,7 @@ class Mutant:
     path: str
     line: int
     lines: tuple[int, int]
-    """First and last line of what a test has to execute to notice, both included."""
+    """First and last line of the statement that a test must execute to detect it."""
     function: str
     """Qualified name of the function around it; empty at the level of the module or of a class."""
     kind: str
@@ -131,22 +131,15 @@ class _Finder:
             return
         if _is_left_alone(node):
             return
-        lines = node.lineno, _header_end(node)
         place = name if in_function else ""
-        for start_end, line, after, kind in self._changes(node, in_function=in_function):
-            yield Mutant(self._path, line, lines, place, kind, *start_end, *after)
+        for before, after, kind in (*_statement_changes(node), *_header_changes(node)):
+            executed = before if isinstance(before, ast.stmt) else node
+            lines = executed.lineno, _header_end(executed)
+            start, end = self._span(before)
+            text = self._source[start:end].decode()
+            yield Mutant(self._path, before.lineno, lines, place, kind, start, end, text, after)
         for inner_body in _bodies(node):
             yield from self._block(inner_body, name, in_function=in_function)
-
-    def _changes(
-        self, node: ast.stmt, *, in_function: bool
-    ) -> Iterator[tuple[tuple[int, int], int, tuple[str, str], str]]:
-        for before, after, kind in (
-            *_statement_changes(node, in_function=in_function),
-            *_header_changes(node),
-        ):
-            start, end = self._span(before)
-            yield (start, end), before.lineno, (self._source[start:end].decode(), after), kind
 
     def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         assert node.end_lineno is not None
@@ -189,10 +182,10 @@ def _bodies(node: ast.stmt) -> Iterator[Sequence[ast.stmt]]:
 # ---- changes of one statement ----
 
 Change = tuple[ast.expr | ast.stmt, str, str]
-"""What is replaced, by which text, and of what kind that is."""
+"""The replaced node, the new text and the kind of the change."""
 
 
-def _statement_changes(node: ast.stmt, *, in_function: bool) -> Iterator[Change]:
+def _statement_changes(node: ast.stmt) -> Iterator[Change]:
     """Yield the changes of a statement as a whole."""
     match node:
         case ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Raise() | ast.Delete():

@@ -24,7 +24,7 @@ ROOTS = "MUTANTS_ROOTS"
 
 
 class Recorder:
-    """Measures lines by test."""
+    """Records the executed lines of each test."""
 
     def __init__(self, folder: Path, root: Path, sources: list[str]) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""What a run of mutants came to: each survivor, and the rate of each area."""
+"""The report of a sample: each survivor, and the rate of each area."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.mutants.mutation import Mutant
 from tests.mutants.trial import Verdict
 
 LEAST_RATE = 0.96
-"""Of the mutants of an area that are not equivalent, so many must be detected."""
+"""The share of the non-equivalent mutants of an area that tests must detect."""
 
 
 @dataclass(frozen=True)
 class Equivalent:
-    """A mutant that no test can detect, because it does the same; recognised while lines move."""
+    """A mutant that behaves like the original. It is recognised by function and text, so lines may move."""
 
     path: str
     function: str
@@ -24,7 +24,7 @@ class Equivalent:
     reason: str
 
     def is_of(self, mutant: Mutant) -> bool:
-        """Tell whether this says that a mutant is equivalent; the change `*` stands for every one in the function."""
+        """Return whether a mutant is this one; the change `*` stands for every change in the function."""
         same = (self.path, self.function) == (mutant.path, mutant.function)
         return same and self.change in {"*", mutant.change}
 
@@ -38,7 +38,7 @@ def read_equivalents(path: Path) -> list[Equivalent]:
 
 @dataclass
 class AreaFigures:
-    """How many mutants of an area there were, and what became of them."""
+    """Counts of the mutants of an area."""
 
     mutants: int = 0
     detected: int = 0
@@ -50,7 +50,7 @@ class AreaFigures:
 
     @property
     def rate(self) -> float:
-        """Return the share of those detected among those that are not equivalent."""
+        """Share of detected mutants among the non-equivalent ones."""
         counted = self.mutants - self.equivalent
         return self.detected / counted if counted else 1.0
 
@@ -75,7 +75,7 @@ def report(areas: Mapping[str, Sequence[Verdict]], equivalents: Sequence[Equival
 
 
 def is_enough(areas: Mapping[str, Sequence[Verdict]], equivalents: Sequence[Equivalent]) -> bool:
-    """Tell whether every area has the rate that it must have."""
+    """Return whether every area reaches `LEAST_RATE`."""
     return all(figures(verdicts, equivalents).rate >= LEAST_RATE for verdicts in areas.values())
 
 

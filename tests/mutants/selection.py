@@ -1,4 +1,4 @@
-"""Which tests concern a mutant: those that execute its line, by a record (`recording.py`), the nearest first."""
+"""Selects the tests of a mutant: those that execute its line, by the record (`recording.py`), nearest first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.mutants.mutation import Mutant
 from tests.mutants.source import names_of
 
 FIRST_FILES, FIRST_SECONDS = 6, 10.0
-"""Test files, and recorded seconds of tests, that are tried before all others: most mutants are detected by these."""
+"""Number of test files, and recorded seconds, of the first batch. It detects most mutants."""
 
 ASSIGNED = re.compile(r"\s*(\w+)\s*(?::|=)")
 """A line that gives a name its value: a constant, a field."""
@@ -29,7 +29,7 @@ class Batch:
 
 
 class Record:
-    """What the tests execute, read from the folder that the recorder wrote."""
+    """The lines that each test executes, read from the folder that the recorder wrote."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.seconds: dict[str, float] = {}
@@ -57,10 +57,10 @@ class Record:
                     self._modules[path].add(test)
 
     def batches(self, mutant: Mutant, source: bytes, near: Collection[str], patience: float) -> list[Batch]:
-        """Return the tests of a mutant in the order of trying, a few first; about `patience` recorded seconds in all.
+        """Return the tests of a mutant in batches, the first one small; each has at most `patience` recorded seconds.
 
-        Those are the tests that execute its line; where that is not known, those of its function, or of the folders
-        `near`. What is executed on import belongs to the tests that use its name, then to all of the module.
+        These are the tests that execute its line. If none is known, they are those of its function, then those of the
+        folders `near`. A line that runs on import has the tests that use its name, then all tests of the module.
         """
         header = source.decode().splitlines()[mutant.lines[0] - 1]
         if mutant.function:
@@ -81,7 +81,7 @@ class Record:
         return found or self._functions.get((mutant.path, mutant.function), set())
 
     def _using(self, header: str) -> set[str]:
-        """Return the tests that execute, or are, a line with the name that a line assigns to."""
+        """Return the tests that execute a line with the name that `header` assigns to, or whose file has the name."""
         assigned = ASSIGNED.match(header)
         if assigned is None:
             return set()
@@ -117,7 +117,7 @@ class Record:
         return [batch for batch in (self._batch(first, patience), self._batch(rest, patience)) if batch.tests]
 
     def _batch(self, tests: Sequence[str], patience: float) -> Batch:
-        """Return as many of some tests as there is patience for: of each file in turn, so that many have a say."""
+        """Return as many tests as fit into `patience` seconds, taken from each file in turn."""
         chosen: list[str] = []
         spent = 0.0
         for test in _in_turn(tests):

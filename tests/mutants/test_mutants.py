@@ -194,7 +194,7 @@ class Work:
 
 def test_every_mutant_drawn_of_our_sources_is_another_program(seed: int) -> None:
     sources = {
-        "journal.py": (ROOT / "orchestrator/kernel/journal.py").read_bytes(),
+        "driver.py": (ROOT / "orchestrator/kernel/driver.py").read_bytes(),
         "price.py": PRICE.encode(),
     }
     mutants = sample(sources, 20, random.Random(seed))

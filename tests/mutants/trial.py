@@ -18,7 +18,7 @@ from tests.mutants.mutation import Mutant
 from tests.mutants.selection import Batch, file_of
 
 LEAST_SECONDS, TIMES = 60.0, 8.0
-"""A mutant hangs if its tests take so many times as long as they were recorded to take, and this long at least."""
+"""A mutant hangs if its tests take longer than both: this many seconds, and this multiple of the recorded time."""
 LEFT_OUT = (".git", ".venv", ".venv-*", ".mutants", "__pycache__", ".*_cache", ".hypothesis")
 FAILURE = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
 PASSED, NONE_COLLECTED, NOT_FOUND = 0, 5, 4
@@ -27,18 +27,18 @@ PASSED, NONE_COLLECTED, NOT_FOUND = 0, 5, 4
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant: by which test it was detected, if it was."""
+    """The result of the trial of one mutant."""
 
     mutant: Mutant
     detected: bool
     by: str = ""
-    """The test that failed first, or how else it was noticed."""
+    """The test that failed first, or another sign, such as a hang."""
     tests: int = 0
-    """How many tests it survived, or was given to."""
+    """Number of tests that were selected."""
 
 
 class Workplace:
-    """A copy of the tree in which one mutant at a time is tried."""
+    """A copy of the tree, in which one mutant at a time is tried."""
 
     def __init__(self, root: Path, folder: Path, roots: Sequence[str]) -> None:
         self._root = folder
@@ -66,7 +66,7 @@ class Workplace:
         return [] if done is None else FAILURE.findall(done.stdout)
 
     def failure(self, tests: Sequence[str], seconds: float) -> str:
-        """Return the first of some tests that fails, or how else they did not pass; empty where all pass."""
+        """Return the first test that fails, or another reason why the tests did not pass; empty if all pass."""
         done = self._pytest(tests, seconds, "-x")
         if (
             done is not None and done.returncode == NOT_FOUND
@@ -87,7 +87,7 @@ class Workplace:
     def _pytest(
         self, tests: Sequence[str], seconds: float | None, *options: str
     ) -> subprocess.CompletedProcess[str] | None:
-        """Run pytest in a process group of its own; None where it takes longer than it may."""
+        """Run pytest in its own process group. Return None if it takes longer than `seconds`."""
         command = [
             sys.executable,
             "-m",
@@ -131,5 +131,5 @@ class Workplace:
 
 
 def _forget_compiled(path: Path) -> None:
-    """Remove the bytecode of a file: two texts of one length within a second have the same."""
+    """Remove the bytecode of a file: Python would use it for another text of equal length and time."""
     Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)

@@ -354,6 +354,39 @@ async def test_a_paused_run_waits_and_goes_on_in_the_same_repl() -> None:
     assert (done.output, (await running).output) == ("still here", "still here")
 
 
+async def test_hooks_run_in_the_same_order_and_as_often_in_a_run_that_is_paused_between_two_states() -> None:
+    async def hooks_of(*, pause: bool) -> list[str]:
+        seen: list[str] = []
+
+        class Hooks:
+            async def enter_state(self, run: Any) -> None:
+                seen.append(f"enter {run.state}")
+
+            async def after_event(self, run: Any) -> None:
+                seen.append(f"after {run.state}")
+
+        def model(request: Request) -> str:
+            if any(message.role == "assistant" for message in request.messages):
+                return "FINAL(1)"
+            if pause:
+                one.pause("r", by="ann")
+            return block("print(1)")
+
+        one = rlm(MemoryJournal(), model, hooks=[Hooks()])
+        running = asyncio.create_task(one.completion("p", run_id="r"))
+        if pause:
+            await until(
+                lambda: (live := one._live.find("r")) is not None and live.control.pause_request is not None
+            )
+            await one.resume("r", by="ann")
+        assert (await running).output == "1"
+        return seen
+
+    undisturbed = await hooks_of(pause=False)
+    assert "after EXECUTING" in undisturbed
+    assert await hooks_of(pause=True) == undisturbed
+
+
 async def paused_at(journal: Any, at: int, model: Any, **options: Any) -> None:
     """Leave a run for another process by pausing it while the model is asked for the `at`-th time."""
     asked = 0

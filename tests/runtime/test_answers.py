@@ -14,11 +14,12 @@ from orchestrator.errors import AnswerRefused, RunOver
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.journal import Journal, Posted
+from orchestrator.kernel.journal import Draft, Journal, Posted
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.service.answer import OpenQuestions
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.test_people import Office, waiting
 
@@ -300,3 +301,26 @@ async def test_a_run_that_was_cancelled_meanwhile_takes_no_answer() -> None:
         await office.agent(journal).resume("r")
         with pytest.raises(RunOver, match=r"^run 'r' has ended: cancelled$"):
             await office.agent(journal).approve("r", question.key, by="ann")
+
+
+async def test_the_last_answer_of_a_run_is_that_to_a_question_asked_again_however_old_the_first_one_is() -> (
+    None
+):
+    journal = MemoryJournal()
+    lease = await journal.create("r", "me", {"graph": "llm_loop", "fingerprint": "f", "at": 0.0, "schema": 1})
+
+    async def write(kind: str, **body: Any) -> None:
+        journal.append(lease, [Draft(kind, body)])
+
+    asked = {"tool": "send", "arguments": "{}", "why": "approval", "version": 2, "at": 0.0}
+    for key in ("1:0", "1:1"):
+        await write("asked", key=key, digest=key * 4, **asked)
+        await write("approval", key=key, digest=key * 4, decision="approve", by="ann", id=key, at=1.0)
+    await write("asked", key="1:0", digest="again " * 4, **asked | {"why": "unknown_effect"})
+    await journal.post("r", Posted("a", "reject", {"call": "1:0", "digest": "again " * 4}, "ben", 2.0))
+    found = await OpenQuestions.read(journal, "r", 3.0)
+    assert list(found.answered) == ["1:1", "1:0"]
+    assert found.waiting == {}
+    last = found.earlier(None)
+    assert last is not None
+    assert (last["key"], last["decision"], last["by"]) == ("1:0", "reject", "ben")

@@ -435,6 +435,34 @@ async def test_no_hook_can_change_a_call_after_it_was_approved() -> None:
     assert bank.paid == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"name": "lok"}, "UnknownTool"),
+        ({"arguments": '{"far": 1}'}, "BadArguments"),
+        ({"arguments": "{"}, "BadArguments"),
+    ],
+)
+async def test_a_hook_that_puts_no_valid_call_in_the_place_of_another_runs_neither(
+    changes: dict[str, str], kind: str
+) -> None:
+    looked: list[str] = []
+
+    class Confused:
+        async def before_tool_execution(self, run: LoopRun, call: ToolCall) -> ToolCall:
+            return replace(call, **changes)
+
+    @tool(effect="pure")
+    def look() -> str:
+        looked.append("looked")
+        return "looked"
+
+    bank = Bank("{}", name="look")
+    result = await bank.agent(tools=[look, bank.tool()], hooks=[Confused()]).run("look")
+    assert json.loads(bank.read)["type"] == kind
+    assert (looked, bank.paid, result.reason) == ([], [], "none")
+
+
 async def test_no_hook_can_put_a_call_that_needs_approval_in_the_place_of_another() -> None:
     class Thief:
         async def before_tool_execution(self, run: LoopRun, call: ToolCall) -> ToolCall:

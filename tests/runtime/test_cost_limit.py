@@ -452,3 +452,21 @@ async def test_a_run_with_costs_as_fractions_goes_on_and_its_limit_holds() -> No
     assert result.usage.cost_micros == 80_000 + 40_000, (
         "two answers, and a lost one that counts as the last of them"
     )
+
+
+async def test_a_request_that_a_cancel_cuts_off_is_charged_as_an_estimate() -> None:
+    asked = asyncio.Event()
+
+    async def hangs(_: Request) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    runner = Orchestrator(FunctionLLM(hangs), observers=(), params={"max_tokens": 300})
+    running = asyncio.create_task(runner.run("go", run_id="r"))
+    await asked.wait()
+    runner.cancel("r", by="ann")
+    result = await running
+    assert result.outcome is Outcome.CANCELLED
+    assert (result.usage.output_tokens, result.usage.estimated_output_tokens) == (300, 300)
+    assert result.usage.input_tokens == result.usage.estimated_input_tokens > 0

@@ -17,6 +17,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Lease
 from orchestrator.kernel.record import Observer, RunRecovered
 from orchestrator.machines.approval.plan import ApprovalPlan, FileChange, PlanStep, StepKind, StepOutcome
+from orchestrator.runtime.approval import recovery
 from orchestrator.runtime.approval.file_inspection import fingerprint
 from orchestrator.telemetry.metrics import Metrics
 from tests.runtime.approval.stand import (
@@ -258,3 +259,22 @@ async def test_what_a_crash_left_of_writes_is_removed_when_the_project_is_opened
         assert (await approval.status()).state == "AwaitingApproval"
         assert [path for path in left if path.exists()] == []
     assert [path.read_text() for path in kept] == ["half"] * 2
+
+
+async def test_a_project_whose_recovery_fails_is_given_back_and_can_be_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = planted(tmp_path)
+    async with project(root) as approval:
+        await waiting(approval)
+
+    async def fails(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "recover", fails)
+        with pytest.raises(OSError, match="No space left"):
+            async with project(root):
+                pass
+    async with project(root) as approval:
+        assert (await approval.status()).state == "AwaitingApproval"

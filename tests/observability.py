@@ -1,0 +1,134 @@
+"""The facts, the keys of each log line and the metrics that one run of each machine produces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from orchestrator.kernel.record import Fact, Observer, RunCompleted
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.machines.pipeline.limits import PipelineLimits
+from orchestrator.machines.ralph.contract import Role
+from orchestrator.machines.ralph.limits import RalphLimits
+from orchestrator.providers.scripted import call
+from orchestrator.rlm import Rlm, RlmLimits
+from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.telemetry import Metrics, TransitionLog
+from orchestrator.testing import ScriptedLLM
+from orchestrator.tools.spec import tool
+from tests.runtime.approval.stand import planted, project, waiting
+from tests.runtime.pipeline_stage import PASS, SOFT, Stages
+from tests.runtime.ralph_stage import NOT_QUALIFIED, World
+
+TOKENS: dict[str, Any] = {"max_input_tokens": 10_000, "max_output_tokens": 10_000}
+Observers = Iterable[Observer]
+Works = Callable[[Observers, Path], Awaitable[object]]
+
+
+@tool(effect="pure")
+def add(one: int, other: int) -> int:
+    """Add two numbers."""
+    return one + other
+
+
+async def llm_loop(observers: Observers, _: Path) -> None:
+    llm = ScriptedLLM([call("add", one=1, other=2), "3"])
+    limits = Limits(max_iterations=9, max_tool_calls=9, **TOKENS)
+    await Orchestrator(llm, tools=[add], limits=limits, observers=observers).run("1 + 2?")
+
+
+async def pipeline(observers: Observers, _: Path) -> None:
+    limits = PipelineLimits(max_iterations=9, token_budget=1_000)
+    await Stages(judged=(SOFT, PASS)).pipeline(observers=observers, limits=limits).run("goal")
+
+
+async def approval(observers: Observers, folder: Path) -> None:
+    async with project(planted(folder), observers=observers) as opened:
+        await waiting(opened)
+        await opened.approve()
+
+
+async def ralph(observers: Observers, folder: Path) -> None:
+    world = World(folder, {Role.PLANNER: [{"status": "needs_qa_cycle"}], Role.REVIEWER: [NOT_QUALIFIED]})
+    await world.ralph(observers=observers, limits=RalphLimits(max_executions=9, max_replans=9)).run_async("x")
+
+
+async def code_mode(observers: Observers, _: Path) -> None:
+    llm = ScriptedLLM(["```repl\nprint(1)\n```", "FINAL(1)"])
+    await Rlm(llm, limits=RlmLimits(max_iterations=9, **TOKENS), observers=observers).completion("p", "data")
+
+
+async def tools_mode(observers: Observers, _: Path) -> None:
+    llm = ScriptedLLM([call("add", one=1, other=2), "3"])
+    modes = Rlm(
+        llm, mode="tools", tools=[add], limits=RlmLimits(max_iterations=9, **TOKENS), observers=observers
+    )
+    await modes.completion("1 + 2?")
+
+
+MACHINES: dict[str, Works] = {
+    work.__name__: work for work in (llm_loop, pipeline, approval, ralph, code_mode, tools_mode)
+}
+
+
+def members(value: dict[str, Any]) -> Iterator[str]:
+    for name, inner in value.items():
+        yield from (f"{name}.{one}" for one in members(inner)) if isinstance(inner, dict) else (name,)
+
+
+async def seen(name: str, folder: Path) -> dict[str, Any]:
+    """Run one machine and return everything that its observers received, by name."""
+    facts: list[Fact] = []
+    stream, registry = StringIO(), CollectorRegistry()
+
+    class Kept:
+        def observe(self, fact: Fact) -> None:
+            facts.append(fact)
+
+    log = TransitionLog(stream=stream, level="debug")
+    await MACHINES[name]((Kept(), log, Metrics(registry)), folder)
+    lines: dict[str, set[str]] = defaultdict(set)
+    for text in stream.getvalue().splitlines():
+        line = json.loads(text)
+        lines[line["msg"]] |= line.keys()
+    moved = {
+        f"{sample.name}{{{','.join(sorted(sample.labels))}}}"
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.value and sample.labels.get("machine") == name and _counts(sample.name)
+    }
+    return {
+        "facts": sorted({type(fact).__name__ for fact in facts}),
+        "totals": sorted(
+            {one for fact in facts if isinstance(fact, RunCompleted) for one in members(fact.summary or {})}
+        ),
+        "log": {msg: sorted(keys) for msg, keys in sorted(lines.items())},
+        "metrics": sorted(moved),
+    }
+
+
+def _counts(sample: str) -> bool:
+    """Return whether a sample is a count; times differ between runs."""
+    return sample.endswith(("_total", "_count"))
+
+
+def observability_text() -> str:
+    """Return what every machine produces, as the text of the catalogue."""
+
+    async def all_machines(folder: Path) -> dict[str, Any]:
+        found = {}
+        for name in MACHINES:
+            (folder / name).mkdir()
+            found[name] = await seen(name, folder / name)
+        return found
+
+    with TemporaryDirectory() as folder:
+        return json.dumps(asyncio.run(all_machines(Path(folder))), indent=1) + "\n"
