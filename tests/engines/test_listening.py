@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.engines import registration
 from orchestrator.engines.registration import Registration
-from orchestrator.errors import StoreDown
+from orchestrator.errors import JournalError, StoreDown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.clock import SystemClock
 from orchestrator.kernel.journal import Posted
@@ -149,3 +149,23 @@ async def test_an_engine_that_cannot_say_that_it_stops_does_not_seem_to_live() -
     with pytest.raises(StoreDown):
         await engine.end({})
     assert (await journal.head(engine.run_id)).owner is None
+
+
+async def test_an_engine_that_stops_before_its_run_is_created_ends_that_run_afterwards() -> None:
+    journal, allowed = MemoryJournal(), asyncio.Event()
+    create = journal.create
+
+    async def late(*args: Any, **options: Any) -> Any:
+        await allowed.wait()
+        return await create(*args, **options)
+
+    journal.create = late  # type: ignore[method-assign]
+    engine = Registration(journal, SystemClock())
+    starting = asyncio.create_task(engine.begin({"name": "mill"}))
+    await asyncio.sleep(0)
+    with pytest.raises(JournalError, match="is not held here"):
+        await engine.end({})
+    allowed.set()
+    await starting
+    head = await journal.head(engine.run_id)
+    assert (head.status, head.owner) == ("ended", None)
