@@ -151,21 +151,40 @@ async def test_an_engine_that_cannot_say_that_it_stops_does_not_seem_to_live() -
     assert (await journal.head(engine.run_id)).owner is None
 
 
+class LateJournal(MemoryJournal):
+    """A store whose creation of runs waits until it is allowed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allowed = asyncio.Event()
+
+    async def create(self, *args: Any, **options: Any) -> Any:
+        await self.allowed.wait()
+        return await super().create(*args, **options)
+
+
 async def test_an_engine_that_stops_before_its_run_is_created_ends_that_run_afterwards() -> None:
-    journal, allowed = MemoryJournal(), asyncio.Event()
-    create = journal.create
-
-    async def late(*args: Any, **options: Any) -> Any:
-        await allowed.wait()
-        return await create(*args, **options)
-
-    journal.create = late  # type: ignore[method-assign]
+    journal = LateJournal()
     engine = Registration(journal, SystemClock())
     starting = asyncio.create_task(engine.begin({"name": "mill"}))
     await asyncio.sleep(0)
     with pytest.raises(JournalError, match="is not held here"):
         await engine.end({})
-    allowed.set()
+    journal.allowed.set()
     await starting
+    head = await journal.head(engine.run_id)
+    assert (head.status, head.owner) == ("ended", None)
+
+
+async def test_an_engine_that_is_cancelled_while_its_run_is_created_ends_that_run() -> None:
+    journal = LateJournal()
+    engine = Registration(journal, SystemClock())
+    starting = asyncio.create_task(engine.begin({"name": "mill"}))
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.sleep(0)
+    journal.allowed.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
     head = await journal.head(engine.run_id)
     assert (head.status, head.owner) == ("ended", None)
