@@ -68,6 +68,7 @@ CONTENT: dict[str, tuple[tuple[str, ...], ...]] = {
         ("replay", "talks.jsonl", "--json"),
         ("replay", "talks.jsonl", "--live", "--speed", "0"),
     ),
+    "docs": (("docs",), ("docs", HOSTILE)),
     "trust": (
         ("trust", "spec.toml"),
         ("trust", "spec.toml", "--json"),

@@ -277,9 +277,9 @@ def test_what_is_no_file_and_what_is_not_there_are_said(tmp_path: Path) -> None:
     ):
         session.refresh()
     (session.path / "progress.md").symlink_to(session.path / "tasks.md")
-    with pytest.raises(SessionFileError, match="is no file but a symlink"):
+    with pytest.raises(SessionFileError, match="is a symlink, not a file"):
         session.refresh()
-    with pytest.raises(SessionFileError, match="no such session directory"):
+    with pytest.raises(SessionFileError, match="the session directory does not exist"):
         SessionDirectory.open(tmp_path / "nowhere")
 
 
@@ -311,7 +311,7 @@ def test_a_report_that_was_written_over_is_noticed_and_one_that_grew_or_is_gone_
         more.write("## PART 2: REVIEW REPORT\nfine\n")
     session.refresh()
     report.write_text("# Something else altogether, longer than before\n", encoding="utf-8")
-    with pytest.raises(SessionFileError, match="was written over; a report is only ever added to"):
+    with pytest.raises(SessionFileError, match="was overwritten; a report may only be appended to"):
         session.refresh()
     report.unlink()
     session.refresh()
@@ -396,7 +396,7 @@ def test_questions_are_read_and_answered_in_their_place(tmp_path: Path) -> None:
         .replace("[To be filled]", "Whole ones")
         .replace("[Research source]", "Ada")
     )
-    with pytest.raises(SessionFileError, match=r"there is no question '2\.1'; known: 1\.1, 1\.2"):
+    with pytest.raises(SessionFileError, match=r"unknown question '2\.1'; known: 1\.1, 1\.2"):
         session.answer({"2.1": "?"})
 
 

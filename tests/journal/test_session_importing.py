@@ -128,7 +128,7 @@ def test_what_goes_together_is_said(tmp_path: Path) -> None:
     for files in ((), (WALLET, WALLET), (WALLET_LOG,), (REAL / "README.md", WALLET)):
         with pytest.raises(SessionFileError, match="give one list"):
             ImportedTasks(files)
-    with pytest.raises(SessionFileError, match=r"has no task in it: `- \[ \] task-1: what` is one"):
+    with pytest.raises(SessionFileError, match=r"has no task: `- \[ \] task-1: what` is one"):
         ImportedTasks([REAL / "README.md"])
     bad = tmp_path / "tasks.md"
     bad.write_text("# Tasks\n- [?] what\n", encoding="utf-8")

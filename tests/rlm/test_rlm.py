@@ -144,9 +144,9 @@ async def test_a_context_that_json_has_no_form_for_is_refused(context: Any) -> N
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mode": "chat"}, "mode is 'chat'; known: code, tools"),
+        ({"mode": "chat"}, "mode is 'chat'; allowed: code, tools"),
         ({"tools": [add]}, "tools are for mode 'tools'"),
-        ({"mode": "tools", "tools": [pay]}, "pay: nobody is asked about calls in mode 'tools'"),
+        ({"mode": "tools", "tools": [pay]}, "pay: mode 'tools' does not ask a person about calls"),
         ({"limits": 3}, "limits is 3; give RlmLimits"),
         ({"sub_llm": "gpt"}, "sub_llm must have `async complete"),
     ],
@@ -487,7 +487,7 @@ async def test_a_batch_answers_in_order_with_a_bound_on_how_many_run_at_once() -
         (["a", ("b", "data", "c")], {}, "question 2 is a tuple of 3"),
         (["a"], {"max_concurrent": -1}, "max_concurrent is -1; it must be a whole number, 0"),
         (["a"], {"max_concurrent": "2"}, "max_concurrent is '2'"),
-        (["a", "b"], {"run_id": "r"}, "run_id is 'r', and a batch of 2 is as many runs"),
+        (["a", "b"], {"run_id": "r"}, "run_id is 'r', but a batch of 2 has as many runs"),
     ],
 )
 async def test_what_is_no_batch_is_refused_before_anything_is_asked(

@@ -314,7 +314,7 @@ async def test_a_run_that_nobody_knows_or_that_is_under_way_is_refused() -> None
     await asked.wait()
     with pytest.raises(Held):
         await busy.resume("r")
-    with pytest.raises(ConfigError, match="has a run under way"):
+    with pytest.raises(ConfigError, match="has an active run"):
         await busy.completion("p", conversation_id="c")
     busy.cancel("r")
     assert (await running).outcome is Outcome.CANCELLED
@@ -323,7 +323,7 @@ async def test_a_run_that_nobody_knows_or_that_is_under_way_is_refused() -> None
 async def test_a_run_of_the_other_mode_or_of_another_version_is_refused() -> None:
     journal = MemoryJournal()
     await left(journal)
-    with pytest.raises(Exception, match="is one of graph 'code_mode', not of 'tools_mode'"):
+    with pytest.raises(Exception, match="belongs to graph 'code_mode', not to 'tools_mode'"):
         await rlm(journal, mode="tools").resume("r")
     changed = CODE_MODE.extend(dwell={"EXECUTING": (5.0, "Failed")}, edges=(), context=Message)
     with pytest.raises(OtherGraph):

@@ -181,7 +181,9 @@ async def test_a_tool_knows_its_call_by_the_context_that_it_is_given() -> None:
 
     told: list[ToolResult] = []
     llm = ScriptedLLM([call("look"), "x"])
-    await ran(llm, ToolsModeContext(prompt="p"), ToolSet([look]), context_for=context_for, told=told.append)
+    await ran(
+        llm, ToolsModeContext(prompt="p"), ToolSet([look]), context_for=context_for, on_result=told.append
+    )
     assert seen == [("r1", "r1:call_1_0:0")]
     assert [(one.call.name, one.outcome) for one in told] == [("look", "ok")]
 
