@@ -11,7 +11,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
 from itertools import chain
 from pathlib import Path
@@ -125,6 +126,28 @@ def imports(name: str, file: Path, known: dict[str, Path]) -> Iterator[tuple[int
                 yield node.lineno, resolve_name(target, package)
 
 
+def loaded(name: str, file: Path, known: dict[str, Path]) -> set[str]:
+    """Modules of ours that the import of a module imports: not those of type checkers, nor those of its functions."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    lines = set(_import_lines(tree.body))
+    return {module for line, module in imports(name, file, known) if line in lines and module in known} - {
+        name
+    }
+
+
+def _import_lines(body: Iterable[ast.stmt]) -> Iterator[int]:
+    for node in body:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                yield node.lineno
+            case ast.If(test=test) if "TYPE_CHECKING" in ast.unparse(test):
+                yield from _import_lines(node.orelse)
+            case ast.If(body=inner, orelse=other) | ast.Try(body=inner, orelse=other):
+                yield from _import_lines([*inner, *other])
+            case ast.ClassDef(body=inner) | ast.With(body=inner):
+                yield from _import_lines(inner)
+
+
 # ---- judging ----
 
 
@@ -186,6 +209,20 @@ def import_problems(root: Path) -> list[str]:
     return problems
 
 
+def import_cycle(root: Path) -> list[str]:
+    """Return one cycle of imports, also inside of a folder; empty without any."""
+    known = modules(root)
+    try:
+        list(
+            TopologicalSorter(
+                {name: loaded(name, file, known) for name, file in known.items()}
+            ).static_order()
+        )
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
 def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Lines of a docstring: arguments, errors and examples of a public function are no reason to split it."""
     first = node.body[0]
@@ -219,6 +256,10 @@ def test_there_is_something_to_judge() -> None:
 
 def test_imports_go_one_way_and_each_library_has_its_door() -> None:
     assert import_problems(ROOT) == []
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert import_cycle(ROOT) == []
 
 
 def test_files_and_functions_are_short() -> None:
@@ -352,6 +393,17 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, source: str, pr
 @pytest.mark.parametrize(("file", "source"), ALLOWED)
 def test_what_the_rows_allow_is_allowed(tmp_path: Path, file: str, source: str) -> None:
     assert import_problems(tree(tmp_path, file, source)) == []
+
+
+def test_a_cycle_inside_of_a_folder_is_found_but_not_one_of_type_checkers(tmp_path: Path) -> None:
+    root = tree(tmp_path, "orchestrator/llm/one.py", "from orchestrator.llm import two\n")
+    there = root / "orchestrator/llm/two.py"
+    there.write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from orchestrator.llm import one\n"
+    )
+    assert import_cycle(root) == []
+    there.write_text("class Two:\n    from orchestrator.llm import one\n")
+    assert {"orchestrator.llm.one", "orchestrator.llm.two"} == set(import_cycle(root))
 
 
 def test_a_long_file_and_a_long_function_are_found(tmp_path: Path) -> None:
