@@ -1,6 +1,6 @@
-"""The command line. `main` is the one place where errors become a sentence on stderr and an exit code.
+"""The command line. Only `main` turns errors into a sentence on stderr and an exit code.
 
-Nothing is imported before it is needed: `--help` pays for typer only.
+Modules are imported when they are needed: `--help` imports typer only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import NoReturn
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-"""Where something was begun that could not be written: no fault of the input."""
+"""Errors of an output that cannot be written. The input is not their cause."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ def _status(arguments: Sequence[str]) -> int:
     from orchestrator.cli.output import complain, escape_streams
 
     _open_what_is_closed()
-    for stream in (sys.stdout, sys.stderr):  # recorded text may hold what the terminal's encoding cannot show
+    for stream in (sys.stdout, sys.stderr):  # the terminal's encoding may lack recorded characters
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     escape_streams()
@@ -69,7 +69,7 @@ def _status(arguments: Sequence[str]) -> int:
 
 
 def _open_what_is_closed() -> None:
-    """Give a process that was started without a stream (`>&-`) an empty one, so that no file of ours becomes it."""
+    """Open an empty stream in place of one that was closed (`>&-`), so that no file of ours gets its descriptor."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - stays open
@@ -87,7 +87,7 @@ def _run_command(arguments: Sequence[str], options: Options) -> int:
 
 
 def _flush() -> None:
-    """Flush the output. A reader that is gone must not become an error at exit."""
+    """Flush the output. A closed pipe must not become an error at exit."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -95,7 +95,7 @@ def _flush() -> None:
 
 
 def explained(error: BaseException) -> tuple[int, str]:
-    """Return the exit code for an error and one sentence: what was wrong, and what is allowed."""
+    """Return the exit code for an error and one sentence: the fault, and the allowed input."""
     from orchestrator import errors
     from orchestrator.cli.exit import Exit
 
@@ -112,7 +112,7 @@ def explained(error: BaseException) -> tuple[int, str]:
         case OSError():
             code = Exit.FAILED if error.errno in _FULL else Exit.USAGE
             sentence = f"{error.filename or 'input or output'}: {error.strerror or error}"
-        case _ if hasattr(error, "format_message"):  # typer's: their base has moved between its versions
+        case _ if hasattr(error, "format_message"):  # typer's; their base class differs between its versions
             sentence = _usage(error)
         case _:
             where = "`orchestrator --traceback …` shows where"

@@ -1,4 +1,4 @@
-"""Who gives a command: what --by says, else the login name."""
+"""The actor of a command: the value of --by, else the login name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def actor_name(given: str | None) -> str:
 
 
 def known_actor(given: str | None, does: str) -> str:
-    """Return the actor. Raises ConfigError if there is no name; `does` is the verb of its message, as in `orders`."""
+    """Return the actor. Raises ConfigError if there is no name; its message uses the verb `does`, such as `orders`."""
     name = actor_name(given)
     if not name:
         raise ConfigError(f"it must be known who {does} this: give --by NAME")

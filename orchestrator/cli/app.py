@@ -24,24 +24,24 @@ from orchestrator.cli.spread import spread, spread_options
 
 _REPLAY = """Replay recorded conversations through the real state machine.
 
-Models and tools say what they said then. One run for each turn of the user, with our own history carried
-on. No limit applies unless given. The result of a conversation is one of:
+Models and tools return the recorded replies. Each turn of the user is one run, which continues our own
+history. No limit applies unless given. The result of a conversation is one of:
 
 \b
 reproduced              our messages equal the recorded ones
                         (role, content, calls, ids, arguments, order)
-reproduced_to_open_end  so up to where the recording stops
+reproduced_to_open_end  the same, up to the end of a recording
                         without the model's answer
-irregular               recorded is what no loop produces, `irregular`
-                        names it; followed while our messages equal
+irregular               the loop cannot produce the recording, `irregular`
+                        lists why; played while our messages equal
                         the recorded ones
 unusable                no conversation, `reason` says why;
-                        the rest goes on; exit code 2
+                        the others are played; exit code 2
 diverged                ours differ, `reason` says where; exit code 1
 cancelled               the replay was stopped here; exit code 6
 
 --json prints one object a line: id, file, result, irregular, runs, messages (OpenAI form; ours, up to
-where the recording ends), and reason where there is one. Each of runs has outcome, reason, error,
+the end of the recording), and reason if there is one. Each of runs has outcome, reason, error,
 transitions (how many) and states (visits of each).
 """
 
@@ -57,7 +57,7 @@ app = typer.Typer(
 
 
 def execute(arguments: Sequence[str], options: Options) -> int:
-    """Carry out one command line and return its exit code. Errors pass through to `main`."""
+    """Run one command line and return its exit code. Errors propagate to `main`."""
     command = typer.main.get_command(app)
     try:
         with command.make_context("orchestrator", list(arguments) or ["--help"], obj=options) as context:
@@ -185,7 +185,7 @@ def doctor(
     salvage: Annotated[
         Path | None,
         typer.Option(
-            "--salvage", metavar="NEW.db", help="Write what is left of a damaged journal to a new one."
+            "--salvage", metavar="NEW.db", help="Write the readable part of a damaged journal to a new one."
         ),
     ] = None,
     restore: given.BackupToTest = None,

@@ -35,12 +35,10 @@ ApprovalLimit = Annotated[
     tuple[str, ...],
     typer.Option("--limit", metavar="NAME=VALUE", help="A limit of the request, e.g. steps=5; 0 is off."),
 ]
-Text = Annotated[str, typer.Argument(metavar="TEXT", help="What to say; - reads it from standard input.")]
+Text = Annotated[str, typer.Argument(metavar="TEXT", help="The text; - reads it from standard input.")]
 Request = Annotated[
     str | None,
-    typer.Argument(
-        metavar="TEXT", help="What is wanted; - reads it from standard input.", show_default=False
-    ),
+    typer.Argument(metavar="TEXT", help="The request; - reads it from standard input.", show_default=False),
 ]
 Confirm = Annotated[
     bool, typer.Option("--confirm", help="Yes to the question that the last submit ended with.")
@@ -50,7 +48,7 @@ Version = Annotated[
 ]
 Steps = Annotated[
     str | None,
-    typer.Option("--steps", metavar="1,3", help="Only these, and what they need: a plan of its own."),
+    typer.Option("--steps", metavar="1,3", help="Only these steps and those that they need, as a new plan."),
 ]
 PlanDigest = Annotated[
     str | None, typer.Option("--digest", metavar="DIGEST", help="Of the plan you saw; another is refused.")
@@ -63,14 +61,14 @@ Pace = Annotated[
 Again = Annotated[bool, typer.Option("--again", help="Run a command again that may have run already.")]
 Discard = Annotated[
     bool,
-    typer.Option("--discard", help="Set .orchestrator/ aside where it cannot be read, and begin anew."),
+    typer.Option("--discard", help="Set an unreadable .orchestrator/ aside and start again."),
 ]
-Reason = Annotated[str | None, typer.Option("--why", metavar="TEXT", help="Why; it is kept.")]
+Reason = Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason; it is stored.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectOptions:
-    """Which project, who asks, and how the end is printed."""
+    """The project, the actor, and the format of the output."""
 
     project: Project = None
     by: given.By = None
@@ -79,7 +77,7 @@ class ProjectOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannerOptions:
-    """Who makes the plan."""
+    """The planner of a command."""
 
     plan: PlanFile = None
     model: given.Model = None

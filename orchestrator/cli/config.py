@@ -1,4 +1,4 @@
-"""`orchestrator config show`: the effective settings and where each comes from."""
+"""`orchestrator config show`: the effective settings and the source of each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
 def show_settings(*, as_json: bool) -> int:
     """Print every setting with its value and source. Raises ConfigError when they cannot be read.
 
-    Nothing is used here, so the settings of an untrusted file are printed too, and marked.
+    The settings are only printed, not used, so those of an untrusted file are included, and marked.
     """
     file = settings_file()
     members = {} if file is None else file.members
@@ -73,7 +73,7 @@ def _effective(settings: Settings, written: Mapping[str, Any]) -> Iterator[Setti
 
 
 def _source(name: str, member: str | None, written: Mapping[str, Any]) -> str:
-    """Name where a value comes from; the environment goes before the file."""
+    """Return the source of a value; the environment overrides the file."""
     options = f"{PREFIX}{name}__{member}" if member else f"{PREFIX}{name}"
     for variable in os.environ:
         parts = variable.upper()

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 PRIVATE = 0o600
 LEAST_FREE = 100 * 1024 * 1024
-"""Bytes that a disk should have left: a journal that cannot be written to ends runs."""
+"""Free bytes that a disk should have: if the journal cannot be written, runs end."""
 
 
 @dataclass(slots=True)
 class DoctorReport:
-    """The findings about a journal. `health` is None where it could not be opened."""
+    """The findings about a journal. `health` is None if it could not be opened."""
 
     path: Path
     mode: int
@@ -42,7 +42,7 @@ class DoctorReport:
     health: SqliteHealth | None = None
     problems: list[str] = field(default_factory=list)
     isolation: Isolation | str = ""
-    """Of a worker for models' code, or why none can be started. Never a problem: most runs need none."""
+    """The isolation of a worker for models' code, or why no worker starts. Not a problem: most runs need none."""
 
 
 def examine_journal(*, json: bool, journal: Address | None) -> int:
@@ -50,7 +50,7 @@ def examine_journal(*, json: bool, journal: Address | None) -> int:
     try:
         path = existing(journal)
     except ConfigError:
-        if not json:  # what can be said without one
+        if not json:  # the findings that need no journal
             for line in _code_of_models(isolation.examined()):
                 say(line)
         raise
@@ -136,7 +136,7 @@ def _lines(found: DoctorReport, journal: SqliteJournal, given: Address | None) -
 
 
 def judged(problems: list[str], well: str = "healthy") -> Iterator[str]:
-    """Yield the problems; `well` where there is none."""
+    """Yield the problems; `well` if there are none."""
     yield ""
     if not problems:
         yield well
@@ -157,7 +157,7 @@ def not_ended(health: SqliteHealth | ServerHealth) -> list[RunHead]:
 
 
 def open_runs(health: SqliteHealth | ServerHealth, store: OpenStore | None = None) -> Iterator[str]:
-    """List the runs that did not end; the `store` is where they can be looked at."""
+    """List the runs that have not ended; `store` is for the commands that show them."""
     found = not_ended(health)
     if not found:
         yield "  no run is open or parked"
@@ -203,11 +203,11 @@ def _plain(found: DoctorReport) -> dict[str, Any]:
     )
 
 
-# ---- a server's ----
+# ---- a server's journal ----
 
 
 def examine_server(address: JournalAddress, *, json: bool, given: Address | None) -> int:
-    """Do the same for a journal on a server, whose disk and files are not known here."""
+    """Check a journal on a server, whose disk and files are not known here."""
     journal = journal_at(address, only_reads=True)
     problems: list[str] = []
     health: ServerHealth | None = None

@@ -1,4 +1,4 @@
-"""`orchestrator doctor --restore`: restore a backup into a scratch place and compare it with the live journal."""
+"""`orchestrator doctor --restore`: restore a backup into a temporary place and compare it with the live journal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DrillReport:
 
 
 def restore_drill(backup: Address, *, json: bool, journal: Address | None) -> int:
-    """Prove a backup by restoring it, and compare it with the live journal, if there is one.
+    """Check a backup by restoring it, and compare it with the live journal, if there is one.
 
     `backup` is a file that `runs backup` wrote, or the address of a database into which a dump was restored. Neither
     it nor the live journal is changed. Exit code 1 when the backup cannot be restored, is damaged, or diverges.
@@ -71,7 +71,7 @@ def restore_drill(backup: Address, *, json: bool, journal: Address | None) -> in
 
 
 def _restored(backup: Address, scratch: contextlib.ExitStack) -> StoredJournal:
-    """Return the journal of a backup, restored where nothing else is. Raises JournalError."""
+    """Return the journal of a backup, restored to a place of its own. Raises JournalError."""
     if not isinstance(backup, Path):
         return journal_at(backup, only_reads=True)
     place = Path(scratch.enter_context(tempfile.TemporaryDirectory(prefix="orchestrator-restore-")))

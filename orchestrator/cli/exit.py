@@ -1,4 +1,4 @@
-"""Exit codes: one for each outcome of a run, one for bad input, one for a reader that went away.
+"""Exit codes: one for each outcome of a run, one for bad input, one for a closed output pipe.
 
 A command that could not start ends with the code of bad input, whatever the cause: an option, a file, or a journal
 that cannot be used now. After 2 nothing needs to be repaired; 1 says that an error occurred during the work.
@@ -16,7 +16,7 @@ from orchestrator.kernel.outcome import Outcome
 
 
 class Exit(IntEnum):
-    """The exit codes of the process. From 3 on they say *why* there is no answer."""
+    """The exit codes of the process. Codes from 3 on give the reason why there is no answer."""
 
     COMPLETED = 0
     FAILED = 1
@@ -31,7 +31,7 @@ class Exit(IntEnum):
 
 
 EXIT_CODES: Mapping[Outcome, Exit] = {outcome: Exit[outcome.name] for outcome in Outcome}
-"""Outcome -> exit code. A new outcome without a code fails here, at import."""
+"""Outcome -> exit code. An outcome without a code raises an error at import."""
 
 MEANINGS: Mapping[Exit, str] = {
     Exit.COMPLETED: "completed: a final answer (or: the command did what it was asked to)",

@@ -20,16 +20,16 @@ _Name = Annotated[
         metavar="NAME", help="What this worker is called: its own among those that live. Default: made up."
     ),
 ]
-_Slots = Annotated[int, typer.Option(metavar="N", help="How many runs go on here at once.")]
+_Slots = Annotated[int, typer.Option(metavar="N", help="How many runs this worker executes at once.")]
 _Grace = Annotated[float, typer.Option(metavar="SECONDS", help="How long runs get to end at a signal.")]
 _Concurrency = Annotated[
-    int, typer.Option(metavar="N", help="How many runs go on at once on all workers; 0 is any number.")
+    int, typer.Option(metavar="N", help="How many runs all workers execute at once; 0 is no limit.")
 ]
 _TenantConcurrency = Annotated[
     int, typer.Option(metavar="N", help="How many of one tenant; 0 is any number.")
 ]
 _Rate = Annotated[
-    str | None, typer.Option(metavar="N/SECONDS", help="How many runs are begun or taken up within a time.")
+    str | None, typer.Option(metavar="N/SECONDS", help="How many runs are started or resumed within a time.")
 ]
 _MetricsPort = Annotated[
     int | None, typer.Option(metavar="N", help="Serve this worker's metrics here; 0 picks a free port.")
@@ -38,7 +38,7 @@ _MetricsPort = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class FleetOptions:
-    """One worker among others, and the limits that all of them share."""
+    """The options of one worker, and the limits that all workers share."""
 
     name: _Name = None
     slots: _Slots = 16
@@ -105,7 +105,7 @@ class SubmitOptions(given.JournalOptions):
 
 
 def rate_of(text: str | None) -> tuple[int, float]:
-    """Return number and seconds of `N/SECONDS`; None is no limit. Raises ConfigError."""
+    """Return number and seconds of `N/SECONDS`; None means no limit. Raises ConfigError."""
     from orchestrator.errors import ConfigError
 
     if text is None:

@@ -1,4 +1,4 @@
-"""`orchestrator graph`: a table as text."""
+"""`orchestrator graph`: the table of a state machine as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line of the terminal, such as yes or no, read while the run continues."""
+"""Reads a line of the terminal, such as yes or no, while the run continues."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _MOST = 4_096
 
 
 def present() -> bool:
-    """Return whether a person sits at a terminal: input and output are both one."""
+    """Return whether input and output are both a terminal."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 async def line() -> str | None:
-    """Return the next line that is typed, without its end; None when no more will come.
+    """Return the next line that is typed, without its line end; None at the end of the input.
 
-    What is typed stays with the terminal until its line is whole, so a wait that is cancelled loses nothing.
+    The terminal keeps an incomplete line, so a cancelled wait loses no input.
     """
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
     typed: asyncio.Future[bytes] = loop.create_future()

@@ -1,4 +1,4 @@
-"""How the command line puts an agent together: named by options, kept with the run, put together again to resume it."""
+"""The construction of an agent from command-line options; the options are stored with the run for its resumption."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from orchestrator.tools.spec import ToolSpec, as_tool
 T = TypeVar("T")
 
 _SEVERAL = ("tools", "mcp", "mcp_env", "without")
-"""Members of a launch that JSON has made lists of."""
+"""Members of a launch that are tuples, and lists in JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """The parts of an agent, as plain data. Limits are not in it: they are part of the run itself, keys nowhere."""
+    """The parts of an agent, as plain data, without limits (they are part of the run) and without keys."""
 
     model: str | None = None
-    """A model spec; None where another program than the command line started the run."""
+    """A model spec; None if another program than the command line started the run."""
     base_url: str | None = None
     structured: str | None = None
-    """`prompt`: a vendor's model is told of the output schema in the prompt; None: by its own mode."""
+    """`prompt`: the prompt of a vendor's model contains the output schema; None: the vendor's own mode is used."""
     tools: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
-    """Command lines or URLs of MCP servers, each perhaps with `NAME=` before it."""
+    """Command lines or URLs of MCP servers, each with an optional prefix `NAME=`."""
     mcp_env: tuple[str, ...] = ()
-    """Names of environment variables that MCP servers which are commands are given."""
+    """Names of environment variables that are passed to MCP servers that are commands."""
     without: tuple[str, ...] = ()
-    """Addresses of `base_url` and `mcp` that were kept without the user name and password in them."""
+    """Addresses of `base_url` and `mcp` that were stored without their user name and password."""
     approve: bool = False
     """A person is asked before each call of an irreversible tool."""
     instructions: str | None = None
@@ -57,13 +57,13 @@ class Launch:
     params: Mapping[str, Any] = field(default_factory=dict)
     retry: Mapping[str, Any] = field(default_factory=dict)
     cwd: str = ""
-    """The folder it was started in: modules are found there, and tools that take relative paths mean those of it."""
+    """The folder it was started in: modules are found there, and relative paths of tools refer to it."""
     forked_from: Mapping[str, Any] | None = None
-    """Run and turn that the conversation is from."""
+    """Run and turn from which the conversation was forked."""
 
     @classmethod
     def here(cls, settings: Settings, **given: Any) -> Launch:
-        """Return what a command line in this folder says: `given` are members, settings stand for those it leaves.
+        """Return the launch of a command line in this folder; settings supply members that are not in `given`.
 
         Raises ConfigError.
         """
@@ -83,14 +83,14 @@ class Launch:
 
     @classmethod
     def of(cls, created: Mapping[str, Any]) -> Launch:
-        """Return the launch in the first record of a run; members of later versions are left out."""
+        """Return the launch in the first record of a run; members of later versions are ignored."""
         said = created.get("launch") or {}
         known = {name: said[name] for name in cls.__dataclass_fields__ if said.get(name) is not None}
         return cls(**known | {name: tuple(known.get(name, ())) for name in _SEVERAL})
 
     @property
     def form(self) -> ModelForm:
-        """How the model is reached and spoken to."""
+        """The address of the model's server and the form of its requests."""
         return ModelForm(self.base_url, self.structured or "native")
 
     def plain(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Launch:
         now = replace(self, base_url=url, mcp=mcp, without=tuple(dict.fromkeys((*self.without, *cut))))
         return {name: value for name, value in asdict(now).items() if value not in (None, (), {}, "", False)}
 
-    # ---- putting together ----
+    # ---- construction ----
 
     @asynccontextmanager
     async def agent(
@@ -114,9 +114,9 @@ class Launch:
         limits: Limits | None = None,
         keep: bool = True,
     ) -> AsyncIterator[Orchestrator]:
-        """Put the agent together, with connections to its MCP servers that last as long as the block.
+        """Yield the agent, with connections to its MCP servers that last as long as the block.
 
-        Unless `keep` is False its runs say how it was made, and are resumed with one that is made so again.
+        Unless `keep` is False, its runs store the launch, so that they can be resumed with the same parts.
         Raises ConfigError or OSError.
         """
         async with AsyncExitStack() as stack:
@@ -138,7 +138,7 @@ class Launch:
             )
 
     async def _tools(self, parts: LoadedParts, stack: AsyncExitStack) -> Any:
-        """Return the tools: those that were named, else those that came with the model."""
+        """Return the tools: the named ones, else those of the model."""
         if not parts.tools and not self.mcp:
             return parts.model.tools
         tools = [as_tool(tool) for tool in parts.tools]
@@ -148,14 +148,14 @@ class Launch:
 
     @contextmanager
     def in_folder(self) -> Iterator[None]:
-        """Inside the block, be in the folder that the run was started in. Raises ConfigError when it is gone."""
+        """Inside the block, use the folder that the run was started in. Raises ConfigError if it no longer exists."""
         with in_folder(self.cwd):
             yield
 
 
 @contextlib.contextmanager
 def in_folder(folder: str | None) -> Iterator[None]:
-    """Inside the block, be in the folder that a run was started in. Raises ConfigError when it is gone."""
+    """Inside the block, use the folder that a run was started in. Raises ConfigError if it no longer exists."""
     if not folder or folder == os.getcwd():  # noqa: PTH109 - compared as text
         yield
         return
@@ -175,7 +175,7 @@ def limited(llm: LLM, settings: Settings) -> LLM:
 
 
 def price_of(own: Mapping[str, Any]) -> Price | None:
-    """Return the price of tokens: by the host's own prices, else by those of genai-prices where that is installed."""
+    """Return the price of tokens: by the host's own prices, else by those of genai-prices if it is installed."""
     from orchestrator.providers.price import genai_prices, price_table
 
     known: list[Price] = [price_table(own)] if own else []
@@ -201,7 +201,7 @@ class LoadedParts:
 
     @classmethod
     def of(cls, launch: Launch) -> LoadedParts:
-        """Import the objects that a launch names, in the present folder. Raises ConfigError, ReplayError or OSError."""
+        """Import the objects that a launch names, in the current folder. Raises ConfigError, ReplayError or OSError."""
         model = model_of(launch.model, launch.form)
         return cls(model, [imported(spec, "tool") for spec in launch.tools])
 
@@ -218,9 +218,9 @@ class Replacement:
 
 
 def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, LoadedParts]:
-    """Return the launch of a stored run with others put into it, and import what it names.
+    """Return the launch of a stored run with some parts replaced, and import the objects that it names.
 
-    What `instead` names is found in the present folder, the rest in the launch's own. Raises ConfigError that names
+    Objects of `instead` are found in the current folder, the others in the launch's own. Raises ConfigError that names
     the option that helps.
     """
     if instead.model is None and launch.model is None:
@@ -228,7 +228,7 @@ def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, 
             f"run {run_id} was not started by the command line, so its model is not known: give --model SPEC "
             "and each tool with --tool MODULE:FUNCTION"
         )
-    # Another model is not at the old one's address.
+    # The address belongs to the old model.
     kept_url = None if instead.model or instead.base_url else _address(launch, run_id)
     now = replace(
         launch,
@@ -251,9 +251,9 @@ def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, 
 
 
 def _address(launch: Launch, run_id: str) -> str | None:
-    """Return where the model of a stored run is, with the user name and password that were not kept with it.
+    """Return the address of a stored run's model, with the user name and password that were not stored with it.
 
-    Refused without them, before the run is touched: a server that answers 401 would end the run as failed.
+    Raises ConfigError without them, before the run is changed: a server that answers 401 would end the run as failed.
     """
     if launch.base_url not in launch.without:
         return launch.base_url

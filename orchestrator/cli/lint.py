@@ -28,7 +28,7 @@ def lint_graphs(name: str | None, *, as_json: bool) -> int:
 
 
 def _problems(name: str) -> list[object]:
-    """Return everything wrong; a strict graph is not even built then, so its error carries the list."""
+    """Return every problem; a strict graph with problems cannot be built, so its error lists them."""
     try:
         problems: list[object] = list(named(name).lint())
         if name in HOOKS:

@@ -1,4 +1,4 @@
-"""`orchestrator replay --live`: each conversation as it happens, at a pace a person can follow."""
+"""`orchestrator replay --live`: each conversation in its recorded time, at a pace that a person can follow."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from orchestrator.providers.replay import ProviderRecord, ReplayError, RunScript
 from orchestrator.runtime.llm_loop.result import Result
 
 PAUSE = 0.2
-"""Seconds that stand for a reply whose time was not recorded."""
+"""Seconds for a reply whose time was not recorded."""
 MOST = 10.0
-"""Seconds that the waiting may take altogether, unless a speed is given."""
+"""Most seconds of all waits together, unless a speed is given."""
 
 _HINT = """
 With a model of your own, put this into my_agent.py and run the line below it:
@@ -32,7 +32,7 @@ With a model of your own, put this into my_agent.py and run the line below it:
 
 
 def _invocation() -> str:
-    """Return how to call us from here, as a person would type it."""
+    """Return the command line that starts this program from here."""
     if Path(sys.argv[0]).name != "__main__.py":
         return "orchestrator"
     python = Path(sys.executable)
@@ -64,14 +64,14 @@ def _seconds(record: ProviderRecord) -> float:
 
 
 class LiveStage(ReplayStage):
-    """Prompt, states, tools, tokens and answer of each run; times of each state after each conversation."""
+    """Prints prompt, states, tools, tokens and answer of each run; times of each state after each conversation."""
 
     def __init__(self, count: int) -> None:
         self.observers = (self,)
         self._count = count
         self._number = 0
         self._whole = RunTally()
-        self._screen = Screen(LLM_LOOP, lambda: None)  # that the reader is gone shows at the next heading
+        self._screen = Screen(LLM_LOOP, lambda: None)  # the next heading detects a closed output pipe
 
     def observe(self, fact: Fact) -> None:
         """Show a fact."""
@@ -84,7 +84,7 @@ class LiveStage(ReplayStage):
         self._heading(f"{record.id}, {record.model}" if record.model else record.id)
 
     def skip(self, done: Reproduction) -> None:
-        """Say why there is nothing to see."""
+        """Print why a conversation is not played."""
         self._heading(done.id)
         say(f"\n{done.result}: {shown(done.reason)}")
 
@@ -96,7 +96,7 @@ class LiveStage(ReplayStage):
 
     @contextmanager
     def turn(self, script: RunScript) -> Iterator[None]:
-        """Print the message of the user, then the states as they pass."""
+        """Print the message of the user, then the states of the run."""
         for message in script.prompt:
             if message.role == "user":
                 say(f"\nuser: {shown(message.text, 600)}\n")
@@ -115,7 +115,7 @@ class LiveStage(ReplayStage):
         """Print the result of the conversation and its times."""
         why = f" ({', '.join(done.irregular) or done.reason})" if done.irregular or done.reason else ""
         say(f"\n{done.result}{why}: {len(done.messages)} messages; {self._screen.tally.totals()}")
-        if not is_terminal():  # there the table above shows it already
+        if not is_terminal():  # on a terminal the table above shows them already
             console().print(states_table(self._screen.tally.history))
 
     def close(self, summary: str) -> None:

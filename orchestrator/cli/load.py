@@ -1,4 +1,4 @@
-"""Objects that a command line names: those of modules, limits, files, words. Every fault is one ConfigError."""
+"""Objects that a command line names: those of modules, limits, files, words. Each fault raises one ConfigError."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from orchestrator.settings import build
 
 
 def decoded_text(text: str, what: str) -> str:
-    """Return a text of a person; `-` is standard input. Raises ConfigError if it is no text."""
+    """Return a text that a person gives; `-` is standard input. Raises ConfigError if it is no text."""
     try:
         if text != "-":
-            text.encode()  # bytes that are no UTF-8 come from the shell as halves of characters
+            text.encode()  # bytes that are not UTF-8 arrive from the shell as lone surrogates
             return text
         raw = getattr(sys.stdin, "buffer", None)
         return str(sys.stdin.read()) if raw is None else str(raw.read().decode())
@@ -42,7 +42,7 @@ def prompt_of(text: str) -> str:
 def imported(spec: str, what: str) -> Any:
     """Return the object that `module:attribute` names; modules in the working directory are found too.
 
-    Raises ConfigError. A GraphError passes through: a strict graph refuses to be built with problems.
+    Raises ConfigError. A GraphError propagates: a strict graph with problems cannot be built.
     """
     module, _, attribute = spec.partition(":")
     if not module or not attribute:
@@ -88,7 +88,7 @@ def limits_from(pairs: Iterable[str], base: Mapping[str, Any]) -> Limits:
 
 
 def params_from(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return parameters of a model given as `name=value`; a value that is JSON counts as that, else as text.
+    """Return parameters of a model given as `name=value`; a value that is JSON is parsed, any other is a text.
 
     Raises ConfigError.
     """

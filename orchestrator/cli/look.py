@@ -21,37 +21,37 @@ from orchestrator.telemetry.labels import OTHER, UNKNOWN, is_label
 from orchestrator.telemetry.scraped import ORPHANED, PARKED, PARKINGS, RUNNING
 
 MOST_READ = 500
-"""Ended runs whose records are read in one look; the others follow in the next looks."""
+"""Most ended runs whose records are read in one cycle; the others follow in the next cycles."""
 MOST_MACHINES = 16
 _SHARE = 20
-"""A run that took a second to read is not read again for so many seconds: looking must stay cheap."""
+"""Seconds until a run is read again, for each second that reading it took: this limits the load."""
 
 _ONLY: Mapping[str, str] = {
     reason: outcomes[0]
     for reason in set().union(*REASONS.values())
     if len(outcomes := [outcome.value for outcome, reasons in REASONS.items() if reason in reasons]) == 1
 }
-"""Reason -> its outcome, where only one has it: then the run need not be read."""
+"""Reason -> its outcome, for reasons with only one outcome: these runs are not read."""
 
 End = tuple[str, str]
 
 
 @dataclass(slots=True)
 class _Seen:
-    """A run as it was when its records were read. `seq` is that of the last."""
+    """A run as of the last read of its records. `seq` is the number of the last record."""
 
     seq: int
     run_status: StoredRunStatus | None = None
     end: End | None = None
     """(outcome, reason)"""
     again: float = 0.0
-    """Not to be read again before this time (of the monotonic clock)."""
+    """Do not read it again before this time (of the monotonic clock)."""
     counted: bool = False
 
 
 @dataclass(slots=True)
 class JournalWatch:
-    """The state between two reads of one journal."""
+    """The figures of one journal between two reads."""
 
     address: Address
     now: Callable[[], float] = time.time
@@ -67,7 +67,7 @@ class JournalWatch:
         self._began = self.now()
 
     async def look(self) -> JournalSnapshot:
-        """Read the journal. Raises JournalError or OSError; the next look opens it anew."""
+        """Read the journal. Raises JournalError or OSError; the next read opens it again."""
         began, self._budget = time.perf_counter(), MOST_READ
         try:
             journal = await self._opened()
@@ -80,7 +80,7 @@ class JournalWatch:
         return JournalSnapshot(self.now(), seconds, size, *picture)
 
     async def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         journal, self._journal = self._journal, None
         if journal is not None:
             await journal.close()
@@ -89,7 +89,7 @@ class JournalWatch:
         identity = _identity(self.address)
         if (
             self._journal is None or identity != self._identity
-        ):  # another file is there now: a restored backup
+        ):  # the path has another file now: a restored backup
             await self.close()
             self._journal, self._identity = journal_at(self.address, create=False), identity
             await self._journal.open()
@@ -127,7 +127,7 @@ class JournalWatch:
             self._completed[key] += 1
 
     async def _read(self, journal: StoredJournal, head: RunHead) -> _Seen:
-        """Return where a run stands, from what was read before as far as that holds."""
+        """Return the state of a run, from earlier reads as far as they are valid."""
         before = self._seen.get(head.run_id)
         if head.status == "ended":
             if before is not None and before.seq == head.seq and before.end not in {None, (UNKNOWN, UNKNOWN)}:
@@ -202,7 +202,7 @@ async def _heads(journal: StoredJournal) -> AsyncIterator[RunHead | None]:
 
 
 def _identity(address: Address) -> tuple[int, int] | None:
-    """Return the identity of a file, which another file in its address does not have; a server has always the same."""
+    """Return the identity of a file, which differs if the file is replaced; that of a server is constant."""
     if not isinstance(address, Path):
         return None
     status = address.stat()

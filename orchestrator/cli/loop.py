@@ -1,6 +1,6 @@
-"""The event loop of a command. It is closed within the grace period, whatever the code of tools and models left in it.
+"""The event loop of a command. It closes within the grace period, even if code of tools and models does not stop.
 
-`asyncio.run` waits for every task and every thread of `asyncio.to_thread`, and so does the interpreter at its end.
+`asyncio.run` waits for every task and every thread of `asyncio.to_thread`, and so does the interpreter at exit.
 Here both get GRACE seconds; then `main` ends the process without them. The journal is closed by then.
 """
 
@@ -18,7 +18,7 @@ _stuck: list[asyncio.AbstractEventLoop] = []
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command to its end, as `asyncio.run` does, and close its event loop if nothing in it is stuck."""
+    """Run a command to completion, as `asyncio.run` does, and close its event loop unless a task or thread is stuck."""
     runner = asyncio.Runner()
     try:
         return runner.run(work)
@@ -31,18 +31,18 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
 
 def is_stuck() -> bool:
-    """Return whether tasks or threads are left for which a process that ends as usual would wait."""
+    """Return whether tasks or threads are left for which a normal exit of the process would wait."""
     return bool(_stuck)
 
 
 async def _emptied(loop: asyncio.AbstractEventLoop) -> bool:
-    """Cancel all tasks, let the threads end; return whether all did so in time."""
+    """Cancel all tasks, wait for the threads; return whether all ended in time."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     if tasks and (await asyncio.wait(tasks, timeout=GRACE))[1]:
         return False
-    # Not cancelled where it takes too long: it would join the threads then.
+    # Not cancelled after a timeout: it would join the threads then.
     ending = loop.create_task(loop.shutdown_default_executor())
     _, waiting = await asyncio.wait((ending,), timeout=GRACE)
     return not waiting

@@ -1,4 +1,4 @@
-"""`orchestrator metrics serve|batch`: a journal's figures over HTTP, and how a batch job went."""
+"""`orchestrator metrics serve|batch`: a journal's figures over HTTP, and the result of a batch job."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from orchestrator.telemetry.exposition.server import serve_metrics
 from orchestrator.telemetry.exposition.stored import JournalCollector, registry_of
 
 SHORTEST, LONGEST = 1, 3600
-"""Seconds between two looks at a journal."""
+"""Least and most seconds between two reads of a journal."""
 
 _BEAT = 0.5
 _OUT_OF_DATE = 3
-"""Intervals after which figures are too old to be called ready."""
+"""Intervals after which figures are too old for the state ready."""
 _NOT_FOUND, _NOT_EXECUTABLE, _SIGNALLED = 127, 126, 128
-"""Exit codes of shells for these."""
+"""Exit codes of shells: command not found, not executable, ended by a signal."""
 
 
 def serve_journal(options: MetricsServeOptions) -> int:
@@ -52,7 +52,7 @@ def _token(name: str | None) -> str | None:
 
 
 class _Clockwork:
-    """When the loop last moved, and when the journal was last read well (monotonic seconds)."""
+    """Times of the loop's last heartbeat and of the journal's last successful read (monotonic seconds)."""
 
     def __init__(self, every: float) -> None:
         self._every = every
@@ -110,7 +110,7 @@ async def _look(watch: JournalWatch, collector: JournalCollector, clockwork: _Cl
 
 
 def _limits() -> dict[tuple[str, str], float]:
-    """Return (machine, state) -> seconds it may last, for the graphs that come with the library."""
+    """Return (machine, state) -> maximum seconds in it, for the graphs that come with the library."""
     return {
         (name, state.value): limit[0]
         for name, graph in SHIPPED.items()
@@ -123,7 +123,7 @@ def _limits() -> dict[tuple[str, str], float]:
 
 
 def run_batch(name: str, command: list[str], *, textfile: Path | None, gateway: str | None) -> int:
-    """Run a command, publish how it ended, and return its exit code. Raises ConfigError."""
+    """Run a command, publish its result, and return its exit code. Raises ConfigError."""
     if textfile is None and gateway is None:
         raise ConfigError("there is no place to publish to: give --textfile, --gateway, or both")
     with Batch(name, textfile=textfile, gateway=gateway) as batch:
@@ -136,7 +136,7 @@ def run_batch(name: str, command: list[str], *, textfile: Path | None, gateway: 
 
 def _run(command: list[str]) -> int:
     try:
-        code = subprocess.call(command)  # noqa: S603 - running what the user typed is what this is for
+        code = subprocess.call(command)  # noqa: S603 - the purpose of this command is to run the user's command
     except FileNotFoundError:
         complain(f"no program {shown(command[0], 200)}")
         return _NOT_FOUND

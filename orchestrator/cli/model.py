@@ -24,7 +24,7 @@ class ModelChoice(NamedTuple):
 
 
 class ModelForm(NamedTuple):
-    """How a vendor's model is spoken to."""
+    """The form of requests to a vendor's model."""
 
     base_url: str | None = None
     structured: str = "native"
@@ -32,7 +32,7 @@ class ModelForm(NamedTuple):
 
 
 def model_of(spec: str | None, form: ModelForm = ModelForm()) -> ModelChoice:  # noqa: B008 - frozen
-    """Return the model a spec names; `form` is how a vendor's server is reached and spoken to.
+    """Return the model that a spec names; `form` is the address of a vendor's server and the form of its requests.
 
     Raises ConfigError, ReplayError, ImportError or OSError with one sentence.
     """
@@ -99,7 +99,7 @@ def _answers(found: object) -> bool:
 
 
 def _needed(found: object) -> int | None:
-    """Return how many positional arguments a callable cannot do without; None if it is none."""
+    """Return how many positional arguments a callable requires; None if it is not callable."""
     if not callable(found):
         return None
     try:

@@ -1,4 +1,4 @@
-"""`orchestrator operate`: orders to engines in other processes, posted through their journal, and how they are."""
+"""`orchestrator operate`: operator commands to engines in other processes, sent through their journal; their state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperateOptions:
-    """The command line of an order."""
+    """The command line of an operator command."""
 
     kind: str
     about: dict[str, Any] = field(default_factory=dict)
@@ -37,7 +37,7 @@ def send_command(options: OperateOptions) -> int:
     """Send an operator command to each named engine and print the answers; 1 if one refused or did not answer."""
     by = known_actor(options.by, "orders")
     body = {name: value for name, value in options.about.items() if value is not None}
-    OperatorCommand.of(options.kind, by, body)  # what is wrong with it is said here, and nothing is posted
+    OperatorCommand.of(options.kind, by, body)  # an invalid command is reported here, and nothing is posted
     body |= {"why": options.why} if options.why else {}
 
     async def work(store: OpenStore) -> bool:
@@ -52,13 +52,13 @@ def send_command(options: OperateOptions) -> int:
 
 
 def show_status(engine: str | None, *, json: bool, journal: Address | None) -> int:
-    """Print how the engines are, by their own word; 1 where one that lives keeps silent."""
+    """Print the state that the engines report; return 1 if a live one does not answer."""
 
     async def work(store: OpenStore) -> bool:
         found = await engines(store.journal)
         chosen = [one for one in found if engine in (None, "all", one.name, one.run_id)]
         if not chosen:
-            meant(found, engine)  # says what there is instead
+            meant(found, engine)  # its error names the alternative
         answers = [
             await ask(store.journal, one, STATUS, {}, actor_name(None)) if one.alive else None
             for one in chosen

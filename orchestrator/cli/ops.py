@@ -1,4 +1,4 @@
-"""`orchestrator ops`: the pack of an SRE as files, and its dashboards as a page."""
+"""`orchestrator ops`: dashboards, rules and runbooks as files, and the dashboards as a page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ as they happen, what stands at a scrape, `orchestrator metrics serve`, or a batc
 """
 
 MOST_POINTS = 200
-"""Of a line on the page."""
+"""Most points of a line on the page."""
 
 
 def export_pack(folder: Path, graphs: Sequence[str], *, kubernetes: bool, runbooks: str) -> int:
@@ -43,7 +43,7 @@ def export_pack(folder: Path, graphs: Sequence[str], *, kubernetes: bool, runboo
 
 
 def whole(graphs: Sequence[Graph], profile: Profile, *, kubernetes: bool = False) -> dict[str, str]:
-    """Return path -> text of every file: the pack, and the table of metrics that it is made for."""
+    """Return path -> text of every file: the pack, and the table of its metrics."""
     return {**pack(graphs, profile=profile, kubernetes=kubernetes), "metrics.md": METRICS + table()}
 
 

@@ -9,7 +9,9 @@ import typer
 
 group = typer.Typer(help="Dashboards, alerts and runbooks for graphs.", rich_markup_mode=None)
 
-_Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Where to; what else lies there stays.")]
+_Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The folder to write to; its other files remain.")
+]
 _Graphs = Annotated[
     list[str] | None,
     typer.Option(
@@ -23,7 +25,7 @@ _Kubernetes = Annotated[
     typer.Option("--kubernetes", help="Also as PodMonitor, PrometheusRule and ConfigMap of the dashboards."),
 ]
 _Runbooks = Annotated[
-    str, typer.Option(metavar="URL", help="Where alerts say that their runbooks lie; /NAME.md is added.")
+    str, typer.Option(metavar="URL", help="Address of the runbooks in alerts; /NAME.md is added.")
 ]
 _Server = Annotated[str, typer.Argument(metavar="URL", help="Of a Prometheus, e.g. http://127.0.0.1:9090.")]
 _Page = Annotated[Path, typer.Argument(metavar="FILE", help="The HTML page; a former one is replaced.")]

@@ -1,6 +1,6 @@
 """Options and arguments, declared once, as the types of the commands' parameters.
 
-Those that several commands take together are a dataclass, for commands that are decorated with `spread`.
+Options that several commands share are a dataclass, for commands that are decorated with `spread`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     _Address = Address
 else:
-    _Address = Path  # typer knows no unions; what it is in truth, its type converts to
+    _Address = Path  # typer knows no unions; the converter returns the real type
 
 Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON.")]
 Limits = Annotated[
@@ -73,8 +73,8 @@ McpEnv = Annotated[
     typer.Option(
         "--mcp-env",
         metavar="NAME",
-        help="An environment variable that MCP servers which are commands are given; only its name is kept with the "
-        "run. Repeatable. Those with a URL get the headers of ORCHESTRATOR_MCP_HEADERS__NAME.",
+        help="An environment variable that is passed to MCP servers that are commands; only its name is stored with "
+        "the run. Repeatable. Those with a URL get the headers of ORCHESTRATOR_MCP_HEADERS__NAME.",
     ),
 ]
 Approve = Annotated[
@@ -83,7 +83,7 @@ Approve = Annotated[
 Structured = Annotated[
     Literal["native", "prompt"] | None,
     typer.Option(
-        help="How a vendor's model is told of --output-schema: by its own mode, or in the prompt for servers without "
+        help="How a vendor's model receives --output-schema: by its own mode, or in the prompt for servers without "
         "one. Default: native."
     ),
 ]
@@ -135,7 +135,7 @@ BackupToTest = Annotated[
         "--restore",
         metavar="BACKUP",
         parser=_address,
-        help="Test a backup: restore it into a scratch place, prove it, and say what it lacks of the live journal. "
+        help="Test a backup: restore it into a temporary place, check it, and compare it with the live journal. "
         "BACKUP is a file, or the address of a database into which a dump was restored.",
     ),
 ]
@@ -144,11 +144,9 @@ NewRunId = Annotated[
 ]
 Conversation = Annotated[
     str | None,
-    typer.Option(metavar="ID", help="The conversation that this run is the next turn of; new ids begin one."),
+    typer.Option(metavar="ID", help="The conversation that this run continues; a new id starts one."),
 ]
-RunId = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run id, or at least 4 characters that begin one.")
-]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run id, or at least its first 4 characters.")]
 OtherModel = Annotated[
     str | None,
     typer.Option("--model", metavar="SPEC", help="Another model than it was started with, as for `run`."),
@@ -194,14 +192,14 @@ OlderThan = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Runs not written to for 90s, 15m, 12h, 30d.")
 ]
 KeepLast = Annotated[int | None, typer.Option(metavar="N", help="All but the N written to last.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it; without it, only say what would be done.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Make the change; without it, only show the change.")]
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides. Default: the login name.")]
-Why = Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it goes into the run's records.")]
+Why = Annotated[str | None, typer.Option(metavar="TEXT", help="The reason; it is recorded in the run.")]
 CallKey = Annotated[
     str | None, typer.Option("--call", metavar="KEY", help="Which call, where several are asked about.")
 ]
-Full = Annotated[bool, typer.Option("--full", help="Show the calls that it asks about whole.")]
+Full = Annotated[bool, typer.Option("--full", help="Show the calls of its questions completely.")]
 Digest = Annotated[
     str | None,
     typer.Option(
@@ -223,13 +221,13 @@ Engine = Annotated[
     typer.Option(metavar="NAME", help="Name or run id of the engine, or all. Default: the only one."),
 ]
 ToolOrModel = Annotated[str, typer.Argument(metavar="NAME", help="As the engine knows it.")]
-Slots = Annotated[int, typer.Argument(metavar="N", help="How many runs may go on at once.")]
+Slots = Annotated[int, typer.Argument(metavar="N", help="How many runs may be live at once.")]
 Grace = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="How long runs get to end. Default: the engine's own.")
 ]
 
 
-# ---- options that several commands take together ----
+# ---- options that several commands share ----
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +271,7 @@ class AgentOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOrigin:
-    """Who asks something of a run, and why."""
+    """The actor of a request to a run, and the reason."""
 
     by: By = None
     why: Why = None
@@ -283,7 +281,7 @@ class RequestOrigin:
 
 @dataclass(frozen=True, kw_only=True)
 class CallOptions:
-    """Which call is answered."""
+    """The call that is answered."""
 
     call: CallKey = None
     digest: Digest = None
@@ -291,7 +289,7 @@ class CallOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorOptions:
-    """The engine that a command is for, who gives it, and why."""
+    """The engine of an operator command, its actor, and the reason."""
 
     engine: Engine = None
     by: By = None

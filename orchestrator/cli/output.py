@@ -1,7 +1,7 @@
-"""The two streams of the command line, and the one door to the terminal behind them.
+"""The two streams of the command line, which escape every text before it reaches the terminal.
 
-`escape_streams` puts an `EscapingStream` in the place of both streams for the whole process, so that print, click,
-logging, warnings and tracebacks pass the door as well. Only `StyledText` text, made here, keeps its control sequences.
+`escape_streams` replaces both streams of the whole process by an `EscapingStream`, so that the output of print, click,
+logging, warnings and tracebacks is escaped as well. Only `StyledText`, made here, keeps its control sequences.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TextColor(StrEnum):
 
 
 class StyledText(str):
-    """A text that is escaped already and has control sequences of our own in it. Only this module makes one.
+    """A text that is already escaped and contains our own control sequences. Only this module makes one.
 
     Any operation on it, such as an f-string, returns a plain `str`, whose control sequences are escaped again.
     """
@@ -47,24 +47,24 @@ class _Wrapper(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The encoding of the stream behind."""
+        """The encoding of the wrapped stream."""
         return getattr(self.stream, "encoding", None) or "utf-8"
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """How the stream behind handles characters that its encoding lacks."""
+        """The error handler of the wrapped stream for characters that its encoding lacks."""
         return self.stream.errors
 
     def reconfigure(self, **options: Any) -> None:
-        """Change encoding, errors or buffering of the stream behind."""
+        """Change encoding, errors or buffering of the wrapped stream."""
         cast("io.TextIOWrapper", self.stream).reconfigure(**options)
 
     def fileno(self) -> int:
-        """Return the descriptor of the stream behind."""
+        """Return the descriptor of the wrapped stream."""
         return self.stream.fileno()
 
     def isatty(self) -> bool:
-        """Whether the stream behind is a terminal."""
+        """Whether the wrapped stream is a terminal."""
         return self.stream.isatty()
 
     def writable(self) -> bool:
@@ -72,11 +72,11 @@ class _Wrapper(io.TextIOBase):
         return True
 
     def flush(self) -> None:
-        """Flush the stream behind."""
+        """Flush the wrapped stream."""
         self.stream.flush()
 
     def close(self) -> None:
-        """Leave the stream behind open: it is the process's."""
+        """Leave the wrapped stream open: it belongs to the process."""
 
 
 class EscapingStream(_Wrapper):
@@ -84,11 +84,11 @@ class EscapingStream(_Wrapper):
 
     @property
     def buffer(self) -> io.BufferedIOBase:
-        """A stream of bytes for code that wants one; they are escaped as well."""
+        """A stream of bytes for code that writes bytes; they are escaped as well."""
         return _Bytes(self)
 
     def write(self, text: str) -> int:
-        """Write a text. Raises the errors of the stream behind."""
+        """Write a text. Raises the errors of the wrapped stream."""
         return self.stream.write(text if isinstance(text, StyledText) else escape(text))
 
 
@@ -109,7 +109,7 @@ class _Bytes(io.BufferedIOBase):
 
 class _StyledFile(_Wrapper):
     def write(self, text: str) -> int:
-        """Write rendered text. Raises the errors of the stream behind."""
+        """Write rendered text. Raises the errors of the wrapped stream."""
         return self.stream.write(StyledText(text))
 
 
@@ -119,7 +119,7 @@ def styled_file() -> TextIO:
 
 
 def log_stream(stream: IO[bytes]) -> IO[bytes] | IO[str]:
-    """Return where log lines go: a file as it is; a terminal gets them escaped."""
+    """Return the stream of log lines: a file unchanged, a terminal with escapes."""
     if not stream.isatty():
         return stream
     return cast(
@@ -169,8 +169,8 @@ def _put(stream: TextIO, text: StyledText) -> None:
 
 
 def show_cursor() -> None:
-    """Show the cursor of the terminal again, past the buffer of the stream, which may be in use."""
-    with suppress(OSError, ValueError):  # the terminal may be gone
+    """Show the cursor of the terminal again, without the buffer of the stream, which may be in use."""
+    with suppress(OSError, ValueError):  # the terminal may be closed
         if sys.stdout.isatty():
             os.write(sys.stdout.fileno(), _SHOW_CURSOR)
 
@@ -179,7 +179,7 @@ def show_cursor() -> None:
 
 
 def json_text(data: Any, *, indent: int | None = None) -> str:
-    r"""Return data as JSON in printable ASCII: recorded text may have halves of characters or DEL in it."""
+    r"""Return data as JSON in printable ASCII: recorded text may contain lone surrogates or DEL."""
     return json.dumps(data, indent=indent).replace("\x7f", "\\u007f")
 
 
@@ -195,12 +195,12 @@ def painted(text: str, paint: TextColor, *, colour: bool) -> str:
 
 
 def joined(*parts: str) -> StyledText:
-    """Return one text of several, each escaped except those that have colours of ours."""
+    """Return the concatenation of texts, each escaped except those with our own colours."""
     return StyledText("".join(part if isinstance(part, StyledText) else escape(part) for part in parts))
 
 
 def visible(text: str, paint: TextColor | None = None, *, colour: bool = False) -> str:
-    """Return one line, tabs as blanks; with `colour`, escapes stand out from the text around them."""
+    """Return one line, tabs as blanks; with `colour`, escapes are highlighted."""
     if not colour:
         return shown(text, sys.maxsize, keep="\t")
     return (

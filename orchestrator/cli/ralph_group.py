@@ -118,9 +118,9 @@ class MessageOptions(given.JournalOptions):
     run: _RunOrSession
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")]
     steer: Annotated[bool, typer.Option("--steer", help="It is a new requirement: plan it.")] = False
-    stop: Annotated[bool, typer.Option("--stop", help="End the run at its next boundary; TEXT says why.")] = (
-        False
-    )
+    stop: Annotated[
+        bool, typer.Option("--stop", help="End the run at its next boundary; TEXT is the reason.")
+    ] = False
     by: given.By = None
 
     @property

@@ -1,4 +1,4 @@
-"""`orchestrator replay`: recorded conversations, one after the other."""
+"""`orchestrator replay`: play recorded conversations, one after the other."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _FAULTS = {UNUSABLE: Exit.USAGE, DIVERGED: Exit.FAILED}
 
 @dataclass(slots=True)
 class ReplayCounts:
-    """Numbers of results, and the first fault of each kind."""
+    """Counts of results, and the first fault of each kind."""
 
     results: Counter[str] = field(default_factory=Counter)
     first: dict[str, Reproduction] = field(default_factory=dict)
 
     def add(self, done: Reproduction) -> None:
-        """Count one."""
+        """Count one result."""
         self.results[done.result] += 1
         self.first.setdefault(done.result, done)
 
@@ -52,7 +52,7 @@ Found = Iterable[ProviderRecord | ReplayError]
 
 
 def replay_conversations(options: ReplayOptions) -> int:
-    """Replay everything, print the results, and return the exit code of the worst."""
+    """Replay every conversation, print the results, and return the exit code of the worst."""
     paths = _checked(options)
     limits = limits_from(options.limits, members_of(OFF))
     with logging_to(options.log) as logs:
@@ -127,7 +127,7 @@ def _print_line(done: Reproduction) -> None:
 
 
 def _status(account: ReplayCounts, *, stopped: bool) -> int:
-    """Return the exit code of the worst, having said in one sentence on stderr what it was."""
+    """Return the exit code of the worst result, after printing it in one sentence on stderr."""
     if stopped:
         complain("cancelled by a signal")
         return Exit.CANCELLED

@@ -1,4 +1,4 @@
-"""`orchestrator report`: log lines added up. What is missing from them is said, never guessed."""
+"""`orchestrator report`: the totals of log lines. Missing lines are reported, and their values are not estimated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.kernel.record import Transition
 from orchestrator.telemetry.history import History, StateStats
 
 _SHOWN = 10
-"""Gaps that are named one by one."""
+"""Most gaps that are named individually."""
 _NO_LINE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Errors of a text that is not JSON, or not a line of our log."""
 
@@ -30,12 +30,12 @@ class MachineReport:
     history: History = field(default_factory=lambda: History(limit=0))
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
     seen: dict[str, set[int]] = field(default_factory=dict)
-    """Run id -> the transitions seen, by number."""
+    """Run id -> the transitions read, by number."""
     announced: dict[str, int] = field(default_factory=dict)
-    """Run id -> how many transitions its last line says there were."""
+    """Run id -> the number of its transitions according to its last line."""
 
     def moved(self, line: Mapping[str, Any]) -> bool:
-        """Take a transition; False for one that was read before. Raises KeyError, TypeError or ValueError."""
+        """Add a transition; return False if it was read before. Raises KeyError, TypeError or ValueError."""
         fact = Transition(
             str(line["machine"]),
             str(line["run_id"]),
@@ -56,7 +56,7 @@ class MachineReport:
         return True
 
     def ended(self, line: Mapping[str, Any]) -> bool:
-        """Take the end of a run; False for one that was read before."""
+        """Add the end of a run; return False if it was read before."""
         run_id, count = str(line["run_id"]), int(line["seq"])
         end = str(line["outcome"]), str(line["reason"])
         if run_id in self.announced:
@@ -66,7 +66,7 @@ class MachineReport:
         return True
 
     def gaps(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (run id, first, last) of transitions that were made and have no line."""
+        """Yield (run id, first, last) of transitions without a log line."""
         for run_id in self.seen | self.announced:
             seen = self.seen.get(run_id, set())
             past = max([self.announced.get(run_id, 0), *seen]) + 1
@@ -77,7 +77,7 @@ class MachineReport:
 
 @dataclass(slots=True)
 class LogReport:
-    """All lines of all files."""
+    """The lines of all files."""
 
     machines: dict[str, MachineReport] = field(default_factory=dict)
     lines: int = 0

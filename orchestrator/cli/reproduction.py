@@ -1,8 +1,8 @@
 """Recorded conversations driven through the real Orchestrator, and the results.
 
-Messages are ours throughout: the first run starts from the recorded prompt, each later one from the history
-that our own run left. A conversation is followed while that history equals the recorded one; from the first
-difference on, the recording says nothing about what would have come next.
+All messages are from our own runs: the first run starts from the recorded prompt, each later one from the history
+of our previous run. A conversation is played while that history equals the recorded one. After the first difference
+the recording contains no valid replies.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.runtime.llm_loop.result import Result
 
 DIVERGED = "diverged"
-"""Ours is not what was recorded: a limit cut the run short, or we do not do what the recorded agent did."""
+"""The result differs from the recording: a limit ended the run, or our behaviour is not that of the recorded agent."""
 CANCELLED = "cancelled"
 """The replay was stopped in this conversation."""
 
@@ -51,7 +51,7 @@ class Reproduction:
     irregular: tuple[str, ...] = ()
     runs: list[Result] = field(default_factory=list)
     messages: Sequence[Message] = ()
-    """Ours, up to where the recording ends: results that only close calls it never answered are left out."""
+    """Our messages, up to the end of the recording, without results that only close calls without a recorded answer."""
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -81,15 +81,15 @@ class ReplayStage:
     observers: Sequence[Observer] = ()
 
     def begin(self, record: ProviderRecord) -> None:
-        """Begin a conversation."""
+        """Start a conversation."""
 
     def turn(self, script: RunScript) -> AbstractContextManager[None]:
-        """Surround one run."""
+        """Enclose one run."""
         del script
         return nullcontext()
 
     def answered(self, result: Result) -> None:
-        """Show how one run ended."""
+        """Show the result of one run."""
 
     def end(self, done: Reproduction) -> None:
         """End a conversation."""
@@ -112,7 +112,7 @@ class ConversationPlayer:
         self._live: tuple[Orchestrator, str] | None = None
 
     def stop(self) -> None:
-        """Cancel the run in flight; start no further one."""
+        """Cancel the current run; start no further one."""
         self.stopped = True
         if self._live is not None:
             agent, run_id = self._live
@@ -120,7 +120,7 @@ class ConversationPlayer:
                 agent.cancel(run_id, why="signal")
 
     async def play(self, record: ProviderRecord | ReplayError) -> Reproduction:
-        """Play one conversation. One that cannot be read, or that our own API refuses, is unusable."""
+        """Play one conversation. If it cannot be read, or our own API rejects it, it is unusable."""
         if isinstance(record, ReplayError):
             done = _unusable(record)
             self._stage.skip(done)
@@ -144,7 +144,7 @@ class ConversationPlayer:
         ours: Sequence[Message] = scripts[0].history if scripts else ()
         done = Reproduction(record.id, record.file, IRREGULAR, irregularities(record.messages))
         for script in scripts:
-            await asyncio.sleep(0)  # what is recorded waits for nothing, and a signal needs its turn
+            await asyncio.sleep(0)  # replies do not wait, but signal handlers need a turn of the loop
             if self.stopped:
                 break
             with self._stage.turn(script):
@@ -170,7 +170,7 @@ class ConversationPlayer:
 
 
 def _judged(record: ProviderRecord, done: Reproduction, *, cut: bool) -> tuple[str, str]:
-    """Say what the conversation came to, and why where that needs saying."""
+    """Return the result of the conversation, with a reason if one is needed."""
     last = done.runs[-1] if done.runs else None
     if cut or (last is not None and last.outcome is Outcome.CANCELLED):
         return CANCELLED, "stopped by a signal"

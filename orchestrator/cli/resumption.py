@@ -1,4 +1,4 @@
-"""The common parts of the commands that resume a run of one graph: finding the run, and leaving it to its owner."""
+"""The common parts of the commands that resume a run of one graph: find the run, or ask its owner to resume it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def shown(options: ResumeOptions) -> dict[str, Any]:
 def left_to_owner(options: ResumeOptions, head: RunHead, *, changed: bool) -> int:
     """Ask the process that owns a paused run to resume it; return the exit code.
 
-    Raises ConfigError otherwise, and where it is to be `changed`, or have other limits, which cannot be done there.
+    Raises ConfigError if the run is not paused, or if it should be `changed` or get other limits: the owner cannot do
+    that.
     """
     paused = (head.status, head.reason) == ("parked", "paused")
     if not paused or head.lease_expires_in is not None or options.limits or changed:
@@ -38,7 +39,7 @@ def left_to_owner(options: ResumeOptions, head: RunHead, *, changed: bool) -> in
 
 
 def posted(options: ResumeOptions, head: RunHead) -> int:
-    """Leave the request for whichever process carries the run; return the exit code."""
+    """Post the request for the process that owns the run; return the exit code."""
     return post(
         Request(
             kind="resume",
@@ -59,11 +60,11 @@ class ResumableRun(NamedTuple):
     """Its first record."""
     limits: Mapping[str, Any]
     waits_for_word: bool
-    """An engine resumes it as soon as a person says that its programs on other hosts have ended."""
+    """An engine resumes it as soon as a person confirms that its programs on other hosts have ended."""
 
 
 async def found(store: OpenStore, name: str, *graphs: str) -> ResumableRun:
-    """Return a run of one of these graphs. Raises ConfigError for one of another."""
+    """Return a run of one of these graphs. Raises ConfigError for a run of another graph."""
     head = await store.run(name)
     refuse_other(store, head, *graphs)
     stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))

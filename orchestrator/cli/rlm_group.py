@@ -67,7 +67,8 @@ class RlmRunOptions(given.DisplayOptions):
     ] = ()
     least: _Least = None
     as_json: Annotated[
-        bool, typer.Option("--as-json", help="FILE holds JSON: the code gets the data instead of the text.")
+        bool,
+        typer.Option("--as-json", help="FILE contains JSON: the code gets the data instead of the text."),
     ] = False
     output: _Output = None
     run_id: given.NewRunId = None

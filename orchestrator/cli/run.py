@@ -33,17 +33,17 @@ from orchestrator.telemetry.watchdog import on_signal
 
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
-    """How a run is shown, and where it is kept."""
+    """How a run is shown, and where it is stored."""
 
     run_id: str
     journal: Address | None
-    """As the command line names it."""
+    """The journal as the command line names it."""
     log: Path | None
     json: bool
     remind: bool = True
-    """Say on stderr how many other runs are open."""
+    """Print on stderr how many other runs are open."""
     words: TextPrinter | Facts | None = None
-    """Shows the answer as it comes, in place of the states."""
+    """Shows the answer while the model produces it, in place of the states."""
 
 
 def run_prompt(command_options: RunOptions) -> int:
@@ -66,7 +66,7 @@ def run_prompt(command_options: RunOptions) -> int:
 
 
 def new_id(given: str | None) -> str:
-    """Return the id of a new run. Raises ConfigError for one that could not be typed again."""
+    """Return the id of a new run. Raises ConfigError for an id that cannot be typed."""
     if given is None:
         return uuid4().hex
     if not given or not given.isprintable() or given != given.strip() or given.startswith("-"):
@@ -101,7 +101,7 @@ def conducted(view: ViewOptions, launch: Launch, parts: LoadedParts, limits: Lim
 
 
 def print_result(result: Result, totals: str | None, *, shown_already: bool = False) -> None:
-    """Print the end of a run: as JSON where `totals` is None; why it did not complete, or is blank, goes to stderr.
+    """Print the result of a run, as JSON if `totals` is None; stderr gets the reason of a failure or a blank answer.
 
     With `shown_already` the answer is not printed again.
     """
@@ -130,7 +130,7 @@ def _print_end(result: Result, totals: str, *, answer: bool) -> None:
 
 
 def note_of(result: BaseResult) -> str | None:
-    """Return the line for standard error about how a run ended; None for one that completed with an answer."""
+    """Return the line for standard error about the end of a run; None for a run that completed with an answer."""
     if result.outcome is not Outcome.COMPLETED:
         return shown(f"the run {ended_as(result)}", 4_000)
     return "the final answer of the model is blank" if result.reason == "empty_answer" else None
@@ -153,12 +153,12 @@ def as_json(result: Result) -> dict[str, Any]:
 
 
 def error_json(error: BaseException | None) -> dict[str, str] | None:
-    """Return an error's type and words."""
+    """Return an error's type and message."""
     return None if error is None else {"type": type(error).__name__, "message": str(error)}
 
 
 def transition_json(one: Transition) -> dict[str, Any]:
-    """Return one step of the path as plain data, the same for every graph; `seconds` is how long the state lasted."""
+    """Return one step of the path as plain data, the same for every graph; `seconds` is the time in the state."""
     return {
         "seq": one.seq,
         "from_state": one.source,

@@ -21,9 +21,9 @@ R = TypeVar("R")
 
 
 class RunView(Generic[C, R]):
-    """A run with its screen; a signal, or the loss of the screen's reader, cancels it.
+    """A run with its screen; a signal, or a closed output pipe, cancels it.
 
-    `run_id` None: it is not known before the run begins. `screen` makes the screen; None shows nothing.
+    `run_id` is None if it is unknown before the run starts. `screen` creates the screen; None shows nothing.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RunView(Generic[C, R]):
             raise ConfigError(shown(str(error), 4_000)) from error
 
     def observe(self, fact: Fact) -> None:
-        """Take note that the run has begun."""
+        """Record that the run has started."""
         if not isinstance(fact, RunStarted) or fact.graph != self._graph:
             return
         if self.run_id is None:
@@ -78,7 +78,7 @@ class RunView(Generic[C, R]):
     def _cancel(self) -> None:
         self._stopped = True
         if self._service is not None and self.run_id is not None:
-            with suppress(RunUnknown):  # it has not begun: then it is cancelled when it does
+            with suppress(RunUnknown):  # a run that has not started is cancelled at its start
                 self._service.cancel(self.run_id, by="terminal", why="a signal")
 
     def _lose(self) -> None:

@@ -44,7 +44,7 @@ class RunsResumeOptions(given.ReplacementOptions, given.DisplayOptions):
         str | None,
         typer.Argument(
             metavar="RUN",
-            help="A run id, or at least its first 4 characters. Without it: list what could be resumed.",
+            help="A run id, or at least its first 4 characters. Without it: list the open runs.",
             show_default=False,
         ),
     ] = None
@@ -107,7 +107,7 @@ def runs_group() -> None:
     """List, show, answer and resume recorded runs. RUN is a run id, or at least its first 4 characters."""
 
 
-# ---- looking ----
+# ---- reading ----
 
 
 @group.command("list")
@@ -162,7 +162,7 @@ def export(
     return export_run(run, content=content, output=output, **vars(at))
 
 
-# ---- acting ----
+# ---- requests ----
 
 
 @group.command()
@@ -221,7 +221,7 @@ def _post(kind: str, run: str, asking: given.RequestOrigin, **answer: Any) -> in
     return post(RequestOptions(kind=kind, run=run, **answer, **vars(asking)))
 
 
-# ---- going on ----
+# ---- resuming ----
 
 
 @group.command()
@@ -272,7 +272,7 @@ def migrate(options: MigrateOptions) -> int:
     return migrate_runs(options)
 
 
-# ---- care ----
+# ---- maintenance ----
 
 
 @group.command()

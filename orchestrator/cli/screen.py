@@ -30,7 +30,7 @@ from orchestrator.telemetry.history import History, StateStats
 
 _BAR = 20
 _WIDTH = 160
-"""Columns where nobody looks: a pipe has no width, and cut ids are of no use there."""
+"""Columns without a terminal: a pipe has no width, and ids must not be cut."""
 
 
 class _Out(Console):
@@ -42,25 +42,25 @@ class _Out(Console):
             yield Segment(text if control else escape(text), style, control)
 
     def on_broken_pipe(self) -> None:
-        """Pass the error on: `main` decides what a reader that is gone means."""
+        """Propagate the error: `main` decides how a closed output pipe is handled."""
         raise BrokenPipeError
 
 
 class _Live(Live):
     def start(self, refresh: bool = False) -> None:  # noqa: FBT001, FBT002 - rich's
-        """Start; what rich puts in the place of the streams passes the door too."""
+        """Start; the streams that rich installs are escaped too."""
         super().start(refresh)
         escape_streams()
 
 
 def console() -> Console:
-    """Return standard output. Texts are shown as they are: recorded ones are full of brackets and colons."""
+    """Return standard output. Texts are printed without markup: recorded ones are full of brackets and colons."""
     width = None if is_terminal() else _WIDTH
     return _Out(file=styled_file(), width=width, markup=False, highlight=False, emoji=False)
 
 
 class RunTally:
-    """An observer that adds up what is shown: states, tools, tokens, ends of runs."""
+    """An observer that adds up the figures of the display: states, tools, tokens, ends of runs."""
 
     def __init__(self) -> None:
         self.history = History(limit=0)
@@ -72,10 +72,10 @@ class RunTally:
         self.state = ""
         self.entered = time.perf_counter()
         self.parked: tuple[str, float] | None = None
-        """(why the run waits for somebody, since when): none of that time is the state's."""
+        """(why the run waits for a person, since when): this time is not counted for the state."""
 
     def observe(self, fact: Fact) -> None:
-        """Add a fact up."""
+        """Add a fact."""
         self.history.observe(fact)
         match fact:
             case RunParked():
@@ -102,14 +102,14 @@ class RunTally:
 
 
 class StateBoard:
-    """The moving table: each state with visits, time and a marker for where the run is."""
+    """The live table: each state with visits, time and a marker at the current state."""
 
     def __init__(self, graph: Graph, tally: RunTally) -> None:
         self.graph = graph
         self.tally = tally
 
     def __rich__(self) -> Group:
-        """Draw the present moment; called from the refreshing thread too, so it reads copies."""
+        """Render the current state; also called from the refreshing thread, so it reads copies."""
         tally, stats = self.tally, dict(self.tally.history.states)
         table = _table("", "state", "visits", "seconds", "")
         spent = {state.value: self._seconds(state.value, stats) for state in self.graph.states}
@@ -128,7 +128,7 @@ class StateBoard:
         return Group(table, *map(Text, lines))
 
     def _seconds(self, state: str, stats: Mapping[str, StateStats]) -> float:
-        """Return the time spent in a state, the stay that is not over yet included."""
+        """Return the time spent in a state, with the current stay."""
         past = stats[state].total if state in stats else 0.0
         running = state == self.tally.state and state not in self.graph.terminal
         now = time.perf_counter() if self.tally.parked is None else self.tally.parked[1]
@@ -147,7 +147,7 @@ class PlainLines:
             self.say(line)
 
     def say(self, text: str) -> None:
-        """Print a text. Observers cannot fail a run, so `lost` is called once if the reader is gone."""
+        """Print a text. Observers cannot fail a run, so `lost` is called once if the pipe is closed."""
         if self._lost is None:
             return
         try:
@@ -189,8 +189,8 @@ def _progress_of(fact: Fact) -> str:
 class Screen:
     """Shows the progress of runs of one graph. `lost` is called when the reader of the output is gone.
 
-    With `quiet` it only adds up, and shows notices: the answer is shown in its place. `board` makes another picture
-    than the table of states.
+    With `quiet` it only adds up figures and shows notices: the answer is shown in its place. `board` creates another
+    picture than the table of states.
     """
 
     def __init__(
@@ -209,14 +209,14 @@ class Screen:
         self._live: Live | None = None
 
     def observe(self, fact: Fact) -> None:
-        """Take a fact."""
+        """Add a fact and show it."""
         self.tally.observe(fact)
         if self._lines is not None and not self._quiet:
             self._lines.observe(fact)
 
     @contextmanager
     def showing(self) -> Iterator[None]:
-        """Show the run inside the block; the last state of the table stays."""
+        """Show the run inside the block; the last picture of the table stays."""
         if self._lines is not None:
             yield
             return
@@ -239,7 +239,7 @@ class Screen:
                 live.start()
 
     def notice(self, text: str) -> None:
-        """Show a text that stays, above the table. Lines are not broken: they are there to be copied."""
+        """Print a permanent text above the table. Its lines are not broken, so that they can be copied."""
         if self._lines is not None:
             self._lines.say(text)
         elif self._live is not None:
@@ -257,7 +257,7 @@ def states_table(history: History) -> Table:
 
 
 def print_report(history: History, ends: Counter[tuple[str, str]]) -> None:
-    """Print the states, the bottleneck, the commonest edge and how the runs ended."""
+    """Print the states, the bottleneck, the most frequent edge and the ends of the runs."""
     out = console()
     out.print(states_table(history))
     if history.bottleneck is not None:

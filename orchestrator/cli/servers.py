@@ -1,8 +1,8 @@
-"""The MCP servers that a command line names, and what they are given that is never kept with a run.
+"""The MCP servers that a command line names, and their secrets, which are never stored with a run.
 
-What is kept is what it takes to find a server again: its command or address, and the names of environment variables.
-Values are read anew whenever a run is resumed: a journal is copied, exported and backed up with all secrets in it.
-Variables are named one by one instead of handing a server the whole environment, which has the keys of the model in it.
+A run stores only its servers' commands or addresses, and the names of environment variables.
+Values are read again whenever a run is resumed: a journal is copied, exported and backed up with all its content.
+Variables are named one by one, because the whole environment contains the keys of the model.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _SHOWN = 200
 
 
 def named(text: str) -> tuple[str | None, str]:
-    """Part `NAME=COMMAND` into both; a text whose first `=` does not end a bare name is all command."""
+    """Split `NAME=COMMAND`; a text whose part before the first `=` is not a plain name is all command."""
     name, mark, where = text.partition("=")
     return (name, where) if mark and _NAME.fullmatch(name) else (None, text)
 
 
 def kept(text: str) -> str:
-    """Return what is kept with a run of the text that names a server. A command is kept as it is."""
+    """Return the stored form of the text that names a server. A command is stored unchanged."""
     name, where = named(text)
     if not is_address(where):
         return text
@@ -54,7 +54,7 @@ async def tools_of(
 ) -> list[ToolSpec]:
     """Connect servers for as long as the stack is open; return their tools.
 
-    `variables` are names, `own` the tools that theirs stand beside, `without` the addresses that were kept without user
+    `variables` are names, `own` the other tools of the agent, `without` the addresses that were stored without user
     name and password. Raises ConfigError that names the option that helps.
     """
     environment, headers = _values(variables), _headers(project_settings().mcp_headers)
@@ -78,7 +78,7 @@ async def tools_of(
 
 
 def server_at(where: str, variables: Sequence[str]) -> McpServer:
-    """Return the server of a command line or URL with what it is given, whatever its tools are. Raises ConfigError."""
+    """Return the server of a command line or URL, without a check of its tools. Raises ConfigError."""
     return _described(where, _values(variables), _headers(project_settings().mcp_headers), {})
 
 
@@ -108,7 +108,7 @@ def _said(text: str) -> str:
 
 
 def _values(variables: Iterable[str]) -> dict[str, str]:
-    """Return the variables with the values that they have now."""
+    """Return the variables with their current values."""
     for name in variables:
         if "=" in name:
             given = name.partition("=")[0]
@@ -123,7 +123,7 @@ def _values(variables: Iterable[str]) -> dict[str, str]:
 
 
 def _headers(given: Mapping[str, SecretStr]) -> dict[str, SecretStr]:
-    """Return the headers of the settings as they are sent: variables cannot have a `-` in their names."""
+    """Return the headers of the settings in their sent form: names of variables cannot contain a `-`."""
     headers = {name.replace("_", "-").lower(): value for name, value in given.items()}
     for name, value in headers.items():
         if not _HEADER.fullmatch(name):

@@ -80,4 +80,4 @@ HOOKS: Mapping[str, Callable[[], Hooks]] = {
     "code_mode": _code_mode,
     "tools_mode": _tools_mode,
 }
-"""Graph name -> binds its hooks. Raises GraphError with every problem."""
+"""Graph name -> the function that binds its hooks. It raises GraphError with every problem."""

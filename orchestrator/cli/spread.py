@@ -18,7 +18,7 @@ def spread_options(command: Callable[..., int | None]) -> Callable[..., None]:
 
     The members are declared as typer declares parameters: `Annotated`, with a default unless they are required. A
     member that is a dataclass is spread in its place. Members of a base class follow those of the class. A
-    `tuple[T, ...]` is an option that may be repeated. What the command returns is the exit code.
+    `tuple[T, ...]` is an option that may be repeated. The return value of the command is the exit code.
     """
     given = inspect.signature(command, eval_str=True).parameters.values()
     taken = [
@@ -37,7 +37,7 @@ def spread_options(command: Callable[..., int | None]) -> Callable[..., None]:
 
 
 def spread(command: Callable[..., int | None]) -> Callable[..., None]:
-    """Return a command as `spread_options` does that works in a project: it takes `--trust`, for as long as it runs."""
+    """Return a command as `spread_options` does, with the additional option `--trust` for the time of its execution."""
     work = spread_options(command)
     trust = inspect.Parameter("trust", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Trust)
 

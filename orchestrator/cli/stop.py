@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM, SIGHUP where there is one: the first asks the run to stop, the second ends the process at once."""
+"""SIGINT, SIGTERM and, on some systems, SIGHUP: the first asks the run to stop, the second ends the process at once."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def on_signal(act: Callable[[], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def handle(_number: int, _frame: FrameType | None) -> None:
-        show_cursor()  # a second signal leaves nobody to do it
+        show_cursor()  # after a second signal no code shows it again
         for each in before:
             signal.signal(each, signal.SIG_DFL)
         loop.call_soon_threadsafe(act)
 
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread can have handlers; whoever embeds us elsewhere has its own
+        yield  # only the main thread can have handlers; a host program with other threads has its own
         return
     before = {each: signal.getsignal(each) for each in _caught()}
     for each in before:
@@ -43,7 +43,7 @@ def on_signal(act: Callable[[], None]) -> Iterator[None]:
 
 
 def _caught() -> tuple[signal.Signals, ...]:
-    """Return the signals to handle; a hangup that is ignored stays so: that is what `nohup` asks for."""
+    """Return the signals to handle; an ignored hangup remains ignored, as `nohup` requires."""
     if _HANGUP is None or signal.getsignal(_HANGUP) is signal.SIG_IGN:
         return _SIGNALS
     return (*_SIGNALS, _HANGUP)

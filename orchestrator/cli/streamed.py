@@ -1,4 +1,4 @@
-"""`orchestrator run --stream`: the answer as it comes, or every fact as a line of JSON."""
+"""`orchestrator run --stream`: the answer while the model produces it, or every fact as a line of JSON."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from orchestrator.runtime.llm_loop.result import Result
 
 
 class TextPrinter:
-    """Prints the text of a model as it comes, and between answers a line for each tool that ran."""
+    """Prints the text of a model as it arrives, and between answers a line for each tool that ran."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.answered = False
-        """Whether the last answer was shown as it came: a model may know no streaming."""
+        """Whether the last answer was streamed: not every model supports streaming."""
         self._attempt: tuple[int, int] | None = None
         self._open = False
-        """Whether the last line has no end yet."""
+        """Whether the last line is incomplete."""
 
     def show(self, fact: Streamed) -> None:
-        """Print a fact of the run; facts of child runs are not. Raises BrokenPipeError if the reader is gone."""
+        """Print a fact of the run, but not of child runs. Raises BrokenPipeError if the pipe is closed."""
         if fact.run_id != self.run_id:
             return
         match fact:
@@ -69,7 +69,7 @@ class Facts:
 
 
 async def streamed(agent: Orchestrator, shows: TextPrinter | Facts, prompt: str, **options: Any) -> Result:
-    """Run a prompt and print its facts. If the reader is gone the run is cancelled, and BrokenPipeError is raised."""
+    """Run a prompt and print its facts. A closed pipe cancels the run, and BrokenPipeError is raised."""
     gone: BrokenPipeError | None = None
     async with agent.stream(prompt, **options) as stream:
         async for fact in stream:
@@ -86,7 +86,7 @@ async def streamed(agent: Orchestrator, shows: TextPrinter | Facts, prompt: str,
 
 
 def _plain(value: Any) -> Any:
-    """Return a member of a fact as JSON has it: errors as type and words, values of ours by their members."""
+    """Return a member of a fact as JSON: errors as type and message, our own objects by their members."""
     if isinstance(value, BaseException):
         value = {"type": type(value).__name__, "message": str(value)}
     elif hasattr(value, "_asdict"):

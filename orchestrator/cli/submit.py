@@ -1,4 +1,4 @@
-"""`orchestrator submit`: put a run into a PostgreSQL journal, for a worker to carry."""
+"""`orchestrator submit`: submit a run to a PostgreSQL journal, for execution by a worker."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.runtime.rlm.rlm import Rlm
 
 OPENING = 3.0
-"""Seconds that the server gets to answer at first."""
+"""Seconds until the server must answer the first request."""
 
 
 def submit_run(command_options: SubmitOptions) -> int:
-    """Put the run into the journal, notify the dispatcher, and return the exit code. Raises ConfigError."""
+    """Write the run to the journal, notify the dispatcher, and return the exit code. Raises ConfigError."""
     address = database(command_options.journal, "`submit` leaves")
     prompt = prompt_of(command_options.prompt)
     run_id = new_id(command_options.run_id)
     try:
         scheduler: Scheduler | None = dispatcher(command_options.dispatcher, address, WorkerLimits())
     except MissingExtra:
-        scheduler = None  # workers find the run by themselves, some seconds later
+        scheduler = None  # without a notification workers find the run some seconds later
 
     async def work() -> bool:
         from orchestrator.journal.postgres import PostgresJournal
@@ -66,7 +66,7 @@ async def _deposit(command_options: SubmitOptions, journal: Any, prompt: str, ru
 async def _of_agent(
     name: str, command_options: SubmitOptions, journal: Any, prompt: str, options: dict[str, Any]
 ) -> None:
-    """Leave a run of an agent that a module makes. Raises ConfigError for what that agent cannot take."""
+    """Submit a run of an agent that a module makes. Raises ConfigError for options that this agent cannot take."""
     if command_options.instructions is not None or command_options.limits:
         raise ConfigError(f"instructions and limits are those of agent {name!r}: leave them out")
     agent = made(name, journal)
@@ -98,7 +98,7 @@ async def _placed(scheduler: Scheduler | None, run_id: str, tenant: str) -> bool
 
 
 class _Nobody:
-    """Stands for the model, which the worker has: it is not asked here."""
+    """Replaces the model, which only the worker has; it gets no request."""
 
     double = True
     model = "nobody"

@@ -1,4 +1,4 @@
-"""One run on one journal, in front of one person: screen, signals, and the questions of the run while it waits."""
+"""One run of one journal for one person: screen, signals, and the questions of the run while it waits."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Going = Callable[[Orchestrator], Awaitable[Result]]
 
 
 class SupervisedRun:
-    """One run with its journal and screen; a signal, or the loss of the screen's reader, cancels it.
+    """One run with its journal and screen; a signal, or a closed output pipe, cancels it.
 
-    `given` is the journal as the command line names it: commands that are printed name it again. With `quiet` the
+    `given` is the journal as the command line names it, for the commands that are printed. With `quiet` the
     screen shows no states.
     """
 
@@ -49,20 +49,20 @@ class SupervisedRun:
         self._agent: Orchestrator | None = None
         self._began = self._stopped = False
         self._making: asyncio.Task[Any] | None = None
-        """What puts the agent together, while it does."""
+        """The task that constructs the agent, during the construction."""
         self._parked: asyncio.Queue[RunParked] = asyncio.Queue()
         self._goes_on = asyncio.Event()
-        """Set while nothing that was asked last is open any more."""
+        """Set while no question of the last wait is open."""
 
     @asynccontextmanager
     async def stoppable(
         self, making: AbstractAsyncContextManager[Orchestrator]
     ) -> AsyncIterator[Orchestrator]:
-        """Make the agent and close it again; signals cancel both.
+        """Construct the agent and close it again; signals cancel both.
 
-        MCP servers are child processes, and a process that a signal ends leaves them behind: so the first signal
-        cancels the current work, also before the run. Raises KeyboardInterrupt if there is no agent yet, else as
-        `making`.
+        MCP servers are child processes, and a process that a signal ends would leave them running: so the first signal
+        cancels the current work, also before the run. Raises KeyboardInterrupt if there is no agent yet, otherwise the
+        errors of `making`.
         """
         with on_signal(self._cancel):
             async with AsyncExitStack() as stack:
@@ -141,7 +141,7 @@ class SupervisedRun:
         questions = await agent.pending(run_id)
         with screen.still():
             for one in questions:
-                if one.why == "approval" and len(questions) > 1:  # the others have moved it up
+                if one.why == "approval" and len(questions) > 1:  # output of other questions has moved it up
                     screen.notice("\n".join(question.described(self._store, run_id, one, (), time.time())))
                 if one.why != "approval" or (said := await self._typed(run_id, one)) is None:
                     return
@@ -150,7 +150,7 @@ class SupervisedRun:
                     await decide(
                         run_id, one.key, digest=one.digest, by=actor_name(None), why="at the terminal"
                     )
-                except RunError as refused:  # somebody else was quicker, or it has expired
+                except RunError as refused:  # another answer was earlier, or the question has expired
                     complain(str(refused))
 
     async def _typed(self, run_id: str, open_question: Question) -> bool | None:
@@ -192,7 +192,7 @@ class SupervisedRun:
     async def _remind(self) -> None:
         """Print the number of open runs without an owner."""
         waiting = 0
-        with suppress(Corrupt):  # of other runs; `doctor` is who says so
+        with suppress(Corrupt):  # of other runs; `doctor` reports it
             async for head in self._store.journal.runs():
                 waiting += head.status != "ended" and head.owner is None
         if waiting:
@@ -205,7 +205,7 @@ class SupervisedRun:
     # ---- stopping ----
 
     def _cancel(self) -> None:
-        """Ask the run to stop; one that has not begun yet is asked when it has, one without an agent never begins."""
+        """Ask the run to stop; a run that has not started is asked at its start, one without an agent never starts."""
         self._stopped = True
         if self._making is not None:
             self._making.cancel()
@@ -228,7 +228,7 @@ _ANSWERS = {"y": True, "yes": True, **_NO}
 
 
 def _near(address: Address) -> str:
-    """Return a place, of a path as short as it can be said from here."""
+    """Return an address as text; a path below the current folder is relative to it."""
     here = Path.cwd()
     return str(
         address.relative_to(here) if isinstance(address, Path) and address.is_relative_to(here) else address

@@ -1,4 +1,4 @@
-"""`orchestrator worker`: one of the processes that carry the runs of a PostgreSQL journal."""
+"""`orchestrator worker`: one of the processes that execute the runs of a PostgreSQL journal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OWN = ("base_url", "tools", "mcp", "instructions", "output_schema", "params")
 """Members of a launch that only the worker's own agent has."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SILENCE = 3.0
-"""Seconds that a worker waits for the server before it says so."""
+"""Seconds that a worker waits for the server before it prints the reason."""
 
 
 def work(options: WorkerOptions) -> int:
@@ -45,7 +45,7 @@ def work(options: WorkerOptions) -> int:
     settings = project_settings()
     made_of = options.agent.plain()
     launch = Launch.here(settings, **made_of)
-    # A model of the settings is for whoever names no agents: else a worker had two for one graph.
+    # A model of the settings is used only without named agents: else a worker had two agents for one graph.
     own = not options.agents or made_of.get("model") is not None
     if not own and (
         useless := [name for name in _OWN if made_of.get(name)] + ["limits"] * bool(options.limits)
@@ -76,7 +76,7 @@ class _Making:
 
 
 def _look(options: WorkerOptions) -> None:
-    """Raise ConfigError for options that no worker can be made of, before the server is contacted."""
+    """Raise ConfigError for options that are invalid for a worker, before the server is contacted."""
     OperatorCommand.of("slots", "", {"slots": options.slots})
     OperatorCommand.of("drain", "", {"grace": options.grace})
     for spec in options.agents:
@@ -125,7 +125,7 @@ async def _opened(opening: Coroutine[Any, Any, None], address: JournalAddress) -
 async def _agents(
     options: WorkerOptions, making: _Making, journal: Journal
 ) -> AsyncIterator[dict[str, EngineAgent]]:
-    """Make the agents of a worker: those named, and the one that the command line itself describes."""
+    """Create the agents of a worker: the named ones, and the one that the command line itself describes."""
     found: dict[str, EngineAgent] = {}
     for spec in options.agents:
         name, agent = _named(spec, journal)
@@ -166,7 +166,7 @@ def _maker(target: str) -> Callable[[Journal], Any]:
 
 
 def made(target: str, journal: Journal) -> Any:
-    """Return what a function of the journal makes. Raises ConfigError where no worker could carry its runs."""
+    """Return the agent that a function of the journal makes. Raises ConfigError if no worker could execute its runs."""
     make = _maker(target)
     try:
         agent = make(journal)
@@ -180,7 +180,7 @@ def made(target: str, journal: Journal) -> Any:
 
 
 def database(given: Address | None, command: str) -> JournalAddress:
-    """Return the address of the database. Raises ConfigError where the journal is a file."""
+    """Return the address of the database. Raises ConfigError if the journal is a file."""
     target = journal_file(given)
     if isinstance(target, JournalAddress):
         return target

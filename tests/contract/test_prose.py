@@ -21,9 +21,6 @@ LIMITS: dict[str, tuple[str, float]] = {
 }
 """Words that stand for a subject without a name -> pattern, and the number per 10,000 words to stay below."""
 
-PENDING = frozenset(("orchestrator/cli",))
-"""Folders that are not rewritten yet."""
-
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 SHOWN = 20
 
@@ -116,9 +113,7 @@ def modules_with_examples() -> list[str]:
 
 
 @pytest.mark.parametrize("folder", folders())
-def test_docstrings_are_plain_english(folder: str, request: pytest.FixtureRequest) -> None:
-    if folder in PENDING:
-        request.applymarker(pytest.mark.xfail(reason="not rewritten yet", strict=False))
+def test_docstrings_are_plain_english(folder: str) -> None:
     lines = [line for file in sources(folder) for line in lines_of(file)]
     assert lines
     assert not (found := problems(lines)), "\n".join(found)

@@ -1,4 +1,4 @@
-"""The work of each command: one call of `Approval`, and how its result is printed."""
+"""The work of each command: one call of `Approval`, and the output of its result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_PACE = 60.0
 
 
 def submit(options: ApprovalOptions, text: str | None, *, confirm: bool) -> int:
-    """Hand in what is wanted, or confirm what was understood; ends when a plan waits for a person."""
+    """Submit a request, or confirm its interpretation. The command ends when a plan waits for a person."""
     if confirm and text:
         raise ConfigError(
             "--confirm takes up what was asked about: give no TEXT with it, or submit the TEXT anew"
@@ -34,7 +34,7 @@ def submit(options: ApprovalOptions, text: str | None, *, confirm: bool) -> int:
 
 
 def approve(options: ApprovalOptions, *, steps: str | None, digest: str | None, execute: bool) -> int:
-    """Approve the plan as it was shown, or some of its steps; carried out at once only with `execute`."""
+    """Approve the plan as it was shown, or some of its steps. Only `execute` also executes it."""
     chosen = None if steps is None else _names(steps)
     check_pace(options.pace)
     return run_command(
@@ -48,7 +48,7 @@ def approve(options: ApprovalOptions, *, steps: str | None, digest: str | None, 
 
 
 def execute(options: ApprovalOptions) -> int:
-    """Carry out the approved plan, step by step; the first signal pauses it."""
+    """Execute the approved plan, step by step. The first signal pauses it."""
     check_pace(options.pace)
     return run_command(
         options, Command(work=lambda one: one.execute(), on_signal="pause", judge=status_view.execution_code)
@@ -56,7 +56,7 @@ def execute(options: ApprovalOptions) -> int:
 
 
 def resume(options: ApprovalOptions, *, again: bool) -> int:
-    """Resume a paused plan if no file has changed in the meantime; the first signal pauses it."""
+    """Resume a paused plan if no file has changed in the meantime. The first signal pauses it again."""
     check_pace(options.pace)
     return run_command(
         options,
@@ -70,7 +70,7 @@ def resume(options: ApprovalOptions, *, again: bool) -> int:
 
 
 def changes(options: ApprovalOptions, text: str) -> int:
-    """Ask for another version of the plan."""
+    """Request another version of the plan."""
     said = _text(text)
     return run_command(options, Command(work=lambda one: one.changes(said), planner="needed"))
 
@@ -86,32 +86,32 @@ def reject(options: ApprovalOptions, why: str | None) -> int:
 
 
 def acknowledge(options: ApprovalOptions, *, discard: bool) -> int:
-    """Leave everything as it is, the error having been shown."""
+    """Confirm the error that was shown, and leave every file as it is."""
     return run_command(options, Command(work=lambda one: one.acknowledge(discard=discard)))
 
 
 def rollback(options: ApprovalOptions) -> int:
-    """Put every file back as it was before a plan that failed."""
+    """Restore every file after a plan has failed."""
     return run_command(options, Command(work=lambda one: one.rollback()))
 
 
 def pause(options: ApprovalOptions) -> int:
-    """Ask the process that carries the plan out to pause between steps."""
+    """Ask the process that executes the plan to pause between steps."""
     return _ask(options, "pause", None, lambda one: one.pause(), "after the step that is being made")
 
 
 def cancel(options: ApprovalOptions, why: str | None) -> int:
-    """Stop and put every file back: here, or in the process that carries the plan out."""
+    """Stop and restore every file: here, or in the process that executes the plan."""
     return _ask(options, "cancel", why, lambda one: one.cancel(why or ""), "and puts every file back")
 
 
 def status(options: ApprovalOptions) -> int:
-    """Say how the project stands; what a crash left behind is put in order first."""
+    """Print the state of the project, after recovery from a crash."""
     return run_command(options, Command(work=lambda one: one.status(), elsewhere=Approval.look, looks=True))
 
 
 def check_pace(pace: float) -> None:
-    """Raise ConfigError for a pace that is none."""
+    """Raise ConfigError for a pace that is not valid."""
     if not math.isfinite(pace) or not 0 <= pace <= LONGEST_PACE:
         raise ConfigError(f"--pace {pace:g}: seconds before each step, 0 to {LONGEST_PACE:g}")
 
@@ -134,7 +134,7 @@ def _ask(
 
 
 def _names(steps: str) -> tuple[str, ...]:
-    """Return the steps that `1,3,4` names. Raises ConfigError."""
+    """Return the steps that a list such as `1,3,4` names. Raises ConfigError."""
     names = tuple(one.strip() for one in steps.split(","))
     if not all(names):
         raise ConfigError(f"--steps {steps!r}: names of steps with commas between them, as in 1,3,4")
@@ -144,7 +144,7 @@ def _names(steps: str) -> tuple[str, ...]:
 
 
 def _text(text: str | None) -> str:
-    """Return the text; `-` is standard input. Raises ConfigError for nothing."""
+    """Return the text; `-` is standard input. Raises ConfigError if it is empty."""
     said = decoded_text(text or "", "TEXT")
     if not said.strip():
         raise ConfigError("nothing is said: give TEXT, or - for standard input")

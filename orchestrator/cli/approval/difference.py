@@ -1,4 +1,4 @@
-"""What a plan would do to each file, as lines for a person: the unified diff, coloured, with nothing hidden in it."""
+"""The changes of a plan to each file as lines: the unified diff, coloured, with every character visible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.runtime.approval.preview import FileDiff
 from orchestrator.telemetry.escape import escapes
 
 _MARKS = {"+": TextColor.ADDED, "-": TextColor.REMOVED, "@": TextColor.PLACE, "\\": TextColor.FAINT}
-"""First character of a line of a hunk -> what it means."""
+"""First character of a line of a hunk -> kind of the line."""
 
 
 def lines(diffs: Sequence[FileDiff], titles: dict[str, str], *, colour: bool) -> Iterator[str]:
@@ -53,7 +53,7 @@ def plain(one: FileDiff) -> dict[str, Any]:
 
 
 def hidden(text: str) -> int:
-    """Return how many characters of a text are shown as escapes; ends of lines do not count."""
+    """Return how many characters of a text are shown as escapes; line ends do not count."""
     return escapes(text.replace("\r\n", "\n"), keep="\n\t")
 
 
@@ -79,6 +79,6 @@ def _file(one: FileDiff, *, colour: bool) -> Iterator[str]:
 
 
 def _line(line: str, *, inside: bool, colour: bool) -> str:
-    body = line.removesuffix("\r")  # a file with CRLF is no trick
+    body = line.removesuffix("\r")  # CRLF line ends are not suspicious
     paint = _MARKS.get(body[:1]) if inside else TextColor.HEAD
     return visible(body, paint, colour=colour)

@@ -1,4 +1,4 @@
-"""Limits of a project, as `--limit NAME=VALUE` says them: kept with the request, so that later commands know them."""
+"""Limits of a project, given as `--limit NAME=VALUE`. They are stored with the request for later commands."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _CAPS = frozenset(item.name for item in fields(PlanCaps))
 
 
 def members_from(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return the limits that are given, by name. Raises ConfigError, also for a name that is none."""
+    """Return the given limits by name. Raises ConfigError, also for an unknown name."""
     members = params_from(pairs)
     limits_of(members)
     return members
 
 
 def limits_of(members: Mapping[str, Any]) -> ApprovalLimits:
-    """Return limits of members by name; those of one plan are named like the others. Raises ConfigError."""
+    """Return limits of members by name; limits of one plan have the same names. Raises ConfigError."""
     known = sorted((_CAPS | {item.name for item in fields(ApprovalLimits)}) - {"caps"})
     if strange := [name for name in members if name not in known]:
         raise ConfigError(f"unknown limit {strange[0]!r}; known: {', '.join(known)}")

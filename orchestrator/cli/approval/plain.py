@@ -10,7 +10,7 @@ from orchestrator.runtime.approval.status import IntentQuestion, RecoveryNote, S
 
 
 def status(found: Status, recovered: RecoveryNote | None) -> dict[str, Any]:
-    """Return all that is known; `recovered` is what this very start had to do, `recovery` the last there was."""
+    """Return the whole state; `recovered` is the recovery of this start, `recovery` the latest one of the project."""
     return {
         "state": found.state.value,
         "run_id": found.run_id,

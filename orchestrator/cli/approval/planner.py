@@ -1,4 +1,4 @@
-"""Who makes the plan: a file, or a model named as for `run`. What a project was begun with is kept with it."""
+"""The planner of a command: a file, or a model named as for `run`. Its launch data is stored with the project."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.ports import ApprovalPlanner
 
 Need: TypeAlias = Literal["needed", "wanted", "none"]
-"""What a command needs a planner for: to make a plan; to ask whether it can be reached; not at all."""
+"""Purpose of a command's planner: to make a plan; to check that it can be reached; no planner."""
 
 _NONE = "there is no planner: give --plan FILE or --model SPEC, or set ORCHESTRATOR_MODEL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerChoice:
-    """Who makes the plan, as the command line says it."""
+    """The planner as the command line names it."""
 
     plan: Path | None = None
     model: str | None = None
@@ -39,7 +39,7 @@ class PlannerChoice:
 
 @dataclass(frozen=True, slots=True)
 class PlannerSpec:
-    """A planner, and what is kept of how it was made: no key, no password of an address."""
+    """A planner and its stored launch data, without keys and without passwords of addresses."""
 
     planner: ApprovalPlanner | None
     launch: Mapping[str, Any]
@@ -51,8 +51,8 @@ async def planner_of(
 ) -> AsyncIterator[PlannerSpec]:
     """Yield the planner: of the command line, else the one the project was started with, else of the settings.
 
-    Commands that need no planner get none: looking at a plan or cancelling it takes no key. Raises ConfigError, also
-    if a planner is needed and none is named; OSError or ImportError of a model.
+    Commands that need no planner get none: a key is not necessary to show a plan or to cancel it. Raises ConfigError,
+    also if a planner is needed and none is named; OSError or ImportError of a model.
     """
     if need == "none":
         yield PlannerSpec(None, kept)

@@ -1,4 +1,4 @@
-"""The steps of a plan as they are made: a bar that moves on a terminal, a line for each elsewhere."""
+"""The steps of a plan during its execution: a progress bar on a terminal, one line for each step elsewhere."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from orchestrator.machines.approval.plan import PlanStep
 from orchestrator.runtime.approval.status import StepFact
 
 _LONGEST = 60
-"""Characters of a step beside the bar."""
+"""Most characters of a step beside the bar."""
 _BAR = 24
 _MOST = 20
-"""Lines of a command's output."""
+"""Most lines of a command's output."""
 _WIDEST = 500
-"""Characters of one of them."""
+"""Most characters of one of these lines."""
 
 
 class Steps:
-    """Shows each step when it begins and when it ended; given as `on_step` to what executes.
+    """Shows each step when it starts and when it has ended; the executor gets it as `on_step`.
 
-    With `pace` (seconds) a step waits so long after it was shown and before it touches anything: time to look, and
-    to stop it. `lost` is called once when the reader of the output is gone. With `quiet` nothing is shown.
+    With `pace` (seconds) each step is shown and then waits that long before it changes anything, so that a person can
+    stop it. `lost` is called once when the reader of the output is gone. With `quiet` nothing is shown.
     """
 
     def __init__(self, lost: Callable[[], None], *, pace: float = 0.0, quiet: bool = False) -> None:
@@ -42,7 +42,7 @@ class Steps:
         self._task: TaskID | None = None
         self._hurry = asyncio.Event()
         self._waited = 0.0
-        """Seconds that the present step waited for nothing but the pace."""
+        """Seconds that the current step waited only because of the pace."""
 
     async def __call__(self, fact: StepFact) -> None:
         """Show a step."""
@@ -62,14 +62,14 @@ class Steps:
 
     @contextmanager
     def showing(self) -> Iterator[None]:
-        """Show the steps inside the block; the last state of the bar stays."""
+        """Show the steps inside the block; the last state of the bar stays on the screen."""
         if self._quiet or not is_terminal():
             yield
             return
         about = TextColumn("{task.description}", markup=False)
         columns = (TextColumn(" "), BarColumn(_BAR), MofNCompleteColumn(), about)
         with Progress(*columns, console=console(), refresh_per_second=10) as self._bar:
-            escape_streams()  # rich has put streams of its own in their place
+            escape_streams()  # rich has replaced the streams by its own
             yield
         self._bar = None
 
@@ -96,7 +96,7 @@ class Steps:
 
 
 def line(fact: StepFact) -> str:
-    """Return a step that begins or ended as a line: which of how many, what it does, how it came out."""
+    """Return the line for a step that starts or has ended: its number, its action, its result."""
     head = f"step {fact.index} of {fact.of}  {what(fact.step)}"
     if fact.phase == "begins":
         return f"{head} …"
@@ -104,7 +104,7 @@ def line(fact: StepFact) -> str:
 
 
 def output_lines(fact: StepFact) -> list[str]:
-    """Return the end of what a command printed. It is shown here, and kept nowhere."""
+    """Return the end of a command's output. It is shown here and not stored."""
     lines = fact.output.rstrip().splitlines()
     left_out = [f"    | … {many(len(lines) - _MOST, 'line')} before"] if len(lines) > _MOST else []
     return [*left_out, *(f"    | {visible(one)[:_WIDEST]}" for one in lines[-_MOST:])]

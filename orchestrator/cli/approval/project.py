@@ -1,4 +1,4 @@
-"""One command on one project: open it, say what was recovered, do one thing, say how it stands, close it."""
+"""One command on one project: open it, show the recovery, execute the command, show the state, close it."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class ApprovalOptions:
     by: str | None = None
     named: PlannerChoice = field(default_factory=PlannerChoice)
     limits: Mapping[str, Any] = field(default_factory=dict)
-    """Those that are given here, by name; they are put over those that the request was begun with."""
+    """Limits given to this command, by name; they override those of the request."""
     pace: float = 0.0
 
     @property
     def root(self) -> Path:
-        """The folder of the project. Raises ConfigError where there is none."""
+        """The folder of the project. Raises ConfigError if it does not exist."""
         root = Path.cwd() if self.project is None else self.project.absolute()
         if not root.is_dir():
             raise ConfigError(f"--project {self.project}: there is no such folder")
@@ -55,36 +55,36 @@ class ApprovalOptions:
 
     @property
     def given(self) -> str | None:
-        """The folder as it was typed: commands that are printed name it again."""
+        """The folder as it was typed, for the commands that are printed."""
         return None if self.project is None else str(self.project)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One thing to do with a project."""
+    """One command on a project."""
 
     work: Work
     planner: Need = "none"
-    """Whether it takes somebody who makes plans."""
+    """Whether it takes a planner."""
     anew: bool = False
-    """It begins a request: planner and limits of the one before do not count."""
+    """It starts a request: the planner and the limits of the previous request do not apply."""
     on_signal: Literal["cancel", "pause"] = "cancel"
-    """The request of the first Ctrl-C."""
+    """The effect of the first Ctrl-C."""
     elsewhere: Callable[[Path], Awaitable[Status]] | None = None
-    """Done instead while another process works on the project; None: refused."""
+    """Called instead while another process works on the project; None: the command is refused."""
     asks: bool = False
-    """What is done elsewhere is to ask that process: of no use where there is none."""
+    """`elsewhere` only sends a request to that process: without one, it is not called."""
     looks: bool = False
-    """It is of use where nothing was ever submitted."""
+    """The command is allowed in a project without a request."""
     show: Callable[[Status], None] | None = None
-    """Prints the end for a person; None: how the project stands."""
+    """Prints the result for a person; None: the state of the project."""
     data: Callable[[Status], Any] | None = None
-    """Returns what --json prints; None: how the project stands."""
+    """Returns the data for --json; None: the state of the project."""
     judge: Callable[[Status], int] = status_view.code
 
 
 def _refuse_untrusted(found: Status, root: Path) -> None:
-    """Raise ConfigError for a request that another person started: to open its store alone may put files back."""
+    """Raise ConfigError for a request that another person started: opening its store alone may restore files."""
     what = f"request {shown(found.run_id, 80)} of {shown(str(root), 300)}"
     journal = folder_of(root) / "journal.db"
     look = words("runs", "events", found.run_id, "--content", "--journal", str(journal))
@@ -98,7 +98,7 @@ def run_command(options: ApprovalOptions, command: Command) -> int:
 
 
 class _CommandRun:
-    """One command; a signal, or the loss of the output's reader, stops it between steps."""
+    """One run of a command; a signal, or a closed output pipe, stops it between steps."""
 
     def __init__(self, options: ApprovalOptions, command: Command) -> None:
         self._options = options
@@ -108,7 +108,7 @@ class _CommandRun:
         self._lost = self._stopped = False
 
     async def out(self) -> int:
-        """Do it and return the exit code."""
+        """Run the command and return the exit code."""
         options = self._options
         root = options.root
         try:
@@ -131,7 +131,7 @@ class _CommandRun:
     async def _plan_waits(self, root: Path, found: Status) -> bool:
         """Return whether a plan still waits for a person: then a new request is refused.
 
-        The limits of the new request would let that plan expire, so it is looked at by those that it was made with.
+        The limits of the new request could expire that plan, so it is checked with its own limits.
         """
         if found.state is not ApprovalState.AWAITING_APPROVAL:
             return False
@@ -143,7 +143,7 @@ class _CommandRun:
         return found.state is ApprovalState.AWAITING_APPROVAL
 
     def _never_begun(self, found: Status) -> int:
-        """Say so, and make no folder in what may be the wrong place."""
+        """Report that there is no request, without creating a folder in a wrong place."""
         if self._command.looks:
             return self._print_status(found, None)
         raise GateRefused(
@@ -169,7 +169,7 @@ class _CommandRun:
                 return refusal.busy(held, options.given, json=options.json)
             return self._print_status(await self._command.elsewhere(root), None)
         except StoreDown as down:
-            # A look is possible where nothing can be written, not even what was recovered.
+            # Showing the state is possible without write access, even if the recovery cannot be written.
             if self._command.elsewhere is None or self._command.asks or self._approval is not None:
                 raise
             complain(f"{down}; nothing can be done here, and this is how it was left:")
@@ -217,7 +217,7 @@ class _CommandRun:
     # ---- stopping ----
 
     def _is_cancelled(self) -> bool:
-        """Return whether a signal stopped it without pausing it."""
+        """Return whether a signal stopped the command without pausing the plan."""
         return self._stopped and self._command.on_signal == "cancel"
 
     def _stop(self) -> None:

@@ -1,4 +1,4 @@
-"""A refused command: which gate, why, what to do next. Nothing was changed by it."""
+"""The output of a refused command: the gate, the reason, the next action. A refused command changes nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.machines.approval.refusal import GateRefused
 
 
 def print_refusal(refused: GateRefused, project: str | None, *, json: bool) -> Exit:
-    """Say it on stderr, and as data on standard output where that is wanted; return the exit code."""
+    """Print the refusal on stderr, with --json also as data on standard output; return the exit code."""
     again = "; it can be tried again now" if refused.retryable_now else ""
     named = f"gate {refused.gate}" + (f", {refused.code}" if refused.code else "")
     data = {
@@ -29,7 +29,7 @@ def print_refusal(refused: GateRefused, project: str | None, *, json: bool) -> E
 
 
 def faulted(error: ApprovalError, *, json: bool) -> Exit:
-    """Say what was wrong with what was given, each fault with its code; return the exit code."""
+    """Print each fault of the given input with its code; return the exit code."""
     first, *others = error.faults
     also = [f"{one.code} {one.message}" for one in others]
     data = {"code": error.code, "faults": [one.plain() for one in error.faults]}
@@ -37,7 +37,7 @@ def faulted(error: ApprovalError, *, json: bool) -> Exit:
 
 
 def busy(owned: Held, project: str | None, *, json: bool) -> Exit:
-    """Say that another process works on the project; return the exit code."""
+    """Report that another process works on the project; return the exit code."""
     steps = [typed("status", project), typed("pause", project), typed("cancel", project)]
     reason = f"{owned.owner} works on this project" + (f"; {owned.warning}" if owned.warning else "")
     data: dict[str, Any] = {

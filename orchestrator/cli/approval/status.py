@@ -1,4 +1,4 @@
-"""How a project stands, for a person: state, plan, steps, what was recovered, what can be done now."""
+"""The state of a project for a person: state, plan, steps, recovery, possible actions."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ VERBS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "acknowledge --discard": ((), "set .orchestrator/ aside, and begin anew"),
     "status": ((), "see how the project stands"),
 }
-"""Action -> (what is to be filled in, what it comes to)."""
+"""Action -> (placeholders, effect)."""
 
 _LOOKS = ("diff", "show")
 _CORRUPT = "corrupt"
-"""What a recovery says it found where nothing could be trusted."""
+"""The value of a recovery's finding if no stored data can be trusted."""
 
 _STEP = re.compile(r"(?P<action>[a-z]+)(?P<options>( --[a-z]+)*)(, (?P<more>.*))?")
 _PLACES = (("step", "step"), ("file", "path"))
 
 _TYPED = {"confirm": ("submit", "--confirm")}
-"""Action -> the words it is typed as, where that is not its name."""
+"""Action -> its words on the command line, if they differ from its name."""
 
 
 def typed(action: str, project: str | None, *options: str) -> str:
@@ -55,7 +55,7 @@ def typed(action: str, project: str | None, *options: str) -> str:
 
 
 def code(status: Status) -> int:
-    """Return the exit code that says how a project stands after a command."""
+    """Return the exit code that represents the state of a project after a command."""
     if status.state is ApprovalState.FAILED:
         return Exit.FAILED
     return Exit.PARTIAL if status.state is ApprovalState.PAUSED else Exit.COMPLETED
@@ -70,7 +70,7 @@ def execution_code(status: Status) -> int:
 
 
 def lines(status: Status, project: str | None, *, colour: bool = False) -> Iterator[str]:
-    """Return how a project stands; `project` is as the command line names it."""
+    """Return the lines of a project's state; `project` is as the command line names it."""
     yield painted(f"state: {status.state}", TextColor.HEAD, colour=colour)
     if status.owner:
         yield f"at work: {visible(status.owner)}"
@@ -90,7 +90,7 @@ def lines(status: Status, project: str | None, *, colour: bool = False) -> Itera
 
 
 def plan_lines(status: Status, now: float | None = None) -> Iterator[str]:
-    """Return which plan there is, how long it may be approved, and each step with its status."""
+    """Return the lines of the plan, its deadline for approval, and the status of each step."""
     plan = status.plan
     if plan is None:
         return
@@ -106,7 +106,7 @@ def plan_lines(status: Status, now: float | None = None) -> Iterator[str]:
 
 
 def question_lines(question: IntentQuestion) -> Iterator[str]:
-    """Return what was understood, and what is asked about it or wrong with it."""
+    """Return the lines of the interpreted request, of its questions and of its faults."""
     if question.intent is not None:
         kind, summary = question.intent.get("kind", ""), question.intent.get("summary", "")
         yield f"understood: {one_line(kind)}, {one_line(summary)}"
@@ -115,7 +115,7 @@ def question_lines(question: IntentQuestion) -> Iterator[str]:
 
 
 def recovery_lines(recovered: RecoveryNote, project: str | None, *, colour: bool = False) -> Iterator[str]:
-    """Return what was found at a start after a crash, what became of it, and what a person can do."""
+    """Return the lines of a recovery after a crash: its findings, its result, and the actions of a person."""
     how = "" if recovered.found == ApprovalState.AWAITING_APPROVAL else " was interrupted"
     moved = "" if recovered.now == recovered.found else f", now {recovered.now}"
     said = f"recovered: {recovered.found}{how}{moved}"
@@ -131,12 +131,12 @@ def recovery_lines(recovered: RecoveryNote, project: str | None, *, colour: bool
         yield f"  {'' if whole else 'of the step that was open, '}put back: {_names(recovered.undone)}"
     yield from (f"  {line}" for line in conflict_lines(recovered.conflicts, colour=colour))
     for option in recovered.options:
-        if option not in VERBS:  # those are said with how the project stands now
+        if option not in VERBS:  # the state of the project shows these
             yield f"  you can: {said_or_typed(option, project)}"
 
 
 def error_lines(error: Mapping[str, Any], *, colour: bool = False) -> Iterator[str]:
-    """Return an error object as lines: what, why, and which way out there is."""
+    """Return an error object as lines: the error, its reason, and the possible actions."""
     place = "".join(f"{name} {one_line(error[key])}: " for name, key in _PLACES if error.get(key))
     head = f"error: {one_line(error.get('code'))} {place}{one_line(error.get('message', ''))}"
     yield painted(head, TextColor.WARNING, colour=colour)
@@ -147,7 +147,7 @@ def error_lines(error: Mapping[str, Any], *, colour: bool = False) -> Iterator[s
 
 
 def conflict_lines(conflicts: Iterable[Drift | Mapping[str, Any]], *, colour: bool = False) -> Iterator[str]:
-    """Return a line for each file that is not as it should be; none of them was touched."""
+    """Return a line for each file that differs from the expected content; none of them was changed."""
     for one in conflicts:
         path, why = (one.path, one.why) if isinstance(one, Drift) else (one.get("path", ""), _why(one))
         yield painted(f"conflict: {visible(str(path))}: {one_line(why)}", TextColor.WARNING, colour=colour)
@@ -167,7 +167,7 @@ def _names(names: Iterable[Any]) -> str:
 
 
 def said_or_typed(step: str, project: str | None) -> str:
-    """Return what to do next: `ACTION [--option][, words]` as the command that is typed, anything else as it is."""
+    """Return the next action: `ACTION [--option][, words]` as the command that is typed, any other text unchanged."""
     found = _STEP.fullmatch(" ".join(step.split()))
     if found is None or found["action"] not in VERBS:
         return one_line(step)
@@ -178,11 +178,11 @@ def said_or_typed(step: str, project: str | None) -> str:
 def worth_saying(actions: Iterable[str]) -> list[str]:
     """Return the lines about possible actions, in the order in which to take them."""
     possible = list(actions)
-    if "reject" in possible and "cancel" in possible:  # the same, as long as nothing is done
+    if "reject" in possible and "cancel" in possible:  # the same effect while nothing is executed
         possible.remove("cancel")
-    if "submit" in possible:  # there is nothing left to look at before
+    if "submit" in possible:  # there is nothing to show first
         possible = [action for action in possible if action not in _LOOKS]
-    if "approve" in possible:  # not before looking
+    if "approve" in possible:  # only after `show` or `diff`
         possible.sort(key=lambda action: action not in _LOOKS)
     return possible
 
@@ -204,5 +204,5 @@ def _meaning(action: str) -> str:
 
 
 def one_line(text: Any) -> str:
-    """Return a foreign text on one line, with every character visible."""
+    """Return an external text on one line, with every character visible."""
     return visible(" ".join(str(text).split()))

@@ -1,4 +1,4 @@
-"""`show` and `diff`: the plan as a person should see it before saying yes."""
+"""`show` and `diff`: the plan as a person reads it before its approval."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.runtime.approval.status import Status
 
 
 def show(options: ApprovalOptions, version: int | None) -> int:
-    """Show the plan: goal, steps, files, commands, digest. It is not a look at what it changes: that is `diff`."""
+    """Show the plan: goal, steps, files, commands, digest. It does not count as a view of the changes: `diff` does."""
 
     async def work(one: Approval) -> Status:
         return await one.status() if version is None else await one.show(version)
@@ -57,13 +57,13 @@ class _Seen:
     files: tuple[FileDiff, ...] = field(default=())
 
     async def look(self, found: Status) -> Status:
-        """Make the differences of the plan that was found. Raises ConfigError where there is none."""
+        """Create the differences of the plan. Raises ConfigError if there is no plan."""
         limits = limits_of(found.launch.get("limits") or {})
         self.files = await preview(the_plan(found), self.root, limits.caps, limits.file_seconds)
         return found
 
     def print_status(self, found: Status) -> None:
-        """Print them for a person."""
+        """Print the differences for a person."""
         made = the_plan(found)
         say(f"plan {visible(made.id)} version {made.version}: {status_view.one_line(made.goal)}")
         titles = {step.id: step.title for step in made.steps}
@@ -72,7 +72,7 @@ class _Seen:
         say(f"digest {made.digest}")
 
     def data(self, found: Status) -> dict[str, Any]:
-        """Return them as data."""
+        """Return the differences as data."""
         made = the_plan(found)
         files = [difference.plain(one) for one in self.files]
         return {"plan_id": made.id, "version": made.version, "digest": made.digest, "files": files}
@@ -100,7 +100,7 @@ def plan_lines(found: Status) -> Iterator[str]:
 
 
 def the_plan(found: Status) -> ApprovalPlan:
-    """Return the plan. Raises ConfigError where there is none."""
+    """Return the plan. Raises ConfigError if there is none."""
     if found.plan is not None:
         return found.plan
     known = ", ".join(str(version) for _, version in found.versions)

@@ -1,22 +1,22 @@
 """A stage that is a program: the request as JSON on its standard input, the answer on its standard output.
 
-The program is started without a shell, in the working directory, once for each time that the stage is to work. It reads
+The program is started without a shell, in the working directory, once for each execution of the stage. It reads
 one JSON object with the members of the request: stage, spec, iteration, refinement, feedback (kind, text, iteration of
-each), plan, validation, implementation, evaluation, remaining_tokens, key, run_id. It says by what it prints, or by its
-exit code, how it went:
+each), plan, validation, implementation, evaluation, remaining_tokens, key, run_id. Its output and its exit
+code are the result:
 
     standard output    exit code   planner, implementer   validator                    judge
     JSON               0, or 1 *   the work               {"issues": [...]} or a list  {"score", "categories", …}
     text, or nothing   0           the text is the work   valid                        the best score
     half JSON, or a    0           the work               the stage failed             the stage failed
     number and its like
-    text               1           the stage failed       each line is an error        the least that is refined
-    whatever           any other   the stage failed       the stage failed             the stage failed
+    text               1           the stage failed       each line is an error        the lowest score that is refined
+    anything           any other   the stage failed       the stage failed             the stage failed
 
-* 1 only for validator and judge. An object of nothing but `content` and `tokens` is the work with what it used; the
+* 1 only for validator and judge. An object with only the members `content` and `tokens` is the work and its usage; the
 answers of validator and judge may have `tokens` too. A stage that failed fails the run, with the end of its standard
-error as the reason: so a validator that crashes approves nothing. A program that is cancelled, or takes longer than its
-`timeout`, is killed with all that it started.
+error as the reason, so a validator that crashes approves nothing. A program that is cancelled, or takes longer than its
+`timeout`, is killed with all its child processes.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _MAKERS = {OrchestrationState.PLANNING: Plan, OrchestrationState.IMPLEMENTING: I
 
 
 class StageFailed(RunError):
-    """A stage's program did not do its work; the message says how it ended."""
+    """The program of a stage failed; the message contains how it ended."""
 
 
 class CommandStage:
-    """One stage's program. `timeout` in seconds, 0 is any time."""
+    """The program of one stage. `timeout` in seconds, 0 means no limit."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class CommandStage:
         self._rubric = rubric
 
     async def __call__(self, request: StageRequest) -> Any:
-        """Let the program work on a request. Raises StageFailed, and OSError where it cannot be started."""
+        """Execute the program for a request. Raises StageFailed, and OSError if it cannot be started."""
         code, out, err = await self._run(request)
         judged = self.stage in (OrchestrationState.VALIDATING, OrchestrationState.JUDGING)
         if code not in ((0, 1) if judged else (0,)):
@@ -77,7 +77,7 @@ class CommandStage:
         if judged and not code and (text[:1] in {"{", "["} or _is_json(text)):
             raise self._failed(
                 "printed what is no answer of this stage", err
-            )  # cut off, perhaps: it approves nothing
+            )  # perhaps truncated: it approves nothing
         if self.stage == OrchestrationState.VALIDATING:
             return self._validation(code, text, err)
         if self.stage == OrchestrationState.JUDGING:
@@ -112,7 +112,7 @@ class CommandStage:
         return Evaluation(self._rubric.hard, comments=self._said(text, err))
 
     def _said(self, text: str, err: bytes) -> str:
-        """Return what the program found wrong; one that says nothing has rather crashed."""
+        """Return the problems that the program found; without any output it has probably crashed."""
         if not text:
             raise self._failed("ended with exit code 1 and printed nothing", err)
         return text

@@ -1,4 +1,4 @@
-"""`orchestrator pipeline report`: the metrics of a run, from its records: a run of the pipeline, or a checkpoint."""
+"""`orchestrator pipeline report`: the metrics of a run, from its journal records or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.runtime.service.recovery import path_of
 
 
 def report_run(run: str | None, *, json: bool, journal: Address | None) -> int:
-    """Print the report of a run, without one of the newest. Raises ConfigError where there is none."""
+    """Print the report of a run, by default of the newest. Raises ConfigError if there is none."""
 
     async def work(store: OpenStore) -> tuple[str, RunMetrics]:
         head = await _newest(store) if run is None else await store.run(run)
@@ -32,7 +32,7 @@ def report_run(run: str | None, *, json: bool, journal: Address | None) -> int:
 
 
 async def metrics_of(store: OpenStore, head: RunHead) -> RunMetrics:
-    """Return the figures of a stored run. Raises ConfigError for one of another graph."""
+    """Return the figures of a stored run. Raises ConfigError for a run of another graph."""
     if head.graph == checkpoint.GRAPH:
         machine = await checkpoint.CheckpointManager(store.journal, head.run_id).load(observers=())
         if machine is not None:

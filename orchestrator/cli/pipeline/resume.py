@@ -49,7 +49,7 @@ def resume_run(command_options: PipelineResumeOptions) -> int:
 
 
 def _spec(run_id: str, launch: Mapping[str, Any], instead: Path | None) -> PipelineSpec:
-    """Return the spec that a run was started with, or another one: the stages of that, with the run's own wishes."""
+    """Return the spec that a run was started with, or another one: its stages, with the run's own requirements."""
     if instead is not None:
         return PipelineSpec.read(instead)
     kept = launch.get("pipeline")

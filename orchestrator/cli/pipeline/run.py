@@ -1,4 +1,4 @@
-"""`orchestrator pipeline run`: one spec, one run, in the journal from its first record on."""
+"""`orchestrator pipeline run`: run one spec as one run, in the journal from its first record on."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from orchestrator.runtime.pipeline.result import PipelineResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineViewOptions:
-    """How a run is shown, and where it is kept."""
+    """How a run is shown, and where it is stored."""
 
     run_id: str
     address: Address
     """The journal."""
     journal: Address | None = None
-    """As the command line names it: commands that are printed name it again."""
+    """The journal as the command line names it, for the commands that are printed."""
     log: Path | None = None
     json: bool = False
     output: Path | None = None
@@ -71,7 +71,7 @@ def run_spec(options: PipelineRunOptions) -> int:
 
 
 def check_output(file: Path | None) -> None:
-    """Raise ConfigError for a file that could not be written when the work is done."""
+    """Raise ConfigError for a file that could not be written at the end of the run."""
     if file is None:
         return
     if not file.parent.is_dir():
@@ -110,11 +110,11 @@ def conducted(
     return print_result(result, view, RunMetrics.of(result.transitions, limits.max_iterations))
 
 
-# ---- the end ----
+# ---- output ----
 
 
 def print_result(result: PipelineResult, view: PipelineViewOptions, metrics: RunMetrics) -> int:
-    """Print the end of a run, and return the exit code; why it did not complete goes to stderr."""
+    """Print the result of a run, and return the exit code; the reason of a failure is printed on stderr."""
     if view.output is not None and result.output is not None:
         view.output.write_text(_text(result.output), encoding="utf-8")
     if view.json:
@@ -136,7 +136,7 @@ def _print_end(result: PipelineResult, view: PipelineViewOptions, metrics: RunMe
 
 
 def sentence(result: PipelineResult) -> str:
-    """Say in one sentence how a run ended that did not complete."""
+    """Return one sentence about the end of a run that did not complete."""
     best = "" if result.best is None else f"; the best attempt scored {result.best.score:g}"
     return shown(f"the run {ended_as(result)}{best}", 4_000)
 

@@ -1,4 +1,4 @@
-"""A pipeline in a TOML file: what is wanted, who does the work of the four stages, limits and rubric.
+"""A pipeline in a TOML file: requirements, the agents of the four stages, limits and rubric.
 
     requirements = "requirements.toml"      # a file, from the folder of this one; or inline: spec = "…" or [spec]
 
@@ -12,8 +12,8 @@
     model = "openai:NAME"                   #       default: ORCHESTRATOR_MODEL
 
 Modules are found in the working directory or among the installed packages, programs start in the working directory, as
-with `orchestrator run`; only files that the spec names are looked up from its own folder. What the file says is kept
-with the run, so that `resume` needs neither the file nor its requirements.
+with `orchestrator run`; only files that the spec names are found in its own folder. The content of the file is
+stored with the run, so that `resume` needs neither the file nor its requirements.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ STAGES: Mapping[str, OrchestrationState] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
-    """Who does the work of a stage: exactly one of python, command and prompt."""
+    """The agent of a stage: exactly one of python, command and prompt."""
 
     python: str | None = None
     command: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class StageSpec:
     effect: str | None = None
     """Whether a callable or a program may be run again after a crash: pure, idempotent (default), irreversible."""
     timeout: float = 0.0
-    """Seconds that a command may take; 0 is any time."""
+    """Maximum seconds of a command; 0 means no limit."""
     model: str | None = None
     base_url: str | None = None
     instructions: str | None = None
@@ -68,7 +68,7 @@ class StageSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
-    """A spec file, read. Nothing of it was imported or started yet."""
+    """The content of a spec file. Its objects are not imported and its programs not started yet."""
 
     stages: Mapping[str, StageSpec]
     spec: Any = None
@@ -77,11 +77,11 @@ class PipelineSpec:
     budget: str | None = None
     """`module:attribute` of an object with `is_exhausted()`."""
     folder: str = ""
-    """Of the spec file, absolute."""
+    """Absolute path of the spec file."""
 
     @classmethod
     def read(cls, file: Path, requirements: Path | None = None) -> PipelineSpec:
-        """Read a spec that the user trusts; `requirements` is a file in place of those it names.
+        """Read a spec that the user trusts; `requirements` is a file that replaces those of the spec.
 
         Raises ConfigError or OSError.
         """
@@ -100,7 +100,7 @@ class PipelineSpec:
 
     @classmethod
     def of(cls, members: Mapping[str, Any], where: str) -> PipelineSpec:
-        """Make a spec of plain data. Raises ConfigError."""
+        """Create a spec from plain data. Raises ConfigError."""
         found: PipelineSpec = build(cls, _checked(members, where), where)
         _plain(found.spec, where)
         if missing := [name for name in STAGES if name not in found.stages]:
@@ -134,7 +134,7 @@ class PipelineSpec:
         return build(Rubric, self.rubric, "rubric")
 
     def ports(self) -> dict[str, Any]:
-        """Import and put together the four stages and the budget. Raises ConfigError, ImportError or OSError."""
+        """Import and construct the four stages and the budget. Raises ConfigError, ImportError or OSError."""
         made: dict[str, Any] = {name: self._port(name, self.stages[name]) for name in STAGES}
         if self.budget is not None:
             made["budget"] = _budget(imported(self.budget, "budget"), self.budget)
@@ -178,7 +178,7 @@ class PipelineSpec:
 
 
 def _declared(found: Any, effect: str) -> Any:
-    """Return the same callable with the effect that the spec says it has."""
+    """Return the same callable with the effect that the spec declares."""
     port: Any = functools.partial(found)
     port.effect = effect
     return port
@@ -191,7 +191,7 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
 
 
 def _budget(found: Any, spec: str) -> Any:
-    """Return a budget, made where what was named is a class or a function that makes one. Raises ConfigError."""
+    """Return a budget: the named object, or the result of the named class or function. Raises ConfigError."""
     if isinstance(found, type) or not _counts(found):
         if not callable(found):
             raise ConfigError(f"budget {spec!r} is a {type(found).__name__}; {_EXPECTED}")
@@ -217,7 +217,7 @@ def _toml(file: Path) -> dict[str, Any]:
     with file.open("rb") as text:
         try:
             return tomllib.load(text)
-        except (ValueError, RecursionError) as error:  # also what is no UTF-8
+        except (ValueError, RecursionError) as error:  # also raised for bytes that are not UTF-8
             raise ConfigError(f"{file} is not TOML ({error})") from error
 
 
@@ -233,7 +233,7 @@ def _data(file: Path) -> Any:
 
 
 def _checked(members: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return the members with each stage made, so that a fault in one is said with its name."""
+    """Return the members with each stage constructed, so that an error contains the name of its stage."""
     stages = members.get("stages")
     if not isinstance(stages, Mapping):
         raise ConfigError(

@@ -1,12 +1,12 @@
-"""The agents of a ralph loop in a TOML file: who plans, asks, executes, reviews and checks.
+"""The agents of a ralph loop in a TOML file: planner, questioner, executor, reviewer and checker.
 
-    open_questions = "proceed"              # or "fail": what happens when the rounds of questions are used up
+    open_questions = "proceed"              # or "fail": the effect when no round of questions is left
 
     [limits]                                # members of RalphLimits
 
     [agents.planner]                        # planner, executor, reviewer; questioner and checker may be left out
     command = ["{python}", "{folder}/x.py"] # a program, started without a shell in the working directory
-    timeout = 600                           #   seconds; 0 is any time
+    timeout = 600                           #   seconds; 0 means no limit
 
     [agents.executor]
     python = "module:function"              # a callable that takes the request
@@ -14,9 +14,9 @@
     [agents.reviewer]
     model = "openai:NAME"                   # a model with tools for the files of the working directory
     tools = ["module:function"]             #   further tools
-    instructions = "Be strict."             #   said after those of its role
+    instructions = "Be strict."             #   appended to those of its role
 
-What the file says is kept with the run, so that `resume` does not need it.
+The content of the file is stored with the run, so that `resume` does not need it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WAYS = ("python", "command", "model")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleAgent:
-    """Who does the work of a role: exactly one of python, command and model."""
+    """The agent of a role: exactly one of python, command and model."""
 
     python: str | None = None
     command: tuple[str, ...] = ()
@@ -57,13 +57,13 @@ class RoleAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentsFile:
-    """A file of agents, read. Nothing of it was imported or started yet."""
+    """The content of a file of agents. Its objects are not imported and its programs not started yet."""
 
     agents: Mapping[str, RoleAgent]
     limits: Mapping[str, Any] = field(default_factory=dict)
     open_questions: str = "proceed"
     folder: str = ""
-    """Of the file, absolute."""
+    """Absolute path of the file."""
 
     @classmethod
     def read(cls, file: Path) -> AgentsFile:
@@ -72,7 +72,7 @@ class AgentsFile:
 
     @classmethod
     def of(cls, members: Mapping[str, Any], where: str) -> AgentsFile:
-        """Make them of plain data. Raises ConfigError."""
+        """Create the agents from plain data. Raises ConfigError."""
         given = members.get("agents")
         if not isinstance(given, Mapping) or not all(isinstance(one, Mapping) for one in given.values()):
             raise ConfigError(f"{where} has no [agents.planner], [agents.executor], [agents.reviewer]")
@@ -92,7 +92,7 @@ class AgentsFile:
         return build(RalphLimits, {**self.limits, **(changes or {})}, "limits")
 
     def ports(self) -> dict[str, Any]:
-        """Import and put together the agents, by role. Raises ConfigError, ImportError or OSError."""
+        """Import and construct the agents, by role. Raises ConfigError, ImportError or OSError."""
         return {name: self._port(name, agent) for name, agent in self.agents.items()}
 
     def _port(self, name: str, agent: RoleAgent) -> Any:

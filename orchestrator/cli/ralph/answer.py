@@ -1,4 +1,4 @@
-"""`orchestrator ralph answer`: answer the questions of a session, from here or from a file."""
+"""`orchestrator ralph answer`: answer the questions of a session from the command line or from a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.runtime.service.answer import post_replies, replies
 
 
 def answer_questions(given: AnswerOptions) -> int:
-    """Answer questions, or list those that wait. Raises ConfigError for a question that there is not."""
+    """Answer questions, or list the open ones. Raises ConfigError for a question that does not exist."""
     if given.question is not None and (given.text is None) == (given.file is None):
         raise ConfigError("give the answer as TEXT, or a --file of answers instead of a question")
 
@@ -56,7 +56,7 @@ def answer_questions(given: AnswerOptions) -> int:
 def _answers(
     given: AnswerOptions, questions: tuple[PlanQuestion, ...], mine: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return the answers to questions that wait, and those that repeat `mine`. Raises ConfigError for others."""
+    """Return the answers to open questions, and those that repeat `mine`. Raises ConfigError for others."""
     open_ones = [one.id for one in questions if one.answer is None]
     said: Mapping[str, str] = {}
     if given.file is not None:
@@ -76,7 +76,7 @@ def _answers(
 
 
 async def _give(store: OpenStore, found: SessionRun, answers: Mapping[str, str], by: str) -> None:
-    """Post the answer to the waiting run; if it has ended, only the file of its session has the answer."""
+    """Post the answer to the waiting run; if the run has ended, only its session file contains the answer."""
     run_id = found.head.run_id
     if found.head.status == "ended":
         opened(found.session).answer(answers, by or "a person")

@@ -1,4 +1,4 @@
-"""The tasks of a session as a table, with a bar that says how far they are."""
+"""The tasks of a session as a table with a progress bar."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ _TITLE = 60
 
 
 class TaskBoardReader:
-    """Reads the tasks of a session after each transition of its run. The start of the run names the folder."""
+    """Reads the tasks of a session after each transition of its run. The first record of the run names the folder."""
 
     def __init__(self, root: Path, session: Path | None) -> None:
         self._root = root
         self._path = session
         self.session: SessionDirectory | None = None
-        """As it was read last."""
+        """The session as of the last read."""
         self.tasks: tuple[Task, ...] = ()
         self.attempts: dict[str, int] = {}
 
     def observe(self, fact: Fact) -> None:
-        """Read again. What cannot be read is for the run to say; here the last picture stays."""
+        """Read the tasks again. The run reports unreadable files; the display keeps the last tasks."""
         if not isinstance(fact, RunStarted | Transition | RunParked) or fact.graph != RALPH.name:
             return
         if self._path is None:
-            self._path = self._root / fact.run_id  # a session's first run is named like it
+            self._path = self._root / fact.run_id  # a session has the name of its first run
         try:
             files = SessionDirectory.open(self._path)
         except (RunError, OSError):
@@ -61,14 +61,14 @@ class TaskBoardReader:
 
 
 class TaskBoard:
-    """The moving picture: tasks, bar, and the state that the run is in."""
+    """The live table: tasks, bar, and the state of the run."""
 
     def __init__(self, look: TaskBoardReader, _: Graph, tally: RunTally) -> None:
         self._look = look
         self._tally = tally
 
     def __rich__(self) -> Group:
-        """Draw the present moment; called from the refreshing thread too."""
+        """Render the current state; also called from the refreshing thread."""
         tasks, tally = self._look.tasks, self._tally
         table = Table(box=None, pad_edge=True)
         for head in ("", "task", "", "reports"):
@@ -92,13 +92,13 @@ def _bar(tasks: Sequence[Task]) -> Table:
 
 
 def settled(tasks: Iterable[Task]) -> tuple[int, int]:
-    """Return how many tasks are done, and of how many: cancelled ones do not count."""
+    """Return the number of done tasks and of all tasks, without cancelled ones."""
     counted_ones = [task for task in tasks if task.marker is not Marker.CANCELLED]
     return sum(1 for task in counted_ones if task.marker in SETTLED), len(counted_ones)
 
 
 def counted(tasks: Sequence[Task]) -> str:
-    """Return the same in words."""
+    """Return the progress in words."""
     done, all_of_them = settled(tasks)
     return f"{done} of {all_of_them} tasks done"
 

@@ -1,4 +1,4 @@
-"""What a command of the group is about: a run of the journal, a session's directory, or a list of tasks."""
+"""Finds the subject of a command of the group: a run of the journal, a session's directory, or a list of tasks."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class SessionRun:
 
     @property
     def launch(self) -> Mapping[str, Any]:
-        """How it was started."""
+        """The launch data of the run."""
         return self.stored.created.get("launch") or {}
 
 
 async def run_named(store: OpenStore, name: str | None) -> SessionRun:
-    """Return a run by its id, by its session's directory, or without either the newest. Raises ConfigError."""
+    """Return a run by its id, by its session's directory, or the newest by default. Raises ConfigError."""
     heads, _ = await store.heads()
     ours = [head for head in heads if head.graph == RALPH.name]
     if name is None:
@@ -71,7 +71,7 @@ async def _of_session(store: OpenStore, session: Path, ours: list[RunHead]) -> S
 
 
 async def send(store: OpenStore, run_id: str, kind: str, body: Mapping[str, Any], by: str) -> None:
-    """Leave a message for a run, which it reads at its next boundary, in whichever process."""
+    """Post a message for a run, which reads it at its next boundary, in any process."""
     await store.journal.post(run_id, Posted(secrets.token_hex(8), kind, body, by))
 
 
@@ -80,7 +80,7 @@ async def _read(store: OpenStore, head: RunHead) -> SessionRun:
 
 
 def opened(session: Path) -> SessionDirectory:
-    """Open a session. Raises ConfigError with file and line where it cannot be read."""
+    """Open a session. Raises ConfigError with file and line if it cannot be read."""
     try:
         return SessionDirectory.open(session)
     except RunError as error:

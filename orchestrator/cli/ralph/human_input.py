@@ -67,12 +67,12 @@ def _texts(found: Any, file: Path) -> Mapping[str, str]:
 
 
 class AnswerSource:
-    """Answers from a file and from the terminal. `answers` None: there is no file."""
+    """Answers from a file and from the terminal. `answers` is None if there is no file."""
 
     def __init__(self, answers: Mapping[str, str] | None) -> None:
         self._answers = answers
         self.screen: Screen | None = None
-        """Held still while somebody types."""
+        """It is not updated while a person types."""
 
     @property
     def port(self) -> Any:
@@ -81,7 +81,7 @@ class AnswerSource:
         return self if self._answers is not None or (self.screen is not None and keyboard.present()) else park
 
     async def __call__(self, questions: Sequence[PlanQuestion]) -> Mapping[str, str]:
-        """Return the answers that there are."""
+        """Return the answers from the file and from the terminal."""
         given = self._answers or {}
         said = {one.id: given.get(one.id, given.get(ALL, "")) for one in questions}
         missing = [one for one in questions if not said[one.id].strip()]
@@ -92,7 +92,7 @@ class AnswerSource:
 
 
 async def _typed(questions: Sequence[PlanQuestion]) -> Mapping[str, str]:
-    """Ask at the terminal, one after the other; an empty line leaves a question open."""
+    """Ask at the terminal, one question after the other; an empty line leaves a question open."""
     said: dict[str, str] = {}
     for one in questions:
         about = f" ({one.category})" if one.category else ""

@@ -1,4 +1,4 @@
-"""`orchestrator ralph status` and `tasks`: how a run and its tasks stand. Only reads."""
+"""`orchestrator ralph status` and `tasks`: the state of a run and its tasks. Both only read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.runtime.ralph.session.task_import import ImportedTasks
 
 
 def show_status(run: str | None, *, json: bool, journal: Address | None) -> int:
-    """Print how a run stands, without one the newest. Raises ConfigError where there is none."""
+    """Print the state of a run, by default of the newest. Raises ConfigError if there is none."""
 
     async def work(store: OpenStore) -> tuple[str, Path, OrchestratorOutput]:
         found = await run_named(store, run)

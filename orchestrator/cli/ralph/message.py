@@ -18,7 +18,7 @@ _DELIVERY = {
 
 
 def send_message(said: MessageOptions) -> int:
-    """Leave a message for a run. Raises ConfigError for one that has ended."""
+    """Post a message for a run. Raises ConfigError for one that has ended."""
     if not said.text.strip():
         raise ConfigError("there is nothing to tell: give a text")
 

@@ -58,7 +58,7 @@ def resume_run(command_options: RalphResumeOptions) -> int:
 
 
 def _agents(run_id: str, launch: Mapping[str, Any], instead: Path | None) -> AgentsFile:
-    """Return the agents that a run was started with, or other ones."""
+    """Return the agents that a run was started with, or their replacements."""
     if instead is not None:
         return AgentsFile.read(instead)
     kept = launch.get("ralph")

@@ -1,4 +1,4 @@
-"""`orchestrator ralph run`: a request, or a session that is there, in the journal from its first record on."""
+"""`orchestrator ralph run`: run a request or an existing session, in the journal from its first record on."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ from orchestrator.runtime.ralph.session.task_import import ImportedTasks
 T = TypeVar("T")
 
 DEFAULT = Path("ralph.toml")
-"""The file of agents where none is named."""
+"""The default file of agents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RalphViewOptions:
-    """How a run is shown, and where it is kept."""
+    """How a run is shown, and where it is stored."""
 
     address: Address
     """The file of the journal."""
     root: Path
     journal: Address | None = None
-    """As the command line names it: commands that are printed name it again."""
+    """The journal as the command line names it, for the commands that are printed."""
     run_id: str | None = None
     session: Path | None = None
-    """Of a session that there is before the run."""
+    """The path of a session that exists before the run."""
     agents: tuple[str, ...] = ()
-    """The words of the command line that named who works."""
+    """The words of the command line that name the agents."""
     log: Path | None = None
     json: bool = False
 
@@ -114,7 +114,7 @@ def _file(options: RalphRunOptions) -> Path:
 
 
 def _named(options: RalphRunOptions) -> tuple[str, ...]:
-    """Return the words that name the agents, so that they are found from anywhere."""
+    """Return the words that name the agents, with paths that are valid in every folder."""
     if options.agents is not None:
         return ("--agents", str(options.agents.absolute()))
     return ("--example",) if options.example else ()
@@ -129,12 +129,12 @@ def _sound(read: Callable[[], T]) -> T:
 
 
 def _one_at_a_time(session: Path) -> None:
-    """Say which wishes of a session for work side by side are kept and not acted upon."""
+    """Print which settings of a session for parallel work are stored but have no effect."""
     files = SessionDirectory(session)
     try:
         front, _ = files.instructions()
     except (RunError, OSError):
-        return  # the run says what is wrong with its session
+        return  # the run reports errors of its session
     wishes = {name: value for name, value in front.items() if name.startswith("max_parallel_")}
     options = [f"{name} {value}" for name, value in wishes.items() if value not in {"", "1"}]
     if options:
@@ -210,15 +210,15 @@ def _left(view: RalphViewOptions, run_id: str, look: TaskBoardReader) -> int:
     return Exit.FAILED
 
 
-# ---- the end ----
+# ---- output ----
 
 
 def print_result(result: RalphResult, view: RalphViewOptions) -> int:
-    """Print the end of a run, and return the exit code; why it did not complete goes to stderr."""
+    """Print the result of a run, and return the exit code; the reason of a failure is printed on stderr."""
     if view.json:
         say_json(as_json(result))
     else:
-        if not is_terminal():  # there the picture above shows it already
+        if not is_terminal():  # on a terminal the board above shows them already
             say()
             for line in table(("", "task", "title"), rows(result.tasks)):
                 say(line)
@@ -240,12 +240,12 @@ def _sums(result: RalphResult) -> str:
 
 
 def sentence(result: RalphResult, view: RalphViewOptions) -> str:
-    """Say in one sentence how a run ended that did not complete, and what to do."""
+    """Return one sentence about the end of a run that did not complete, and the next action."""
     parts = [*result.blockers, str(result.error or "")]
     if result.verdict is not None:
         parts.insert(0, result.verdict.explain())
     why = "; ".join(dict.fromkeys(part for part in parts if part))
-    # A planner that is blocked waits for somebody to say what it lacks (R13): TEXT is that.
+    # A blocked planner waits for information from a person (R13): TEXT is this information.
     lacks = (
         ("TEXT",)
         if result.state is RalphState.FAILED and result.error is None and result.verdict is None

@@ -41,14 +41,14 @@ class RlmSpec:
     def __post_init__(self) -> None:
         if self.launch.tools and self.mode == "code":
             raise ConfigError("--tool goes with --mode tools; in mode code the model has a REPL")
-        if "seconds" in self.repl_limits:  # the run gives each block its own
+        if "seconds" in self.repl_limits:  # the run sets the timeout of each block
             raise ConfigError("--repl-limit seconds: the wall time of a block is --limit code_seconds=...")
 
     @classmethod
     def of(cls, created: Mapping[str, Any], model: str | None = None) -> RlmSpec:
-        """Return the parts in the first record of a run, with another model where one is given. Raises ConfigError."""
+        """Return the parts in the first record of a run, optionally with another model. Raises ConfigError."""
         launch = Launch.of(created)
-        if model is not None:  # it is not at the old one's address
+        if model is not None:  # the address belongs to the old model
             launch = replace(launch, model=model, base_url=None, params={})
         if launch.model is None:
             raise ConfigError(
@@ -75,7 +75,7 @@ class RlmSpec:
         return partial(WorkerRepl, limits=bounds, sandbox=Sandbox(least=level_of(self.least)))
 
     def rlm(self, limits: RlmLimits, journal: Journal, observers: Iterable[Observer]) -> Rlm:
-        """Put it together. Raises ConfigError, ReplayError or OSError."""
+        """Construct the Rlm. Raises ConfigError, ReplayError or OSError."""
         settings, launch = project_settings(), self.launch
         parts = LoadedParts.of(launch)
         return Rlm(
@@ -96,7 +96,7 @@ class RlmSpec:
 
 
 def context_from(file: Path, *, as_json: bool) -> Any:
-    """Return the content of a file: its text as it is, or the data that it is as JSON; - is standard input.
+    """Return the content of a file: its text, or its data if it is JSON; - is standard input.
 
     Raises ConfigError.
     """

@@ -1,4 +1,4 @@
-"""How far code of a model is locked up on this machine: `orchestrator rlm isolation`, and the lines of `doctor`."""
+"""The isolation of a model's code on this machine: `orchestrator rlm isolation`, and the lines of `doctor`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GIVES = {
 
 
 def show_isolation(*, json: bool, least: str | None) -> int:
-    """Start a worker, print which locks hold, and return the exit code: 1 where the level is below `least`."""
+    """Start a worker, print the active locks, and return the exit code: 1 if the level is below `least`."""
     options = level_of(least)
     found = examined()
     if isinstance(found, str):
@@ -37,12 +37,12 @@ def show_isolation(*, json: bool, least: str | None) -> int:
 
 
 def level_of(name: str | None) -> Level:
-    """Return the level of that name; the lowest where none is given."""
+    """Return the level of that name; the lowest by default."""
     return Level.LIMITS if name is None else Level[name.upper()]
 
 
 def examined() -> Isolation | str:
-    """Return what holds for a worker that is started here, or in one sentence why none can be."""
+    """Return the isolation of a worker that is started here, or one sentence why no worker starts."""
 
     async def probe() -> Isolation:
         async with WorkerRepl() as repl:
@@ -55,7 +55,7 @@ def examined() -> Isolation | str:
 
 
 def plain(found: Isolation | str) -> dict[str, Any]:
-    """Return it as `doctor --json` has it."""
+    """Return the isolation as data for `doctor --json`."""
     return {"level": None, "problem": found} if isinstance(found, str) else found.to_dict()
 
 

@@ -34,11 +34,11 @@ from orchestrator.runtime.rlm.rlm import Rlm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RlmViewOptions:
-    """How a run is shown, and where it is kept."""
+    """How a run is shown, and where it is stored."""
 
     run_id: str
     journal: Address | None = None
-    """As the command line names it."""
+    """The journal as the command line names it."""
     log: Path | None = None
     json: bool = False
     output: Path | None = None
@@ -99,11 +99,11 @@ def conducted(view: RlmViewOptions, made: RlmSpec, limits: RlmLimits, go: Going)
     return print_result(result, view)
 
 
-# ---- the end ----
+# ---- output ----
 
 
 def print_result(result: RlmResult, view: RlmViewOptions) -> int:
-    """Print the end of a run, and return the exit code; why it did not complete goes to stderr."""
+    """Print the result of a run, and return the exit code; the reason of a failure is printed on stderr."""
     if view.output is not None and result.output is not None:
         view.output.write_text(result.output, encoding="utf-8")
     if view.json:

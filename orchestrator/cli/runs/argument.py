@@ -1,7 +1,7 @@
-"""The call that a question is about, as a person reads it: one argument on each line, every character visible.
+"""The call of a question, for a person: one argument on each line, every character visible.
 
-The lines show what the recorded JSON says, not what a parser makes of it: numbers keep their digits, and a name that
-occurs twice has two lines.
+The lines show the recorded JSON, without a conversion by a parser: numbers keep their digits, and a name that occurs
+twice has two lines.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 from orchestrator.telemetry.escape import escape
 
 COLUMNS = 72
-"""Width of a row: what 80 columns leave beside the indentation."""
+"""Width of a row: 80 columns without the indentation."""
 ROWS = 12
-"""Rows for all arguments: what 24 lines leave beside heading, digest and answers."""
+"""Rows for all arguments: 24 lines without heading, digest and answers."""
 VALUE_ROWS = 3
-"""Rows for one of them."""
+"""Most rows for one of them."""
 LONGEST_TOOL = 72
-"""Characters of a tool's name."""
+"""Most characters of a tool's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallView:
-    """A call as lines. The same call has the same view everywhere, so every command judges `hidden` alike."""
+    """A call as lines. The same call has the same view in every command, so `hidden` is always the same."""
 
     tool: str
     lines: tuple[str, ...]
@@ -40,7 +40,7 @@ class CallView:
 
     @classmethod
     def screen(cls, tool: str, arguments: str) -> CallView:
-        """Return as much of the call as a screen of 80 columns and 24 lines shows."""
+        """Return the part of the call that a screen of 80 columns and 24 lines shows."""
         whole = cls.complete(tool, arguments)
         lines: list[str] = []
         left, omitted = ROWS, 0
@@ -96,7 +96,7 @@ def _json(value: Any) -> str:
 
 
 def _fitting(line: str, rows: int) -> str:
-    """Return as much of a line as so many rows hold."""
+    """Return the part of a line that fits into so many rows."""
     left = rows * COLUMNS
     for index, one in enumerate(line):
         left -= _width(one)

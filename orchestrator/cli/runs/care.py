@@ -1,4 +1,4 @@
-"""`orchestrator runs prune|erase|backup|restore`: room, forgetting, copies."""
+"""`orchestrator runs prune|erase|backup|restore`: remove runs, copy and restore the journal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 def prune_runs(
     *, older_than: str | None, keep_last: int | None, yes: bool, json: bool, journal: Address | None
 ) -> int:
-    """Remove ended runs that meet every condition; without `yes` only say how many there are."""
+    """Remove ended runs that meet every condition; without `yes` only print their number."""
     if older_than is None and keep_last is None:
         raise ConfigError(
             "nothing was removed: say which runs with --older-than 30d or --keep-last 100, or both"
@@ -52,7 +52,7 @@ def _print_count(text: str, count: int, *, json: bool, dry: bool = False) -> Non
 
 
 async def _to_prune(store: OpenStore, before: float | None, keep: int) -> tuple[int, float]:
-    """Return how many runs a prune would remove, and when the oldest was last written to."""
+    """Return how many runs a prune would remove, and the time of the oldest one's last record."""
     heads, _ = await store.heads()
     ended = sorted((head for head in heads if head.status == "ended"), key=lambda head: -head.updated_at)
     doomed = [
@@ -103,7 +103,7 @@ async def _written(store: OpenStore, target: Path) -> None:
 
 
 def _refuse_server(given: Address | None, what: str, by: str) -> Path:
-    """Return the journal's file. Raises ConfigError for a server, whose copies are its own business."""
+    """Return the journal's file. Raises ConfigError for a server, which has its own backups."""
     place = journal_file(given)
     if isinstance(place, Path):
         return place
@@ -113,7 +113,7 @@ def _refuse_server(given: Address | None, what: str, by: str) -> Path:
 
 
 def restore_journal(source: Path, *, json: bool, journal: Address | None) -> int:
-    """Make a journal out of a backup where none is yet."""
+    """Create a journal from a backup. Raises ConfigError if the journal exists."""
     path = _refuse_server(journal, "restore", "pg_restore, or the server's own backups")
     try:
         SqliteJournal.restore(source, path)

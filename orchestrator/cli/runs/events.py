@@ -1,4 +1,4 @@
-"""`orchestrator runs events`: one line for each record, and those to come."""
+"""`orchestrator runs events`: one line for each record, optionally with future ones."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from orchestrator.journal.redacted import parted
 from orchestrator.kernel.journal import Record
 
 POLL = 0.1
-"""Seconds between two looks at a run that is followed."""
+"""Seconds between two reads of a run that is followed."""
 
 _LONGEST = 4_000
 
 
 def print_events(options: EventsOptions) -> int:
-    """Print the records of a run, and with `follow` each further one until the run ends."""
+    """Print the records of a run; with `follow` also each new one until the run ends."""
     if options.since < 0:
         raise ConfigError(f"since is {options.since}; it must be the number of a record, 0 or more")
 
@@ -81,12 +81,12 @@ def reader_is_gone() -> bool:
         poller = select.poll()
         poller.register(sys.stdout.fileno(), 0)
         return any(what & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, what in poller.poll(0))
-    except (OSError, ValueError):  # not a stream of the system's: a test's, a host's
+    except (OSError, ValueError):  # not a stream of the system, but one of a test or of a host program
         return False
 
 
 def as_json(record: Record, *, content: bool) -> dict[str, Any]:
-    """Return a record as plain data. The hash goes with content only: short content could be guessed from it."""
+    """Return a record as plain data. The hash needs `content`: short content could be guessed from the hash."""
     named = {"seq": record.seq, "epoch": record.epoch, "kind": record.kind}
     if content:
         return {**named, "body": dict(record.body), "hash": record.hash}
@@ -108,7 +108,7 @@ def lines(record: Record, *, content: bool) -> list[str]:
     return found
 
 
-# ---- what is said of each kind: nothing here may be content ----
+# ---- one line for each kind, without any content ----
 
 Body = Mapping[str, Any]
 

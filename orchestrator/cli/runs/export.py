@@ -1,4 +1,4 @@
-"""`orchestrator runs export`: a run to hand around, or as a conversation that `orchestrator replay` reads."""
+"""`orchestrator runs export`: a run as a file to share, or as a conversation that `orchestrator replay` reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.llm.message import Usage
 
 FORMAT = "orchestrator-run/1"
-"""Of an export without content."""
+"""The format of an export without content."""
 
 
 def export_run(name: str, *, content: bool, output: Path | None, json: bool, journal: Address | None) -> int:
@@ -60,7 +60,7 @@ def metadata(head: RunHead, records: Sequence[Record]) -> dict[str, Any]:
 
 
 def conversation(head: RunHead, story: Story) -> dict[str, Any]:
-    """Return a run as a recorded conversation (see `providers.recording`). Raises ConfigError for an empty one."""
+    """Return a run as a recorded conversation (see `providers.recording`). Raises ConfigError for an empty run."""
     spoken = story.conversation
     if not spoken:
         raise ConfigError(f"run {head.run_id!r} has no messages yet: there is no conversation to export")
@@ -104,7 +104,7 @@ def _turn(index: int, spoken: TranscriptEntry) -> dict[str, Any]:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a new file that only its owner reads. Raises ConfigError when it exists, or OSError."""
+    """Write a new file that only its owner can read. Raises ConfigError when it exists, or OSError."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:

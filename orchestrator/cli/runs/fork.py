@@ -1,4 +1,4 @@
-"""`orchestrator runs fork`: a new run that starts from the conversation of another, as it stood after some turn."""
+"""`orchestrator runs fork`: a new run from the conversation of another one after one of its turns."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Origin:
     """The starting point of a fork."""
 
     stored: StoredRun
-    """The run as it stood after the turn."""
+    """The run after that turn."""
     turn: int
     messages: Sequence[Message]
 
 
 def fork_run(options: ForkOptions) -> int:
-    """Start a new run from a run of the journal, which stays as it is; return the exit code of its outcome."""
+    """Start a new run from a run of the journal, which is not changed; return the exit code of the outcome."""
     run_id = new_id(options.run_id)
 
     async def work(store: OpenStore) -> Origin:
@@ -63,7 +63,7 @@ def fork_run(options: ForkOptions) -> int:
 
 
 def cut(run_id: str, records: Iterable[Record], turn: int | None) -> Origin:
-    """Return a run as it stood after a turn, each call answered. Raises ConfigError for a turn it did not have."""
+    """Return a run after a turn, with an answer to each call. Raises ConfigError for a turn that does not exist."""
     stored, answered = StoredRun(run_id), 0
     whole = True
     for record in records:

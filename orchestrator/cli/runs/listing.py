@@ -21,14 +21,14 @@ STATUSES = ("open", "parked", "ended")
 
 
 class ListedRun(NamedTuple):
-    """One run; without a story where its records cannot be trusted."""
+    """One run; `story` is None if its records cannot be trusted."""
 
     head: RunHead
     story: Story | None
 
 
 def list_runs(options: ListOptions) -> int:
-    """Print the runs that fit. Raises ConfigError, after those that can be read, for those that cannot."""
+    """Print the selected runs. Raises ConfigError, after the readable runs, for the unreadable ones."""
     if options.status not in (None, *STATUSES):
         raise ConfigError(f"unknown status {options.status!r}; known: {', '.join(STATUSES)}")
     if options.limit < 0:

@@ -1,4 +1,4 @@
-"""`orchestrator runs migrate`: bring stored runs of other versions of a graph to the one that is here."""
+"""`orchestrator runs migrate`: migrate stored runs from other versions of a graph to the installed version."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHORTEST = 4
 
 
 class OpenRunVersion(NamedTuple):
-    """A run that has not ended, and the version it is in now; an empty one where it cannot be read."""
+    """A run that has not ended, and its current version; the version is empty if the run cannot be read."""
 
     head: RunHead
     fingerprint: str
@@ -40,7 +40,7 @@ class OpenRunVersion(NamedTuple):
 
 
 def migrate_runs(options: MigrateOptions) -> int:
-    """List the versions that runs are in, or migrate runs; exit code 1 when one could not be."""
+    """List the versions of the open runs, or migrate runs; exit code 1 if a migration failed."""
     if options.dry == (options.using is not None):
         raise ConfigError("say either --dry-run, which lists, or --using MODULE:FUNCTION, which migrates")
     if options.made is not None and len(options.made) < _SHORTEST:
@@ -63,7 +63,7 @@ def migrate_runs(options: MigrateOptions) -> int:
     return at_journal(options.journal, work)
 
 
-# ---- which ----
+# ---- selection ----
 
 
 async def _flights(store: OpenStore) -> list[OpenRunVersion]:
@@ -83,7 +83,7 @@ async def _flight(store: OpenStore, head: RunHead) -> OpenRunVersion:
 
 
 async def _chosen(store: OpenStore, options: MigrateOptions) -> list[OpenRunVersion]:
-    """Return the runs to migrate. Raises ConfigError for a run named that is none of them."""
+    """Return the runs to migrate. Raises ConfigError for a named run that is not one of them."""
     if not options.runs:
         flights = await _flights(store)
         return [one for one in flights if not one.current and not _unfit(one, options.made)]
@@ -95,7 +95,7 @@ async def _chosen(store: OpenStore, options: MigrateOptions) -> list[OpenRunVers
 
 
 def _unfit(one: OpenRunVersion, made: str | None) -> str:
-    """Say why a run cannot be migrated here, or nothing."""
+    """Return why a run cannot be migrated here, or nothing."""
     if one.head.status == "ended":
         return "is over"
     if one.head.graph != LLM_LOOP.name:
@@ -109,7 +109,7 @@ def _unfit(one: OpenRunVersion, made: str | None) -> str:
     return ""
 
 
-# ---- migrating ----
+# ---- migration ----
 
 
 def _checked(function: object, spec: str) -> Callable[[StoredRun], StoredRun]:
@@ -128,15 +128,15 @@ def _checked(function: object, spec: str) -> Callable[[StoredRun], StoredRun]:
 async def _migrated(
     store: OpenStore, one: OpenRunVersion, change: Callable[[StoredRun], StoredRun]
 ) -> str | None:
-    """Migrate one run; return why it is as it was, or None."""
+    """Migrate one run; return why it was not changed, or None."""
     ways = [Migration(one.fingerprint, change)]
     recovery = Recovery(store.journal, LLM_LOOP, loop_codec(), "runs migrate", ways)
     try:
-        # Nothing is repeated by this, so nobody is asked here about programs on other hosts: the resume asks.
+        # A migration repeats no call, so it asks no question about programs on other hosts: the resume asks it.
         _, records, lease, _ = await recovery.claim(one.head.run_id, again=True)
     except (ConfigError, RunError) as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001 - whatever the function raises is said of that run
+    except Exception as error:  # noqa: BLE001 - every error of the function is reported for that run
         return f"the migration raised {type(error).__name__}: {error}"
     try:
         await stand_again(store.journal, lease, records)
@@ -145,7 +145,7 @@ async def _migrated(
     return None
 
 
-# ---- telling ----
+# ---- output ----
 
 
 async def _list(store: OpenStore, *, json: bool) -> int:

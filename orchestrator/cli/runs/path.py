@@ -1,4 +1,4 @@
-"""The way of a run through its states, repetition folded: 500 turns are a few lines. Pure."""
+"""The path of a run through its states, with repetition folded: 500 turns are a few lines. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import span
 
 LONGEST_CYCLE = 12
-"""States in a row that are looked for as one repetition."""
+"""Most states in a row that are matched as one repetition."""
 MOST_LINES = 30
-"""Lines of a drawing; the middle of a longer one is left out, and said to be."""
+"""Most lines of a drawing; a note replaces the middle of a longer one."""
 _WIDTH = 110
 _INDENT = "  "
 _WORTH_SAYING = 0.0005
-"""Seconds below which a stay stands without its time."""
+"""Stays shorter than these seconds are shown without their time."""
 
 
 class StateVisit(NamedTuple):
-    """One visit of a state; `seconds` is None while its length is not known."""
+    """One visit of a state; `seconds` is None while its length is unknown."""
 
     state: str
     seconds: float | None
@@ -28,7 +28,7 @@ class StateVisit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PathStep:
-    """States passed one after the other, `times` times; the seconds of each are those of all times."""
+    """Consecutive states, repeated `times` times; the seconds of each are the sum of all repetitions."""
 
     states: tuple[str, ...]
     times: int
@@ -44,7 +44,7 @@ class PathStep:
 
 
 def folded(visits: Sequence[StateVisit]) -> list[PathStep]:
-    """Fold consecutive repetition, the one that covers most first; what does not repeat stands in between."""
+    """Fold consecutive repetition, at each place the one that covers most; other visits stay in between."""
     names = [stay.state for stay in visits]
     steps: list[PathStep] = []
     alone: list[StateVisit] = []
@@ -63,7 +63,7 @@ def folded(visits: Sequence[StateVisit]) -> list[PathStep]:
 
 
 def _cycle(names: Sequence[str], at: int) -> tuple[int, int]:
-    """Return the length and count of the repetition at a place that covers most; (1, 1) for none."""
+    """Return the length and count of the repetition that covers most at a place; (1, 1) if there is none."""
     best = (1, 1)
     for length in range(1, LONGEST_CYCLE + 1):
         cycle, end = names[at : at + length], at + length
@@ -103,7 +103,7 @@ def _lasted(seconds: float | None) -> str:
 
 
 def _lines(step: PathStep) -> Iterator[str]:
-    """Draw one step; a long one continues in the next line."""
+    """Draw one step; a long one continues on the next line."""
     count = f"{step.times:,} × " if step.times > 1 else ""
     line = f"{_INDENT}{count}"
     for number, (state, seconds) in enumerate(zip(step.states, step.seconds, strict=True)):

@@ -1,4 +1,4 @@
-"""Times, amounts and tables as a person reads them, and commands as a person types them."""
+"""Times, amounts, tables and commands as text for a person."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def seconds_in(text: str) -> float:
 
 
 def span(seconds: float) -> str:
-    """Return a length of time, with the precision that a reader needs."""
+    """Return a length of time, with a suitable precision."""
     if seconds < 10:  # noqa: PLR2004
         return f"{max(seconds, 0.0):.3f} s"
     if seconds < _UNITS["m"]:
@@ -61,7 +61,7 @@ def size(count: float) -> str:
 
 
 def many(count: int, what: str) -> str:
-    """Return how many there are of something."""
+    """Return a number with its noun, in the plural if needed."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
@@ -71,7 +71,7 @@ def heading(text: str) -> str:
 
 
 def words(*parts: str) -> str:
-    """Return a command as it can be typed into a shell; control characters in a name cannot, and are escaped."""
+    """Return a command as it can be typed into a shell; escaped control characters cannot be typed."""
     return shown(shlex.join(["orchestrator", *parts]), 10_000)
 
 

@@ -1,4 +1,4 @@
-"""Where a run stands, in a few words."""
+"""The position of a run, in a few words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.kernel.journal import RunHead
 
 
 def position_of(head: RunHead, story: Story) -> str:
-    """Say in a few words where a run stands."""
+    """Return the position of a run in a few words."""
     if head.status == "ended" and story.ended is not None:
         outcome = story.ended.get("outcome", "?")
         return f"ended: {outcome}" if head.reason in ("", "none") else f"ended: {outcome} ({head.reason})"
@@ -27,14 +27,14 @@ def head_reason(head: RunHead) -> str:
 
 
 def holder(head: RunHead) -> str:
-    """Return who holds a run and, where its owner has missed heartbeats, when its lease expires; empty for no one."""
+    """Return the owner of a run and, if it missed heartbeats, when its lease expires; empty without an owner."""
     if head.lease_expires_in is None:
         return head.owner or ""
     return f"{head.owner} (no heartbeat; the lease expires in {math.ceil(head.lease_expires_in)} s)"
 
 
 def owned_elsewhere(head: RunHead, look: str = "") -> ConfigError:
-    """Return the error for a resume of a run that another process holds; `look` is a command that shows it."""
+    """Return the error for a resume of a run that another process owns; `look` is a command that shows the run."""
     then = "it goes on there"
     if head.lease_expires_in is not None:
         then = "its process is stopped or hangs; resume the run when the lease has expired"

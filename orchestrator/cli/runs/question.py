@@ -13,7 +13,7 @@ from orchestrator.kernel.journal import Posted
 from orchestrator.machines.llm_loop.model import Question
 
 DIGITS = 12
-"""Characters of a digest that printed commands name; as many as --digest needs to be exact enough."""
+"""Characters of a digest in printed commands; at least as many as --digest requires."""
 
 WHY = {
     "approval": "may this call run?",
@@ -21,7 +21,7 @@ WHY = {
     "for it would continue the call): did it take effect?",
     "undo_failed": "this call could not be undone: what is to be done about it?",
 }
-"""Reason of a question -> the question."""
+"""Reason of a question -> the text of the question."""
 
 ANSWERS = {
     "approval": (
@@ -35,16 +35,16 @@ ANSWERS = {
         ("reject", "give up: the model reads that it failed", ("--why", "TEXT")),
     ),
 }
-"""Reason of a question -> (command, what it comes to, what is to be filled in), likeliest first."""
+"""Reason of a question -> (command, effect, placeholders), most likely first."""
 
 FREE = ("reject",)
-"""Answers that need no digest: nothing runs after them."""
+"""Answers that need no digest: no call follows them."""
 
 _LONGEST = 300
 
 
 def expired(question: Question, now: float) -> bool:
-    """Whether an answer comes too late."""
+    """Whether it is too late for an answer."""
     return bool(question.expires_at) and question.expires_at <= now
 
 
@@ -56,7 +56,7 @@ def hidden(question: Question) -> int:
 def answer_fault(
     store: OpenStore, run_id: str, question: Question, kind: str, digest: str | None
 ) -> str | None:
-    """Say why an answer of this kind with this digest does not count, because the call was not read whole."""
+    """Return why an answer of this kind with this digest is refused, because the call was not shown completely."""
     count = hidden(question)
     if not count or kind in FREE or names_all_of(question, digest):
         return None
@@ -67,7 +67,7 @@ def answer_fault(
 
 
 def names_all_of(question: Question, typed: str | None) -> bool:
-    """Whether a text is the full digest of a question; one that was recorded without a digest has none."""
+    """Whether a text is the full digest of a question; a question recorded without a digest has none."""
     return bool(question.digest) and (typed or "").lower() == question.digest.lower()
 
 
@@ -79,7 +79,7 @@ def complete(store: OpenStore, run_id: str) -> str:
 def answers(
     store: OpenStore, run_id: str, question: Question, *, full: bool = False
 ) -> list[tuple[str, str]]:
-    """Return (command as it can be typed, what it comes to) of each answer; `full` shows the whole call beside it."""
+    """Return (command as it can be typed, effect) of each answer; `full` means that the whole call is shown with it."""
     digest = question.digest[:DIGITS]
     if hidden(question):
         digest = question.digest if full else "DIGEST"
@@ -97,7 +97,7 @@ def _bound(name: str, question: Question, digest: str) -> tuple[str, ...]:
     return bound if name in FREE and digest == "DIGEST" else (*bound, "--digest", digest)
 
 
-def described(  # noqa: PLR0917 - all that is known of one question
+def described(  # noqa: PLR0917 - every fact about one question
     store: OpenStore,
     run_id: str,
     question: Question,
@@ -107,9 +107,10 @@ def described(  # noqa: PLR0917 - all that is known of one question
     *,
     full: bool = False,
 ) -> Iterator[str]:
-    """Yield the lines of a question: the call, its deadline, how to answer, or who did. `resumption` resumes the run.
+    """Yield the lines of a question: the call, its deadline, and how to answer, or who answered.
 
-    Without `full`, a call that does not fit on a screen is cut, and its digest is not shown.
+    `resumption` resumes the run. Without `full`, a call that does not fit on a screen is cut, and its digest is not
+    shown.
     """
     yield from _call(store, run_id, question, full=full)
     if question.expires_at:
@@ -130,7 +131,7 @@ def described(  # noqa: PLR0917 - all that is known of one question
 
 
 def _call(store: OpenStore, run_id: str, question: Question, *, full: bool) -> Iterator[str]:
-    """Say which call it is about, with which arguments, and why it is asked about."""
+    """Return the lines of the call: its tool, its arguments, and the reason of the question."""
     view = (CallView.complete if full else CallView.screen)(question.tool, question.arguments)
     yield f"  {question.key}  {view.tool}  {WHY.get(question.why, question.why)}"
     if view.hidden:

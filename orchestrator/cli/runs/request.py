@@ -1,7 +1,7 @@
 """`orchestrator runs cancel|pause|approve|reject|respond`: a request is checked against the records, then posted.
 
 The owner of the run carries it out at once; without an owner, an engine or the next `runs resume` does.
-A request that the records already contradict is refused here, where a person reads why; the run checks again when it
+A request that the records contradict is refused here with a message; the run checks again when it
 takes it. Of several answers to one question the journal keeps the first (`orchestrator.runtime.service.answer`).
 """
 
@@ -39,7 +39,7 @@ WAIT = 2.0
 POLL = 0.05
 
 _AT_RESUME = {"pause": "it stays as it is, and parks at once when it is resumed by"}
-"""Kind of a request -> what comes of it where nobody holds the run, before the command to type next."""
+"""Kind of a request -> its effect on a run without an owner, followed by the next command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +61,13 @@ class RequestOptions:
 
 @dataclass(slots=True)
 class RunPosition:
-    """A run as it is at one moment."""
+    """The state of a run at one moment."""
 
     head: RunHead
     story: Story
     unread: list[Posted]
     engine: EngineInfo | None
-    """It takes the run up by itself, where nobody holds it."""
+    """The engine that resumes the run without a request, if the run has no owner."""
 
     @classmethod
     async def of(cls, store: OpenStore, run_id: str) -> RunPosition:
@@ -79,7 +79,7 @@ class RunPosition:
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over."""
+        """Whether the run has ended."""
         return self.head.status == "ended"
 
     def operation(self, now: float) -> str:
@@ -92,13 +92,13 @@ class RunPosition:
 
 
 def post(options: RequestOptions) -> int:
-    """Check a request and leave it for the run. Raises ConfigError when it cannot be carried out."""
+    """Check a request and post it for the run. Raises ConfigError when it cannot be carried out."""
     by = known_actor(options.by, "decides")
 
     async def work(store: OpenStore) -> int:
         run_id = (await store.run(options.run)).run_id
         found = await RunPosition.of(store, run_id)
-        if found.head.owner is None:  # who works on one hears a pause and a cancel
+        if found.head.owner is None:  # a process that works on the run receives pause and cancel
             refuse_approval(store, found.head)
         if options.kind in ANSWERS:
             request, repeated = await _answered(store, options, found, by)
@@ -118,7 +118,7 @@ def post(options: RequestOptions) -> int:
 async def _posted(
     store: OpenStore, options: RequestOptions, found: RunPosition, by: str
 ) -> tuple[Posted, bool]:
-    """Post a pause or a cancel, unless one waits unread; return it, and whether it did. Raises ConfigError."""
+    """Post a pause or a cancel, unless one is unread; return it, and whether it was posted. Raises ConfigError."""
     run_id, kind = found.head.run_id, options.kind
     if found.ended:
         raise ConfigError(_ended(found))
@@ -134,7 +134,7 @@ async def _posted(
 
 
 def _counts(one: Posted, found: RunPosition) -> bool:
-    """Return whether a request counts: about programs only one that came after the question does."""
+    """Return whether a request is valid: about programs only if it is newer than the question."""
     asks = one.kind == "resume" and bool(program_recovery.question(found.story))
     return not asks or program_recovery.is_answered(found.story, [one])
 
@@ -142,7 +142,7 @@ def _counts(one: Posted, found: RunPosition) -> bool:
 async def _answered(
     store: OpenStore, options: RequestOptions, found: RunPosition, by: str
 ) -> tuple[Posted, bool]:
-    """Post an answer; return the one that the journal keeps, and whether it was there before. Raises ConfigError."""
+    """Post an answer; return the one that the journal keeps, and whether it existed before. Raises ConfigError."""
     if (fault := edit_fault(options.arguments)) is not None:
         raise ConfigError(fault)
     names = ("call", "digest", "arguments", "content", "why")
@@ -150,7 +150,7 @@ async def _answered(
     answer = Posted("", options.kind, body | ({"end": True} if options.end else {}), by, time.time())
     run_id = found.head.run_id
     question = (await OpenQuestions.read(store.journal, run_id, time.time())).judge(answer.body)
-    if not isinstance(question, Refusal):  # else `post_answer` says why it does not count
+    if not isinstance(question, Refusal):  # otherwise `post_answer` reports why it is not valid
         fault = answer_fault(store, run_id, question, options.kind, options.digest)
         if fault is not None:
             raise ConfigError(fault)
@@ -166,7 +166,7 @@ def _ended(found: RunPosition) -> str:
 
 
 def _refused(options: RequestOptions, found: RunPosition, error: AnswerRefused) -> str:
-    """Say why an answer does not count, and which would."""
+    """Return why an answer is not valid, and which one would be."""
     asked, run_id = found.story.questions, found.head.run_id
     known = ", ".join(f"{one.key} ({shown(one.tool, 80)})" for one in asked.values())
     if error.earlier is not None:
@@ -187,7 +187,7 @@ def _refused(options: RequestOptions, found: RunPosition, error: AnswerRefused) 
 
 
 def _decided(answer: Mapping[str, Any]) -> str:
-    """Say how a call was answered."""
+    """Return how a call was answered."""
     when = f" at {moment(float(answer['at']))}" if answer.get("at") else ""
     by = shown(str(answer.get("by") or "somebody"), 80)
     edited = " with edited arguments" if answer.get("arguments") is not None else ""
@@ -195,11 +195,11 @@ def _decided(answer: Mapping[str, Any]) -> str:
     return f"call {call} was answered already: {answer.get('decision')}{edited} by {by}{when}"
 
 
-# ---- afterwards ----
+# ---- waiting for the end ----
 
 
 async def _ending(store: OpenStore, run_id: str) -> RunPosition:
-    """Wait a little for a run to end; return where it is then."""
+    """Wait up to WAIT seconds for a run to end; return its position then."""
     until = time.monotonic() + WAIT
     while time.monotonic() < until:
         if (await store.journal.head(run_id)).status == "ended":

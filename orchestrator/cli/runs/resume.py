@@ -82,17 +82,17 @@ def _go_on(options: RunsResumeOptions, found: StoredRunToResume) -> int:
 
 
 def _limits(options: RunsResumeOptions, found: StoredRunToResume) -> Limits | None:
-    """Return the limits of the run with those given put over them; None where none is given."""
+    """Return the limits of the run with the given ones put over them; None if none is given."""
     if not options.limits:
         return None
     return limits_from(options.limits, found.stored.context.get("limits") or {})
 
 
-# ---- what there is ----
+# ---- stored runs ----
 
 
 async def _open(store: OpenStore, head: RunHead) -> StoredRunToResume:
-    """Return where a run stands. Raises ConfigError for one that no model could help."""
+    """Return the stored run. Raises ConfigError for a run that no model can continue."""
     refuse_other(store, head, LLM_LOOP.name)
     stored = StoredRun.of(head.run_id, await store.journal.load(head.run_id))
     if stored.fingerprint != LLM_LOOP.fingerprint:
@@ -123,7 +123,7 @@ def _refuse_owned(options: RunsResumeOptions, found: StoredRunToResume) -> int:
 
 
 class _Nobody:
-    """Stands for the model of a run that has ended: it is not asked."""
+    """Replaces the model of a run that has ended; it gets no request."""
 
     double = True
     model = "nobody"
@@ -133,7 +133,7 @@ class _Nobody:
 
 
 async def _ended(store: OpenStore, head: RunHead) -> Result:
-    """Return the end of a run as it was. Raises ConfigError for a run that cannot be read here."""
+    """Return the result of an ended run. Raises ConfigError for a run that cannot be read here."""
     if (head.graph, head.fingerprint) != (LLM_LOOP.name, LLM_LOOP.fingerprint):
         over = position_of(head, await store.story(head))
         raise ConfigError(
@@ -177,7 +177,7 @@ def list_open(journal: Address | None, *, json: bool) -> int:
 async def _kept(recovery: Recovery, run: OpenRun) -> Launch:
     try:
         return Launch.of((await recovery.read(run.run_id))[0].created)
-    except RunError:  # what is wrong with it is said in its plan
+    except RunError:  # its resume plan contains the problem
         return Launch()
 
 

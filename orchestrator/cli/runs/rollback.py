@@ -34,11 +34,11 @@ _BACK = {
     "edit": "put back {path} as it was before",
     "delete": "put back {path}, which it removed",
 }
-"""Kind of change -> the effect of undoing it."""
+"""Kind of change -> the effect of its undo."""
 
 
 def roll_back(options: RollbackOptions) -> int:
-    """Undo the changes to files of a run, newest first; without `yes` only list them. Exit code 1 with conflicts."""
+    """Undo the file changes of a run, newest first; without `yes` only list them. Exit code 1 with conflicts."""
 
     async def work(store: OpenStore) -> int:
         head = await store.run(options.run)
@@ -60,7 +60,7 @@ def roll_back(options: RollbackOptions) -> int:
 async def _undo(journal: Journal, options: RollbackOptions, head: RunHead, root: Path) -> UndoReport:
     lease = await journal.claim(head.run_id, f"runs rollback {uuid4().hex[:8]}")
     try:
-        records = await journal.load(head.run_id)  # nobody else writes from here on
+        records = await journal.load(head.run_id)  # this process is the only writer from here on
         try:
             stack = RollbackStack.recover(records, journal, lease, root)
             return await stack.undo(step=options.step)
@@ -71,7 +71,7 @@ async def _undo(journal: Journal, options: RollbackOptions, head: RunHead, root:
 
 
 async def stand_again(journal: Journal, lease: Lease, records: Sequence[Record]) -> None:
-    """Repeat the record that says that a run waits, or has ended, where others were put behind it."""
+    """Append the last parking or ending record again if other records follow it."""
     last = records[-1]
     if last.kind not in ENDING_KINDS | PARKING_KINDS or lease.seq == last.seq:
         return
@@ -81,7 +81,7 @@ async def stand_again(journal: Journal, lease: Lease, records: Sequence[Record])
 
 
 def _root(options: RollbackOptions, head: RunHead, records: Sequence[Record]) -> Path:
-    """Return the folder that the paths are in. Raises ConfigError: a wrong one would count everything as undone."""
+    """Return the folder of the paths. Raises ConfigError: in a wrong one every change would count as undone."""
     started = Launch.of(records[0].body).cwd
     if options.root is None and not started:
         raise ConfigError(
@@ -98,7 +98,7 @@ def _root(options: RollbackOptions, head: RunHead, records: Sequence[Record]) ->
     return root.absolute()
 
 
-# ---- telling ----
+# ---- output ----
 
 
 def _print_nothing(options: RollbackOptions, head: RunHead) -> None:

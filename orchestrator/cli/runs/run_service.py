@@ -1,4 +1,4 @@
-"""The way in which a run without an owner is resumed: by a live engine, or by a command of a person."""
+"""How a run without an owner is resumed: by a live engine, or by a command of a person."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrator.runtime.service.inbox import DECISIONS
 from orchestrator.runtime.service.resume_plan import paused
 
 GROUPS = {PIPELINE.name: "pipeline", RALPH.name: "ralph", CODE_MODE.name: "rlm", TOOLS_MODE.name: "rlm"}
-"""Graph -> the group of commands that resumes its runs; those of the loop need a model, and are `runs resume`'s."""
+"""Graph -> the group of commands that resumes its runs; runs of the loop need a model: `runs resume` resumes them."""
 
 
 async def engine_of(store: OpenStore, head: RunHead, stored: StoredRun) -> EngineInfo | None:
@@ -50,7 +50,7 @@ def resumption(store: OpenStore, stored: StoredRun) -> str:
 
 
 def of_project(store: OpenStore) -> str:
-    """Return the command that says how the project of a run of approval stands, and what can be done with it."""
+    """Return the command that shows the state of an approval run's project and the possible actions."""
     place = store.journal.address
     project = ("--project", str(place.parent.parent)) if isinstance(place, Path) else ()
     return words("approval", "status", *project)
@@ -75,7 +75,7 @@ def _resume(store: OpenStore, head: RunHead, group: str) -> str:
 
 
 def refuse_approval(store: OpenStore, head: RunHead) -> None:
-    """Raise ConfigError for a run that only `orchestrator approval` may touch: it is kept in more than its records."""
+    """Raise ConfigError for a run that only `orchestrator approval` may change: it has state outside its records."""
     if head.graph == APPROVAL.name:
         raise ConfigError(
             f"run {head.run_id} is one of graph {head.graph!r}: `{of_project(store)}` says what can be done with it"
@@ -83,12 +83,12 @@ def refuse_approval(store: OpenStore, head: RunHead) -> None:
 
 
 def named(engine: EngineInfo) -> str:
-    """Name an engine for a person."""
+    """Return the name of an engine for a person."""
     return f"engine {shown(engine.name)} ({engine.run_id})"
 
 
 async def going_on(store: OpenStore, head: RunHead) -> str:
-    """Say when a run without an owner is resumed."""
+    """Return when a run without an owner is resumed."""
     story = await store.story(head)
     engine = await engine_of(store, head, story)
     if engine is None or paused(story):

@@ -26,7 +26,7 @@ from orchestrator.telemetry.redaction import scrub
 
 @dataclass(frozen=True, slots=True)
 class RunDetails:
-    """All that is known of one run at one moment."""
+    """The state of one run at one moment."""
 
     store: OpenStore
     head: RunHead
@@ -36,13 +36,13 @@ class RunDetails:
     tree_of_runs: tree.Branch
     now: float
     engine: EngineInfo | None
-    """It takes the run up by itself, where nobody holds it."""
+    """The engine that resumes the run without a request, if the run has no owner."""
     full: bool
-    """Show the calls that it asks about whole."""
+    """Whether the calls of its questions are shown completely."""
 
 
 def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> int:
-    """Print one run; with `full`, the calls that it asks about are not cut."""
+    """Print one run; with `full`, the calls of its questions are not cut."""
 
     async def work(store: OpenStore) -> int:
         head = await store.run(name)
@@ -224,7 +224,7 @@ def _decision(kind: str, body: Body) -> str:
 
 
 def _next(found: RunDetails) -> Iterator[str]:
-    """Name the commands that a person is likely to need now."""
+    """Return the commands that a person probably needs now."""
     head, story = found.head, found.story
     if head.status == "ended":
         yield f"  {found.store.command('events', head.run_id)}"
@@ -242,7 +242,7 @@ def _next(found: RunDetails) -> Iterator[str]:
 
 
 def _taken_up(found: RunDetails) -> str | None:
-    """Say which engine resumes a run without an owner as soon as possible; None if a person has to resume it."""
+    """Return which engine resumes a run without an owner as soon as possible; None if a person has to resume it."""
     if found.engine is None or paused(found.story):
         return None
     asks = bool(found.story.questions) and not found.unread

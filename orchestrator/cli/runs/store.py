@@ -1,4 +1,4 @@
-"""The journal that a command works on: opened only where there is one, every fault one sentence."""
+"""The journal of a command: opened only if it exists; each fault raises an error with one sentence."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from orchestrator.kernel.journal import RunHead
 T = TypeVar("T")
 
 SHORTEST = 4
-"""Characters of a run id that may stand for all of it."""
+"""Least characters of a run id that may replace the whole id."""
 _NAMED = 3
-"""Runs that an error names."""
+"""Most runs that an error names."""
 
 
 @dataclass(slots=True)
@@ -34,14 +34,14 @@ class OpenStore:
 
     journal: StoredJournal
     given: Address | None
-    """As it stood on the command line: commands that are printed name it again."""
+    """The journal as the command line names it, for the commands that are printed."""
 
     async def heads(self) -> tuple[list[RunHead], str]:
         """Return every run that can be trusted, oldest first, and a sentence about the others, or ""."""
         return await heads(self.journal)
 
     async def run(self, name: str) -> RunHead:
-        """Return the run of this id, or the only one whose id begins so. Raises ConfigError."""
+        """Return the run of this id, or the only one whose id starts with it. Raises ConfigError."""
         try:
             return await self.journal.head(name)
         except RunUnknown:
@@ -71,13 +71,13 @@ class OpenStore:
         return Story.of(head.run_id, await self.journal.load(head.run_id))
 
     def command(self, name: str, *rest: str, group: str = "runs") -> str:
-        """Return a command of `runs`, or of another group, as it can be typed, with the journal where one was given."""
+        """Return a command of `runs`, or of another group, as it can be typed, with the journal if one was given."""
         journal = ("--journal", str(self.given)) if self.given is not None else ()
         return words(group, name, *rest, *journal)
 
 
 def journal_file(given: Address | None) -> Address:
-    """Return where the journal is to be. Raises ConfigError when the settings cannot be read."""
+    """Return the configured address of the journal. Raises ConfigError when the settings cannot be read."""
     place = given or project_settings().journal
     return place.absolute() if isinstance(place, Path) else place
 
@@ -85,7 +85,7 @@ def journal_file(given: Address | None) -> Address:
 def existing(given: Address | None) -> Address:
     """Return the journal's file or address; nothing is created.
 
-    Raises ConfigError when there is no such file, and Corrupt when its log is there all the same.
+    Raises ConfigError if the file does not exist, and Corrupt if only its log exists.
     """
     path = journal_file(given)
     if isinstance(path, Path) and not path.is_file():
@@ -99,9 +99,9 @@ def existing(given: Address | None) -> Address:
 def at_journal(
     given: Address | None, work: Callable[[OpenStore], Awaitable[T]], *, only_reads: bool = False
 ) -> T:
-    """Do something with a journal that exists. What goes wrong with it is a ConfigError: exit code 2.
+    """Call a function with a journal that exists. Its errors are raised as ConfigError: exit code 2.
 
-    With `only_reads` a command works where nothing can be written: the runs are visible also when a disk is full.
+    With `only_reads` a command works without write access: the runs can be shown also when a disk is full.
     """
     path = existing(given)
 
@@ -116,7 +116,7 @@ def at_journal(
 
 
 def head_json(head: RunHead) -> dict[str, Any]:
-    """Return what a store knows of a run as plain data."""
+    """Return the figures of a store about a run as plain data."""
     names = ("run_id", "graph", "fingerprint", "status", "reason", "owner", "seq", "epoch", "created_at")
     more = ("updated_at", "parent_run_id", "conversation_id", "stuck_claims", "lease_expires_in")
     return {name: getattr(head, name) for name in (*names, *more)}

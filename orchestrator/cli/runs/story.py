@@ -1,6 +1,6 @@
-"""How a run came to where it stands: what `StoredRun` does not keep of the records, folded with it. Pure.
+"""The history of a run: the parts of its records that `StoredRun` does not keep, folded with it. Pure.
 
-Times in states are the run's own active seconds (`t`): waiting for people and downtime are not in them.
+Times in states are the run's own active seconds (`t`), without downtime and without waiting for people.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from orchestrator.telemetry.history import History, StateStats
 Body = Mapping[str, Any]
 
 RUNNING = "running"
-"""Of a call: its intent is recorded, nothing else yet. Whether it took effect is not known."""
+"""Outcome of a call with an intent but no further record. It is unknown whether the call took effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallStory:
-    """One tool call. `outcome` is RUNNING, `rolled_back`, or what its `done` record says."""
+    """One tool call. `outcome` is RUNNING, `rolled_back`, or the outcome in its `done` record."""
 
     key: str
     tool: str
@@ -38,7 +38,7 @@ class CallStory:
 
     @classmethod
     def of(cls, entry: EffectEntry) -> Self:
-        """Read what the ledger knows of a call."""
+        """Create it from an entry of the ledger."""
         done = entry.done or {}
         outcome = RUNNING if entry.open else str(done.get("outcome", "rolled_back"))
         return cls(entry.key, entry.tool, entry.effect, outcome, float(done.get("seconds") or 0.0))
@@ -51,7 +51,7 @@ class Story(StoredRun):
     last: int = -1
     """Number of the last record."""
     entered_at: float | None = None
-    """Wall time (epoch seconds) at which the run came into its state."""
+    """Wall time (epoch seconds) of the run's entry into its state."""
     visits: list[StateVisit] = field(default_factory=list)
     history: History = field(default_factory=lambda: History(limit=0))
     transitions: int = 0
@@ -61,13 +61,13 @@ class Story(StoredRun):
     requests: int = 0
     retries: int = 0
     going_on: bool = False
-    """The time in the last state is what it has been so far."""
+    """The time in the last state up to now."""
     models: Counter[str] = field(default_factory=Counter)
     answers: list[Body | None] = field(default_factory=list)
     """For each message the `answer` record that it came from."""
     _entered: float = 0.0
     _unsaid: Body | None = None
-    """The answer that is no message yet."""
+    """The `answer` record that is not a message yet."""
 
     @classmethod
     def of(cls, run_id: str, records: Iterable[Record]) -> Self:
@@ -77,7 +77,7 @@ class Story(StoredRun):
         return story
 
     def fold(self, kind: str, body: Body) -> None:
-        """Take one more record."""
+        """Add one more record."""
         super().fold(kind, body)
         self.last += 1
         tell = self._READERS.get(kind)
@@ -88,36 +88,36 @@ class Story(StoredRun):
 
     @property
     def turn(self) -> int:
-        """Answers of the model so far."""
+        """The number of answers of the model."""
         return max(int(self.context.get("iteration") or 0), int(self.answer.get("iteration") or 0))
 
     @property
     def calls(self) -> dict[str, CallStory]:
-        """The tool calls, by key, except those that only wait for a person."""
+        """The tool calls, by key, without those that only wait for a person."""
         entries = self.ledger.entries.values()
         return {entry.key: CallStory.of(entry) for entry in entries if entry.effect or entry.done is not None}
 
     @property
     def running(self) -> list[CallStory]:
-        """Calls whose effect may be under way."""
+        """The calls that may be running."""
         return [call for call in self.calls.values() if call.outcome == RUNNING]
 
     @property
     def spoken(self) -> list[TranscriptEntry]:
-        """The messages as they stand, those that memory put in among them."""
+        """The messages in their order, with those that memory inserted."""
         done = {entry.key: entry.done for entry in self.ledger.entries.values() if entry.done is not None}
         return spoken(self.messages, self.answers, done)
 
     @property
     def conversation(self) -> list[TranscriptEntry]:
-        """The messages without those that memory put in: the model read them, they are no part of it."""
+        """The messages without those that memory inserted: they are input of the model, not conversation."""
         first, last = self.context.get("recalled") or (0, 0)
         said = self.spoken
         return [*said[:first], *said[last:]] if last > first else said
 
     @property
     def estimated(self) -> Usage:
-        """What was charged for answers of the run that were lost: an estimate."""
+        """The estimated charge for answers of the run that were lost."""
         used = Usage.of((self.context.get("spent") or self.context).get("usage") or {})
         lost = Usage(
             used.estimated_input_tokens,
@@ -168,12 +168,12 @@ class Story(StoredRun):
     def _read_answer(self, body: Body) -> None:
         self._unsaid = body
         self.requests += 1
-        self.retries = max(self.retries, int(body.get("retries") or 0))  # of the whole run, so far
+        self.retries = max(self.retries, int(body.get("retries") or 0))  # cumulative for the run
         self.usage += Usage.of(body.get("usage") or {})
         self.models[str(body.get("model") or "(not named)")] += 1
 
     def close(self) -> None:
-        """Add what only the last record settles: the stay that is not over."""
+        """Add the parts that depend on the last record: the time in the current state."""
         if not self.state:
             return
         lasted = self.elapsed - self._entered
@@ -183,7 +183,7 @@ class Story(StoredRun):
             self.history.states.setdefault(self.state, StateStats(visits=1)).leave(lasted)
 
     def go_on(self, seconds: float) -> None:
-        """Count the visit of a live run: so many seconds have passed since its last record."""
+        """Add the visit of a live run: the seconds that have passed since its last record."""
         lasted = self.elapsed - self._entered + max(seconds, 0.0)
         if self.state and lasted > 0:
             self.going_on = True

@@ -1,4 +1,4 @@
-"""The messages of a run and how each came about. Pure."""
+"""The messages of a run, each with its origin. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ Raw = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TranscriptEntry:
-    """One message in OpenAI form, and what was recorded of how it came about."""
+    """One message in OpenAI form, and the record of its origin."""
 
     message: Raw
     answer: Raw | None = None
-    """The `answer` record, of a message that the model said."""
+    """The `answer` record of a message of the model."""
     done: Raw | None = None
-    """The `done` record, of a tool's result."""
+    """The `done` record of a tool's result."""
 
 
 def spoken(
     messages: Sequence[Raw], answers: Sequence[Raw | None], done: Mapping[str, Raw]
 ) -> list[TranscriptEntry]:
-    """Put messages as they are stored together with the answers they were and, by key, the results they stand for."""
+    """Combine stored messages with their `answer` records and, by key, with the results that they represent."""
     found: list[TranscriptEntry] = []
     calls: Sequence[Raw] = ()
     for raw, answer in zip(messages, answers, strict=True):
@@ -47,7 +47,7 @@ def _result(key: str, done: Mapping[str, Raw], calls: Sequence[Raw]) -> Transcri
 
 
 def _call(key: str, calls: Sequence[Raw]) -> Raw:
-    """Return id and name of a call of the latest turn; nothing where there is none."""
+    """Return id and name of a call of the latest turn; an empty mapping if there is none."""
     position = key.rpartition(":")[2]
     if not position.isdecimal() or int(position) >= len(calls):
         return {}

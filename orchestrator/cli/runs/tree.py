@@ -13,7 +13,7 @@ from orchestrator.kernel.journal import Journal, RunHead
 
 @dataclass(slots=True)
 class Branch:
-    """A run and those it started."""
+    """A run and its child runs."""
 
     head: RunHead
     children: list[Branch] = field(default_factory=list)
@@ -41,7 +41,7 @@ async def grown(journal: Journal, root: RunHead) -> Branch:
 
 
 def drawn(tree: Branch) -> Iterator[str]:
-    """Draw what is below a run, a line for each."""
+    """Draw the child runs of a run, a line for each."""
     ahead = _descendants(tree, "  ")
     while ahead:
         branch, lead, rest = ahead.pop()
@@ -54,7 +54,7 @@ def drawn(tree: Branch) -> Iterator[str]:
 
 
 def _descendants(branch: Branch, lead: str) -> list[tuple[Branch, str, str]]:
-    """Return (child, how its line begins, how the lines below it begin), last first."""
+    """Return (child, prefix of its line, prefix of the lines below it), last first."""
     found = [(child, f"{lead}├─ ", f"{lead}│  ") for child in branch.children[:-1]]
     found += [(child, f"{lead}└─ ", f"{lead}   ") for child in branch.children[-1:]]
     return found[::-1]

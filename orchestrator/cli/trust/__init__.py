@@ -1,9 +1,9 @@
-"""Untrusted projects: what a folder or a journal names is used only where the user consents to it.
+"""Untrusted projects: names in a folder or a journal are used only if the user consents to them.
 
-A configuration file says which model is asked, at which address, and which code and programs start. A journal says the
-same of its runs. Both may come from another person: a clone has the files of its author under the user's own name.
+A configuration file names the model, its address, and the code and programs that start. A journal names the same for
+its runs. Both may come from another person: a clone has the files of its author under the user's own name.
 
-| what | is trusted without a question if |
+| item | is trusted without a question if |
 |---|---|
 | the command line and the environment | always: the user typed them |
 | `orchestrator.toml`, `ralph.toml`, the file of a pipeline | `orchestrator trust` recorded these bytes of this file |
@@ -15,5 +15,5 @@ Consents, pins of tools and the key of the signatures are files in one folder ou
 
 A file is identified by its own path, with the links of its folder resolved and its own not, and by the working
 directory: both decide which modules and programs its names mean. The bytes that are checked are those that are parsed.
-What the file names (a module, a program) is not part of the digest: like a Makefile, it is edited without a question.
+A module or program that the file names is not part of the digest: like a Makefile's, it is edited without a question.
 """

@@ -27,7 +27,7 @@ DEFAULTS = (Path(DEFAULT_FILE), Path("ralph.toml"))
 
 @dataclass(frozen=True, slots=True)
 class TrustEntry:
-    """One thing that was trusted, or is."""
+    """One file or server with its trust."""
 
     state: str
     """`trusted`, `revoked` or `not trusted`."""
@@ -38,15 +38,15 @@ class TrustEntry:
     at: float | None = None
     """Seconds since the epoch."""
     details: tuple[str, ...] = ()
-    """What a file would use; which tools of a server there are, or how they have changed."""
+    """The uses of a file; the tools of a server, or their changes."""
 
     def plain(self) -> dict[str, Any]:
-        """Return it without what it does not have."""
+        """Return it as data, without empty members."""
         members = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in members.items() if value is not None}
 
     def lines(self) -> Iterator[str]:
-        """Yield it as a person reads it."""
+        """Yield it as lines for a person."""
         what = (
             f"MCP server {shown(self.server, 300)}" if self.server is not None else shown(str(self.file), 300)
         )
@@ -58,7 +58,7 @@ class TrustEntry:
 
 
 def change_trust(options: TrustOptions) -> int:
-    """Do what the command line says, print it, and return the exit code. Raises ConfigError or OSError."""
+    """Execute the command line, print the result, and return the exit code. Raises ConfigError or OSError."""
     if options.listed and (options.revoked or options.files or options.mcp):
         raise ConfigError("--list takes no file, no --mcp and no --revoke")
     entries = _listed() if options.listed else _revoked(options) if options.revoked else _recorded(options)
@@ -101,7 +101,7 @@ async def _digests(where: str, variables: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def _changes(before: Mapping[str, str] | None, now: Mapping[str, str]) -> Iterator[str]:
-    """Yield how the tools differ from those that were recorded; without these, which there are."""
+    """Yield the differences from the recorded tools; without a record, the current tools."""
     if before is None:
         yield f"{many(len(now), 'tool')}: {', '.join(sorted(now))}"
         return

@@ -15,8 +15,9 @@ from orchestrator.settings import DEFAULT_FILE, Settings
 def project_settings() -> Settings:
     """Return the settings of the working directory: environment, then its `orchestrator.toml`.
 
-    Every member of that file needs consent: a model, an address and a folder say where prompts and keys go, parameters
-    can name servers to the provider, and limits, retries and prices decide what a run costs. Raises ConfigError.
+    Every member of that file needs consent: a model, an address and a folder decide where prompts and keys are
+    sent, parameters can name servers to the provider, and limits, retries and prices decide the costs of a run. Raises
+    ConfigError.
     """
     file = settings_file()
     if file is None:
@@ -35,7 +36,7 @@ def settings_file() -> ProjectFile | None:
 
 
 def configuration(file: Path) -> Mapping[str, Any]:
-    """Return what a configuration file says that the user trusts. Raises ConfigError or OSError."""
+    """Return the content of a configuration file that the user trusts. Raises ConfigError or OSError."""
     found = ProjectFile.read(file)
     refuse_untrusted_file(found)
     return found.members

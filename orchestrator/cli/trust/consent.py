@@ -64,6 +64,6 @@ def consents() -> Iterator[TrustConsent]:
 
 
 def unwritable() -> str:
-    """Return the end of the sentence for state that cannot be written."""
+    """Return the end of the sentence about state that cannot be written."""
     tried = ", ".join(map(str, folders()))
     return f"cannot be recorded: no folder can be written of {tried}; set XDG_STATE_HOME to a folder of yours"

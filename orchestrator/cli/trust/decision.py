@@ -1,6 +1,6 @@
-"""What the user allows for one command (`--trust`) or for the processes of one environment (ORCHESTRATOR_TRUST).
+"""The permissions of the user for one command (`--trust`) or for the processes of one environment (ORCHESTRATOR_TRUST).
 
-ORCHESTRATOR_TRUST is a list of absolute paths, separated as in PATH. The path of a file allows that file, whatever its
+ORCHESTRATOR_TRUST is a list of absolute paths, separated as in PATH. The path of a file allows that file with any
 content; the path of a folder allows every configuration file and every journal in it and below it. `all` allows
 everything, also the runs of a database. The safest useful value is the path of the one file that the image brings.
 """

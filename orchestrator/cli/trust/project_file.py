@@ -22,7 +22,7 @@ class ProjectFile:
     """The content of a configuration file, and where it was read."""
 
     given: Path
-    """As the command line has it."""
+    """The path as the command line names it."""
     path: Path
     """Absolute; the link that the file itself may be is not resolved."""
     folder: Path

@@ -1,4 +1,4 @@
-"""The one place that refuses what is untrusted, with one sentence: what it would use, and what to do."""
+"""Refuses untrusted content with one sentence: its uses, and the next action. All refusals are made here."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def is_trusted_file(file: ProjectFile) -> bool:
 
 
 def refuse_untrusted_run(launch: object, what: str, journal: Address, *, does: str = "") -> None:
-    """Raise ConfigError for a run that another person started, with all that it would use.
+    """Raise ConfigError for a run that another person started, with everything that it would use.
 
-    A run without a launch names nothing: it continues with what the command line names. If it `does` something
-    nevertheless, the sentence says so, and the run is refused too.
+    A run without a launch names nothing: it continues with the objects that the command line names. If it `does`
+    something nevertheless, the sentence contains that, and the run is refused too.
     """
     if (not launch and not does) or is_trusted_run(launch, journal):
         return
@@ -83,18 +83,18 @@ def refuse_untrusted_run(launch: object, what: str, journal: Address, *, does: s
 
 
 def is_trusted_run(launch: object, journal: Address) -> bool:
-    """Return whether what a run was started with may be used."""
+    """Return whether the launch of a run may be used."""
     return is_own(launch) or (is_allowed(journal) if isinstance(journal, Path) else is_everything_allowed())
 
 
 def uses_of_file(file: ProjectFile) -> list[str]:
-    """Return what a configuration file would use, the worst first, and the other settings that it has."""
+    """Return the uses of a configuration file, the worst first, and its other settings."""
     others = [name for name, value in file.members.items() if not _uses({name: value})]
     return _uses(file.members) + [f"set {shown(name, _SHOWN)}" for name in others]
 
 
 def named_in(uses: list[str]) -> str:
-    """Return the first of the uses in one phrase, and how many more there are."""
+    """Return the first of the uses in one phrase, and the number of the others."""
     more = len(uses) - _NAMED
     return ", ".join(uses[:_NAMED] + ([f"and {more} more"] if more > 0 else []))
 

@@ -2,8 +2,8 @@
 
 They are in `orchestrator/` in XDG_STATE_HOME, by default ~/.local/state. If nothing can be written there (a container
 with a read-only home directory, or without one), they are in a folder of this user among the temporary files and last
-as long as these. A file is believed only if it and its folder belong to this user and are closed to others: whatever a
-checkout writes is readable to all.
+as long as these. A file is trusted only if it and its folder belong to this user and have no permissions for others:
+files of a checkout are readable for all.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def read_all_state(prefix: str) -> Iterator[tuple[Path, bytes]]:
 
 
 def write_state(name: str, data: bytes, *, replace: bool = True) -> bytes | None:
-    """Write a file completely or not at all, in the best place; return what it holds then.
+    """Write a file completely or not at all, in the best place; return its content after that.
 
-    Without `replace` a file that exists stays. Returns None if no place can be written.
+    Without `replace` an existing file remains. Returns None if no place can be written.
     """
     for folder in folders():
         if (written := _write(folder, name, data, replace=replace)) is not None:
@@ -73,7 +73,7 @@ def folders() -> Iterator[Path]:
 
 def _home_state() -> Path | None:
     """Return the default of XDG_STATE_HOME; None without a home directory, which is not created here."""
-    with suppress(OSError, RuntimeError):  # it cannot be read, or is not known
+    with suppress(OSError, RuntimeError):  # it cannot be read, or is unknown
         home = Path.home()
         return home / ".local" / "state" if home.is_absolute() and home.is_dir() else None
     return None
@@ -92,7 +92,7 @@ def _read(folder: Path, name: str) -> bytes | None:
 
 
 def _is_ours(status: os.stat_result, kind: Callable[[int], bool], closed: int) -> bool:
-    """Return whether it is of that kind, belongs to this user, and is closed to others."""
+    """Return whether it is of that kind, belongs to this user, and has no permissions for others."""
     return kind(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & closed
 
 

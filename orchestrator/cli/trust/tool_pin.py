@@ -45,7 +45,7 @@ class ToolPins:
 
     @classmethod
     def of(cls, where: str) -> ToolPins:
-        """Return what is recorded of the server that a URL or a command line names."""
+        """Return the recorded pins of the server that a URL or a command line names."""
         pins = cls.named(where)
         for data in read_state(pins.name):
             with suppress(ValueError, TypeError, KeyError):
@@ -57,7 +57,7 @@ class ToolPins:
         """Return the pins of that server without any digest."""
         if is_address(where):
             return cls(bare(where), None)
-        with suppress(ValueError):  # the client says what is wrong with it
+        with suppress(ValueError):  # the client reports errors in it
             where = shlex.join(shlex.split(where))
         return cls(where, str(Path.cwd()))
 
@@ -68,13 +68,13 @@ class ToolPins:
         return f"{_PREFIX}{hashlib.sha256(key.encode(errors='surrogateescape')).hexdigest()}.json"
 
     def options(self) -> dict[str, Any]:
-        """Return the options of the client that hold the server to its pins."""
+        """Return the options of the client that compare the server's tools with its pins."""
         if self.tools is None or is_everything_allowed():
             return {"on_disabled": self._report}
         return {"pins": self.tools, "on_disabled": self._report}
 
     def keep(self, digests: Mapping[str, str]) -> None:
-        """Record the tools of a server that is connected for the first time; what is recorded stays."""
+        """Record the tools of a server at its first connection; an existing record remains."""
         if self.tools is None:
             try:
                 self.record(digests)
@@ -82,7 +82,7 @@ class ToolPins:
                 complain(f"{error}; changes of its tools are noticed only while this command runs")
 
     def record(self, digests: Mapping[str, str]) -> None:
-        """Record the tools in place of those that were. Raises ConfigError if no place can be written."""
+        """Record the tools and replace those recorded before. Raises ConfigError if no place can be written."""
         body = {"server": self.server, "folder": self.folder, "tools": dict(digests), "at": time.time()}
         if write_state(self.name, json.dumps(body).encode()) is None:
             raise ConfigError(f"the tools of MCP server {shown(self.server, 300)!r} {unwritable()}")
@@ -103,7 +103,7 @@ def is_address(where: str) -> bool:
 
 
 def all_pins() -> Iterator[ToolPins]:
-    """Yield every server of which tools are recorded."""
+    """Yield every server with recorded tools."""
     for _, data in read_all_state(_PREFIX):
         try:
             yield ToolPins(**json.loads(data))
