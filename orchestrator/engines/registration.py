@@ -119,7 +119,7 @@ class Registration:
                 await waiting
 
     async def notify(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Write a record durably, but wait at most NOTIFY_SECONDS, so that an unavailable store does not delay a stop."""
+        """Write a record durably, but wait at most NOTIFY_SECONDS: an unavailable store must not delay a stop."""
         noting = asyncio.ensure_future(self.note(kind, body))
         noting.add_done_callback(_log_failure)
         await asyncio.wait((noting,), timeout=NOTIFY_SECONDS)
