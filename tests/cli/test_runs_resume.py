@@ -117,7 +117,7 @@ def test_a_call_that_was_approved_for_one_tool_is_asked_again_where_another_one_
 ) -> None:
     parked(folder)
     (folder / "mine.py").write_text(
-        "from orchestrator import FunctionLLM\n"
+        "from orchestrator.testing import FunctionLLM\n"
         "other = FunctionLLM(lambda request: request.messages[-1].text, model='other')\n"
         "def pay(euros: int) -> str:\n    return 'by another hand'\n"
     )
@@ -155,7 +155,7 @@ def test_a_run_that_another_process_paused_goes_on_there(start: Start, cli: Cli,
     agents(folder)
     (folder / "steps.py").write_text(
         "import asyncio\n"
-        "from orchestrator import FunctionLLM\nfrom orchestrator.providers.scripted import call\n"
+        "from orchestrator.testing import FunctionLLM\nfrom orchestrator.providers.scripted import call\n"
         "from orchestrator.runtime.service.run_scope import here\n"
         "async def slow() -> str:\n"
         "    while here().run.control.pause_request is None:\n        await asyncio.sleep(0.01)\n"

@@ -92,7 +92,7 @@ class Round:
         log = (self._folder / "log").read_text().splitlines()
         assert not [line for line in log if line.startswith("overlap")]
         assert code == 0, err
-        assert "still ran and was ended" in err
+        assert "was still running and was ended" in err
         assert log.count(f"start {role}") == 2
         again = len(log) - 1 - log[::-1].index(f"start {role}")
         assert f"works {role}" in log[:again]
