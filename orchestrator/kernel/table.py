@@ -308,8 +308,9 @@ class MachineEvent(core.Event):
     def trigger(  # type: ignore[override]  # the caller awaits it
         self, run: Run[Any, Any]
     ) -> Coroutine[Any, Any, bool]:
-        """Choose the first transition whose conditions hold, and return its execution, which the caller awaits.
+        """Choose the first transition whose conditions hold, and return its execution, which the caller awaits at once.
 
+        If nothing has to wait, the transition is committed already; awaiting the execution runs the hooks behind it.
         Raises InvalidEvent if no transition leaves the present state, Refused if no condition holds, RunError if no
         driver has the run.
         """
