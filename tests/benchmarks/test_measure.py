@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry.log import TransitionLog
-from tests.benchmarks import trigger, typed
+from tests.benchmarks import layers, trigger, typed
 from tests.benchmarks.hand_telemetry import HandTelemetry, watched_hand_loop
 from tests.benchmarks.measure import Case, run_case
 from tests.benchmarks.workload import PacedLLM, look_up
@@ -68,3 +68,14 @@ async def test_the_hand_written_loop_with_telemetry_writes_our_lines_and_counts_
     assert [one["fsm_event"] for one in theirs[:12]] == [one["fsm_event"] for one in turns[:12]]
     assert registry.get_sample_value("iteration_duration_seconds_count", {"machine": "by_hand"}) == 3
     assert registry.get_sample_value("llm_tokens_total", {"model": "paced", "direction": "input"}) == 4 * 900
+
+
+async def test_the_bytecodes_of_a_turn_are_counted_by_module() -> None:
+    counts = await layers.measured()
+
+    assert counts["orchestrator/kernel/transition_executor.py"] > 100
+    assert counts["orchestrator/telemetry/metrics.py"] > 100
+    assert abs((await layers.measured()).total() - counts.total()) < counts.total() / 100
+    table = layers.lines(counts)
+    assert len(table) == layers.SHOWN + 2
+    assert f"{counts.total():,}" in table[-1]
