@@ -432,6 +432,24 @@ async def test_a_wrong_frame_is_found_wherever_it_is_and_a_torn_tail_is_none(pat
         assert log.damaged_frame(file, 0) is None, "its own transaction may have been torn"
 
 
+@pytest.mark.parametrize("bit", range(32))
+async def test_a_wrong_size_in_a_torn_transaction_does_not_make_its_frame_an_end(
+    path: Path, bit: int
+) -> None:
+    async with SqliteJournal(path) as journal:
+        await begun(journal, notes=5)
+        file = beside(killed(path), "-wal")
+    size, ends = frames(file.with_name("journal.db"))
+    raw = bytearray(file.read_bytes())
+    inner = next(at for at in range(ends[-4] + size, ends[-3], size))
+    assert raw[inner + 4 : inner + 8] == bytes(4)
+    raw[inner + 4 + bit // 8] ^= 1 << bit % 8
+    file.write_bytes(raw)
+    assert log.damaged_frame(file, 0) == (inner - 32) // size + 1
+    file.write_bytes(raw[: ends[-3] + size])
+    assert log.damaged_frame(file, 0) is None
+
+
 # ---- what is left ----
 
 

@@ -22,6 +22,9 @@ _MAGIC = 0x377F0682
 _PAGES = range(512, 65537)
 """Allowed page sizes."""
 
+_INNER = bytes(4)
+"""Size field of a frame that is not the last one of its transaction; the last one has the size of the database."""
+
 Sum = tuple[int, int]
 
 
@@ -75,12 +78,13 @@ class _Log(NamedTuple):
         first, second = struct.unpack(">II", self.head(number)[16:] if number else self.header[24:])
         return first, second
 
-    def follows(self, number: int) -> bool:
-        """Return whether a frame correctly follows the one before it."""
+    def follows(self, number: int, *, size: bytes | None = None) -> bool:
+        """Return whether a frame correctly follows the one before it, with `size` as its size field if given."""
         frame = self.frame(number)
         if len(frame) < _FRAME + self.page or not self.ours(frame):
             return False
-        before = checksum(frame[:8], self.sum_of(number - 1), self.order)
+        head = frame[:8] if size is None else frame[:4] + size
+        before = checksum(head, self.sum_of(number - 1), self.order)
         return checksum(frame[_FRAME:], before, self.order) == struct.unpack(">II", frame[16:_FRAME])
 
 
@@ -132,10 +136,11 @@ def _two_transactions_behind(log: _Log, wrong: int) -> bool:
             ended = False
             continue
         ended = ended and log.follows(number)
-        if head[4:8] != bytes(4):  # the size of the database: the last frame of a transaction
-            if ended:
-                return True
-            ended = True
+        if head[4:8] == _INNER or (number == wrong and log.follows(number, size=_INNER)):
+            continue  # a wrong frame whose size field alone is wrong ends no transaction
+        if ended:
+            return True
+        ended = True
     return False
 
 
