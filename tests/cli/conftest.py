@@ -192,8 +192,15 @@ def process(start: Callable[..., subprocess.Popen[str]]) -> Cli:
     return ran
 
 
+def forget_modules(folder: Path) -> None:
+    """Remove the modules of a folder from those that this process has imported."""
+    for name, module in list(sys.modules.items()):
+        if (file := getattr(module, "__file__", None)) and Path(file).is_relative_to(folder):
+            del sys.modules[name]
+
+
 @pytest.fixture
-def cli(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
     """Run the command line in this process: quick, for what needs no process of its own."""
     monkeypatch.syspath_prepend(str(folder))
 
@@ -205,7 +212,8 @@ def cli(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
         captured = capsys.readouterr()
         return Done(end.value.code if isinstance(end.value.code, int) else -1, captured.out, captured.err)
 
-    return ran
+    yield ran
+    forget_modules(folder)
 
 
 @pytest.fixture

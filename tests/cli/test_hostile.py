@@ -19,7 +19,7 @@ from orchestrator.cli import main
 from orchestrator.cli.app import app
 from orchestrator.cli.output import log_stream
 from orchestrator.telemetry.sink import writer_to
-from tests.cli.conftest import Done
+from tests.cli.conftest import Done, forget_modules
 from tests.cli.hostile import CONTROLS, HOSTILE, MARKS, controls, files, journal, marked
 from tests.cli.test_terminal import Terminal
 
@@ -147,7 +147,9 @@ QUIET = {
 
 
 @pytest.fixture
-def hostile(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def hostile(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cli]:
     """Run the command line in this process, in a hostile folder, and read what reached both descriptors."""
     files(folder)
     journal()
@@ -161,7 +163,8 @@ def hostile(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest
         captured = capfd.readouterr()
         return Done(end.value.code if isinstance(end.value.code, int) else -1, captured.out, captured.err)
 
-    return ran
+    yield ran
+    forget_modules(folder)
 
 
 def test_every_command_has_a_case_with_hostile_text() -> None:
