@@ -80,7 +80,7 @@ class Reporter:
         writes = run.writes
         if writes.unpublished:
             facts, writes.unpublished = writes.unpublished, []
-            publish = self.publish if run.control.follower is None else self.publisher(run)
+            publish = self.publisher(run)
             for fact in facts:
                 publish(fact)
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, NoReturn
 
 from orchestrator.errors import DeadlineExceeded, Fenced, JournalError, Refused, RunError, StateTimeout
-from orchestrator.kernel.clock import WHOLE, Clock
+from orchestrator.kernel.clock import Clock, micros
 from orchestrator.kernel.codec import error_body
 from orchestrator.kernel.hooks import Hook, where
 from orchestrator.kernel.journal import draft
@@ -92,10 +92,7 @@ class TransitionExecutor:
         control, cursor = run.control, run.cursor
         expires_at = control.expires_at
         limit = run.graph.time_limits.get(cursor.state) if control.overdue is None else None
-        if limit is None:
-            return expires_at
-        due = cursor.entered_at + limit
-        return due if expires_at is None or due <= expires_at else expires_at
+        return _earlier(expires_at, cursor.entered_at, limit)
 
     def arm(self, run: Run[Any, Any]) -> None:
         """Set the run's alarm, if it has one, to its next limit."""
@@ -224,7 +221,7 @@ class TransitionExecutor:
         Returns None if the journal is lost, or if there is neither a journal nor an observer.
         """
         cursor, writes = run.cursor, run.writes
-        if self._mute:
+        if self._mute and run.control.follower is None:
             cursor.seq += 1
             return None
         if run.control.detached:  # the move is made in memory and told as a failure only
@@ -301,10 +298,7 @@ class TransitionExecutor:
             if control.overdue is not None:
                 self._left(control)
             if control.alarm is not None:
-                due = control.expires_at
-                if step.seconds is not None and (due is None or now + step.seconds <= due):
-                    due = now + step.seconds
-                control.alarm.set(due)
+                control.alarm.set(_earlier(control.expires_at, now, step.seconds))
         if fact is not None:
             fact.overhead = self.now() - began - writes.seconds  # type: ignore[misc]
         if not writes.has_transition:
@@ -338,6 +332,14 @@ class TransitionExecutor:
         return True
 
 
+def _earlier(expires_at: float | None, entered_at: float, seconds: float | None) -> float | None:
+    """Return the earlier one of the end of a run and the end of a state with a limit of so many seconds."""
+    if seconds is None:
+        return expires_at
+    due = entered_at + seconds
+    return due if expires_at is None or due <= expires_at else expires_at
+
+
 def _refuse_event(name: str, hook: Hook, answer: object) -> NoReturn:
     """Raise RunError: a hook that is not an enter hook returned an event, which nothing would fire."""
     text = f"{where(hook, name)} returned {str(answer)!r}; only an enter_ hook chooses the next event"
@@ -351,7 +353,7 @@ def _body(fact: Transition, elapsed: float, failure: EventFailed | None) -> dict
         "source": fact.source,
         "dest": fact.dest,
         "at": fact.at,
-        "t": (elapsed * 1e6 + WHOLE - WHOLE) / 1e6,  # as `micros` rounds, without the call
+        "t": micros(elapsed),
     }
     if fact.internal:
         body["internal"] = True

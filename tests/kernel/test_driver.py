@@ -250,6 +250,14 @@ async def test_a_run_knows_which_facts_are_received_and_its_follower_receives_al
     assert [type(fact) for fact in followed_facts] == [type(fact) for fact in everything.all]
 
 
+async def test_the_follower_of_a_run_without_journal_and_observers_receives_its_transitions() -> None:
+    made, facts = machine(), list[object]()
+    run = new_run(made, E.AGAIN)
+    run.follow(facts.append)
+    await Driver(made).drive(run)
+    assert [fact.seq for fact in facts if isinstance(fact, Transition)] == [1, 2, 3, 4, 5]
+
+
 async def test_a_follower_that_raises_is_counted_and_the_observers_receive_the_facts() -> None:
     def broken(fact: object) -> None:
         raise ValueError("follower")
