@@ -65,8 +65,8 @@ def read_guide(topic: str) -> str:
     guide = {one.topic: one for one in GUIDES}.get(topic)
     if guide is None:
         close = difflib.get_close_matches(topic, [one.topic for one in GUIDES], n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(f"no guide {topic!r}{hint} `orchestrator docs` lists the topics")
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ConfigError(f"no guide {topic!r}; {hint}`orchestrator docs` lists the topics")
     installed = _PACKAGE.parent / guide.in_wheel
     file = installed if installed.exists() else _PACKAGE.parent / guide.path
     return file.read_text(encoding="utf-8")

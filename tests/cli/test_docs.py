@@ -22,6 +22,10 @@ def test_docs_prints_the_markdown_of_a_guide_into_a_pipe(cli: Cli, topic: str) -
     assert (done.code, done.out) == (0, read_guide(topic))
 
 
+def test_docs_refuses_a_topic_that_resembles_none(cli: Cli) -> None:
+    assert cli("docs", "qqq").err == "orchestrator: no guide 'qqq'; `orchestrator docs` lists the topics\n"
+
+
 def test_docs_refuses_an_unknown_topic_with_the_closest_one(cli: Cli) -> None:
     done = cli("docs", "wrokers")
     assert (done.code, done.out) == (2, "")
