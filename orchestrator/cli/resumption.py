@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from orchestrator.cli.option import ResumeOptions
 from orchestrator.cli.pipeline.run import check_output
 from orchestrator.cli.runs.position import owned_elsewhere
-from orchestrator.cli.runs.request import RequestOptions as Request
-from orchestrator.cli.runs.request import post
+from orchestrator.cli.runs.request import post_resume
 from orchestrator.cli.runs.run_service import engine_of, refuse_other
 from orchestrator.cli.runs.store import OpenStore
 from orchestrator.journal.stored_run import StoredRun
@@ -40,16 +39,7 @@ def left_to_owner(options: ResumeOptions, head: RunHead, *, changed: bool) -> in
 
 def posted(options: ResumeOptions, head: RunHead) -> int:
     """Post the request for the process that owns the run; return the exit code."""
-    return post(
-        Request(
-            kind="resume",
-            run=head.run_id,
-            by=options.by,
-            why=None,
-            json=options.json,
-            journal=options.journal,
-        )
-    )
+    return post_resume(head.run_id, options.by, options)
 
 
 class ResumableRun(NamedTuple):

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from orchestrator.cli.actor import known_actor
 from orchestrator.cli.exit import Exit
+from orchestrator.cli.option import DisplayOptions
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment, span
 from orchestrator.cli.runs.position import holder, position_of
@@ -89,6 +90,13 @@ class RunPosition:
         tools = ", ".join(f"{shown(call.tool, 80)} ({call.key}, {call.effect})" for call in story.running)
         doing = f", running {tools}" if tools else ""
         return f"{story.state or 'its first state'}{since}{doing}"
+
+
+def post_resume(run_id: str, by: str | None, options: DisplayOptions) -> int:
+    """Post the request to resume a run for the process that owns it. Raises ConfigError as `post`."""
+    return post(
+        RequestOptions(kind="resume", run=run_id, by=by, why=None, json=options.json, journal=options.journal)
+    )
 
 
 def post(options: RequestOptions) -> int:

@@ -14,8 +14,7 @@ from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.run import ViewOptions, conducted, print_result
 from orchestrator.cli.runs.phrase import moment
 from orchestrator.cli.runs.position import owned_elsewhere, position_of
-from orchestrator.cli.runs.request import RequestOptions as Request
-from orchestrator.cli.runs.request import post
+from orchestrator.cli.runs.request import post_resume
 from orchestrator.cli.runs.run_service import refuse_other
 from orchestrator.cli.runs.store import OpenStore, at_journal, journal_file
 from orchestrator.cli.runs_group import RunsResumeOptions
@@ -109,16 +108,7 @@ def _refuse_owned(options: RunsResumeOptions, found: StoredRunToResume) -> int:
     head = found.head
     changed = options.instead != Replacement() or options.limits
     if head.status == "parked" and head.reason == "paused" and head.lease_expires_in is None and not changed:
-        return post(
-            Request(
-                kind="resume",
-                run=head.run_id,
-                by=options.by,
-                why=None,
-                json=options.json,
-                journal=options.journal,
-            )
-        )
+        return post_resume(head.run_id, options.by, options)
     raise owned_elsewhere(head, found.show)
 
 
