@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def _most_cost(usage: Usage) -> float:
     return math.inf if usage.cost_micros is None else usage.cost_micros
 
 
-class PayingAccount:
+class PayingAccount(ABC):
     """The account of a run whose limits bound the requests of others."""
 
     __slots__ = ()
@@ -65,14 +66,14 @@ class PayingAccount:
     """Reserved for requests in flight."""
 
     @property
+    @abstractmethod
     def limits(self) -> Any:
         """The limits of the run: `max_input_tokens`, `max_output_tokens`, `max_cost_micros`."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def used(self) -> Usage:
         """The usage of the run and its child runs."""
-        raise NotImplementedError
 
     @property
     def kept_back(self) -> float:
