@@ -275,12 +275,12 @@ class Instruments:
     def answer(self, machine: str, state: str, model: str) -> ModelMeters:
         """Return the meters of an answered request."""
         names, about = self.machine(machine), self.model(model)
-        name, labels_of = names.name, names.state(state)
+        name, state_label = names.name, names.state(state)
         count = self.counters
 
         def tokens(direction: str) -> tuple[Add, Add]:
             of_model = count["llm_tokens_total", name, *about, direction]
-            return of_model.add, count["state_tokens_total", name, labels_of, direction].add
+            return of_model.add, count["state_tokens_total", name, state_label, direction].add
 
         meters = ModelMeters(
             name,
@@ -291,7 +291,7 @@ class Instruments:
             tokens("input"),
             tokens("output"),
         )
-        if (name, labels_of, about[1]) == (machine, state, model) and model != OTHER:
+        if (name, state_label, about[1]) == (machine, state, model) and model != OTHER:
             self.answers[machine, state, model] = meters
         return meters
 

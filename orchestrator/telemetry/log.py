@@ -157,10 +157,10 @@ class TransitionLog:
     def _transition(self) -> Callable[[Transition], None]:
         """Return what writes the line of a transition: from a template, unless each line has a span of its own."""
         if self._lines is None:
-            return self._lend
+            return self._log_with_host
         return self._lines.write if self._trace is None else self._lines.write_fields
 
-    def _lend(self, fact: Transition) -> None:
+    def _log_with_host(self, fact: Transition) -> None:
         """Give the fields of a transition to the host's logger."""
         fields = self._fields(fact)
         run = self.bound(fact.run_id, fact.graph)

@@ -43,9 +43,7 @@ class ToolResult:
 
     def message(self) -> Message:
         """Return the tool message that answers the call."""
-        return Message(
-            "tool", self.content, (), self.call.id, self.call.name, None, None, self.outcome != "ok"
-        )
+        return Message("tool", self.content, (), self.call.id, self.call.name, None, None, self.is_error)
 
     def is_said_by(self, message: Message) -> bool:
         """Return whether a tool message equals `message()`, without building that message."""
@@ -53,7 +51,7 @@ class ToolResult:
             message.tool_call_id == self.call.id
             and message.content == self.content
             and message.name == self.call.name
-            and message.is_error == (self.outcome != "ok")
+            and message.is_error == self.is_error
             and message.role == "tool"
             and message.tool_calls == ()
             and message.refusal is None is message.reasoning

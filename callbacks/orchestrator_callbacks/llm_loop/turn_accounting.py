@@ -63,7 +63,7 @@ def note_time(run: LoopRun) -> None:
 
 def _seen(tools: ToolProvider, result: ToolResult) -> ObservedCall:
     spec = tools.find(result.call.name)
-    failed = result.outcome != "ok" or failed_result(
+    failed = result.is_error or failed_result(
         result.content, declared_plain_text=bool(spec and spec.plain_text)
     )
     policy = spec.progress if spec else "strict"
