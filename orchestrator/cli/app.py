@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -55,10 +56,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+_built = functools.cache(typer.main.get_command)
+"""The parsers of all commands: once for each process, for they take longer to build than most commands to run."""
+
 
 def execute(arguments: Sequence[str], options: Options) -> int:
     """Run one command line and return its exit code. Errors propagate to `main`."""
-    command = typer.main.get_command(app)
+    command = _built(app)
     try:
         with command.make_context("orchestrator", list(arguments) or ["--help"], obj=options) as context:
             command.invoke(context)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli import app
+
 Cli = Callable[..., Any]
 
 COMMANDS = (
@@ -79,6 +81,15 @@ def test_a_command_that_keeps_no_log_loads_none(folder: Path) -> None:
     )
     status, *loaded = done.stderr.split()
     assert (status, "orchestrator.telemetry.log" in loaded, "structlog" in loaded) == ("0", True, False)
+
+
+def test_a_command_changes_nothing_for_the_next_one_of_the_same_process(cli: Cli) -> None:
+    first = cli("graph")
+    assert cli("graph", "--format", "table").out != first.out
+    assert cli("graph", "--format", "picture").code == 2
+    assert cli("no-such-command").code == 2
+    assert cli("graph") == first
+    assert app._built.cache_info().misses == 1
 
 
 @pytest.mark.canary
