@@ -37,6 +37,7 @@ from orchestrator.telemetry.log import TransitionLog
 from orchestrator_guards import Verdict
 from tests.dashboards.lint import runbook, runbook_queries
 from tests.dashboards.monitoring import ROOT
+from tests.derived import HINT, alerts_table
 from tests.telemetry.test_log import edge
 
 HEADINGS = ["Meaning", "Impact", "Confirm", "Likely causes", "Mitigate", "Fix", "Escalate"]
@@ -109,6 +110,10 @@ def test_every_alert_has_its_runbook_and_no_runbook_is_left_over() -> None:
     for alert in ALERTS:
         address = said_by(alert, Profile())["runbook_url"]
         assert (ROOT / "dashboards" / address).is_file()
+
+
+def test_the_operations_guide_lists_every_alert() -> None:
+    assert f"<!-- alerts -->\n{alerts_table()}<!-- /alerts -->" in read_guide("operations"), HINT
 
 
 @pytest.mark.parametrize("name", NAMES)
