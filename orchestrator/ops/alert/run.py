@@ -30,6 +30,7 @@ BURNS = (
 
 def _burn(burn: Burn) -> Alert:
     limit = f"({burn.factor:g} * <error_budget>)"
+    times = "" if burn.factor == 1 else f"{burn.factor:g} times "
     return Alert(
         name="RunErrorBudgetBurn",
         severity=burn.severity,
@@ -44,7 +45,7 @@ def _burn(burn: Burn) -> Alert:
         summary="Runs of {{ $labels.machine }} fail faster than the objective allows.",
         description=(
             f"{{{{ $value | humanizePercentage }}}} of the runs of {{{{ $labels.machine }}}} failed within"
-            f" {burn.long}: more than {burn.factor:g} times the share that the error budget allows."
+            f" {burn.long}: more than {times}the share that the error budget allows."
         ),
         labels={"long": burn.long, "short": burn.short},
     )

@@ -21,7 +21,7 @@ WORK_ALERTS = (
             f"and ({_FAILED} + {_DONE}) > <least_rate>"
         ),
         wait="5m",
-        summary="Events of {{ $labels.machine }} fail.",
+        summary="Many events of {{ $labels.machine }} fail.",
         description=(
             "{{ $value | humanizePercentage }} of the events of {{ $labels.machine }} were not committed, or a hook"
             " raised."
