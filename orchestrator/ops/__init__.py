@@ -19,6 +19,6 @@ tests/dashboards/test_drift.py, with its reason.
    needs no DEBUG line, and commands under Mitigate.
 4. Panel: a row of `ops/operations.py`, `work_rows.py` or `run_flow.py`. Its description states the action if it moves.
 5. `make accept`, then `make dashboards`. The live test makes the alert fire with a switch of
-   tests/dashboards/agent_host.py. An alert that cannot fire there, or an empty panel, is in `NOT_SHOWN` or `EMPTY` of
-   tests/dashboards/test_live.py, with its reason.
+   tests/dashboards/agent_host.py, and every panel has data there. An alert that cannot fire there is a row of
+   `NOT_SHOWN` in tests/dashboards/test_live.py, with its reason.
 """
