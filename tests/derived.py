@@ -24,6 +24,7 @@ from orchestrator.telemetry.table import table
 from orchestrator.testing import ScriptedLLM
 from orchestrator.testing.coverage import GraphCoverage
 from orchestrator.testing.paths import shortest_paths
+from tests.benchmarks.peers.features.table import comparison, evidence
 from tests.cli.test_demo import normal, shown_on_a_terminal
 from tests.observability import observability_text
 
@@ -127,13 +128,15 @@ class Place(NamedTuple):
     file: str
     name: str
     language: str
+    """Of its code block; empty for a text without one."""
     make: Callable[[], str]
     differs: Callable[[str, str], bool] = str.__ne__
     """Whether a new text says something else than the old one."""
 
     def filled(self, text: str) -> str:
         """Return the text of the file with what the code gives now. Raises ValueError where the place is not there."""
-        pattern = rf"(<!-- {self.name} -->\n```{self.language}\n)(.*?)(```\n<!-- /{self.name} -->)"
+        opening, closing = (f"```{self.language}\n", "```\n") if self.language else ("", "")
+        pattern = rf"(<!-- {self.name} -->\n{opening})(.*?)({closing}<!-- /{self.name} -->)"
         found = re.search(pattern, text, re.DOTALL)
         if found is None:
             raise ValueError(f"{self.file} has no place {self.name}")
@@ -158,6 +161,8 @@ LOOP_GUIDE = "orchestrator/machines/llm_loop/README.md"
 PLACES = (
     Place("README.md", "diagram", "mermaid", partial(mermaid, LLM_LOOP)),
     Place("README.md", "clean-trace", "text", partial(trace, TRACES["clean-trace"])),
+    Place("README.md", "comparison", "", comparison),
+    Place("tests/benchmarks/README.md", "evidence", "", evidence),
     *(Place(LOOP_GUIDE, name, "text", partial(trace, said)) for name, said in TRACES.items()),
     Place(
         "orchestrator/runtime/README.md",
