@@ -29,7 +29,9 @@ FIGURES = (
     Figure("the same, 1,000 turns", "1,000 turns, 1 tool", "cpu_us_per_turn"),
     Figure("KiB for a waiting run", "10,000 runs wait for a 1 s model", "kib_per_run"),
     Figure("bytes stored a turn", "journalled, 100 runs of 30 turns", "bytes_per_turn"),
-    Figure("durable turns a second, ours = 1", "journalled, 100 runs of 30 turns", "turns_per_s", relative=True),
+    Figure(
+        "durable turns a second, ours = 1", "journalled, 100 runs of 30 turns", "turns_per_s", relative=True
+    ),
     Figure("time to resume 1,000 turns", "resume of 1,000 turns", "resume_ms", relative=True),
     Figure("time to import", "import and size", "import_ms", relative=True),
     Figure("MB installed", "import and size", "installed_mb"),
@@ -65,12 +67,19 @@ def _read(name: str) -> Any:
 
 
 def _figure(figure: Figure, library: str) -> str:
+    if figure.relative and library == OURS:
+        return "1"
     workloads = {one["name"]: one["contestants"] for one in _read("peers")["workloads"]}
-    found = workloads[figure.workload].get(library, {}).get(figure.name)
-    if found is None:
-        return "-"
-    value = found[0]
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+    name = f"{figure.name}_to_{OURS}" if figure.relative else figure.name
+    found = workloads[figure.workload].get(library, {}).get(name)
+    return "-" if found is None else _short(found[0])
+
+
+def _short(value: float) -> str:
+    """Return two digits or whole numbers: more would be noise."""
+    if value >= 10:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
