@@ -272,10 +272,11 @@ def take(run: LoopRun, response: Response) -> None:
     answered = {
         "iteration": ctx.iteration,
         "model": response.model or run.deps.model,
-        "usage": usage,
+        "usage": usage.short(),
         "finish_reason": response.finish_reason,
-        "retries": ctx.spent.retries,
     }
+    if ctx.spent.retries:
+        answered["retries"] = ctx.spent.retries
     run.note("answer", answered)
     if usage.cost_micros is None and (refusal := request_usage.unpriced(run, response)) is not None:
         ctx.verdict = refusal

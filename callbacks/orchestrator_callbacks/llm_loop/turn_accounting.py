@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from orchestrator.kernel.clock import micros
 from orchestrator.machines.llm_loop.graph import restart_budgets, whole_budgets
 from orchestrator.machines.llm_loop.model import (
     Completion,
@@ -30,6 +31,7 @@ from orchestrator_guards import (
     tool_key,
     window_size,
 )
+from orchestrator_guards.turn import digest
 
 REPEATING = "You are repeating yourself ({what}). Do something different, or give your final answer."
 
@@ -58,7 +60,7 @@ def note_time(run: LoopRun) -> None:
     """Store the duration of the run at the entry of the current state."""
     cursor = run.cursor
     if cursor.started_at is not None:
-        run.ctx.spent.seconds = cursor.entered_at - cursor.started_at
+        run.ctx.spent.seconds = micros(cursor.entered_at - cursor.started_at)
 
 
 def _seen(tools: ToolProvider, result: ToolResult) -> ObservedCall:
@@ -79,8 +81,13 @@ def _count(seen: Progress, call: ObservedCall) -> None:
         return
     seen.error_streaks.pop(tool, None)
     key, before = call_key(call.tool, call.arguments), seen.successes.get(tool)
-    same = before is not None and before.call == key and before.result == call.result
-    seen.successes[tool] = RepeatedSuccess(key, call.result, before.times + 1 if same and before else 1)
+    result = call.result if len(call.result) <= _LONGEST_KEPT else digest(call.result)
+    same = before is not None and before.call == key and before.result in (result, call.result)
+    seen.successes[tool] = RepeatedSuccess(key, result, before.times + 1 if same and before else 1)
+
+
+_LONGEST_KEPT = 32
+"""A longer result is kept as its digest, because its record has the text. Older records have the text here, too."""
 
 
 def remember(ctx: LoopContext, seen: list[ObservedCall], text: str = "") -> Verdict | None:

@@ -91,6 +91,7 @@ class RepeatedSuccess(NamedTuple):
     call: str
     """Digest of tool and arguments."""
     result: str
+    """Its result; the digest of a long one."""
     times: int
 
 
