@@ -15,6 +15,7 @@ from orchestrator.machines.llm_loop.model import (
 )
 from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider
+from orchestrator_callbacks.llm_loop.guard_record import record_guards
 from orchestrator_guards import (
     Escalation,
     ObservedCall,
@@ -135,13 +136,16 @@ def _keep(ctx: LoopContext, verdict: Verdict, *, restart: bool = False) -> None:
     ctx.decision = TurnDecision(verdict, ctx.limits, ctx.iteration, spent.total, spent.seconds, restart)
 
 
-def may_start_over(ctx: LoopContext, verdicts: Iterable[Verdict]) -> bool:
+def may_start_over(run: LoopRun, verdicts: Iterable[Verdict]) -> bool:
     """Return whether to restart: the run is stuck, a restart is left, and no other guard refuses a turn."""
+    ctx = run.ctx
     if ctx.wrapping_up or not is_stuck(ctx):
         return False
     if not all(verdict.ok or verdict.guard == "no_progress" for verdict in verdicts):
         return False
-    if verdict := restart_budgets(ctx):
+    asked = restart_budgets(ctx)
+    record_guards(run, asked)
+    if verdict := asked[-1]:
         _keep(ctx, verdict, restart=True)
     return verdict.ok
 
@@ -158,11 +162,16 @@ def is_stuck(ctx: LoopContext) -> bool:
     return found.repeats >= threshold * found.patience
 
 
-def may_go_on(ctx: LoopContext) -> bool:
+def may_go_on(run: LoopRun) -> bool:
     """Return whether another turn starts: a normal one, or the reserved wrap-up turn."""
+    ctx = run.ctx
     if ctx.verdict is None:
         return True
-    if not ctx.limits.wrap_up_turns or ctx.wrapping_up or not decide(ctx, whole_budgets(ctx)):
+    if not ctx.limits.wrap_up_turns or ctx.wrapping_up:
+        return False
+    asked = whole_budgets(ctx)
+    record_guards(run, asked)
+    if not decide(ctx, asked):
         return False
     ctx.wrapping_up = True
     return True
