@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from orchestrator.cli import app
 
@@ -84,12 +85,25 @@ def test_a_command_that_keeps_no_log_loads_none(folder: Path) -> None:
 
 
 def test_a_command_changes_nothing_for_the_next_one_of_the_same_process(cli: Cli) -> None:
-    first = cli("graph")
+    first, help_ = cli("graph"), cli("--help")
+    built = app._built.cache_info().misses
     assert cli("graph", "--format", "table").out != first.out
     assert cli("graph", "--format", "picture").code == 2
     assert cli("no-such-command").code == 2
-    assert cli("graph") == first
-    assert app._built.cache_info().misses == 1
+    assert (cli("graph"), cli("--help", "graph")) == (first, help_)
+    assert app._built.cache_info().misses == built
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_parsed_without_the_others_and_has_the_same_help(command: str) -> None:
+    part = typer.main.get_command(app._part(command))
+    assert list(part.commands) == [command]
+    whole = typer.main.get_command(app.app)
+    (one, same) = (
+        group.make_context("orchestrator", [command, "--help"], resilient_parsing=True)
+        for group in (part, whole)
+    )
+    assert part.commands[command].get_help(one) == whole.commands[command].get_help(same)
 
 
 @pytest.mark.canary
