@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from orchestrator.cli import app
 
@@ -96,14 +95,13 @@ def test_a_command_changes_nothing_for_the_next_one_of_the_same_process(cli: Cli
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_is_parsed_without_the_others_and_has_the_same_help(command: str) -> None:
-    part = typer.main.get_command(app._part(command))
+    part, whole = (app._built(one) for one in (app._part(command), app.app))
     assert list(part.commands) == [command]
-    whole = typer.main.get_command(app.app)
-    (one, same) = (
-        group.make_context("orchestrator", [command, "--help"], resilient_parsing=True)
-        for group in (part, whole)
-    )
-    assert part.commands[command].get_help(one) == whole.commands[command].get_help(same)
+    helps = []
+    for group in (part, whole):
+        with group.make_context("orchestrator", [command], resilient_parsing=True) as context:
+            helps.append(group.commands[command].get_help(context))
+    assert helps[0] == helps[1]
 
 
 @pytest.mark.canary

@@ -84,7 +84,7 @@ for folder in map(pathlib.Path, sys.argv[1:]):
     if os.fork() == 0:
         os.chdir(folder)
         os.dup2(os.open("errors", os.O_CREAT | os.O_WRONLY), sys.stderr.fileno())
-        sys.path[0] = str(folder)
+        sys.path[0], sys.argv = str(folder), ["block.py"]
         runpy.run_path("block.py", run_name="__main__")
         break
     _, status = os.wait()
