@@ -5,9 +5,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import typer
 
 from orchestrator.cli import app
 
@@ -95,7 +96,7 @@ def test_a_command_changes_nothing_for_the_next_one_of_the_same_process(cli: Cli
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_is_parsed_without_the_others_and_has_the_same_help(command: str) -> None:
-    part, whole = (app._built(one) for one in (app._part(command), app.app))
+    part, whole = (cast("typer.core.TyperGroup", app._built(one)) for one in (app._part(command), app.app))
     assert list(part.commands) == [command]
     helps = []
     for group in (part, whole):
