@@ -369,7 +369,7 @@ class Approval:
 
     def _is_plan_whole(self, run: ApprovalRun) -> bool:
         try:
-            return is_approved(run.ctx)
+            return is_approved(run.ctx).ok
         except ApprovalError:
             return False
 
