@@ -30,7 +30,9 @@ def demonstrate(folder: Path) -> None:
     say("\n# Tomorrow, in another terminal: which run waits, and for what?")
     run(folder, "runs", "list")
     run(folder, "runs", "show", RUN)
-    say("\n# Nothing is paid yet. A person approves. No process has the run, so the answer waits in its inbox.")
+    say(
+        "\n# Nothing is paid yet. A person approves. No process has the run, so the answer waits in its inbox."
+    )
     _ledger(folder, lines=0)
     run(folder, "runs", "approve", RUN, "--by", "ann", "--why", "it is due")
     say("\n# Any process can resume the run.")

@@ -29,9 +29,7 @@ FIGURES = (
     Figure("the same, 1,000 turns", "1,000 turns, 1 tool", "cpu_us_per_turn"),
     Figure("KiB for a waiting run", "10,000 runs wait for a 1 s model", "kib_per_run"),
     Figure("bytes stored a turn", "journalled, 100 runs of 30 turns", "bytes_per_turn"),
-    Figure(
-        "durable turns/s, ours = 1", "journalled, 100 runs of 30 turns", "turns_per_s", relative=True
-    ),
+    Figure("durable turns/s, ours = 1", "journalled, 100 runs of 30 turns", "turns_per_s", relative=True),
     Figure("time to resume 1,000 turns", "resume of 1,000 turns", "resume_ms", relative=True),
     Figure("time to import", "import and size", "import_ms", relative=True),
     Figure("MB installed", "import and size", "installed_mb"),
