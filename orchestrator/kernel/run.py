@@ -43,6 +43,7 @@ class Run(Generic[Ctx, Deps]):
         ctx: Plain data that can be stored and replayed.
         deps: Live handles that cannot be stored.
         parent_run_id: The run that started this one.
+        data: Plain data of the host for the `created` record; None for none.
 
     Example:
         run = Run(machine, "run-1", context, handles)
@@ -54,6 +55,7 @@ class Run(Generic[Ctx, Deps]):
     ctx: Ctx
     deps: Deps
     parent_run_id: str | None = field(default=None, kw_only=True)
+    data: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
     graph: Graph = field(init=False)
     """The graph of this run."""

@@ -52,6 +52,7 @@ class Writer:
             "fingerprint": run.graph.fingerprint,
             "at": at,
             "parent_run_id": run.parent_run_id,
+            **(run.data or {}),
             **(self._codec.opening(run) if self._codec else {}),
             **({} if deposited is None else {"deposited": dict(deposited)}),
         }

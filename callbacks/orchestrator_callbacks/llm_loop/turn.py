@@ -93,7 +93,8 @@ def ask(run: LoopRun, request: Request) -> Coroutine[Any, Any, Response]:
 async def _within(account: BudgetAccount, run: LoopRun, request: Request) -> Response:
     """Call the model within the budget of the runs above. An abandoned answer is charged like a received one."""
     charge, used = lost(run), NO_USAGE
-    need = replace(charge, cost_micros=request_usage.most(run, request))
+    most = request_usage.most(run, request)
+    need = replace(charge, cost_micros=most, estimated_cost_micros=most or 0)
     try:
         await account.reserve(need)
     except LimitReached as refused:
@@ -286,6 +287,8 @@ def take(run: LoopRun, response: Response) -> None:
     }
     if ctx.spent.retries:
         answered["retries"] = ctx.spent.retries
+    if not (usage.input_tokens or usage.output_tokens):
+        answered["unreported"] = True  # the provider gave no usage: the answer counts as no token
     if attempts := run.writes.detach(ATTEMPTS):
         answered[ATTEMPTS] = attempts
     run.note("answer", answered)
