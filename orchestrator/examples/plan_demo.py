@@ -36,7 +36,7 @@ def demonstrate(folder: Path) -> None:
         raise Failed("it was not ended by the kill")
     say("\n# The next start says what was found. Complete steps stay, a step that was open is undone.")
     run(folder, "approval", "status", code=_PAUSED)
-    say("\n# It goes on only when somebody says so. Ctrl-C pauses it between steps.")
+    say("\n# It continues only when a person resumes it. Ctrl-C pauses it between steps.")
     run_and_stop(folder, "approval", "resume", *_PACE, at="step 4 of 5", code=_PAUSED)
     changed = _tree(folder)
     say("\n# On second thoughts: everything back.")

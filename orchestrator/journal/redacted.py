@@ -111,8 +111,8 @@ def parted(kind: str, body: Mapping[str, Any]) -> RecordParts:
 def _parted(body: Mapping[str, Any], spec: Spec) -> RecordParts:
     parts = RecordParts({}, {})
     for name, value in body.items():
-        inner = spec.get(name)
-        if name not in spec:
+        inner = _rule_for(name, spec)
+        if inner is _CONTENT:
             parts.content[name] = value
         elif inner is None or value is None:
             parts.shown[name] = _word(name, value, body)
@@ -130,6 +130,17 @@ def _parted(body: Mapping[str, Any], spec: Spec) -> RecordParts:
         else:
             parts.content[name] = value
     return parts
+
+
+_CONTENT: Spec = MappingProxyType({})
+"""The rule of a member that is not listed."""
+
+
+def _rule_for(name: str, spec: Spec) -> Spec | None:
+    """Return the rule of a member. `spent.seconds` is a part of `spent`."""
+    whole, _, part = name.partition(".")
+    found = spec.get(whole, _CONTENT)
+    return found.get(part, _CONTENT) if part and found is not None else found
 
 
 def tool_word(body: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -219,6 +219,15 @@ class Run(Generic[Ctx, Deps]):
         control = self.control
         if control.lease is not None and not control.detached:
             self.writes.drafts.append(draft(kind, body))
+
+    def attach(self, member: str, items: Iterable[Any]) -> None:
+        """Add items to a list in the record of the next transition, which they led to: rows of guards, of attempts.
+
+        If the run is parked before that, the `parked` record has them. Without a journal, do nothing.
+        """
+        control = self.control
+        if control.lease is not None and not control.detached:
+            self.writes.attach(member, items)
 
     async def settle(self) -> None:
         """Make the drafted records durable. For hooks, before an effect. Raises the errors of the journal."""

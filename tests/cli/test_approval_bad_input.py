@@ -269,10 +269,10 @@ def test_a_journal_that_cannot_be_read_is_set_aside_only_on_a_persons_word(
         journal.write(b"garbage" * 20)
     found = approval("status")
     assert found.code == 1
-    assert "damaged: what is in .orchestrator/ cannot be trusted, now Failed" in found.out
+    assert "damaged: the data in .orchestrator/ cannot be trusted, now Failed" in found.out
     assert f"orchestrator approval acknowledge --discard --project {shop.folder}" in found.out
-    assert "set .orchestrator/ aside, and begin anew" in found.out
-    assert "leave everything as it is" not in found.out
+    assert "move .orchestrator/ aside and start again" in found.out
+    assert "keep every file as it is" not in found.out
     for command in ("diff", "execute", "acknowledge"):
         refused = approval(command)
         assert refused.code == 2

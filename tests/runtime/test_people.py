@@ -377,7 +377,7 @@ async def test_an_answer_posted_while_nobody_had_the_run_counts_when_it_is_resum
         await theirs.post("r", Posted("same", "approve", {"call": question.key}, "mallory"))
         await theirs.post("r", Posted("odd", "dance", {}, "mallory"))  # nobody knows this
         plans = await again.open_runs()
-        assert plans[0].will == "goes on: eve approved pay (call 1:0)"
+        assert plans[0].will == "continues: eve approved pay (call 1:0)"
         result = await again.resume("r")
         assert (result.output, office.paid, office.looked) == ("paid 5 to x; looked", [("x", 5)], 1)
 

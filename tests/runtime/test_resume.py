@@ -183,7 +183,7 @@ async def test_memory_is_kept_exactly_when_the_journal_says_so() -> None:
 
 
 async def test_an_unknown_run_is_one_sentence() -> None:
-    with pytest.raises(RunUnknown, match="no run 'nope' is known here"):
+    with pytest.raises(RunUnknown, match="there is no run 'nope' in this process or in its journal"):
         await agent(World(), MemoryJournal()).resume("nope")
 
 

@@ -53,8 +53,19 @@ def close_ledger(run: LoopRun) -> None:
     ctx.ledger.asked.clear()
     for position, result in enumerate(ctx.results):
         if position not in ctx.ledger.noted:
-            note_result(run, result or unfinished(effective_call(ctx, position), position))
+            note_result(run, result or _interrupted(run, position))
     _report(run)
+
+
+def _interrupted(run: LoopRun, position: int) -> ToolResult:
+    """Return the result of a call that the end of the run interrupted, with its times."""
+    call, started = effective_call(run.ctx, position), run.ctx.ledger.began.get(position, 0.0)
+    return unfinished(call, position, started, run.deps.clock.time())
+
+
+def _position(calls: Sequence[ToolCall], call: ToolCall) -> int:
+    """Return the position of a call: two calls may be equal."""
+    return next(at for at, one in enumerate(calls) if one is call)
 
 
 async def _execute(run: LoopRun) -> None:
@@ -74,6 +85,7 @@ async def _execute(run: LoopRun) -> None:
         return changed if changed is not result else None
 
     async def before(call: ToolCall) -> ToolCall | ToolResult | None:
+        ctx.ledger.began[_position(calls, call)] = deps.clock.time()
         hooked = "before_tool_execution" in deps.points  # an engine may add a hook there while a call waits
         chosen = await _chosen(run, calls, call) if hooked else None
         services = run.control.services
@@ -97,7 +109,7 @@ async def _chosen(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> To
     changed: ToolCall | ToolResult = await through(run, "before_tool_execution", call)
     if isinstance(changed, ToolResult) or changed == call:
         return changed
-    return replacement(run, next(at for at, one in enumerate(calls) if one is call), changed)
+    return replacement(run, _position(calls, call), changed)
 
 
 def _started(run: LoopRun) -> list[ToolCall]:
@@ -197,7 +209,7 @@ def _report(run: LoopRun) -> None:
         if position in ctx.ledger.told or position in ctx.ledger.asked:
             continue
         ctx.ledger.told.add(position)
-        _publish_execution(run, ctx, result or unfinished(effective_call(ctx, position), position))
+        _publish_execution(run, ctx, result or _interrupted(run, position))
 
 
 def _publish_execution(run: LoopRun, ctx: LoopContext, done: ToolResult) -> None:
