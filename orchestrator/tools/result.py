@@ -36,6 +36,8 @@ class ToolResult:
     """Start of the tool (epoch seconds); 0 if none ran or the time is unknown."""
     abandoned: bool = field(default=False, compare=False)
     """True if the tool timed out and did not stop when it was cancelled: it may still be running."""
+    whole: str | None = field(default=None, compare=False, repr=False)
+    """The text before it was cut, until it is stored; None if nothing was cut or the agent has no `read_result`."""
 
     @property
     def is_error(self) -> bool:
@@ -100,10 +102,14 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
         yield from _leaves(error) if isinstance(error, BaseExceptionGroup) else (error,)
 
 
-def content_of(value: object, limit: int) -> tuple[str, bool]:
-    """Return the returned value of a tool as text, and whether it was cut. Raises if the value has no text form."""
-    text, was_cut = cut(value if type(value) is str else _serialised(value), limit)
-    return (text if text.isascii() else str(encodable(text))), was_cut
+def text_of(value: object) -> str:
+    """Return the returned value of a tool as text. Raises TypeError or ValueError if it has no text form."""
+    return value if type(value) is str else _serialised(value)
+
+
+def encoded_text(text: str) -> str:
+    """Return a text that can be encoded as UTF-8."""
+    return text if text.isascii() else str(encodable(text))
 
 
 def _serialised(value: object) -> str:
@@ -114,13 +120,17 @@ def _serialised(value: object) -> str:
     return to_json(value, inf_nan_mode="strings").decode()
 
 
-def cut(text: str, limit: int) -> tuple[str, bool]:
+def cut(text: str, limit: int, more: str = "") -> tuple[str, bool]:
     """Return at most `limit` characters (0 = all), including the mark, and whether any are missing.
 
-    The mark states the length: `… [cut: 12,345 of 98,765 characters]`.
+    The mark states the length: `… [cut: 12,345 of 98,765 characters]`. `more` is added to it; `{kept}` in it becomes
+    the number of characters that are kept.
     """
     if not limit or len(text) <= limit:
         return text, False
-    longest = len(f"… [cut: {limit:,} of {len(text):,} characters]")
-    kept = max(0, limit - longest)
-    return f"{text[:kept]}… [cut: {kept:,} of {len(text):,} characters]"[:limit], True
+    kept = max(0, limit - len(_mark(limit, len(text), more)))
+    return f"{text[:kept]}{_mark(kept, len(text), more)}"[:limit], True
+
+
+def _mark(kept: int, length: int, more: str) -> str:
+    return f"… [cut: {kept:,} of {length:,} characters{more.replace('{kept}', str(kept))}]"

@@ -31,11 +31,22 @@ from orchestrator.kernel.thread import in_thread
 from orchestrator.llm.message import ToolCall
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.tools.argument import BadArguments, DuplicateKeys, UnstableArguments
-from orchestrator.tools.result import ToolOutcome, ToolResult, content_of, error_text, explain, why_of
+from orchestrator.tools.result import (
+    ToolOutcome,
+    ToolResult,
+    cut,
+    encoded_text,
+    error_text,
+    explain,
+    text_of,
+    why_of,
+)
 from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SUGGESTIONS = 3
+READ_RESULT = "read_result"
+"""Name of the tool that reads stored results (`tools.stored_result`): with it, whole results are stored."""
 _ABANDONED = "; it did not stop when it was cancelled, was abandoned and may still be running"
 _SYSTEM_CLOCK = SystemClock()
 
@@ -214,7 +225,7 @@ class ToolSet:
         at, started = self._clock.time(), self._clock.monotonic()
         bound = (self._narrowed(context_for(call, position), spec),) if spec.takes_context else ()
         outcome: ToolOutcome = "ok"
-        was_cut, abandoned, before = False, False, _cancels()
+        was_cut, abandoned, whole, before = False, False, None, _cancels()
         try:
             arguments = parse_arguments(spec, call.arguments, exact=exact)
             if spec.timeout is None:
@@ -222,7 +233,10 @@ class ToolSet:
             else:
                 work = functools.partial(_invoke, spec, bound, arguments)
                 value = await limited(work, spec.timeout, self._clock)
-            content, was_cut = content_of(value, spec.max_result_chars)
+            text = text_of(value)
+            content, was_cut = cut(text, spec.max_result_chars)
+            content = encoded_text(content)
+            whole = encoded_text(text) if was_cut and READ_RESULT in self._exact else None
         except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
             for context in bound:
                 context.cancelled.set()
@@ -231,7 +245,7 @@ class ToolSet:
             outcome, content = _fault(error)
             abandoned = isinstance(error, TimeLimitPassed) and error.abandoned
         seconds = self._clock.monotonic() - started
-        return ToolResult(call, position, content, outcome, seconds, queued, was_cut, at, abandoned)
+        return ToolResult(call, position, content, outcome, seconds, queued, was_cut, at, abandoned, whole)
 
     def _narrowed(self, context: ToolContext, spec: ToolSpec) -> ToolContext:
         """Return the context with the tool's own timeout in its deadline."""
