@@ -9,14 +9,19 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic_core import to_json
 
+from orchestrator.kernel.abandonment import TimeLimitPassed
 from orchestrator.kernel.value import value
 from orchestrator.llm.message import Message, ToolCall, encodable
+from orchestrator.tools.argument import BadArguments, DuplicateKeys, UnstableArguments
 
 ToolOutcome: TypeAlias = Literal[
     "ok", "error", "timeout", "denied", "invalid_args", "duplicate_keys", "unstable_args", "cancelled"
 ]
 
+READ_RESULT = "read_result"
+"""Name of the tool that reads stored results (`tools.stored_result`): with it, whole results are stored."""
 _ERROR_CHARS = 2_000
+_ABANDONED = "; it did not stop when it was cancelled, was abandoned and may still be running"
 _SHOWN_LEAVES = 5
 
 
@@ -81,6 +86,23 @@ def error_text(why: str, kind: str) -> str:
     return to_json({"error": text, "type": kind}).decode()
 
 
+def failure_of(error: BaseException) -> tuple[ToolOutcome, str]:
+    """Return the outcome and the result text of a call that raised."""
+    if isinstance(error, BadArguments):
+        return _REASONS.get(type(error), "invalid_args"), error_text(str(error), type(error).__name__)
+    if isinstance(error, TimeLimitPassed):
+        return "timeout", error_text(
+            f"the tool gave {error}{_ABANDONED if error.abandoned else ''}", "Timeout"
+        )
+    return "error", error_text(why_of(error), type(error).__name__)
+
+
+_REASONS: dict[type[BadArguments], ToolOutcome] = {
+    DuplicateKeys: "duplicate_keys",
+    UnstableArguments: "unstable_args",
+}
+
+
 def why_of(error: BaseException) -> str:
     """Return the message of an exception; for a group, the messages of its first leaves."""
     try:
@@ -102,13 +124,17 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
         yield from _leaves(error) if isinstance(error, BaseExceptionGroup) else (error,)
 
 
-def text_of(value: object) -> str:
-    """Return the returned value of a tool as text. Raises TypeError or ValueError if it has no text form."""
-    return value if type(value) is str else _serialised(value)
+def shortened(value: object, limit: int, *, keep: bool) -> tuple[str, bool, str | None]:
+    """Return the returned value of a tool as text, whether it was cut, and with `keep` the whole text if it was.
+
+    Raises TypeError or ValueError if the value has no text form.
+    """
+    whole = value if type(value) is str else _serialised(value)
+    shown, was_cut = cut(whole, limit)
+    return _encodable(shown), was_cut, _encodable(whole) if was_cut and keep else None
 
 
-def encoded_text(text: str) -> str:
-    """Return a text that can be encoded as UTF-8."""
+def _encodable(text: str) -> str:
     return text if text.isascii() else str(encodable(text))
 
 
