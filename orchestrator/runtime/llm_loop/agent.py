@@ -29,6 +29,7 @@ from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop.codec import history_of, loop_codec, restored
 from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result, result_of
+from orchestrator.runtime.llm_loop.stored_results import StoredResults
 from orchestrator.runtime.llm_loop.summary import summary
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.hosting import LoopHosting
@@ -115,6 +116,7 @@ class Orchestrator(HumanInput[Result]):
         given = {"memory": memory, "price": price, "points": points, "host": deps}
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
         self._set_up(self._deps.clock, journal, observers, migrations, self._deps.tools)
+        self._deps.stored_result = StoredResults(self._journal).read
         self._conversations = Conversations()
         self._codec: ContextCodec[LoopContext] = loop_codec(launch)
         self._wire()
