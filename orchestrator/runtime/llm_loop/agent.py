@@ -110,13 +110,11 @@ class Orchestrator(HumanInput[Result]):
     ) -> None:
         arguments.check_agent(locals())
         self._data = agent_data(name, version)
-        self._limits = limits or Limits()
-        self._instructions = instructions
+        self._limits, self._instructions = limits or Limits(), instructions
         self._machine, points = compose.machine(graph, hooks, check_purity=check_purity)
         given = {"memory": memory, "price": price, "points": points, "host": deps}
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
         self._set_up(self._deps.clock, journal, observers, migrations, self._deps.tools)
-        self._deps.stored_result = StoredResults(self._journal).read
         self._conversations = Conversations()
         self._codec: ContextCodec[LoopContext] = loop_codec(launch)
         self._wire()
@@ -126,6 +124,10 @@ class Orchestrator(HumanInput[Result]):
         """Engine-only interface of this agent."""
         self._members: dict[Orchestrator, Orchestrator] = {}  # agents of tools -> copies with our journal
         refuse_unpriced(self._limits, subagent.prices(self))
+
+    def _wire(self, *watching: Observer, owner: str | None = None) -> None:
+        self._deps.stored_result = StoredResults(self._journal).read
+        super()._wire(*watching, owner=owner)
 
     # ---- run ----
 

@@ -150,8 +150,7 @@ def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
         found._journal, found._retire = agent._journal, agent._retire
         found._live, found._control, found._members = agent._live, agent._control, agent._members
         found.hosting = agent.hosting
-        points = agent.hosting.points_of_child(child.hosting)
-        found._deps = replace(child._deps, points=points, stored_result=agent._deps.stored_result)
+        found._deps = replace(child._deps, points=agent.hosting.points_of_child(child.hosting))
         found._wire(ChildWaitObserver(), owner=agent._driver.owner)
     return found
 

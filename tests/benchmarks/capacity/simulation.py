@@ -58,7 +58,7 @@ def batch(runs: int, turns: int, costs: Costs, *, slots: int) -> float:
     for _ in range(runs):
         simulation.env.process(simulation.one_run())
     simulation.env.run()
-    return runs * turns / simulation.env.now
+    return runs * turns / float(simulation.env.now)
 
 
 class _Worker:
