@@ -1,8 +1,7 @@
 """Keep records in memory, for tests and for runs without a journal. They are lost with the process.
 
 The store keeps every promise of `kernel.journal.Journal` except durability. An append is complete when it returns:
-without a thread, an await or a hash. The chain is computed on load, so `Lease.head` does not change. The records of
-one append are one JSON array, which is split on load: that is faster and takes half the memory.
+without a thread, an await or a hash. The chain is computed on load, so `Lease.head` does not change.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from orchestrator.errors import Fenced, Held, RunExists, RunUnknown
 from orchestrator.journal.codec import (
     ENDED,
     OPEN,
-    Stored,
-    apart,
-    block,
+    SEPARATOR,
+    Row,
     chained,
     check_blob,
     encoded,
+    encoded_append,
     only_claims,
+    records_of,
     status_after,
-    verified,
     verified_blob,
 )
 from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, RunHead
@@ -32,7 +31,7 @@ from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, R
 
 @dataclass(slots=True)
 class _Run:
-    """One run. `blocks` are (epoch, kinds, bodies) of each append."""
+    """One run. `rows` are (epoch, kinds, bodies) of each append."""
 
     run_id: str
     owner: str | None
@@ -42,9 +41,9 @@ class _Run:
     updated_at: float
     parent_run_id: str | None
     conversation_id: str | None
-    blocks: list[tuple[int, tuple[str, ...], bytes]] = field(default_factory=list)
+    rows: list[tuple[int, str, bytes]] = field(default_factory=list)
     count: int = 1
-    """Number of records in all blocks."""
+    """Number of records in all rows."""
     epoch: int = 1
     progress: int = 1
     """Epoch of the last append that was more than a claim."""
@@ -71,14 +70,15 @@ class _Run:
             stuck_claims=self.epoch - self.progress,
         )
 
-    def chain(self) -> list[Stored]:
-        stored: list[Stored] = []
-        before = NO_HASH
-        for epoch, kinds, bodies in self.blocks:
-            for kind, body in zip(kinds, apart(bodies), strict=True):
-                before = chained(before, self.run_id, len(stored), epoch, kind, body)
-                stored.append((len(stored), epoch, kind, body, before))
-        return stored
+    def chain(self) -> list[Row]:
+        """Return the rows with their hashes."""
+        found: list[Row] = []
+        before, seq = NO_HASH, -1
+        for epoch, kinds, body in self.rows:
+            seq += kinds.count(SEPARATOR) + 1
+            before = chained(before, self.run_id, seq, epoch, kinds, body)
+            found.append(Row(seq, epoch, kinds, body, before))
+        return found
 
 
 class MemoryJournal:
@@ -117,7 +117,7 @@ class MemoryJournal:
         """Create a run and claim it. Raises RunExists."""
         if run_id in self._runs:
             raise RunExists(run_id)
-        kinds, bodies = block((Draft("created", body),))
+        kinds, line = encoded_append((Draft("created", body),))
         now = self._now()
         self._runs[run_id] = _Run(
             run_id,
@@ -128,7 +128,7 @@ class MemoryJournal:
             updated_at=now,
             parent_run_id=body.get("parent_run_id"),
             conversation_id=body.get("conversation_id"),
-            blocks=[(1, kinds, bodies)],
+            rows=[(1, kinds, bytes(memoryview(line)))],
         )
         if (talk := body.get("conversation_id")) is not None:
             self._talks.setdefault(talk, {})[run_id] = None
@@ -151,12 +151,13 @@ class MemoryJournal:
             raise Fenced(lease.run_id, lease.epoch)
         if not drafts:
             return
-        kinds, bodies = block(drafts)
+        kinds, body = encoded_append(drafts)
         if blobs:
             self._keep(run, blobs)
-        run.blocks.append((lease.epoch, kinds, bodies))
-        run.count += len(kinds)
-        lease.seq += len(kinds)
+        # A copy of the needed size: orjson shortens a bigger buffer and keeps the rest allocated.
+        run.rows.append((lease.epoch, kinds, bytes(memoryview(body))))
+        run.count += len(drafts)
+        lease.seq += len(drafts)
         run.updated_at = self._now()
         if run.progress != lease.epoch and not only_claims(kinds):
             run.progress = lease.epoch
@@ -194,8 +195,8 @@ class MemoryJournal:
     async def load(self, run_id: str, since: int = 0) -> list[Record]:
         """Return the records from `since` on. Raises RunUnknown."""
         run = self._known(run_id)
-        stored = run.chain()
-        return verified(run_id, stored, run.head(), stored[-1][-1])[since:]
+        rows = run.chain()
+        return records_of(run_id, rows, run.head(), rows[-1].hash, since)
 
     async def blob(self, digest: str) -> bytes:
         """Return a blob. Raises Corrupt."""

@@ -6,7 +6,8 @@ Every store guarantees:
 
 - `append` is atomic. It is durable when it returns None or when the returned awaitable has completed. The store
   resolves an unknown outcome (a lost connection) itself: the records are either written or not.
-- Records of a run are numbered 0, 1, 2 … without a gap; each hash covers the one before. `load` verifies them.
+- Records of a run are numbered 0, 1, 2 … without a gap. The records of one append have one hash, which covers them
+  and the append before. `load` verifies all of them.
 - After an I/O error a store in a file is poisoned: every further call raises StoreDown until the store is opened
   again. A store on a server is not: a lost connection says nothing about the store, and the server handles its disk.
 - `post` needs no lease and keeps the first request of each id, whichever process posts it. The id of an answer names
@@ -52,7 +53,7 @@ _new_tuple: Callable[..., Any] = tuple.__new__
 
 
 class Record(NamedTuple):
-    """One durable record. `hash` chains it to the record before (see `orchestrator.journal.codec.chained`)."""
+    """One durable record. `hash` is that of its append, chained to the append before (`orchestrator.journal.codec`)."""
 
     seq: int
     epoch: int
@@ -72,7 +73,7 @@ class Lease:
     seq: int
     """Number of the last durable record, -1 before the first."""
     head: str
-    """Hash of that record."""
+    """Hash of the append of that record."""
     proved_at: float = field(default=0.0, compare=False)
     """Time of the last append that the store accepted (monotonic seconds): the lease was valid after that."""
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import psycopg
 
 from orchestrator.errors import Fenced, JournalError
-from orchestrator.journal.codec import chained, check_blob, lines, only_claims, status_after
+from orchestrator.journal.codec import Row, chained, check_blob, encoded_append, only_claims, status_after
 from orchestrator.journal.postgres.statement import APPEND, APPEND_BLOBS, STANDS
 from orchestrator.kernel.journal import Draft, Lease
 
@@ -29,13 +29,13 @@ _STANDS: Final = STANDS.encode()
 class PostgresAppend:
     """Records for a run, with the blobs they name."""
 
-    __slots__ = ("blobs", "claims", "lease", "lines", "status")
+    __slots__ = ("blobs", "body", "count", "kinds", "lease", "status")
 
     def __init__(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None) -> None:
         self.lease = lease
-        self.lines = lines(drafts)
+        self.kinds, self.body = encoded_append(drafts)
+        self.count = len(drafts)
         self.status = status_after(*drafts[-1])
-        self.claims = only_claims([kind for kind, _ in self.lines])
         self.blobs = dict(blobs) if blobs else None
 
     def __call__(self, _: object) -> None:
@@ -56,7 +56,7 @@ class Part:
     was_head: str
     seq: int
     head: str
-    records: list[tuple[int, str, bytes, str]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
     status: tuple[str, str] = ("", "")
     progress: bool = False
@@ -70,17 +70,16 @@ class Part:
 
     def add(self, append: PostgresAppend) -> None:
         """Add one more append."""
-        lease = self.lease
-        for kind, body in append.lines:
-            self.seq += 1
-            self.head = chained(self.head, lease.run_id, self.seq, lease.epoch, kind, body)
-            self.records.append((self.seq, kind, body, self.head))
+        lease, kinds, body = self.lease, append.kinds, append.body
+        self.seq += append.count
+        self.head = chained(self.head, lease.run_id, self.seq, lease.epoch, kinds, body)
+        self.rows.append(Row(self.seq, lease.epoch, kinds, body, self.head))
         self.status = append.status
-        self.progress |= not append.claims
+        self.progress |= not only_claims(kinds)
         self.blobs.update(append.blobs or {})
 
     def judge(self, epoch: int, seq: int, head: bytes, there: bytes | None) -> None:
-        """Set the outcome from the position of the run and the hash of the record at this part's last number."""
+        """Set the outcome from the position of the run and the hash of the row at this part's last number."""
         if there is not None and there.hex() == self.head:
             self.landed = True
         elif (epoch, seq, head.hex()) != (self.lease.epoch, self.was_seq, self.was_head):
@@ -150,7 +149,7 @@ class AppendBatch:
 
 def _write(db: Db, parts: list[Part]) -> set[int]:
     """Send the statement; return the numbers of the parts that it wrote, from 1."""
-    records = [(number, part, *record) for number, part in enumerate(parts, 1) for record in part.records]
+    rows = [(number, row) for number, part in enumerate(parts, 1) for row in part.rows]
     values: list[Any] = [
         [part.lease.run_id for part in parts],
         _numbers([part.lease.epoch for part in parts]),
@@ -161,12 +160,12 @@ def _write(db: Db, parts: list[Part]) -> set[int]:
         [part.status[0] for part in parts],
         [part.status[1] for part in parts],
         _numbers([part.progress for part in parts]),
-        _numbers([record[0] for record in records]),
-        _numbers([record[2] for record in records]),
-        _numbers([record[1].lease.epoch for record in records]),
-        [record[3] for record in records],
-        [record[4] for record in records],
-        [bytes.fromhex(record[5]) for record in records],
+        _numbers([number for number, _ in rows]),
+        _numbers([row.seq for _, row in rows]),
+        _numbers([row.epoch for _, row in rows]),
+        [row.kinds for _, row in rows],
+        [row.body for _, row in rows],
+        [bytes.fromhex(row.hash) for _, row in rows],
     ]
     blobs = [(number, *blob) for number, part in enumerate(parts, 1) for blob in part.blobs.items()]
     if blobs:

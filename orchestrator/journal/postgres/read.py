@@ -11,7 +11,7 @@ import orjson
 import psycopg
 
 from orchestrator.errors import Corrupt, RunUnknown
-from orchestrator.journal.codec import Stored, verified, verified_blob
+from orchestrator.journal.codec import Row, records_of, verified_blob
 from orchestrator.journal.postgres.presence import LIVING
 from orchestrator.kernel.journal import Posted, Record, RunHead
 
@@ -24,7 +24,7 @@ PAGE: Final = 200
 _HEAD: Final = f"""WITH living AS MATERIALIZED (SELECT h.token FROM holder h WHERE {LIVING})
     SELECT run_id, graph, fingerprint, status, seq, epoch,
     CASE WHEN holder IN (SELECT token FROM living) THEN owner END, created_at, updated_at, reason,
-    parent_run_id, conversation_id, epoch - progress, id, encode(head, 'hex') FROM run """
+    parent_run_id, conversation_id, epoch - progress, id, encode(last_hash, 'hex') FROM run """
 _OF_RUN: Final = f"{_HEAD} WHERE run_id = %s".encode()
 _NEWEST: Final = f"{_HEAD} WHERE conversation_id = %s ORDER BY id DESC LIMIT 1".encode()
 _RECORDS: Final = (
@@ -63,18 +63,8 @@ def load(db: Db, run_id: str, since: int) -> list[Record]:
     with db.transaction():
         db.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         row = _known(db, run_id)
-        stored: list[Stored] = db.execute(_RECORDS, (row[13],), prepare=True, binary=True).fetchall()
-    found = _head(row)
-    records = verified(run_id, stored, found, row[14])
-    created = records[0].body
-    if (found.graph, found.fingerprint) != (
-        str(created.get("graph", "")),
-        str(created.get("fingerprint", "")),
-    ):
-        raise Corrupt(
-            f"run {run_id!r}: its row and its first record do not agree; nothing of the run is used"
-        )
-    return records[since:]
+        stored = db.execute(_RECORDS, (row[13],), prepare=True, binary=True).fetchall()
+    return records_of(run_id, map(Row._make, stored), _head(row), row[14], since)
 
 
 def newest(db: Db, conversation_id: str) -> RunHead | None:

@@ -14,8 +14,9 @@ import psycopg
 from psycopg import sql
 
 from orchestrator.errors import StoreDown, TooNew
+from orchestrator.journal.postgres.presence import LIVING
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the tables, in `meta`."""
 OLDEST_SERVER: Final = 140000
 
@@ -49,6 +50,14 @@ CREATE TABLE blob_use(run bigint NOT NULL, digest bytea NOT NULL, PRIMARY KEY(ru
 CREATE INDEX blob_used ON blob_use(digest);
 INSERT INTO meta(version, news) VALUES (1, 0);
 """
+"""The tables of version 1."""
+
+UPGRADES: Final[Mapping[int, str]] = {
+    # Old statements name the column, so that a process of an earlier version cannot write any more.
+    2: "ALTER TABLE run RENAME COLUMN head TO last_hash",
+}
+"""Version -> the statements that make its tables from those of the version before. New tables are made by them too, so
+that upgraded ones are the same."""
 
 DURABLE: Final[Mapping[str, tuple[str, ...]]] = {
     "fsync": ("on",),
@@ -70,11 +79,14 @@ SESSION: Final[Mapping[str, str]] = {
 }
 
 _LOCK: Final = 0x46534D6F
-"""`FSMo`: advisory lock of the process that creates the tables."""
+"""`FSMo`: advisory lock of the process that creates or upgrades the tables."""
+_LIVING: Final = f"SELECT h.name, h.token FROM holder h WHERE {LIVING}"  # noqa: S608  only our own text
 
 
-def prepare(connection: psycopg.Connection[Any], schema: str, where: str, *, create: bool) -> None:
-    """Refuse a server that may lose acknowledged data, set the session, and create missing tables.
+def prepare(
+    connection: psycopg.Connection[Any], schema: str, where: str, *, create: bool, only_reads: bool = False
+) -> None:
+    """Refuse a server that may lose acknowledged data, set the session, create missing tables, upgrade old ones.
 
     Raises StoreDown or TooNew, and psycopg's errors.
     """
@@ -98,6 +110,13 @@ def prepare(connection: psycopg.Connection[Any], schema: str, where: str, *, cre
         raise TooNew(
             f"journal {where} has version {found}; this version of fsm-orchestrator reads up to {VERSION}"
         )
+    if found < VERSION and only_reads:
+        raise StoreDown(
+            f"journal {where} has version {found}, and is upgraded to version {VERSION} when it is opened to write; it "
+            f"was opened read-only"
+        )
+    if found < VERSION:
+        _upgrade(connection, schema, where)
 
 
 def settings(connection: psycopg.Connection[Any]) -> dict[str, str]:
@@ -140,7 +159,40 @@ def _make(connection: psycopg.Connection[Any], schema: str) -> int:
         if found is not None:
             return found
         connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
-        for statement in TABLES.split(";"):
-            if statement.strip():
-                connection.execute(statement.encode())
+        _execute(connection, TABLES)
+        _make_present(connection, 1)
     return VERSION
+
+
+def _upgrade(connection: psycopg.Connection[Any], schema: str, where: str) -> None:
+    """Upgrade the tables in one transaction; a second process waits and then finds them upgraded."""
+    with connection.transaction():
+        connection.execute(b"SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        found = version(connection, schema)
+        if found is not None and found < VERSION:
+            _refuse_in_use(connection, where, found)
+            _make_present(connection, found)
+
+
+def _refuse_in_use(connection: psycopg.Connection[Any], where: str, found: int) -> None:
+    """Raise StoreDown if a living process of an earlier version holds runs. Until the commit no other one can begin."""
+    connection.execute(b"LOCK TABLE holder, run IN ACCESS EXCLUSIVE MODE")
+    rows = connection.execute(_LIVING.encode()).fetchall()
+    if rows:
+        named = ", ".join(sorted({str(name or token) for name, token in rows}))
+        raise StoreDown(
+            f"journal {where} has version {found} and is used by {len(rows)} process(es) of an earlier version of "
+            f"fsm-orchestrator ({named}): end them, then open the journal again to upgrade it to version {VERSION}"
+        )
+
+
+def _make_present(connection: psycopg.Connection[Any], found: int) -> None:
+    for number in range(found + 1, VERSION + 1):
+        _execute(connection, UPGRADES[number])
+    connection.execute(b"UPDATE meta SET version = %s", (VERSION,))
+
+
+def _execute(connection: psycopg.Connection[Any], statements: str) -> None:
+    for statement in statements.split(";"):
+        if statement.strip():
+            connection.execute(statement.encode())

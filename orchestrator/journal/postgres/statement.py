@@ -17,7 +17,7 @@ BLOBS: Final = 0x46534D62
 
 CREATE: Final = """WITH made AS (
     INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id,
-        epoch, seq, head, progress, status, reason, updated_at, owner, holder)
+        epoch, seq, last_hash, progress, status, reason, updated_at, owner, holder)
     VALUES (%s, %s, %s, %s, %s, %s, 1, 0, %b, 1, %s, '', extract(epoch FROM clock_timestamp()), %s, %s)
     ON CONFLICT (run_id) DO NOTHING RETURNING id),
 added AS (
@@ -27,13 +27,13 @@ SELECT id FROM made"""
 _REQUESTED: Final = """WITH wanted AS MATERIALIZED (
     SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %b::bytea[], %s::bigint[], %b::bytea[],
         %s::text[], %s::text[], %s::boolean[])
-    WITH ORDINALITY AS w(run_id, epoch, was_seq, was_head, seq, head, status, reason, progress, part)),
+    WITH ORDINALITY AS w(run_id, epoch, was_seq, was_hash, seq, last_hash, status, reason, progress, part)),
 moved AS (
-    UPDATE run SET seq = w.seq, head = w.head, status = w.status, reason = w.reason,
+    UPDATE run SET seq = w.seq, last_hash = w.last_hash, status = w.status, reason = w.reason,
         progress = CASE WHEN w.progress THEN w.epoch ELSE run.progress END,
         updated_at = extract(epoch FROM clock_timestamp())
     FROM wanted w
-    WHERE run.run_id = w.run_id AND run.epoch = w.epoch AND run.seq = w.was_seq AND run.head = w.was_head
+    WHERE run.run_id = w.run_id AND run.epoch = w.epoch AND run.seq = w.was_seq AND run.last_hash = w.was_hash
     RETURNING run.id, w.part),
 added AS (
     INSERT INTO record(run, seq, epoch, kind, body, hash)
@@ -60,17 +60,17 @@ used AS (
     INSERT INTO blob_use(run, digest) SELECT DISTINCT id, digest FROM named ON CONFLICT DO NOTHING)
 SELECT part FROM moved"""
 
-STANDS: Final = """SELECT w.part, run.epoch, run.seq, run.head, record.hash
+STANDS: Final = """SELECT w.part, run.epoch, run.seq, run.last_hash, record.hash
     FROM unnest(%s::text[], %s::bigint[]) WITH ORDINALITY AS w(run_id, seq, part)
     JOIN run ON run.run_id = w.run_id LEFT JOIN record ON record.run = run.id AND record.seq = w.seq"""
-"""The position of runs, and the record at the intended last number."""
+"""The position of runs, and the row at the intended last number."""
 
-OWNED: Final = f"""SELECT run.epoch, run.seq, run.head, run.owner, run.holder,
+OWNED: Final = f"""SELECT run.epoch, run.seq, run.last_hash, run.owner, run.holder,
     coalesce((SELECT {LIVING} FROM holder h WHERE h.token = run.holder), false),
     coalesce((SELECT {LOCKED} FROM holder h WHERE h.token = run.holder), false), run.id
     FROM run WHERE run_id = %s"""
 CLAIM: Final = """UPDATE run SET epoch = epoch + 1, owner = %s, holder = %s WHERE run_id = %s AND epoch = %s
-    AND holder IS NOT DISTINCT FROM %s RETURNING epoch, seq, head"""
+    AND holder IS NOT DISTINCT FROM %s RETURNING epoch, seq, last_hash"""
 RELEASE: Final = "UPDATE run SET owner = NULL, holder = NULL WHERE run_id = %s AND epoch = %s"
 
 # The row of meta is locked until the commit: positions become visible in order, and no reader skips a gap.

@@ -167,6 +167,13 @@ class SqlitePresence:
         finally:
             os.close(descriptor)
 
+    def living(self) -> list[int]:
+        """Return the process id of each other living holder, 0 if it is not known."""
+        if not self._folder.is_dir():
+            return []
+        tokens = [file.name for file in self._folder.iterdir() if file.name != self.token]
+        return [self.state(token).pid for token in tokens if self.holds_lock(token)]
+
     def sweep(self) -> None:
         """Remove the files of dead processes. Under the write lock of the journal, so that no check runs meanwhile."""
         if not self._folder.is_dir():

@@ -10,7 +10,7 @@ import apsw
 import orjson
 
 from orchestrator.errors import Corrupt
-from orchestrator.journal.codec import Stored, verified
+from orchestrator.journal.codec import Row, records_of
 from orchestrator.journal.sqlite.owner import HolderState
 from orchestrator.journal.sqlite.row import decoding, known, newest_row, proved, rows_after
 from orchestrator.journal.sqlite.schema import LAST, transaction
@@ -44,16 +44,10 @@ def load(db: apsw.Connection, run_id: str, since: int, state_of: StateOf) -> lis
             "SELECT key, epoch, kind, body, hash FROM record WHERE key BETWEEN ? AND ? ORDER BY key",
             span(row.id),
         )
-        stored: list[Stored] = [
-            (key & LAST, epoch, kind, body, digest.hex()) for key, epoch, kind, body, digest in found
+        rows = [
+            Row(key & LAST, epoch, kinds, body, digest.hex()) for key, epoch, kinds, body, digest in found
         ]
-        records = verified(run_id, stored, row.summary(state_of), row.head)
-    created = records[0].body
-    if (row.graph, row.fingerprint) != (str(created.get("graph", "")), str(created.get("fingerprint", ""))):
-        raise Corrupt(
-            f"run {run_id!r}: its row and its first record do not agree; nothing of the run is used"
-        )
-    return records[since:]
+        return records_of(run_id, rows, row.summary(state_of), row.last_hash, since)
 
 
 def newest(db: apsw.Connection, conversation_id: str, state_of: StateOf) -> RunHead | None:

@@ -14,7 +14,7 @@ from orchestrator.journal.sqlite.schema import checksum
 from orchestrator.kernel.journal import RunHead
 
 COLUMNS = """id, run_id, graph, fingerprint, created_at, parent_run_id, conversation_id, fixed_sum,
-    epoch, seq, head, progress, status, reason, updated_at, sum, requests, requests_sum,
+    epoch, seq, last_hash, progress, status, reason, updated_at, sum, requests, requests_sum,
     owner, holder"""
 
 
@@ -24,7 +24,7 @@ class Values(NamedTuple):
     run_id: str
     epoch: int
     seq: int
-    head: str
+    last_hash: str
     progress: int
     status: str
     reason: str
@@ -44,7 +44,7 @@ class RunRow(NamedTuple):
     fixed_sum: int
     epoch: int
     seq: int
-    head: str
+    last_hash: str
     progress: int
     status: str
     reason: str
@@ -61,7 +61,7 @@ class RunRow(NamedTuple):
             self.run_id,
             self.epoch,
             self.seq,
-            self.head,
+            self.last_hash,
             self.progress,
             self.status,
             self.reason,
