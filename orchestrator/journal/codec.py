@@ -16,10 +16,9 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from orchestrator.errors import Corrupt, JournalError, TooNew
+from orchestrator.journal.head_change import status_after
 from orchestrator.kernel.journal import (
-    ENDING_KINDS,
     NO_HASH,
-    PARKING_KINDS,
     RECORD_SCHEMA,
     Draft,
     Record,
@@ -31,10 +30,6 @@ CLAIM_KINDS = frozenset(("claimed", "resumed"))
 
 SEPARATOR: Final = ","
 """Between the kinds of a row: no kind contains it."""
-
-OPEN: Final = "open"
-PARKED: Final = "parked"
-ENDED: Final = "ended"
 
 
 def chained(before: str, run_id: str, seq: int, epoch: int, kinds: str, body: bytes) -> str:  # noqa: PLR0917
@@ -105,15 +100,6 @@ def _joined(kinds: tuple[str, ...]) -> str:
     return SEPARATOR.join(kinds)
 
 
-def status_after(kind: str, body: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the status and reason of a run whose last record is this one."""
-    if kind in ENDING_KINDS:
-        return ENDED, str(body.get("reason") or "")
-    if kind in PARKING_KINDS:
-        return PARKED, str(body.get("reason") or "")
-    return OPEN, ""
-
-
 @functools.lru_cache(maxsize=1_000)
 def only_claims(kinds: str) -> bool:
     """Return whether an append of these kinds counts as no progress."""
@@ -135,6 +121,15 @@ def verified_blob(digest: str, content: bytes | None) -> bytes:
     return content
 
 
+def drafts_of(kinds: str, body: bytes) -> list[Draft]:
+    """Decode an append; the opposite of `encoded_append`. Raises Corrupt if there is not one body for each kind."""
+    names, decoded = kinds.split(SEPARATOR), orjson.loads(body)
+    bodies = decoded if len(names) > 1 else [decoded]
+    if not isinstance(bodies, list) or len(bodies) != len(names):
+        raise Corrupt(f"an append of {kinds!r} has another number of bodies than of kinds")
+    return list(map(Draft, names, bodies))
+
+
 class Row(NamedTuple):
     """One append as it is stored. Its hash covers all of its records and the row before."""
 
@@ -150,18 +145,10 @@ class Row(NamedTuple):
         """Number of its first record."""
         return self.seq - self.kinds.count(SEPARATOR)
 
-    def bodies(self) -> list[Any]:
-        """Decode the body of each record. Raises Corrupt if there is not one for each kind."""
-        decoded = orjson.loads(self.body)
-        bodies = decoded if SEPARATOR in self.kinds else [decoded]
-        if not isinstance(bodies, list) or len(bodies) != self.kinds.count(SEPARATOR) + 1:
-            raise Corrupt(f"record {self.first} has another number of bodies than of kinds")
-        return bodies
-
     def records(self) -> Iterator[Record]:
         """Yield its records."""
-        for number, (kind, body) in enumerate(zip(self.kinds.split(SEPARATOR), self.bodies(), strict=True)):
-            yield Record(self.first + number, self.epoch, kind, body, self.hash)
+        for number, (kind, body) in enumerate(drafts_of(self.kinds, self.body), self.first):
+            yield Record(number, self.epoch, kind, body, self.hash)
 
 
 def verified(run_id: str, rows: Iterable[Row], head: RunHead, last_hash: str) -> list[Row]:
@@ -204,5 +191,5 @@ def _check_head(run_id: str, rows: Sequence[Row], head: RunHead) -> None:
         raise Corrupt(
             f"run {run_id!r}: its row and its first record do not agree; nothing of the run is used"
         )
-    if status_after(last.kind, last.body) != (head.status, head.reason):
+    if status_after(last.kind, last.body)[:2] != (head.status, head.reason):
         raise Corrupt(f"run {run_id!r}: its records and its status do not agree; nothing of the run is used")

@@ -9,24 +9,29 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final, Unpack
 
 from orchestrator.errors import Fenced, Held, RunExists, RunUnknown
 from orchestrator.journal.codec import (
-    ENDED,
-    OPEN,
     SEPARATOR,
     Row,
     chained,
     check_blob,
+    drafts_of,
     encoded,
     encoded_append,
     only_claims,
     records_of,
-    status_after,
     verified_blob,
 )
-from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, RunHead
+from orchestrator.journal.head_change import ENDED, OPEN, UNCHANGED, HeadChange, head_change, status_after
+from orchestrator.journal.run_query import RunQuery
+from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, RunConditions, RunHead
+
+NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
+_CHEAP: Final = ("status", "graph", "parent_run_id", "agent")
+"""Conditions that are compared before the head of a run is derived."""
 
 
 @dataclass(slots=True)
@@ -41,6 +46,9 @@ class _Run:
     updated_at: float
     parent_run_id: str | None
     conversation_id: str | None
+    agent: str
+    agent_version: str
+    tags: Mapping[str, str]
     rows: list[tuple[int, str, bytes]] = field(default_factory=list)
     count: int = 1
     """Number of records in all rows."""
@@ -49,11 +57,20 @@ class _Run:
     """Epoch of the last append that was more than a claim."""
     status: str = OPEN
     reason: str = ""
+    known: int = 0
+    """Number of rows that `change` covers: it is derived when a head is asked for, not at each append."""
+    change: HeadChange = UNCHANGED
     inbox: list[Posted] = field(default_factory=list)
     posted: set[str] = field(default_factory=set)
     blobs: set[str] = field(default_factory=set)
 
     def head(self) -> RunHead:
+        """Return the head; rows since the last call are decoded for it."""
+        for _, kinds, body in self.rows[self.known :]:
+            self.change = self.change.then(head_change(drafts_of(kinds, body)))
+        self.known = len(self.rows)
+        state, since = self.change.state or ("", None)
+        tokens, cost = self.change.usage or (None, None)
         return RunHead(
             run_id=self.run_id,
             graph=self.graph,
@@ -68,6 +85,15 @@ class _Run:
             parent_run_id=self.parent_run_id,
             conversation_id=self.conversation_id,
             stuck_claims=self.epoch - self.progress,
+            agent=self.agent,
+            agent_version=self.agent_version,
+            tags=self.tags,
+            state=state,
+            state_since=since,
+            outcome=self.change.status.outcome,
+            waiting=self.change.status.waiting,
+            tokens=tokens,
+            cost_micros=cost,
         )
 
     def chain(self) -> list[Row]:
@@ -128,6 +154,9 @@ class MemoryJournal:
             updated_at=now,
             parent_run_id=body.get("parent_run_id"),
             conversation_id=body.get("conversation_id"),
+            agent=str(body.get("agent") or ""),
+            agent_version=str(body.get("agent_version") or ""),
+            tags=dict(body.get("tags") or {}) or NO_TAGS,
             rows=[(1, kinds, bytes(memoryview(line)))],
         )
         if (talk := body.get("conversation_id")) is not None:
@@ -162,7 +191,7 @@ class MemoryJournal:
         if run.progress != lease.epoch and not only_claims(kinds):
             run.progress = lease.epoch
         was = run.status
-        run.status, run.reason = status_after(*drafts[-1])
+        run.status, run.reason, _, _ = status_after(*drafts[-1])
         if run.status == ENDED:
             self._let_go(run)
         elif was == ENDED:
@@ -206,22 +235,18 @@ class MemoryJournal:
         """Return the head of a run. Raises RunUnknown."""
         return self._known(run_id).head()
 
-    async def runs(
-        self,
-        *,
-        status: str | None = None,
-        graph: str | None = None,
-        conversation_id: str | None = None,
-        parent_run_id: str | None = None,
-    ) -> AsyncIterator[RunHead]:
-        """Yield the runs that meet every given condition, oldest first."""
-        for run in self._among(conversation_id):
-            if (
-                status in (None, run.status)
-                and graph in (None, run.graph)
-                and parent_run_id in (None, run.parent_run_id)
-            ):
-                yield run.head()
+    async def runs(self, **conditions: Unpack[RunConditions]) -> AsyncIterator[RunHead]:
+        """Yield the runs that meet every given condition. Raises ConfigError or RunUnknown."""
+        query = RunQuery.of(conditions)
+        last = None if query.after is None else self._known(query.after)
+        first = [(name, query.equal[name]) for name in _CHEAP if name in query.equal]
+        among = [
+            run
+            for run in self._among(query.equal.get("conversation_id"))
+            if run is last or all(getattr(run, name) == value for name, value in first)
+        ]
+        for head in query.selected([run.head() for run in among]):
+            yield head
 
     async def newest(self, conversation_id: str) -> RunHead | None:
         """Return the newest run of a conversation."""

@@ -1,5 +1,7 @@
 """Rewrite a closed journal as version 1 wrote it: each record is a row with a hash of its own."""
 
+# ruff: noqa: S608  only our own text
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -12,11 +14,13 @@ import psycopg
 
 from orchestrator.journal.codec import chained
 from orchestrator.journal.sqlite.mark import mark_of
-from orchestrator.journal.sqlite.schema import SHIFT, checksum
+from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.kernel.journal import NO_HASH
 
-DROPPED = ()
+DROPPED = ("agent", "agent_version", "tags", "outcome", "waiting", "state", "state_since", "tokens", "cost")
 """Columns of `run` that version 1 does not have."""
+SUMS = ("state_sum", "usage_sum")
+FIXED = "run_id, graph, fingerprint, created_at, parent_run_id, conversation_id"
 
 
 def records(run_id: str, rows: Iterable[tuple[int, str, bytes]]) -> Iterator[tuple[int, str, bytes, str]]:
@@ -35,13 +39,13 @@ def rewrite(path: Path) -> None:
     """Rewrite a SQLite journal that nobody has open. The mark of its last commits is removed with its hashes."""
     db = apsw.Connection(str(path))
     db.execute("BEGIN IMMEDIATE")
-    for row in db.execute(
-        "SELECT id, run_id, epoch, progress, status, reason, updated_at FROM run"
-    ).fetchall():
-        _rewrite_run(db, *row)
+    query = f"SELECT id, epoch, progress, status, reason, updated_at, {FIXED} FROM run"
+    for row in db.execute(query).fetchall():
+        _rewrite_run(db, row)
     db.execute("DELETE FROM mark")
-    for column in DROPPED:
+    for column in (*DROPPED, *SUMS):
         db.execute(f"ALTER TABLE run DROP COLUMN {column}")
+    db.execute("DROP TABLE run_tag")
     db.execute("ALTER TABLE run RENAME COLUMN last_hash TO head")
     db.pragma("user_version", 1)
     db.execute("COMMIT")
@@ -49,23 +53,21 @@ def rewrite(path: Path) -> None:
     mark_of(path).unlink(missing_ok=True)
 
 
-def _rewrite_run(db: apsw.Connection, number: int, run_id: str, epoch: int, *rest: Any) -> None:
-    span = (number << SHIFT, (number + 1) << SHIFT)
-    rows = db.execute(
-        "SELECT epoch, kind, body FROM record WHERE key >= ? AND key < ? ORDER BY key", span
-    ).fetchall()
-    found = list(records(run_id, rows))
-    db.execute("DELETE FROM record WHERE key >= ? AND key < ?", span)
-    db.executemany(
-        "INSERT INTO record VALUES (?,?,?,?,?)",
-        [
-            (number << SHIFT | seq, writer, kind, body, bytes.fromhex(digest))
-            for seq, (writer, kind, body, digest) in enumerate(found)
-        ],
-    )
+def _rewrite_run(db: apsw.Connection, row: tuple[Any, ...]) -> None:
+    number, epoch, *rest = row[:6]
+    fixed = row[6:]
+    span = (number << SHIFT, number << SHIFT | LAST)
+    query = "SELECT epoch, kind, body FROM record WHERE key BETWEEN ? AND ? ORDER BY key"
+    rows: list[Any] = db.execute(query, span).fetchall()
+    found = list(records(fixed[0], rows))
+    db.execute("DELETE FROM record WHERE key BETWEEN ? AND ?", span)
+    for seq, (writer, kind, body, digest) in enumerate(found):
+        values = (number << SHIFT | seq, writer, kind, body, bytes.fromhex(digest))
+        db.execute("INSERT INTO record VALUES (?,?,?,?,?)", values)
     head = found[-1][3]
-    total = checksum(run_id, epoch, len(found) - 1, head, *rest)
-    db.execute("UPDATE run SET last_hash=?, sum=? WHERE id=?", (bytes.fromhex(head), total, number))
+    total = checksum(fixed[0], epoch, len(found) - 1, head, *rest)
+    sums = (bytes.fromhex(head), total, checksum(*fixed), number)
+    db.execute("UPDATE run SET last_hash=?, sum=?, fixed_sum=? WHERE id=?", sums)
 
 
 def rewrite_tables(dsn: str) -> None:
@@ -81,5 +83,6 @@ def rewrite_tables(dsn: str) -> None:
             db.execute("UPDATE run SET last_hash = %s WHERE id = %s", (bytes.fromhex(found[-1][3]), number))
         for column in DROPPED:
             db.execute(f"ALTER TABLE run DROP COLUMN {column}".encode())
+        db.execute("DROP TABLE run_tag")
         db.execute("ALTER TABLE run RENAME COLUMN last_hash TO head")
         db.execute("UPDATE meta SET version = 1")

@@ -15,7 +15,8 @@ from typing import Any, Final, TypeAlias
 import psycopg
 
 from orchestrator.errors import Fenced, JournalError
-from orchestrator.journal.codec import Row, chained, check_blob, encoded_append, only_claims, status_after
+from orchestrator.journal.codec import Row, chained, check_blob, encoded_append, only_claims
+from orchestrator.journal.head_change import UNCHANGED, HeadChange, head_change
 from orchestrator.journal.postgres.statement import APPEND, APPEND_BLOBS, STANDS
 from orchestrator.kernel.journal import Draft, Lease
 
@@ -29,13 +30,13 @@ _STANDS: Final = STANDS.encode()
 class PostgresAppend:
     """Records for a run, with the blobs they name."""
 
-    __slots__ = ("blobs", "body", "count", "kinds", "lease", "status")
+    __slots__ = ("blobs", "body", "change", "count", "kinds", "lease")
 
     def __init__(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None) -> None:
         self.lease = lease
         self.kinds, self.body = encoded_append(drafts)
         self.count = len(drafts)
-        self.status = status_after(*drafts[-1])
+        self.change = head_change(drafts)
         self.blobs = dict(blobs) if blobs else None
 
     def __call__(self, _: object) -> None:
@@ -58,7 +59,7 @@ class Part:
     head: str
     rows: list[Row] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
-    status: tuple[str, str] = ("", "")
+    change: HeadChange = UNCHANGED
     progress: bool = False
     landed: bool | None = None
     """None: not known yet. False: fenced."""
@@ -74,7 +75,7 @@ class Part:
         self.seq += append.count
         self.head = chained(self.head, lease.run_id, self.seq, lease.epoch, kinds, body)
         self.rows.append(Row(self.seq, lease.epoch, kinds, body, self.head))
-        self.status = append.status
+        self.change = self.change.then(append.change)
         self.progress |= not only_claims(kinds)
         self.blobs.update(append.blobs or {})
 
@@ -157,8 +158,9 @@ def _write(db: Db, parts: list[Part]) -> set[int]:
         [bytes.fromhex(part.was_head) for part in parts],
         _numbers([part.seq for part in parts]),
         [bytes.fromhex(part.head) for part in parts],
-        [part.status[0] for part in parts],
-        [part.status[1] for part in parts],
+        *map(list, zip(*[part.change.status for part in parts], strict=True)),
+        *map(list, zip(*[part.change.state or (None, None) for part in parts], strict=True)),
+        *map(_numbers, zip(*[part.change.usage or (None, None) for part in parts], strict=True)),
         _numbers([part.progress for part in parts]),
         _numbers([number for number, _ in rows]),
         _numbers([row.seq for _, row in rows]),
@@ -178,6 +180,6 @@ def _write(db: Db, parts: list[Part]) -> set[int]:
     return {row[0] for row in found}
 
 
-def _numbers(values: Sequence[int]) -> str:
+def _numbers(values: Sequence[int | None]) -> str:
     """Return an array as text: for a list, the driver would choose a type by its biggest number, and prepare again."""
-    return f"{{{','.join(map(str, values))}}}"
+    return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"

@@ -10,6 +10,7 @@ import psycopg
 from orchestrator.errors import JournalError, RunUnknown
 from orchestrator.journal.codec import verified_blob
 from orchestrator.journal.postgres import read, schema
+from orchestrator.journal.run_query import RunQuery
 from orchestrator.kernel.journal import RunHead
 
 _BLOBS: Final = b"""SELECT encode(u.digest, 'hex'), b.content FROM
@@ -44,9 +45,10 @@ def examine(db: psycopg.Connection[Any]) -> PostgresHealth:
     heads: list[RunHead] = []
     problems: list[str] = []
     records = 0
-    number: int | None = 0
-    while number is not None:
-        some, number = read.page(db, number, {})
+    before, more = None, True
+    while more:
+        some, before = read.page(db, RunQuery(), before)
+        more = before is not None
         heads += some
         for head in some:
             try:

@@ -7,13 +7,17 @@ uniqueness rule is a constraint, so that processes need no other agreement.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any, Final
 
+import orjson
 import psycopg
 from psycopg import sql
 
 from orchestrator.errors import StoreDown, TooNew
+from orchestrator.journal.head_change import HEAD_KINDS, head_of
 from orchestrator.journal.postgres.presence import LIVING
 
 VERSION: Final = 2
@@ -54,7 +58,15 @@ INSERT INTO meta(version, news) VALUES (1, 0);
 
 UPGRADES: Final[Mapping[int, str]] = {
     # Old statements name the column, so that a process of an earlier version cannot write any more.
-    2: "ALTER TABLE run RENAME COLUMN head TO last_hash",
+    2: """ALTER TABLE run RENAME COLUMN head TO last_hash;
+ALTER TABLE run
+    ADD COLUMN agent text NOT NULL DEFAULT '', ADD COLUMN agent_version text NOT NULL DEFAULT '',
+    ADD COLUMN tags text NOT NULL DEFAULT '{}',
+    ADD COLUMN outcome text NOT NULL DEFAULT '', ADD COLUMN waiting text NOT NULL DEFAULT '',
+    ADD COLUMN state text NOT NULL DEFAULT '', ADD COLUMN state_since double precision,
+    ADD COLUMN tokens bigint, ADD COLUMN cost bigint;
+CREATE TABLE run_tag(name text NOT NULL, value text NOT NULL, run bigint NOT NULL, PRIMARY KEY(name, value, run));
+CREATE INDEX tag_of_run ON run_tag(run)""",
 }
 """Version -> the statements that make its tables from those of the version before. New tables are made by them too, so
 that upgraded ones are the same."""
@@ -80,6 +92,11 @@ SESSION: Final[Mapping[str, str]] = {
 
 _LOCK: Final = 0x46534D6F
 """`FSMo`: advisory lock of the process that creates or upgrades the tables."""
+_OF_HEADS: Final = "SELECT run, kind, body FROM record WHERE kind = ANY(%s) ORDER BY run, seq"
+_FILL: Final = """UPDATE run SET state = %s, state_since = %s, tokens = %s, cost = %s,
+    outcome = CASE WHEN run.status = w.status THEN w.outcome ELSE '' END,
+    waiting = CASE WHEN run.status = w.status THEN w.waiting ELSE '' END
+    FROM (VALUES (%s::text, %s::text, %s::bigint, %s::text)) AS w(outcome, waiting, id, status) WHERE run.id = w.id"""
 _LIVING: Final = f"SELECT h.name, h.token FROM holder h WHERE {LIVING}"  # noqa: S608  only our own text
 
 
@@ -172,6 +189,7 @@ def _upgrade(connection: psycopg.Connection[Any], schema: str, where: str) -> No
         if found is not None and found < VERSION:
             _refuse_in_use(connection, where, found)
             _make_present(connection, found)
+            _fill_heads(connection)
 
 
 def _refuse_in_use(connection: psycopg.Connection[Any], where: str, found: int) -> None:
@@ -190,6 +208,19 @@ def _make_present(connection: psycopg.Connection[Any], found: int) -> None:
     for number in range(found + 1, VERSION + 1):
         _execute(connection, UPGRADES[number])
     connection.execute(b"UPDATE meta SET version = %s", (VERSION,))
+
+
+def _fill_heads(connection: psycopg.Connection[Any]) -> None:
+    """Derive the head of each run from its records, which stay as they are."""
+    with connection.cursor("records", binary=True) as cursor:
+        cursor.itersize = 500
+        records = cursor.execute(_OF_HEADS, ([*HEAD_KINDS],))
+        for number, group in groupby(records, lambda row: int(row[0])):
+            with contextlib.suppress(ValueError, TypeError):
+                found = head_of([(str(kind), orjson.loads(body)) for _, kind, body in group])
+                status, state, usage = found
+                values = (*(state or ("", None)), *(usage or (None, None)))
+                connection.execute(_FILL, (*values, status.outcome, status.waiting, number, status.status))
 
 
 def _execute(connection: psycopg.Connection[Any], statements: str) -> None:

@@ -16,20 +16,30 @@ BLOBS: Final = 0x46534D62
 """`FSMb`: advisory lock, shared by processes that add blobs, exclusive for the removal of unnamed ones."""
 
 CREATE: Final = """WITH made AS (
-    INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id,
-        epoch, seq, last_hash, progress, status, reason, updated_at, owner, holder)
-    VALUES (%s, %s, %s, %s, %s, %s, 1, 0, %b, 1, %s, '', extract(epoch FROM clock_timestamp()), %s, %s)
+    INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id, agent, agent_version, tags,
+        epoch, seq, last_hash, progress, status, reason, updated_at, owner, holder, tokens, cost)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 1, 0, %b, 1, %s, '', extract(epoch FROM clock_timestamp()), %s, %s,
+        %s::bigint, %s::bigint)
     ON CONFLICT (run_id) DO NOTHING RETURNING id),
+tagged AS (
+    INSERT INTO run_tag(name, value, run) SELECT t.name, t.value, made.id
+    FROM made, unnest(%s::text[], %s::text[]) AS t(name, value)),
 added AS (
     INSERT INTO record(run, seq, epoch, kind, body, hash) SELECT id, 0, 1, 'created', %b, %b FROM made)
 SELECT id FROM made"""
 
 _REQUESTED: Final = """WITH wanted AS MATERIALIZED (
     SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %b::bytea[], %s::bigint[], %b::bytea[],
-        %s::text[], %s::text[], %s::boolean[])
-    WITH ORDINALITY AS w(run_id, epoch, was_seq, was_hash, seq, last_hash, status, reason, progress, part)),
+        %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::float8[], %s::bigint[], %s::bigint[],
+        %s::boolean[])
+    WITH ORDINALITY AS w(run_id, epoch, was_seq, was_hash, seq, last_hash,
+        status, reason, outcome, waiting, state, state_since, tokens, cost, progress, part)),
 moved AS (
     UPDATE run SET seq = w.seq, last_hash = w.last_hash, status = w.status, reason = w.reason,
+        outcome = w.outcome, waiting = w.waiting,
+        state = coalesce(w.state, run.state), state_since = coalesce(w.state_since, run.state_since),
+        tokens = coalesce(w.tokens, run.tokens),
+        cost = CASE WHEN w.tokens IS NULL THEN run.cost ELSE w.cost END,
         progress = CASE WHEN w.progress THEN w.epoch ELSE run.progress END,
         updated_at = extract(epoch FROM clock_timestamp())
     FROM wanted w
@@ -100,6 +110,7 @@ gone AS (DELETE FROM run USING doomed d WHERE run.id = d.id AND run.epoch = d.ep
 records AS (DELETE FROM record USING gone WHERE record.run = gone.id),
 requests AS (DELETE FROM request USING gone WHERE request.run = gone.id),
 news AS (DELETE FROM news USING gone WHERE news.run = gone.id),
+tags AS (DELETE FROM run_tag USING gone WHERE run_tag.run = gone.id),
 uses AS (DELETE FROM blob_use USING gone WHERE blob_use.run = gone.id)
 SELECT count(*) FROM gone"""
 """A run that was claimed or written since its selection stays. A claim of a removed run finds nothing."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 
 from orchestrator.errors import JournalError, StoreDown
+from orchestrator.journal.run_query import RunQuery
 from orchestrator.journal.sqlite import file_copy, place, proof, read, schema
 from orchestrator.journal.sqlite.error_mapping import explain
 from orchestrator.journal.sqlite.handle import SqliteHandle
@@ -73,11 +74,12 @@ def _prove_runs(db: apsw.Connection, handle: SqliteHandle) -> tuple[list[RunHead
     heads: list[RunHead] = []
     problems: list[str] = []
     records = 0
-    number: int | None = 0
-    while number is not None:
-        some, bad, number = read.page(db, number, handle.presence.state, {})
+    before, more = None, True
+    while more:
+        some, bad, before = read.page(db, RunQuery(), before, handle.presence.state)
         heads += some
         problems += map(str, bad)
+        more = before is not None
     for head in heads:
         try:
             records += len(read.load(db, head.run_id, 0, handle.presence.state))

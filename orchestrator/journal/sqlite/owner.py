@@ -55,6 +55,11 @@ class HolderState(NamedTuple):
     """Process id, 0 if it is not known."""
 
     @property
+    def renewed_at(self) -> float | None:
+        """Time of the last heartbeat of a living holder (epoch seconds); None if it is not known."""
+        return time.time() - self.silence if self.alive and self.pid else None
+
+    @property
     def alive(self) -> bool:
         """Whether the lease is valid."""
         return self.expires_in > 0
@@ -136,7 +141,7 @@ class SqlitePresence:
         if not token:
             return _ENDED
         if token == self.token:
-            return _VALID
+            return HolderState(math.inf, pid=os.getpid())
         try:
             descriptor = os.open(self._folder / token, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:

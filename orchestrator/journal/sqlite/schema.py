@@ -1,8 +1,9 @@
 """The tables, and how a connection is made: pragmas are set, read back, and refused if they did not take effect.
 
 A record's key is its run's number and its own in one integer, so that the records of a run are neighbours in one tree
-and an append touches two pages. A run's row has three checksums, because SQLite pages have none: `fixed_sum` over the
-columns that never change, `sum` over the position of the run, `requests_sum` over the number of posted requests.
+and an append touches two pages. A run's row has five checksums, because SQLite pages have none: `fixed_sum` over the
+columns that never change, `sum` over the position of the run, `state_sum` and `usage_sum` over what a listing shows of
+it, `requests_sum` over the number of posted requests. An append writes each group that it changes, and reads none.
 `owner` and `holder` are outside: they only name who is alive.
 """
 
@@ -54,6 +55,19 @@ UPGRADES = {
     2: (
         # Old statements name the column, so that a process of an earlier version cannot write any more.
         "ALTER TABLE run RENAME COLUMN head TO last_hash",
+        "ALTER TABLE run ADD COLUMN agent TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE run ADD COLUMN agent_version TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE run ADD COLUMN tags TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE run ADD COLUMN outcome TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE run ADD COLUMN waiting TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE run ADD COLUMN state TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE run ADD COLUMN state_since REAL",
+        "ALTER TABLE run ADD COLUMN state_sum INTEGER",
+        "ALTER TABLE run ADD COLUMN tokens INTEGER",
+        "ALTER TABLE run ADD COLUMN cost INTEGER",
+        "ALTER TABLE run ADD COLUMN usage_sum INTEGER",
+        """CREATE TABLE run_tag(name TEXT, value TEXT, run INTEGER, PRIMARY KEY(name, value, run))
+        STRICT, WITHOUT ROWID""",
     ),
 }
 """Version -> the statements that make its tables from those of the version before. A new file runs them too, so that
@@ -77,7 +91,10 @@ lost to damage, and an empty one in its place would hide that."""
 
 SHOWN = {
     1: (
-        "CREATE TEMP VIEW run AS SELECT *, head AS last_hash FROM main.run",
+        """CREATE TEMP VIEW run AS SELECT *, head AS last_hash, '' AS agent, '' AS agent_version, '{}' AS tags,
+        '' AS outcome, '' AS waiting, '' AS state, NULL AS state_since, NULL AS state_sum,
+        NULL AS tokens, NULL AS cost, NULL AS usage_sum FROM main.run""",
+        "CREATE TEMP TABLE run_tag(name TEXT, value TEXT, run INTEGER)",
         "CREATE TEMP TABLE news(position INTEGER, run INTEGER)",
     ),
 }

@@ -9,16 +9,21 @@ name now.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shutil
 from pathlib import Path
 
 import apsw
+import orjson
 
-from orchestrator.errors import StoreDown
+from orchestrator.errors import Corrupt, StoreDown
+from orchestrator.journal.head_change import HEAD_KINDS, head_of
 from orchestrator.journal.sqlite import file_copy, proof, schema
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.sqlite.place import beside
+from orchestrator.journal.sqlite.row import COLUMNS, RunRow, position_sum, proved
+from orchestrator.journal.sqlite.schema import checksum
 
 PATIENCE = 60.0
 """Seconds to wait for another process that upgrades the journal."""
@@ -35,8 +40,39 @@ def upgrade_file(db: apsw.Connection, *, path: Path, busy: float) -> None:
             _refuse_in_use(db, path)
             _back_up(db, path, busy)
             schema.make_present(db, schema.JOURNAL)
+            _fill_heads(db)
             cursor.execute("COMMIT")
     db.set_busy_timeout(int(busy * 1000))
+
+
+def _fill_heads(db: apsw.Connection) -> None:
+    """Derive the head of each run from its records. A damaged row of a run stays damaged, and without a head."""
+    runs = db.execute(f"SELECT {COLUMNS} FROM run ORDER BY id")  # noqa: S608
+    for raw in runs.fetchall():
+        with contextlib.suppress(Corrupt, ValueError, TypeError):
+            _fill_head(db, proved(raw))
+
+
+def _fill_head(db: apsw.Connection, row: RunRow) -> None:
+    kinds = ",".join(f"'{kind}'" for kind in sorted(HEAD_KINDS))
+    found = db.execute(
+        f"SELECT kind, body FROM record WHERE key BETWEEN ? AND ? AND kind IN ({kinds}) ORDER BY key",  # noqa: S608
+        (row.id << schema.SHIFT, row.id << schema.SHIFT | schema.LAST),
+    )
+    status, state, usage = head_of((str(kind), orjson.loads(body)) for kind, body in found)
+    values = row.values()
+    if status.status == row.status:
+        values = values._replace(outcome=status.outcome, waiting=status.waiting)
+    db.execute(
+        """UPDATE run SET outcome=?, waiting=?, sum=?, state=?, state_since=?, state_sum=?,
+        tokens=?, cost=?, usage_sum=? WHERE id=?""",
+        (
+            *(values.outcome, values.waiting, position_sum(values)),
+            *(("", None, None) if state is None else (*state, checksum(row.run_id, *state))),
+            *((None, None, None) if usage is None else (*usage, checksum(row.run_id, *usage))),
+            row.id,
+        ),
+    )
 
 
 def _version(db: apsw.Connection) -> int:

@@ -11,19 +11,17 @@ from typing import Any
 
 from orchestrator.errors import Fenced, Held, RunExists
 from orchestrator.journal.codec import (
-    ENDED,
-    OPEN,
     chained,
     check_blob,
     encoded,
     encoded_append,
     only_claims,
-    status_after,
 )
+from orchestrator.journal.head_change import ENDED, OPEN, Fixed, head_change
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.mark import REMOVED, HighWater
 from orchestrator.journal.sqlite.owner import SqlitePresence
-from orchestrator.journal.sqlite.row import RunRow, Values, known, row_of
+from orchestrator.journal.sqlite.row import RunRow, Values, fixed_sum, known, position_sum, row_of
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.journal.sqlite.writer import Transaction
 from orchestrator.journal.writer_thread import DeferredWork
@@ -31,13 +29,25 @@ from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted
 
 Now = Callable[[], float]
 
-INSERT_RUN = """INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id, fixed_sum,
+INSERT_RUN = """INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id,
+    agent, agent_version, tags, fixed_sum,
     epoch, seq, last_hash, progress, status, reason, updated_at, sum, requests, requests_sum,
-    owner, holder) VALUES (?,?,?,?,?,?,?,1,0,?,1,?,'',?,?,0,?,?,?) RETURNING id"""
+    owner, holder, tokens, cost, usage_sum)
+    VALUES (?,?,?,?,?,?,?,?,?,?,1,0,?,1,?,'',?,?,0,?,?,?,?,?,?) RETURNING id"""
 CLAIM = "UPDATE run SET epoch=?, owner=?, holder=?, sum=? WHERE id=?"
 # The fence: a writer that did not make the last claim, or does not know the last record, updates no row.
-APPEND = """UPDATE run SET seq=?, last_hash=?, progress=?, status=?, reason=?, updated_at=?, sum=?
-    WHERE run_id=? AND epoch=? AND seq=? AND last_hash=? RETURNING id"""
+_STATE, _USAGE = ", state=?, state_since=?, state_sum=?", ", tokens=?, cost=?, usage_sum=?"
+APPEND = {
+    (
+        moved,
+        used,
+    ): f"""UPDATE run SET seq=?, last_hash=?, progress=?, status=?, reason=?, outcome=?, waiting=?,
+    updated_at=?, sum=?{_STATE if moved else ""}{_USAGE if used else ""}
+    WHERE run_id=? AND epoch=? AND seq=? AND last_hash=? RETURNING id"""  # noqa: S608  only our own text
+    for moved in (False, True)
+    for used in (False, True)
+}
+"""Whether the state and the usage change -> statement."""
 RELEASE = "UPDATE run SET owner=NULL, holder=NULL WHERE run_id=? AND epoch=?"
 PROGRESS = "SELECT progress FROM run WHERE run_id=?"
 
@@ -59,18 +69,15 @@ class SqliteCreate:
         line = encoded("created", body)
         head = chained(NO_HASH, self.run_id, 0, 1, "created", line)
         now = self.now()
-        fixed = (
-            self.run_id,
-            str(body.get("graph", "")),
-            str(body.get("fingerprint", "")),
-            float(body.get("at", now)),
-            body.get("parent_run_id"),
-            body.get("conversation_id"),
-        )
-        total = checksum(*Values(self.run_id, 1, 0, head, 1, OPEN, "", now))
+        fixed = Fixed.of(self.run_id, body, now)
+        total = position_sum(Values(self.run_id, 1, 0, head, 1, OPEN, "", now))
         stands = (bytes.fromhex(head), OPEN, now, total, checksum(self.run_id, 0))
-        row = (*fixed, checksum(*fixed), *stands, self.owner, self.presence.begin())
+        used = head_change([("created", body)]).usage
+        usage = (None, None, None) if used is None else (*used, checksum(self.run_id, *used))
+        row = (*fixed, fixed_sum(fixed), *stands, self.owner, self.presence.begin(), *usage)
         number = tx.cursor.execute(INSERT_RUN, row).get
+        for tag in (body.get("tags") or {}).items():
+            tx.cursor.execute("INSERT INTO run_tag VALUES (?,?,?)", (*tag, number))
         tx.insert((number << SHIFT, 1, "created", line, bytes.fromhex(head)))
         tx.high_water = HighWater(number, 1, 0, 0, bytes.fromhex(head))
         return Lease(self.run_id, self.owner, 1, 0, head)
@@ -91,7 +98,7 @@ class SqliteClaim:
         if not self.steal and (row.owner, row.holder) != (self.owner, mine):
             _refuse_owned(row, self.presence)
         epoch = row.epoch + 1
-        total = checksum(*row.values()._replace(epoch=epoch))
+        total = position_sum(row.values()._replace(epoch=epoch))
         tx.cursor.execute(CLAIM, (epoch, self.owner, mine, total, row.id))
         tx.high_water = HighWater(row.id, epoch, row.seq, row.requests, bytes.fromhex(row.last_hash))
         return Lease(self.run_id, self.owner, epoch, row.seq, row.last_hash)
@@ -100,7 +107,7 @@ class SqliteClaim:
 class SqliteAppend:
     """Add records to a run, with the blobs they name."""
 
-    __slots__ = ("_blobs", "_body", "_count", "_kinds", "_lease", "_now", "_status", "_store")
+    __slots__ = ("_blobs", "_body", "_change", "_count", "_kinds", "_lease", "_now", "_store")
 
     def __init__(
         self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None, store: Blobs, now: Now
@@ -108,7 +115,7 @@ class SqliteAppend:
         self._lease = lease
         self._kinds, self._body = encoded_append(drafts)
         self._count = len(drafts)
-        self._status = status_after(*drafts[-1])
+        self._change = head_change(drafts)
         self._blobs = dict(blobs) if blobs else None
         self._store = store
         self._now = now
@@ -134,10 +141,14 @@ class SqliteAppend:
         head = chained(was_head, run_id, seq, epoch, self._kinds, self._body)
         stored_hash = bytes.fromhex(head)
         progress = tx.cursor.execute(PROGRESS, (run_id,)).get if only_claims(self._kinds) else epoch
-        now = self._now()
-        total = checksum(*Values(run_id, epoch, seq, head, progress or 0, *self._status, now))
-        moved = (seq, stored_hash, progress, *self._status, now, total)
-        number = tx.cursor.execute(APPEND, (*moved, run_id, epoch, was_seq, bytes.fromhex(was_head))).get
+        now, (status, state, usage) = self._now(), self._change
+        total = position_sum(Values(run_id, epoch, seq, head, progress or 0, *status[:2], now, *status[2:]))
+        moved = [seq, stored_hash, progress, *status, now, total]
+        for part in (state, usage):
+            if part is not None:
+                moved += (*part, checksum(run_id, *part))
+        statement = APPEND[state is not None, usage is not None]
+        number = tx.cursor.execute(statement, (*moved, run_id, epoch, was_seq, bytes.fromhex(was_head))).get
         if number is None:
             raise Fenced(run_id, epoch)
         tx.insert((number << SHIFT | seq, epoch, self._kinds, self._body, stored_hash))
@@ -255,6 +266,8 @@ def drop(tx: Transaction, row: RunRow) -> None:
     tx.cursor.execute("DELETE FROM request WHERE key BETWEEN ? AND ?", span(row.id))
     tx.cursor.execute("DELETE FROM blob_use WHERE run=?", (row.id,))
     tx.cursor.execute("DELETE FROM news WHERE run=?", (row.id,))
+    for tag in row.tag_values.items():
+        tx.cursor.execute("DELETE FROM run_tag WHERE name=? AND value=? AND run=?", (*tag, row.id))
     tx.cursor.execute("DELETE FROM run WHERE id=?", (row.id,))
     tx.high_water = HighWater(row.id, seq=REMOVED)
 
