@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from orchestrator.kernel.journal import ENDING_KINDS, PARKING_KINDS
+from orchestrator.kernel.journal import ENDING_KINDS, PARKING_KINDS, Record, RunHead
 from orchestrator.llm.usage import Usage
 
 OPEN: Final = "open"
@@ -126,6 +126,17 @@ def head_of(records: Iterable[tuple[str, Mapping[str, Any]]]) -> HeadChange:
             body = {**body, "tools": sorted({asked[key] for key in body.get("calls", ()) if key in asked})}  # noqa: PLW2901
         whole = whole.then(head_change([(kind, body)]))
     return whole
+
+
+def disagreement(head: RunHead, records: Iterable[Record]) -> str:
+    """Return a sentence if the head of a run is not that of its records, else ""."""
+    status, state, usage = head_of((record.kind, record.body) for record in records)
+    found = (*(state or ("", None)), *(usage or (None, None)), status.outcome)
+    if found == (head.state, head.state_since, head.tokens, head.cost_micros, head.outcome):
+        return ""
+    return (
+        f"run {head.run_id!r}: its row and its records do not agree about its state, outcome, tokens or cost"
+    )
 
 
 def _used(context: Mapping[str, Any]) -> tuple[int, int | None] | None:

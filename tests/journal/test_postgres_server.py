@@ -185,6 +185,19 @@ DAMAGE = {
 }
 
 
+CHANGED = "UPDATE run SET {} WHERE run_id = 'run'"
+
+
+@pytest.mark.parametrize("change", ["state = 'work'", "tokens = 3", "outcome = 'completed'", "cost = 1"])
+async def test_a_check_finds_a_head_that_its_records_do_not_give(database: str, change: str) -> None:
+    async with PostgresJournal(database) as journal:
+        await ended(journal, "run")
+        await ended(journal, "other")
+        told(database, CHANGED.format(change))
+        (problem,) = (await journal.check()).problems
+        assert problem.startswith("run 'run': its row and its records do not agree")
+
+
 @pytest.mark.parametrize("statement", DAMAGE.values(), ids=DAMAGE)
 async def test_what_is_not_what_was_written_is_not_used(database: str, statement: str) -> None:
     async with PostgresJournal(database) as journal:

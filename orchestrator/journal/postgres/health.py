@@ -9,6 +9,7 @@ import psycopg
 
 from orchestrator.errors import JournalError, RunUnknown
 from orchestrator.journal.codec import verified_blob
+from orchestrator.journal.head_change import disagreement
 from orchestrator.journal.postgres import read, schema
 from orchestrator.journal.run_query import RunQuery
 from orchestrator.kernel.journal import RunHead
@@ -52,8 +53,12 @@ def examine(db: psycopg.Connection[Any]) -> PostgresHealth:
         heads += some
         for head in some:
             try:
-                records += len(read.load(db, head.run_id, 0))
+                found = read.load(db, head.run_id, 0)
+                records += len(found)
                 read.inbox(db, head.run_id, 0)
+                # An active run may have moved since the page was read.
+                if len(found) == head.seq + 1 and (wrong := disagreement(head, found)):
+                    problems.append(wrong)
             except RunUnknown:  # removed meanwhile
                 continue
             except JournalError as error:

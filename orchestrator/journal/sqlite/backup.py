@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 
 from orchestrator.errors import JournalError, StoreDown
+from orchestrator.journal.head_change import disagreement
 from orchestrator.journal.run_query import RunQuery
 from orchestrator.journal.sqlite import file_copy, place, proof, read, schema
 from orchestrator.journal.sqlite.error_mapping import explain
@@ -74,6 +75,7 @@ def _prove_runs(db: apsw.Connection, handle: SqliteHandle) -> tuple[list[RunHead
     heads: list[RunHead] = []
     problems: list[str] = []
     records = 0
+    old = schema.is_old(db, schema.JOURNAL)
     before, more = None, True
     while more:
         some, bad, before = read.page(db, RunQuery(), before, handle.presence.state)
@@ -82,8 +84,12 @@ def _prove_runs(db: apsw.Connection, handle: SqliteHandle) -> tuple[list[RunHead
         more = before is not None
     for head in heads:
         try:
-            records += len(read.load(db, head.run_id, 0, handle.presence.state))
+            found = read.load(db, head.run_id, 0, handle.presence.state)
+            records += len(found)
             read.inbox(db, head.run_id, 0)
+            # An active run may have moved since the page was read.
+            if not old and len(found) == head.seq + 1 and (wrong := disagreement(head, found)):
+                problems.append(wrong)
         except (JournalError, apsw.Error) as error:
             problems.append(str(error))
     return heads, records, problems
