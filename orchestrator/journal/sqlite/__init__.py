@@ -25,7 +25,7 @@ import apsw
 
 from orchestrator.errors import ConfigError, Corrupt, StoreDown
 from orchestrator.journal.run_query import RunQuery
-from orchestrator.journal.sqlite import backup, read
+from orchestrator.journal.sqlite import backup, read, vacuum
 from orchestrator.journal.sqlite.backup import SqliteHealth as SqliteHealth
 from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.handle import SqliteHandle
@@ -244,6 +244,15 @@ class SqliteJournal:
         The damaged journal is not changed. The new one may lack records whose effects happened. Raises JournalError.
         """
         backup.salvage(Path(path).resolve(), Path(target).absolute())
+
+    async def vacuum(self) -> int:
+        """Return the space of removed runs to the file system; return the bytes. Raises StoreDown.
+
+        The first call on a file of an earlier version rewrites the whole file, which needs free space.
+        """
+        if self._only_reads:
+            raise StoreDown(f"journal {self.path} was opened read-only")
+        return await self._read(vacuum.vacuum)
 
     async def size(self) -> int:
         """Return the bytes of the file, of its log and of the blobs beside it."""

@@ -115,6 +115,8 @@ PRAGMAS: dict[str, tuple[object, object]] = {
 """Name -> value to set, value that must be read back."""
 
 
+INCREMENTAL = 2
+"""`auto_vacuum` of a new file: the space of removed rows can be returned to the file system."""
 _FORMAT = slice(18, 20)
 """Part of a SQLite file's header: the format versions that a writer and a reader need."""
 _WAL = 2
@@ -138,6 +140,7 @@ class FileKind:
         """Return the content of a new file: the empty tables, in WAL mode."""
         db = apsw.Connection(":memory:")
         try:
+            db.pragma("auto_vacuum", INCREMENTAL)
             _make(db, self)
             content = bytearray(db.serialize("main"))
         finally:
