@@ -106,6 +106,7 @@ class RunQuery:
         if isinstance(self.waiting, bool):
             parts.append(f"run.waiting {'<>' if self.waiting else '='} ''")
         elif self.waiting is not None:  # one of several names
+            parts.append("run.waiting <> ''")  # most rows need no more than this
             parts.append(f"replace(', ' || run.waiting || ', ', {mark}, '') <> ', ' || run.waiting || ', '")
             values.append(f", {self.waiting}, ")
 

@@ -95,7 +95,9 @@ def page(db: Db, query: RunQuery, before: Position | None) -> tuple[list[RunHead
     if query.after is not None:
         _known(db, query.after)
     where, values = query.where("%s", before)
-    selected = f"SELECT * FROM run WHERE {where} ORDER BY {query.ordered} LIMIT {query.page}"
+    # The rows are sorted by number and order alone, and read after that.
+    chosen = f"SELECT run.id FROM run WHERE {where} ORDER BY {query.ordered} LIMIT {query.page}"
+    selected = f"SELECT * FROM run WHERE id IN ({chosen})"
     text = f"{_HEAD}, {ORDERS[query.order_by]} {_FROM.format(selected)} ORDER BY {query.ordered}"
     with db.transaction():
         # Most orders and conditions have no index, because one would make every append slower.

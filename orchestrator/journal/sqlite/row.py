@@ -186,9 +186,9 @@ def selected_rows(
 ) -> list[tuple[object, ...]]:
     """Return the next page of unverified rows, each with its value of the order at the end."""
     where, values = query.where("?", before)
-    text = (
-        f"SELECT {COLUMNS}, {ORDERS[query.order_by]} FROM run WHERE {where} ORDER BY {query.ordered} LIMIT ?"  # noqa: S608
-    )
+    # The rows are sorted by number and order alone, and read after that.
+    chosen = f"SELECT run.id FROM run WHERE {where} ORDER BY {query.ordered} LIMIT ?"  # noqa: S608
+    text = f"SELECT {COLUMNS}, {ORDERS[query.order_by]} FROM run WHERE run.id IN ({chosen}) ORDER BY {query.ordered}"  # noqa: S608
     return cursor.execute(text, (*values, query.page)).fetchall()
 
 
