@@ -102,7 +102,9 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "claimed": _whole("at", "by"),
         "reserved": _whole("usage", "sub_calls"),
         "unparked": _whole("at"),
-        "parked": _whole("reason", "at", "t", "calls", "by", "why", "programs", "guards", "attempts"),
+        "parked": _whole(
+            "reason", "at", "t", "calls", "tools", "by", "why", "programs", "guards", "attempts"
+        ),
         "resumed": {**_whole("at", "by", "limits", "charged", "ended"), "context": _CONTEXT},
         "migrated": {**_whole("from", "to", "at", "by", "state", "next"), "context": _CONTEXT},
         "recovered": {**_whole("from", "to", "state", "why", "at"), "context": _CONTEXT},
