@@ -284,20 +284,8 @@ class LLMError(RunError):
         self.retryable = retryable
 
 
-ERROR_KINDS = frozenset(
-    (
-        "rate_limited",
-        "timeout",
-        "server_error",
-        "client_error",
-        "auth",
-        "content_filter",
-        "context_length",
-        "connection",
-        "malformed",
-        "other",
-    )
-)
+ERROR_KINDS = frozenset(("rate_limited", "timeout", "server_error", "client_error", "auth", "content_filter"))
+ERROR_KINDS |= {"context_length", "connection", "malformed", "other"}
 """The closed taxonomy of model failures; also the label values of `llm_requests_total{outcome}`."""
 
 
@@ -399,24 +387,10 @@ class RunFailed(RunStopped):
 # ---- installation ----
 
 
-_GUIDE_OF_EXTRA = {
-    "anthropic": "providers",
-    "dbos": "workers",
-    "mcp": "providers",
-    "openai": "providers",
-    "otel": "operations",
-    "postgres": "durability",
-    "prices": "providers",
-    "procrastinate": "workers",
-}
-"""Extra -> topic of its guide; without the extra `cli` there is no command that prints one."""
-
-
 class MissingExtra(ImportError):
     """A package of an extra is not installed; the message gives the install command."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        guide = f"; {see_guide(_GUIDE_OF_EXTRA[extra])}" if extra in _GUIDE_OF_EXTRA else ""
-        super().__init__(
-            f"{package} is not installed: pip install 'fsm-orchestrator[{extra}]'{guide}", name=package
-        )
+    def __init__(self, package: str, extra: str, guide: str = "") -> None:
+        install = f"pip install 'fsm-orchestrator[{extra}]'"
+        hint = guide and f"; {see_guide(guide)}"
+        super().__init__(f"{package} is not installed: {install}{hint}", name=package)

@@ -364,5 +364,5 @@ def _api() -> Any:
     try:
         from opentelemetry import trace
     except ImportError as error:
-        raise MissingExtra("opentelemetry-api", "otel") from error
+        raise MissingExtra("opentelemetry-api", "otel", "operations") from error
     return trace

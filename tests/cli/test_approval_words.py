@@ -111,8 +111,8 @@ def test_files_that_are_not_as_they_should_be_are_named_with_the_reason() -> Non
         "undone: e",
         "conflict: a: gone",
         "conflict: b: changed",
-        "conflict: c: changed from outside (abababababab is there); it was kept",
-        "conflict: d: changed from outside (it is gone); it was kept",
+        "conflict: c: changed by another program (found abababababab); it was kept",
+        "conflict: d: changed by another program (the file is missing); it was kept",
     ]
 
 
@@ -141,7 +141,7 @@ def test_a_recovery_of_a_cancel_speaks_of_no_open_step() -> None:
     recovered = RecoveryNote("Cancelling", "Idle", "", undone=("a.txt", "c.txt"))
     assert list(standing.recovery_lines(recovered, None)) == [
         "recovered: Cancelling was interrupted, now Idle",
-        "  put back: a.txt, c.txt",
+        "  restored: a.txt, c.txt",
     ]
 
 

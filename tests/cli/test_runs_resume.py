@@ -58,7 +58,7 @@ def test_it_is_told_again_once_it_is_over_and_nothing_runs(cli: Cli, folder: Pat
     shutil.move(folder / "agents.py", folder / "gone.txt")  # nobody has to have the model for that
     done = cli("runs", "resume", "run-1", *AT)
     assert (done.code, done.err) == (0, "")
-    assert "run run-1 is over; this is how it ended:\n\n1 paid: 4 euros\n\noutcome: completed" in done.out
+    assert "run run-1 has ended:\n\n1 paid: 4 euros\n\noutcome: completed" in done.out
     found = json.loads(cli("runs", "resume", "run-1", "--json", *AT).out)
     assert [found[name] for name in ("run_id", "outcome", "output")] == [
         "run-1",
@@ -288,7 +288,7 @@ def test_a_damaged_run_is_one_sentence(cli: Cli, one_sentence: Callable[[Any], s
     db.execute("UPDATE record SET kind='kind' WHERE key = (SELECT max(key) FROM record)")
     db.close()
     done = cli("runs", "resume", "run-1", *AT)
-    assert "record 2 is damaged" in one_sentence(done)
+    assert "record 1 is damaged" in one_sentence(done)
     assert done.code == 2
 
 

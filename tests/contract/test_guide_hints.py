@@ -20,27 +20,31 @@ NAMED = {
     "approvals": errors.AnswerRefused("r", "why"),
     "workers": errors.Overloaded("e", 1, 1),
     "agents": errors.CompletionError("issue", 2),
-    "providers": errors.MissingExtra("openai", "openai"),
+    "providers": errors.MissingExtra("openai", "openai", "providers"),
 }
 
 
 def named() -> Iterator[str]:
-    """Yield the topic of each call of `see_guide` whose argument is a literal."""
+    """Yield the topic of each call of `see_guide`, and of each `MissingExtra` that names one, if it is a literal."""
     for folder in FOLDERS:
         for file in (ROOT / folder).rglob("*.py"):
             text = file.read_text(encoding="utf-8")
-            if "see_guide(" not in text:
-                continue
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.Call) and ast.unparse(node.func) == "see_guide":
-                    (topic,) = node.args
-                    if isinstance(topic, ast.Constant):
-                        yield str(topic.value)
+            if "see_guide(" in text or "MissingExtra(" in text:
+                yield from _literals(text)
+
+
+def _literals(text: str) -> Iterator[str]:
+    places = {"see_guide": 0, "MissingExtra": 2}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and (place := places.get(ast.unparse(node.func))) is not None:
+            topic = node.args[place] if len(node.args) > place else None
+            if isinstance(topic, ast.Constant):
+                yield str(topic.value)
 
 
 def test_every_guide_that_an_error_names_exists() -> None:
-    topics = [*named(), *errors._GUIDE_OF_EXTRA.values()]
-    assert len(topics) >= 15
+    topics = list(named())
+    assert len(topics) >= 20
     assert set(topics) <= TOPICS
 
 

@@ -215,7 +215,7 @@ async def test_an_answer_is_judged_as_if_those_before_it_had_been_read() -> None
     agent = office.agent(None)
     async with waiting(agent) as (task, _):
         agent.approve("r", "1:0", by="ann")  # not read yet
-        with pytest.raises(AnswerRefused, match=r"ann answered before \(approve, [-0-9: ]+ UTC\)$"):
+        with pytest.raises(AnswerRefused, match=r"ann answered before \(approve, [-0-9: ]+ UTC\);"):
             agent.respond("r", "paid by hand", "1:0", by="bob")
         agent.approve("r", by="ben")  # one question is left, so it is about that one
         with pytest.raises(AnswerRefused, match=r"ben answered before \(approve, 2"):

@@ -202,7 +202,7 @@ async def test_another_version_of_the_graph_is_refused_or_migrated() -> None:
     newer = LLM_LOOP.extend(edges=[Edge("budget_exceeded", ("handle_completion",), "terminate_error")])
     before = await inner.load("r")
 
-    with pytest.raises(OtherGraph, match="give Orchestrator a migration"):
+    with pytest.raises(OtherGraph, match="register a migration"):
         await agent(world, inner, graph=newer).resume("r")
     assert [record.kind for record in await inner.load("r")] == [record.kind for record in before]
 

@@ -71,7 +71,7 @@ FEATURES = (
     Feature("graph", "its control flow can be printed", observed("graph")),
     Feature("lint", "an unreachable state is refused", observed("lint")),
     Feature("tokens", "a token limit ends a run", observed("tokens")),
-    Feature("repeat", "a model that repeats itself is stopped", observed("repeat")),
+    Feature("repeat", "a repeating model is stopped", observed("repeat")),
     Feature(
         "metrics",
         "metrics of every transition",

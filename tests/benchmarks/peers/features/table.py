@@ -25,13 +25,11 @@ class Figure(NamedTuple):
 
 
 FIGURES = (
-    Figure("µs of processor a turn, 50 turns", "50 turns, 1 tool", "cpu_us_per_turn"),
+    Figure("µs of CPU a turn, 50 turns", "50 turns, 1 tool", "cpu_us_per_turn"),
     Figure("the same, 1,000 turns", "1,000 turns, 1 tool", "cpu_us_per_turn"),
     Figure("KiB for a waiting run", "10,000 runs wait for a 1 s model", "kib_per_run"),
     Figure("bytes stored a turn", "journalled, 100 runs of 30 turns", "bytes_per_turn"),
-    Figure(
-        "durable turns a second, ours = 1", "journalled, 100 runs of 30 turns", "turns_per_s", relative=True
-    ),
+    Figure("durable turns/s, ours = 1", "journalled, 100 runs of 30 turns", "turns_per_s", relative=True),
     Figure("time to resume 1,000 turns", "resume of 1,000 turns", "resume_ms", relative=True),
     Figure("time to import", "import and size", "import_ms", relative=True),
     Figure("MB installed", "import and size", "installed_mb"),
