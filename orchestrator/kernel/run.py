@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -43,6 +44,7 @@ class Run(Generic[Ctx, Deps]):
         ctx: Plain data that can be stored and replayed.
         deps: Live handles that cannot be stored.
         parent_run_id: The run that started this one.
+        data: Plain data of the host for the `created` record; None for none.
 
     Example:
         run = Run(machine, "run-1", context, handles)
@@ -54,6 +56,7 @@ class Run(Generic[Ctx, Deps]):
     ctx: Ctx
     deps: Deps
     parent_run_id: str | None = field(default=None, kw_only=True)
+    data: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
     graph: Graph = field(init=False)
     """The graph of this run."""
@@ -228,6 +231,23 @@ class Run(Generic[Ctx, Deps]):
         control = self.control
         if control.lease is not None and not control.detached:
             self.writes.attach(member, items)
+
+    def store(self, content: bytes) -> str:
+        """Store content beside the records, written together with the next draft, which names it.
+
+        Without a journal, only return the name.
+
+        Args:
+            content: The content. It is stored once, however often it is named.
+
+        Returns:
+            The SHA-256 (hex) under which the journal has it: `await journal.blob(digest)`.
+        """
+        digest = hashlib.sha256(content).hexdigest()
+        control, writes = self.control, self.writes
+        if control.lease is not None and not control.detached:
+            writes.blobs = {**(writes.blobs or {}), digest: content}
+        return digest
 
     async def settle(self) -> None:
         """Make the drafted records durable. For hooks, before an effect. Raises the errors of the journal."""

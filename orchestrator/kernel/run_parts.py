@@ -128,6 +128,8 @@ class PendingWrites:
     """Describes the stay in the state that the next transition leaves."""
     attached: dict[str, list[Any]] | None = None
     """Further members of the record of the next transition: what led to it."""
+    blobs: dict[str, bytes] | None = None
+    """Contents that the drafts name: SHA-256 (hex) -> content."""
     seconds: float = 0.0
     """Seconds that the journal took for the transition in flight."""
     publish: Callable[[Fact], None] = field(init=False)

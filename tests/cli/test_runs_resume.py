@@ -288,7 +288,7 @@ def test_a_damaged_run_is_one_sentence(cli: Cli, one_sentence: Callable[[Any], s
     db.execute("UPDATE record SET kind='kind' WHERE key = (SELECT max(key) FROM record)")
     db.close()
     done = cli("runs", "resume", "run-1", *AT)
-    assert "record 2 is damaged" in one_sentence(done)
+    assert "record 1 is damaged" in one_sentence(done)
     assert done.code == 2
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict, progress
 from orchestrator_guards.evaluation import GUARDS, Row, row_of
+from orchestrator_guards.turn import digest
 
 WINDOW = "turns"
 """The field of the context that holds the window of the progress guard."""
@@ -19,9 +20,13 @@ def record_guards(run: LoopRun, verdicts: Iterable[Verdict]) -> None:
 
 
 def keep_window(run: LoopRun) -> None:
-    """Put the window itself into the rows of this turn, because the context will not have it any more."""
+    """Put the window itself into the rows of this turn, because the context will not have it any more.
+
+    Tools are named by digests there: the model may have invented a name.
+    """
     rows = (run.writes.attached or {}).get(GUARDS, [])
-    rows[:] = [tuple(run.ctx.turns if one == WINDOW else one for one in row) for row in rows]
+    window = [turn._replace(tools=frozenset(map(digest, turn.tools))) for turn in run.ctx.turns]
+    rows[:] = [tuple(window if one == WINDOW else one for one in row) for row in rows]
 
 
 def _row(verdict: Verdict, most: int) -> Row:

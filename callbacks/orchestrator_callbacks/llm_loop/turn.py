@@ -93,7 +93,8 @@ def ask(run: LoopRun, request: Request) -> Coroutine[Any, Any, Response]:
 async def _within(account: BudgetAccount, run: LoopRun, request: Request) -> Response:
     """Call the model within the budget of the runs above. An abandoned answer is charged like a received one."""
     charge, used = lost(run), NO_USAGE
-    need = replace(charge, cost_micros=request_usage.most(run, request))
+    most = request_usage.most(run, request)
+    need = replace(charge, cost_micros=most, estimated_cost_micros=most or 0)
     try:
         await account.reserve(need)
     except LimitReached as refused:
@@ -226,14 +227,12 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     model, queued = route.take()
     if queued:
         seconds = max(0.0, seconds - queued)  # the limiter may have another clock
-    kind = "" if outcome == "ok" else outcome
-    run.attach(ATTEMPTS, (attempt_row(run.deps.clock, seconds, kind, wait, model),))
+    run.attach(ATTEMPTS, (attempt_row(run.deps.clock, seconds, outcome, wait, model),))
     if LLMCall not in run.writes.observed_kinds:
         return
-    usage = priced(run, response) if response else NO_USAGE
-    first = deltas.take_first() if deltas else None
-    if queued:
-        first = None if first is None else max(0.0, first - queued)
+    usage, first = priced(run, response) if response else NO_USAGE, deltas.take_first() if deltas else None
+    if queued and first is not None:
+        first = max(0.0, first - queued)
     run.emit(
         LLMCall(
             run.graph.name,
@@ -286,6 +285,8 @@ def take(run: LoopRun, response: Response) -> None:
     }
     if ctx.spent.retries:
         answered["retries"] = ctx.spent.retries
+    if not (usage.input_tokens or usage.output_tokens):
+        answered["unreported"] = True  # the provider gave no usage: the answer counts as no token
     if attempts := run.writes.detach(ATTEMPTS):
         answered[ATTEMPTS] = attempts
     run.note("answer", answered)

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs import path, question, tree
-from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, table
+from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, table, tags_of
 from orchestrator.cli.runs.position import holder, position_of
 from orchestrator.cli.runs.run_service import engine_of, named, resumption
 from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
@@ -95,6 +95,10 @@ def _head(found: RunDetails) -> Iterator[str]:
         "started": f"{moment(head.created_at)}, {roughly(found.now - head.created_at)} ago",
         "updated": f"{moment(head.updated_at)}, {roughly(found.now - head.updated_at)} ago",
         "active": f"{span(story.elapsed)}, waiting and downtime left out",
+        "agent": " ".join(
+            str(story.created[key]) for key in ("agent", "agent_version") if story.created.get(key)
+        ),
+        "tags": tags_of(story.created.get("tags") or {}),
         "conversation": head.conversation_id or "",
         "parent": head.parent_run_id or "",
         "error": _error(story),
@@ -254,6 +258,7 @@ def _plain(found: RunDetails) -> dict[str, Any]:
     whole = sum(stats.total for stats in story.states().values()) or 1.0
     return {
         **head_json(found.head),
+        **{key: story.created.get(key) for key in ("agent", "agent_version", "tags")},
         "outcome": story.ended.get("outcome") if story.ended else None,
         "state": story.state,
         "turn": story.turn,
