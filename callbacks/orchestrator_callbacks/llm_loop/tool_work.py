@@ -59,8 +59,11 @@ def close_ledger(run: LoopRun) -> None:
 
 def _interrupted(run: LoopRun, position: int) -> ToolResult:
     """Return the result of a call that the end of the run interrupted, with its times."""
-    call, started = effective_call(run.ctx, position), run.ctx.ledger.began.get(position, 0.0)
-    return unfinished(call, position, started, run.deps.clock.time())
+    ledger, now = run.ctx.ledger, run.deps.clock.time()
+    started = ledger.began.get(position, 0.0)
+    if position in ledger.started and len(run.ctx.results) == 1:
+        started = now - (run.deps.clock.monotonic() - run.cursor.entered_at)
+    return unfinished(effective_call(run.ctx, position), position, started, now)
 
 
 def _position(calls: Sequence[ToolCall], call: ToolCall) -> int:
@@ -85,7 +88,8 @@ async def _execute(run: LoopRun) -> None:
         return changed if changed is not result else None
 
     async def before(call: ToolCall) -> ToolCall | ToolResult | None:
-        ctx.ledger.began[_position(calls, call)] = deps.clock.time()
+        if len(calls) > 1:  # a single call starts when the run enters the state
+            ctx.ledger.began[_position(calls, call)] = deps.clock.time()
         hooked = "before_tool_execution" in deps.points  # an engine may add a hook there while a call waits
         chosen = await _chosen(run, calls, call) if hooked else None
         services = run.control.services
