@@ -65,7 +65,7 @@ FUNCTIONS: Final[Mapping[str, Guard]] = MappingProxyType(
 """Name of a guard function -> the function."""
 
 
-class Evaluation(NamedTuple):
+class GuardEvaluation(NamedTuple):
     """One evaluation of a guard, as recorded."""
 
     verdict: Verdict
@@ -117,15 +117,15 @@ def evaluate(
         raise ValueError(f"the inputs of guard {function!r} do not fit: {error}") from None
 
 
-def read_row(row: Sequence[Any]) -> Evaluation:
+def read_row(row: Sequence[Any]) -> GuardEvaluation:
     """Return the evaluation in a row. Raises ValueError for a row of another form."""
     if len(row) == _STANDARD - 1 or len(row) < _SHORTEST or not isinstance(row[1], str):
         raise ValueError(f"a row of an evaluation starts with ok, guard, observed and limit, not {row!r:.80}")
     ok, guard, *numbers = row[:_STANDARD]
     verdict = Verdict(bool(ok), guard, *numbers)
     if len(row) > _STANDARD:
-        return Evaluation(verdict, str(row[_STANDARD]), tuple(row[_STANDARD + 1 :]))
-    return Evaluation(verdict, guard, tuple(numbers))
+        return GuardEvaluation(verdict, str(row[_STANDARD]), tuple(row[_STANDARD + 1 :]))
+    return GuardEvaluation(verdict, guard, tuple(numbers))
 
 
 def row_of(verdict: Verdict) -> Row:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
-from orchestrator_guards.evaluation import FUNCTIONS, GUARDS, Evaluation, Guard, read_row
+from orchestrator_guards.evaluation import FUNCTIONS, GUARDS, Guard, GuardEvaluation, read_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class GuardDecision:
     """The state in which it was evaluated."""
     event: str
     """Event of the transition that followed; "" if the run was parked."""
-    evaluation: Evaluation
+    evaluation: GuardEvaluation
 
 
 @dataclass(slots=True)

@@ -75,7 +75,18 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "intent": {**_whole("effect", "turn", "key", "step", "change", "path", "mode", "at"), "calls": _CALL},
         "step": _whole("step", "status", "at"),
         "done": _whole(
-            "effect", "key", "step", "exit", "tool", "registered", "outcome", "seconds", "queued", "cut", "at"
+            "effect",
+            "key",
+            "step",
+            "exit",
+            "tool",
+            "registered",
+            "outcome",
+            "seconds",
+            "queued",
+            "cut",
+            "at",
+            "whole",
         ),
         "memory": _whole("stored"),
         "stage": {**_whole("seq", "state", "tokens", "counts", "at", "error"), "made": _whole("score")},
@@ -91,7 +102,9 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "claimed": _whole("at", "by"),
         "reserved": _whole("usage", "sub_calls"),
         "unparked": _whole("at"),
-        "parked": _whole("reason", "at", "t", "calls", "by", "why", "programs", "guards", "attempts"),
+        "parked": _whole(
+            "reason", "at", "t", "calls", "tools", "by", "why", "programs", "guards", "attempts"
+        ),
         "resumed": {**_whole("at", "by", "limits", "charged", "ended"), "context": _CONTEXT},
         "migrated": {**_whole("from", "to", "at", "by", "state", "next"), "context": _CONTEXT},
         "recovered": {**_whole("from", "to", "state", "why", "at"), "context": _CONTEXT},

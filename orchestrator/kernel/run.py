@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -241,6 +242,23 @@ class Run(Generic[Ctx, Deps]):
                 writes.attempts = [row]
             else:
                 writes.attempts.append(row)
+
+    def store(self, content: bytes) -> str:
+        """Store content beside the records, written together with the next draft, which names it.
+
+        Without a journal, only return the name.
+
+        Args:
+            content: The content. It is stored once, however often it is named.
+
+        Returns:
+            The SHA-256 (hex) under which the journal has it: `await journal.blob(digest)`.
+        """
+        digest = hashlib.sha256(content).hexdigest()
+        control, writes = self.control, self.writes
+        if control.lease is not None and not control.detached:
+            writes.blobs = {**(writes.blobs or {}), digest: content}
+        return digest
 
     async def settle(self) -> None:
         """Make the drafted records durable. For hooks, before an effect. Raises the errors of the journal."""

@@ -132,6 +132,8 @@ class PendingWrites:
     """The verdict of the last of these rows, if a hook evaluated it for an edge."""
     attempts: list[Any] | None = None
     """Rows of the attempts of requests, likewise, unless another record takes them."""
+    blobs: dict[str, bytes] | None = None
+    """Contents that the drafts name: SHA-256 (hex) -> content."""
     seconds: float = 0.0
     """Seconds that the journal took for the transition in flight."""
     publish: Callable[[Fact], None] = field(init=False)

@@ -65,11 +65,11 @@ class TransitionExecutor:
         """Run the enter hooks of the present state and then the `after` hooks; the last returned event becomes pending.
 
         A pending event that the caller gave stays. No further hook runs if the run is halted, or if a paused run left
-        its last state only because it would have lost the work of that state. Returns True: the transition was
-        carried out.
+        its last state only because it would have lost the work of that state; a run that lost its journal is not held.
+        Returns True: the transition was carried out.
         """
         cursor, control = run.cursor, run.control
-        if control.pause_request is not None and cursor.event_object is not None:
+        if control.pause_request is not None and cursor.event_object is not None and not control.detached:
             return True
         chosen: StrEnum | None = None
         by: tuple[str, Hook] | None = None

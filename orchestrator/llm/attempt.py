@@ -19,7 +19,8 @@ ATTEMPTS: Final = "attempts"
 def attempt_row(
     clock: Clock, seconds: float, kind: str = "", wait: float = 0.0, model: str | None = None
 ) -> tuple[Any, ...]:
-    """Return the row of an attempt that ends now, after so many seconds."""
+    """Return the row of an attempt that ends now, after so many seconds. The kind `ok` counts as none."""
+    kind = "" if kind == "ok" else kind
     start = ((clock.time() - seconds) * 1e6 + WHOLE - WHOLE) / 1e6  # `micros` without its calls: once a turn
     seconds = (seconds * 1e6 + WHOLE - WHOLE) / 1e6
     if model:

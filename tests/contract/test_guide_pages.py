@@ -8,6 +8,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from hatch_build import index_page
 from orchestrator.cli.docs import GUIDES
 from tests.contract.test_guides import PATHS, ROOT
 
@@ -78,3 +79,22 @@ def test_a_wheel_has_every_guide(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         for guide in GUIDES:
             assert archive.read(guide.in_wheel) == (ROOT / guide.path).read_bytes()
+
+
+def test_the_page_of_a_package_index_has_no_link_to_a_file_that_is_not_there(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        page = archive.read(metadata).decode().partition("\n\n")[2]
+    assert page.startswith("# fsm-orchestrator\n")
+    found = re.findall(r"\]\(([^)]+)\)", _FENCE.sub("", page))
+    assert found
+    assert all(link.startswith("https://") for link in found)
+    assert "Durability and recovery" in page
+
+
+def test_with_the_address_of_the_repository_the_links_of_that_page_lead_there() -> None:
+    text = "- [One](#one)\n- [Two](#two)\n\n## One\n[a](b/README.md#c), [d](https://e.org)\n"
+    assert index_page(text, "https://f.org/blob/main") == (
+        "## One\n[a](https://f.org/blob/main/b/README.md#c), [d](https://e.org)\n"
+    )
+    assert index_page(text) == "## One\na, [d](https://e.org)\n"

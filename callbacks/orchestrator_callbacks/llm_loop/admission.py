@@ -236,7 +236,7 @@ def effect_of(spec: ToolSpec | None) -> str:
 def note_result(run: LoopRun, result: ToolResult) -> None:
     """Store a call's result and journal it."""
     ctx, position = run.ctx, result.position
-    ctx.results[position] = result
+    ctx.results[position] = result if result.whole is None else replace(result, whole=None)
     ctx.ledger.noted.add(position)
     body: dict[str, Any] = {
         "effect": "tool",
@@ -253,6 +253,8 @@ def note_result(run: LoopRun, result: ToolResult) -> None:
         body["queued"] = micros(result.queued)
     if result.cut:
         body["cut"] = True
+    if result.whole is not None:
+        body["whole"] = run.store(result.whole.encode())
     announced = effective_call(ctx, position)
     if result.call is not announced and result.call != announced:
         body["call"] = result.call

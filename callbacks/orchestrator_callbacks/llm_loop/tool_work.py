@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from orchestrator.kernel.record import RolledBack, ToolExecution
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.tools.result import ToolResult
+from orchestrator.tools.result import ToolResult, cut
 from orchestrator.tools.spec import ToolContext
+from orchestrator.tools.stored_result import mark_of
 from orchestrator_callbacks.llm_loop import human_input
 from orchestrator_callbacks.llm_loop.admission import (
     admit,
@@ -71,6 +74,12 @@ def _position(calls: Sequence[ToolCall], call: ToolCall) -> int:
     return next(at for at, one in enumerate(calls) if one is call)
 
 
+def _note_start(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> None:
+    """Keep the start of one of several calls; a single call starts when the run enters the state."""
+    if len(calls) > 1:
+        run.ctx.ledger.began[_position(calls, call)] = run.deps.clock.time()
+
+
 async def _execute(run: LoopRun) -> None:
     ctx, deps = run.ctx, run.deps
     if all(ctx.results):
@@ -82,14 +91,15 @@ async def _execute(run: LoopRun) -> None:
             return await _ask_about_abandoned(run, result.position)
         hooked = "after_tool_execution" in deps.points
         changed = await through(run, "after_tool_execution", result) if hooked else result
+        if changed.whole is not None:
+            changed = _with_handle(run, changed, shown=result.content)
         note_result(run, changed)
         if ctx.ledger.started[result.position] != "pure" and not all(ctx.results):
             await run.settle()  # the others may take long; the last result is written with the transition
-        return changed if changed is not result else None
+        return run.ctx.results[result.position] if changed is not result else None
 
     async def before(call: ToolCall) -> ToolCall | ToolResult | None:
-        if len(calls) > 1:  # a single call starts when the run enters the state
-            ctx.ledger.began[_position(calls, call)] = deps.clock.time()
+        _note_start(run, calls, call)
         hooked = "before_tool_execution" in deps.points  # an engine may add a hook there while a call waits
         chosen = await _chosen(run, calls, call) if hooked else None
         services = run.control.services
@@ -106,6 +116,18 @@ async def _execute(run: LoopRun) -> None:
         after=finished,
         exact=True,
     )
+
+
+def _with_handle(run: LoopRun, result: ToolResult, shown: str) -> ToolResult:
+    """Return a cut result with the handle of its whole text in the mark.
+
+    A hook that changed the `shown` content may have removed text that must not be stored, so then the rest is dropped.
+    """
+    spec = run.deps.tools.find(result.call.name)
+    if result.content != shown or result.whole is None or spec is None:
+        return replace(result, whole=None)
+    content, _ = cut(result.whole, spec.max_result_chars, mark_of(key_of(run.ctx, result.position)))
+    return replace(result, content=content)
 
 
 async def _chosen(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> ToolCall | ToolResult | None:
@@ -200,8 +222,10 @@ def _publish_rollback(run: LoopRun, outcome: str) -> None:
 
 def context(run: LoopRun, position: int) -> ToolContext:
     """Return the context of a call for its tool. The key is the same for every attempt, also after a crash."""
-    key = f"{run.run_id}:{key_of(run.ctx, position)}"
-    return ToolContext(run.run_id, key, run.deps.host, run.expires_at, clock=run.deps.clock)
+    deps, run_id = run.deps, run.run_id
+    key = f"{run_id}:{key_of(run.ctx, position)}"
+    stored = None if deps.stored_result is None else partial(deps.stored_result, run_id)
+    return ToolContext(run_id, key, deps.host, run.expires_at, clock=deps.clock, stored_result=stored)
 
 
 def _report(run: LoopRun) -> None:

@@ -227,14 +227,12 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     model, queued = route.take()
     if queued:
         seconds = max(0.0, seconds - queued)  # the limiter may have another clock
-    kind = "" if outcome == "ok" else outcome
-    run.attach_attempt(attempt_row(run.deps.clock, seconds, kind, wait, model))
+    run.attach_attempt(attempt_row(run.deps.clock, seconds, outcome, wait, model))
     if LLMCall not in run.writes.observed_kinds:
         return
-    usage = priced(run, response) if response else NO_USAGE
-    first = deltas.take_first() if deltas else None
-    if queued:
-        first = None if first is None else max(0.0, first - queued)
+    usage, first = priced(run, response) if response else NO_USAGE, deltas.take_first() if deltas else None
+    if queued and first is not None:
+        first = max(0.0, first - queued)
     run.emit(
         LLMCall(
             run.graph.name,

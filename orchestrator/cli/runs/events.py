@@ -206,7 +206,7 @@ def _decision(body: Body) -> str:
     what = " ".join(str(body[name]) for name in ("decision", "kind", "key") if body.get(name))
     why = f": {body['why']}" if body.get("why") else ""
     refused = f" (refused: {body['refused']})" if body.get("refused") else ""
-    return f"{what} by {body.get('by') or 'somebody'}{why}{refused}"
+    return f"{what} by {body.get('by') or 'unknown'}{why}{refused}"
 
 
 def _parked(body: Body) -> str:

@@ -40,7 +40,7 @@ def fork_run(options: ForkOptions) -> int:
         head = await store.run(options.run)
         if head.graph != LLM_LOOP.name:
             raise ConfigError(
-                f"run {head.run_id} is one of graph {shown(head.graph)!r}: it has no conversation"
+                f"run {head.run_id} belongs to graph {shown(head.graph)!r}: it has no conversation"
             )
         return cut(head.run_id, await store.journal.load(head.run_id), options.turn)
 

@@ -29,6 +29,7 @@ from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop.codec import history_of, loop_codec, restored
 from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result, result_of
+from orchestrator.runtime.llm_loop.stored_results import StoredResults
 from orchestrator.runtime.llm_loop.summary import summary
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.hosting import LoopHosting
@@ -109,8 +110,7 @@ class Orchestrator(HumanInput[Result]):
     ) -> None:
         arguments.check_agent(locals())
         self._data = agent_data(name, version)
-        self._limits = limits or Limits()
-        self._instructions = instructions
+        self._limits, self._instructions = limits or Limits(), instructions
         self._machine, points = compose.machine(graph, hooks, check_purity=check_purity)
         given = {"memory": memory, "price": price, "points": points, "host": deps}
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
@@ -124,6 +124,10 @@ class Orchestrator(HumanInput[Result]):
         """Engine-only interface of this agent."""
         self._members: dict[Orchestrator, Orchestrator] = {}  # agents of tools -> copies with our journal
         refuse_unpriced(self._limits, subagent.prices(self))
+
+    def _wire(self, *watching: Observer, owner: str | None = None) -> None:
+        self._deps.stored_result = StoredResults(self._journal).read
+        super()._wire(*watching, owner=owner)
 
     # ---- run ----
 
