@@ -193,6 +193,9 @@ OlderThan = Annotated[
 ]
 KeepLast = Annotated[int | None, typer.Option(metavar="N", help="All but the N written to last.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Make the change; without it, only show the change.")]
+Vacuum = Annotated[
+    bool, typer.Option("--vacuum", help="Return the space of removed runs to the file system (SQLite).")
+]
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides. Default: the login name.")]
 Why = Annotated[str | None, typer.Option(metavar="TEXT", help="The reason; it is recorded in the run.")]

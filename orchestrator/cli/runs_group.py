@@ -282,15 +282,17 @@ def prune(
     older_than: given.OlderThan = None,
     keep_last: given.KeepLast = None,
     yes: given.Yes = False,
+    vacuum: given.Vacuum = False,
     at: given.JournalOptions,
 ) -> int:
     """Remove ended runs that meet every condition given.
 
-    Without --yes the command counts them.
+    Without --yes the command counts them. --vacuum returns the space of removed runs to the file system, also of
+    those that were removed before.
     """
     from orchestrator.cli.runs.care import prune_runs
 
-    return prune_runs(older_than=older_than, keep_last=keep_last, yes=yes, **vars(at))
+    return prune_runs(older_than=older_than, keep_last=keep_last, yes=yes, vacuum=vacuum, **vars(at))
 
 
 @group.command()

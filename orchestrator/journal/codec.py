@@ -1,20 +1,24 @@
-"""Code that all stores share: bodies as bytes, the hash chain, blobs by digest, a run's status from its last record."""
+"""Code that all stores share: appends as rows, the hash chain, blobs by digest, a run's status from its last record.
+
+The records of one append are one row: encoded once, hashed once, stored once. A row of one record has the form that
+format 1 gave to every record, so that the rows of a journal of format 1 are valid rows of format 2, and one chain
+covers both. Verification needs only the bytes of the rows; decoding is a separate step.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from orchestrator.errors import Corrupt, JournalError, TooNew
+from orchestrator.journal.head_change import status_after
 from orchestrator.kernel.journal import (
-    ENDING_KINDS,
     NO_HASH,
-    PARKING_KINDS,
     RECORD_SCHEMA,
     Draft,
     Record,
@@ -24,15 +28,14 @@ from orchestrator.kernel.journal import (
 CLAIM_KINDS = frozenset(("claimed", "resumed"))
 """Records that only state the owner of the run; they are not progress (`RunHead.stuck_claims`)."""
 
-OPEN: Final = "open"
-PARKED: Final = "parked"
-ENDED: Final = "ended"
+SEPARATOR: Final = ","
+"""Between the kinds of a row: no kind contains it."""
 
 
-def chained(before: str, run_id: str, seq: int, epoch: int, kind: str, body: bytes) -> str:  # noqa: PLR0917
-    """Return the hash (hex) of a record: SHA-256 over the hash before it and each of its parts, with their lengths."""
+def chained(before: str, run_id: str, seq: int, epoch: int, kinds: str, body: bytes) -> str:  # noqa: PLR0917
+    """Return the hash (hex) of a row: SHA-256 over the hash before it and each of its parts, with their lengths."""
     number = b"%d" % seq
-    parts = (_counted(run_id), len(number), number, _counted(epoch), _counted(kind), len(body), body)
+    parts = (_counted(run_id), len(number), number, _counted(epoch), _counted(kinds), len(body), body)
     return hashlib.sha256(b"%s%s%d:%s%s%s%d:%s" % (before.encode(), *parts)).hexdigest()
 
 
@@ -73,42 +76,34 @@ _SEQUENCES = (tuple, deque)
 _SETS = (frozenset, set)
 
 
-def lines(drafts: Sequence[Draft]) -> list[tuple[str, bytes]]:
-    """Return (kind, encoded body) of each draft. Raises JournalError for a body that is not plain data."""
-    try:
-        return [(kind, orjson.dumps(body, plain)) for kind, body in drafts]
-    except TypeError:
-        return [(kind, encoded(kind, body)) for kind, body in drafts]  # raises the error that names the kind
+def encoded_append(drafts: Sequence[Draft]) -> tuple[str, bytes]:
+    """Return the kinds of the records of one append, joined by commas, and their bodies.
 
-
-def block(drafts: Sequence[Draft]) -> tuple[tuple[str, ...], bytes]:
-    """Return the kinds of drafts and all their bodies as one JSON array. Raises JournalError as `lines` does."""
+    One body is a JSON object, several are an array of objects. Raises JournalError for a body that is not plain data.
+    """
+    if len(drafts) == 1:
+        kind, body = drafts[0]
+        return _joined((kind,)), encoded(kind, body)
     kinds, bodies = zip(*drafts, strict=True)
     try:
-        array = orjson.dumps(bodies, plain)
-    except TypeError:
-        array = b"[%s]" % b",".join([body for _, body in lines(drafts)])
-    # A copy of the needed size: orjson shortens a bigger buffer and keeps the rest allocated.
-    return kinds, bytes(memoryview(array))
+        return _joined(kinds), orjson.dumps(bodies, plain)
+    except TypeError:  # `encoded` raises the error that names the kind
+        return _joined(kinds), b"[%s]" % b",".join([encoded(kind, body) for kind, body in drafts])
 
 
-def apart(array: bytes) -> list[bytes]:
-    """Return the encoded bodies of a block, equal to those of `lines`."""
-    return [orjson.dumps(body) for body in orjson.loads(array)]
+@functools.lru_cache(maxsize=1_000)
+def _joined(kinds: tuple[str, ...]) -> str:
+    """Return the kinds as one text, the same object for the same kinds. Raises JournalError for a comma in one."""
+    for kind in kinds:
+        if SEPARATOR in kind:
+            raise JournalError(f"the kind of a record is {kind!r}; it must not contain a comma")
+    return SEPARATOR.join(kinds)
 
 
-def status_after(kind: str, body: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the status and reason of a run whose last record is this one."""
-    if kind in ENDING_KINDS:
-        return ENDED, str(body.get("reason") or "")
-    if kind in PARKING_KINDS:
-        return PARKED, str(body.get("reason") or "")
-    return OPEN, ""
-
-
-def only_claims(kinds: Sequence[str]) -> bool:
-    """Return whether records of these kinds count as no progress."""
-    return kinds[0] in CLAIM_KINDS and CLAIM_KINDS.issuperset(kinds)
+@functools.lru_cache(maxsize=1_000)
+def only_claims(kinds: str) -> bool:
+    """Return whether an append of these kinds counts as no progress."""
+    return CLAIM_KINDS.issuperset(kinds.split(SEPARATOR))
 
 
 def check_blob(digest: str, content: bytes) -> None:
@@ -126,34 +121,75 @@ def verified_blob(digest: str, content: bytes | None) -> bytes:
     return content
 
 
-Stored = tuple[int, int, str, bytes, str]
-"""A stored record: seq, epoch, kind, encoded body, hash."""
+def drafts_of(kinds: str, body: bytes) -> list[Draft]:
+    """Decode an append; the opposite of `encoded_append`. Raises Corrupt if there is not one body for each kind."""
+    names, decoded = kinds.split(SEPARATOR), orjson.loads(body)
+    bodies = decoded if len(names) > 1 else [decoded]
+    if not isinstance(bodies, list) or len(bodies) != len(names):
+        raise Corrupt(f"an append of {kinds!r} has another number of bodies than of kinds")
+    return list(map(Draft, names, bodies))
 
 
-def verified(run_id: str, stored: Iterable[Stored], head: RunHead, last_hash: str) -> list[Record]:
-    """Return all records of a run, verified by the chain and the head row. Raises Corrupt or TooNew."""
-    found: list[Record] = []
-    before = NO_HASH
-    epoch = 0
-    for number, (seq, writer, kind, body, stored_hash) in enumerate(stored):
-        before = chained(before, run_id, seq, writer, kind, body)
-        if seq != number or before != stored_hash or writer < epoch:
-            raise Corrupt(f"run {run_id!r}: record {number} is damaged; nothing of the run is used")
-        epoch = writer
-        found.append(Record(seq, writer, kind, orjson.loads(body), before))
-    if len(found) != head.seq + 1 or before != last_hash or epoch > head.epoch:
+class Row(NamedTuple):
+    """One append as it is stored. Its hash covers all of its records and the row before."""
+
+    seq: int
+    """Number of its last record."""
+    epoch: int
+    kinds: str
+    body: bytes
+    hash: str
+
+    @property
+    def first(self) -> int:
+        """Number of its first record."""
+        return self.seq - self.kinds.count(SEPARATOR)
+
+    def records(self) -> Iterator[Record]:
+        """Yield its records."""
+        for number, (kind, body) in enumerate(drafts_of(self.kinds, self.body), self.first):
+            yield Record(number, self.epoch, kind, body, self.hash)
+
+
+def verified(run_id: str, rows: Iterable[Row], head: RunHead, last_hash: str) -> list[Row]:
+    """Return all rows of a run, verified by the chain and the head; nothing is decoded. Raises Corrupt."""
+    found: list[Row] = []
+    before, last, epoch = NO_HASH, -1, 0
+    for row in rows:
+        before = chained(before, run_id, row.seq, row.epoch, row.kinds, row.body)
+        if row.first != last + 1 or before != row.hash or row.epoch < epoch:
+            raise Corrupt(f"run {run_id!r}: record {last + 1} is damaged; nothing of the run is used")
+        last, epoch = row.seq, row.epoch
+        found.append(row)
+    if last != head.seq or before != last_hash or epoch > head.epoch:
         raise Corrupt(
-            f"run {run_id!r}: {len(found)} records, {head.seq + 1} were written; nothing of the run is used"
+            f"run {run_id!r}: {last + 1} records, {head.seq + 1} were written; nothing of the run is used"
         )
-    _check_status(run_id, found, head)
     return found
 
 
-def _check_status(run_id: str, records: list[Record], head: RunHead) -> None:
-    schema = records[0].body.get("schema", RECORD_SCHEMA)
+def records_of(
+    run_id: str, rows: Iterable[Row], head: RunHead, last_hash: str, since: int = 0
+) -> list[Record]:
+    """Return the records from number `since` on, after the whole run was verified. Raises Corrupt or TooNew."""
+    proved = verified(run_id, rows, head, last_hash)
+    _check_head(run_id, proved, head)
+    records = [record for row in proved if row.seq >= since for record in row.records()]
+    return records[len(records) - max(0, head.seq + 1 - since) :]
+
+
+def _check_head(run_id: str, rows: Sequence[Row], head: RunHead) -> None:
+    """Raise Corrupt if the first and the last record do not agree with the head of the run."""
+    created, last = next(rows[0].records()), [*rows[-1].records()][-1]
+    schema = created.body.get("schema", RECORD_SCHEMA)
     if schema > RECORD_SCHEMA:
         raise TooNew(
             f"run {run_id!r} has records of version {schema}; this version reads up to {RECORD_SCHEMA}"
         )
-    if status_after(records[-1].kind, records[-1].body) != (head.status, head.reason):
+    about = str(created.body.get("graph", "")), str(created.body.get("fingerprint", ""))
+    if about != (head.graph, head.fingerprint):
+        raise Corrupt(
+            f"run {run_id!r}: its row and its first record do not agree; nothing of the run is used"
+        )
+    if status_after(last.kind, last.body)[:2] != (head.status, head.reason):
         raise Corrupt(f"run {run_id!r}: its records and its status do not agree; nothing of the run is used")

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar, Unpack
 
 from orchestrator.errors import StoreDown
-from orchestrator.kernel.journal import Draft, Journal, Lease, Posted, Record, RunHead
+from orchestrator.kernel.journal import Draft, Journal, Lease, Posted, Record, RunConditions, RunHead
 
 T = TypeVar("T")
 
@@ -103,17 +103,8 @@ class CrashingJournal:
     async def head(self, run_id: str) -> RunHead:
         return await self._up().head(run_id)
 
-    def runs(
-        self,
-        *,
-        status: str | None = None,
-        graph: str | None = None,
-        conversation_id: str | None = None,
-        parent_run_id: str | None = None,
-    ) -> AsyncIterator[RunHead]:
-        return self._up().runs(
-            status=status, graph=graph, conversation_id=conversation_id, parent_run_id=parent_run_id
-        )
+    def runs(self, **conditions: Unpack[RunConditions]) -> AsyncIterator[RunHead]:
+        return self._up().runs(**conditions)
 
     async def newest(self, conversation_id: str) -> RunHead | None:
         return await self._up().newest(conversation_id)

@@ -1,8 +1,7 @@
 """Keep records in memory, for tests and for runs without a journal. They are lost with the process.
 
 The store keeps every promise of `kernel.journal.Journal` except durability. An append is complete when it returns:
-without a thread, an await or a hash. The chain is computed on load, so `Lease.head` does not change. The records of
-one append are one JSON array, which is split on load: that is faster and takes half the memory.
+without a thread, an await or a hash. The chain is computed on load, so `Lease.head` does not change.
 """
 
 from __future__ import annotations
@@ -10,29 +9,34 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final, Unpack
 
 from orchestrator.errors import Fenced, Held, RunExists, RunUnknown
 from orchestrator.journal.codec import (
-    ENDED,
-    OPEN,
-    Stored,
-    apart,
-    block,
+    SEPARATOR,
+    Row,
     chained,
     check_blob,
+    drafts_of,
     encoded,
+    encoded_append,
     only_claims,
-    status_after,
-    verified,
+    records_of,
     verified_blob,
 )
-from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, RunHead
+from orchestrator.journal.head_change import ENDED, OPEN, UNCHANGED, HeadChange, head_change, status_after
+from orchestrator.journal.run_query import RunQuery
+from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, RunConditions, RunHead
+
+NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
+_CHEAP: Final = ("status", "graph", "parent_run_id", "agent")
+"""Conditions that are compared before the head of a run is derived."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """One run. `blocks` are (epoch, kinds, bodies) of each append."""
+    """One run. `rows` are (epoch, kinds, bodies) of each append."""
 
     run_id: str
     owner: str | None
@@ -42,19 +46,31 @@ class _Run:
     updated_at: float
     parent_run_id: str | None
     conversation_id: str | None
-    blocks: list[tuple[int, tuple[str, ...], bytes]] = field(default_factory=list)
+    agent: str
+    agent_version: str
+    tags: Mapping[str, str]
+    rows: list[tuple[int, str, bytes]] = field(default_factory=list)
     count: int = 1
-    """Number of records in all blocks."""
+    """Number of records in all rows."""
     epoch: int = 1
     progress: int = 1
     """Epoch of the last append that was more than a claim."""
     status: str = OPEN
     reason: str = ""
+    known: int = 0
+    """Number of rows that `change` covers: it is derived when a head is asked for, not at each append."""
+    change: HeadChange = UNCHANGED
     inbox: list[Posted] = field(default_factory=list)
     posted: set[str] = field(default_factory=set)
     blobs: set[str] = field(default_factory=set)
 
     def head(self) -> RunHead:
+        """Return the head; rows since the last call are decoded for it."""
+        for _, kinds, body in self.rows[self.known :]:
+            self.change = self.change.then(head_change(drafts_of(kinds, body)))
+        self.known = len(self.rows)
+        state, since = self.change.state or ("", None)
+        tokens, cost = self.change.usage or (None, None)
         return RunHead(
             run_id=self.run_id,
             graph=self.graph,
@@ -69,16 +85,26 @@ class _Run:
             parent_run_id=self.parent_run_id,
             conversation_id=self.conversation_id,
             stuck_claims=self.epoch - self.progress,
+            agent=self.agent,
+            agent_version=self.agent_version,
+            tags=self.tags,
+            state=state,
+            state_since=since,
+            outcome=self.change.status.outcome,
+            waiting=self.change.status.waiting,
+            tokens=tokens,
+            cost_micros=cost,
         )
 
-    def chain(self) -> list[Stored]:
-        stored: list[Stored] = []
-        before = NO_HASH
-        for epoch, kinds, bodies in self.blocks:
-            for kind, body in zip(kinds, apart(bodies), strict=True):
-                before = chained(before, self.run_id, len(stored), epoch, kind, body)
-                stored.append((len(stored), epoch, kind, body, before))
-        return stored
+    def chain(self) -> list[Row]:
+        """Return the rows with their hashes."""
+        found: list[Row] = []
+        before, seq = NO_HASH, -1
+        for epoch, kinds, body in self.rows:
+            seq += kinds.count(SEPARATOR) + 1
+            before = chained(before, self.run_id, seq, epoch, kinds, body)
+            found.append(Row(seq, epoch, kinds, body, before))
+        return found
 
 
 class MemoryJournal:
@@ -117,7 +143,7 @@ class MemoryJournal:
         """Create a run and claim it. Raises RunExists."""
         if run_id in self._runs:
             raise RunExists(run_id)
-        kinds, bodies = block((Draft("created", body),))
+        kinds, line = encoded_append((Draft("created", body),))
         now = self._now()
         self._runs[run_id] = _Run(
             run_id,
@@ -128,7 +154,10 @@ class MemoryJournal:
             updated_at=now,
             parent_run_id=body.get("parent_run_id"),
             conversation_id=body.get("conversation_id"),
-            blocks=[(1, kinds, bodies)],
+            agent=str(body.get("agent") or ""),
+            agent_version=str(body.get("agent_version") or ""),
+            tags=dict(body.get("tags") or {}) or NO_TAGS,
+            rows=[(1, kinds, bytes(memoryview(line)))],
         )
         if (talk := body.get("conversation_id")) is not None:
             self._talks.setdefault(talk, {})[run_id] = None
@@ -151,17 +180,18 @@ class MemoryJournal:
             raise Fenced(lease.run_id, lease.epoch)
         if not drafts:
             return
-        kinds, bodies = block(drafts)
+        kinds, body = encoded_append(drafts)
         if blobs:
             self._keep(run, blobs)
-        run.blocks.append((lease.epoch, kinds, bodies))
-        run.count += len(kinds)
-        lease.seq += len(kinds)
+        # A copy of the needed size: orjson shortens a bigger buffer and keeps the rest allocated.
+        run.rows.append((lease.epoch, kinds, bytes(memoryview(body))))
+        run.count += len(drafts)
+        lease.seq += len(drafts)
         run.updated_at = self._now()
         if run.progress != lease.epoch and not only_claims(kinds):
             run.progress = lease.epoch
         was = run.status
-        run.status, run.reason = status_after(*drafts[-1])
+        run.status, run.reason, _, _ = status_after(*drafts[-1])
         if run.status == ENDED:
             self._let_go(run)
         elif was == ENDED:
@@ -194,8 +224,8 @@ class MemoryJournal:
     async def load(self, run_id: str, since: int = 0) -> list[Record]:
         """Return the records from `since` on. Raises RunUnknown."""
         run = self._known(run_id)
-        stored = run.chain()
-        return verified(run_id, stored, run.head(), stored[-1][-1])[since:]
+        rows = run.chain()
+        return records_of(run_id, rows, run.head(), rows[-1].hash, since)
 
     async def blob(self, digest: str) -> bytes:
         """Return a blob. Raises Corrupt."""
@@ -205,22 +235,18 @@ class MemoryJournal:
         """Return the head of a run. Raises RunUnknown."""
         return self._known(run_id).head()
 
-    async def runs(
-        self,
-        *,
-        status: str | None = None,
-        graph: str | None = None,
-        conversation_id: str | None = None,
-        parent_run_id: str | None = None,
-    ) -> AsyncIterator[RunHead]:
-        """Yield the runs that meet every given condition, oldest first."""
-        for run in self._among(conversation_id):
-            if (
-                status in (None, run.status)
-                and graph in (None, run.graph)
-                and parent_run_id in (None, run.parent_run_id)
-            ):
-                yield run.head()
+    async def runs(self, **conditions: Unpack[RunConditions]) -> AsyncIterator[RunHead]:
+        """Yield the runs that meet every given condition. Raises ConfigError or RunUnknown."""
+        query = RunQuery.of(conditions)
+        last = None if query.after is None else self._known(query.after)
+        first = [(name, query.equal[name]) for name in _CHEAP if name in query.equal]
+        among = [
+            run
+            for run in self._among(query.equal.get("conversation_id"))
+            if run is last or all(getattr(run, name) == value for name, value in first)
+        ]
+        for head in query.selected([run.head() for run in among]):
+            yield head
 
     async def newest(self, conversation_id: str) -> RunHead | None:
         """Return the newest run of a conversation."""

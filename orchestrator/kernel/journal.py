@@ -6,7 +6,8 @@ Every store guarantees:
 
 - `append` is atomic. It is durable when it returns None or when the returned awaitable has completed. The store
   resolves an unknown outcome (a lost connection) itself: the records are either written or not.
-- Records of a run are numbered 0, 1, 2 … without a gap; each hash covers the one before. `load` verifies them.
+- Records of a run are numbered 0, 1, 2 … without a gap. The records of one append have one hash, which covers them
+  and the append before. `load` verifies all of them.
 - After an I/O error a store in a file is poisoned: every further call raises StoreDown until the store is opened
   again. A store on a server is not: a lost connection says nothing about the store, and the server handles its disk.
 - `post` needs no lease and keeps the first request of each id, whichever process posts it. The id of an answer names
@@ -18,7 +19,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
 from orchestrator.errors import JournalError
 
@@ -52,7 +53,7 @@ _new_tuple: Callable[..., Any] = tuple.__new__
 
 
 class Record(NamedTuple):
-    """One durable record. `hash` chains it to the record before (see `orchestrator.journal.codec.chained`)."""
+    """One durable record. `hash` is that of its append, chained to the append before (`orchestrator.journal.codec`)."""
 
     seq: int
     epoch: int
@@ -72,7 +73,7 @@ class Lease:
     seq: int
     """Number of the last durable record, -1 before the first."""
     head: str
-    """Hash of that record."""
+    """Hash of the append of that record."""
     proved_at: float = field(default=0.0, compare=False)
     """Time of the last append that the store accepted (monotonic seconds): the lease was valid after that."""
 
@@ -102,6 +103,49 @@ class RunHead:
     """Seconds until another process can claim the run, if its owner missed heartbeats; None if it missed none or the
     store does not say.
     """
+    lease_renewed_at: float | None = None
+    """Time of the last renewal of the lease (epoch seconds); None without an owner, or if the store does not say."""
+    agent: str = ""
+    """Name of the agent that started the run; empty if the `created` record has none."""
+    agent_version: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    state: str = ""
+    """Empty before the first transition: the graph's initial state."""
+    state_since: float | None = None
+    """Time of the entry into that state (epoch seconds); None before the first transition."""
+    outcome: str = ""
+    """Outcome of an ended run."""
+    waiting: str = ""
+    """Tools or questions that a parked run waits for, separated by ", "; at most 200 characters."""
+    tokens: int | None = None
+    """Input and output tokens as the limits count them: with child runs and estimates. None if the run counts none."""
+    cost_micros: int | None = None
+    """Cost in millionths of the currency, counted in the same way; None if no price is known."""
+
+
+class RunConditions(TypedDict, total=False):
+    """Conditions of a listing; a run must meet each. None is no condition."""
+
+    status: str | None
+    graph: str | None
+    conversation_id: str | None
+    parent_run_id: str | None
+    agent: str | None
+    state: str | None
+    outcome: str | None
+    reason: str | None
+    tags: Mapping[str, str] | None
+    waiting: str | bool | None
+    """True for every run that waits for a person, or one name of `RunHead.waiting`."""
+    older_than: float | None
+    """The last record is older than this time (epoch seconds)."""
+    order_by: str
+    """`created` (default), `updated`, `state_since`, `tokens` or `cost`. An unknown number is the least."""
+    descending: bool
+    limit: int | None
+    """Most runs to yield."""
+    after: str | None
+    """Id of a run: only runs after it in this order, by its position at the time of the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +176,8 @@ class JournalWriter(Protocol):
     async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
         """Create a run with its `created` record and claim it at once (epoch 1). Raises RunExists.
 
-        The store indexes `graph`, `fingerprint`, `at`, `parent_run_id` and `conversation_id` of the body.
+        The store indexes `graph`, `fingerprint`, `at`, `parent_run_id`, `conversation_id`, `agent`, `agent_version` and
+        `tags` of the body.
         """
         ...
 
@@ -173,17 +218,11 @@ class Journal(JournalWriter, Protocol):
         """Return the RunHead of a run. Raises RunUnknown."""
         ...
 
-    def runs(
-        self,
-        *,
-        status: str | None = None,
-        graph: str | None = None,
-        conversation_id: str | None = None,
-        parent_run_id: str | None = None,
-    ) -> AsyncIterator[RunHead]:
-        """Yield the runs that meet every given condition, oldest first.
+    def runs(self, **conditions: Unpack[RunConditions]) -> AsyncIterator[RunHead]:
+        """Yield the runs that meet every given condition, in the order of their creation if no other is given.
 
-        A query by conversation, parent or status does not verify the other runs.
+        No record is read. Runs that do not meet the conditions are not verified. Raises ConfigError for an invalid
+        condition, RunUnknown for an unknown run in `after`.
         """
         ...
 

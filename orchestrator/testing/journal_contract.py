@@ -66,10 +66,12 @@ class JournalContract(LookupContract):
         assert lease.seq == 3
 
     @in_a_loop
-    async def test_each_record_has_a_hash_of_its_own_that_stays(self, journal: Journal) -> None:
+    async def test_the_records_of_an_append_have_one_hash_that_stays(self, journal: Journal) -> None:
         lease = await journal.create("run", "me", BODY)
         await write(journal, lease, NOTE, NOTE)
+        await write(journal, lease, NOTE)
         hashes = [record.hash for record in await journal.load("run")]
+        assert hashes[1] == hashes[2]
         assert len(set(hashes)) == 3
         assert {len(value) for value in hashes} == {64}
         assert [record.hash for record in await journal.load("run")] == hashes
@@ -79,8 +81,17 @@ class JournalContract(LookupContract):
         lease = await journal.create("run", "me", BODY)
         await write(journal, lease, NOTE, NOTE, NOTE)
         whole = await journal.load("run")
-        assert await journal.load("run", 2) == whole[2:]
-        assert await journal.load("run", 4) == []
+        for since in range(4):  # also in the middle of an append
+            assert await journal.load("run", since) == whole[since:]
+        assert await journal.load("run", 4) == await journal.load("run", 9) == []
+
+    @in_a_loop
+    async def test_a_kind_with_a_comma_is_refused(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        for drafts in ([Draft("a,b", {})], [NOTE, Draft("a,b", {})]):
+            with pytest.raises(JournalError, match="comma"):
+                await write(journal, lease, *drafts)
+        assert await kinds(journal, "run") == ["created"]
 
     @in_a_loop
     async def test_a_body_changed_after_the_append_does_not_change_the_record(self, journal: Journal) -> None:

@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, Unpack
 
 import pytest
 
-from orchestrator.errors import RunUnknown
-from orchestrator.kernel.journal import Journal, Posted, RunHead
+from orchestrator.errors import ConfigError, RunUnknown
+from orchestrator.kernel.journal import Draft, Journal, Posted, RunConditions, RunHead
 from orchestrator.testing.journal_case import (
     BODY,
     ENDED,
@@ -22,7 +23,7 @@ from orchestrator.testing.journal_case import (
 )
 
 
-async def listed(journal: Journal, **filters: str) -> list[str]:
+async def listed(journal: Journal, **filters: Unpack[RunConditions]) -> list[str]:
     """Return the ids of the runs that meet every condition."""
     return [head.run_id async for head in journal.runs(**filters)]
 
@@ -30,6 +31,65 @@ async def listed(journal: Journal, **filters: str) -> list[str]:
 def named(head: RunHead | None) -> str | None:
     """Return the run id of a head."""
     return None if head is None else head.run_id
+
+
+def spent(
+    input_tokens: int, output_tokens: int, cost: int | None = None, below: Any = None
+) -> dict[str, Any]:
+    """Return what a run of the loop has used, as its context is recorded."""
+    usage = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost_micros": cost}
+    return {"usage": usage, "below": below}
+
+
+def move(state: str, at: float, **more: Any) -> Draft:
+    """Return the record of a transition."""
+    return Draft("transition", {"dest": state, "at": at, **more})
+
+
+async def filled(journal: Journal) -> None:
+    """Create five runs that differ in all that a listing can ask for; each later one is updated later."""
+    for number, (agent, team, outcome) in enumerate(
+        (("a", "x", ""), ("a", "y", ""), ("b", "x", ""), ("b", "y", "failed"), ("b", "y", "completed"))
+    ):
+        body = {"graph": f"g{number % 2}", "agent": agent, "tags": {"team": team, "n": str(number)}}
+        lease = await journal.create(f"r{number}", "me", body)
+        used = Draft("context", {"spent": spent(number * 10, 0, None if number < 2 else 9 - number)})
+        if number:
+            await write(journal, lease, move(f"s{number % 2}", 10.0 * (5 - number)), used)
+        if number == 0:
+            await write(journal, lease, Draft("parked", {"reason": "approval", "tools": ["book", "pay"]}))
+        if outcome:
+            await write(journal, lease, Draft("ended", {"outcome": outcome, "reason": f"why {outcome}"}))
+        await asyncio.sleep(0.002)
+
+
+CONDITIONS: list[tuple[RunConditions, list[str]]] = [
+    ({"agent": "a"}, ["r0", "r1"]),
+    ({"agent": "a", "graph": "g1"}, ["r1"]),
+    ({"state": "s1"}, ["r1", "r3"]),
+    ({"state": ""}, ["r0"]),
+    ({"outcome": "failed"}, ["r3"]),
+    ({"reason": "why completed"}, ["r4"]),
+    ({"tags": {"team": "x"}}, ["r0", "r2"]),
+    ({"tags": {"team": "y", "n": "3"}}, ["r3"]),
+    ({"tags": {"team": "z"}}, []),
+    ({"waiting": True}, ["r0"]),
+    ({"waiting": False, "status": "open"}, ["r1", "r2"]),
+    ({"waiting": "pay"}, ["r0"]),
+    ({"waiting": "boo"}, []),
+    ({"older_than": 1.0}, []),
+    ({"older_than": 1e12, "limit": 2}, ["r0", "r1"]),
+    ({"status": "ended", "agent": "b", "descending": True}, ["r4", "r3"]),
+    ({"status": None, "agent": None, "limit": None}, ["r0", "r1", "r2", "r3", "r4"]),
+]
+
+ORDERS = {
+    "created": ["r0", "r1", "r2", "r3", "r4"],
+    "updated": ["r0", "r1", "r2", "r3", "r4"],
+    "state_since": ["r4", "r3", "r2", "r1", "r0"],
+    "tokens": ["r0", "r1", "r2", "r3", "r4"],
+    "cost": ["r0", "r1", "r4", "r3", "r2"],
+}
 
 
 class LookupContract(JournalCase):
@@ -52,6 +112,95 @@ class LookupContract(JournalCase):
         await write(journal, lease, NOTE, ENDED)
         head = await journal.head("run")
         assert (head.status, head.reason) == ("ended", "max_iterations")
+
+    @in_a_loop
+    async def test_the_head_has_agent_tags_state_and_usage_of_the_records(self, journal: Journal) -> None:
+        about = {"agent": "support", "agent_version": "2", "tags": {"team": "a", "tier": "gold"}}
+        lease = await journal.create("run", "me", {**BODY, **about, "context": {"spent": spent(0, 0)}})
+        head = await journal.head("run")
+        assert (head.agent, head.agent_version, dict(head.tags)) == ("support", "2", about["tags"])
+        assert (head.state, head.state_since, head.tokens, head.cost_micros) == ("", None, 0, None)
+        await write(journal, lease, move("await_llm", 5.0), Draft("context", {"spent": spent(40, 2, cost=7)}))
+        await write(journal, lease, NOTE, move("await_llm", 6.0, internal=True))
+        head = await journal.head("run")
+        assert (head.state, head.state_since, head.tokens, head.cost_micros) == ("await_llm", 5.0, 42, 7)
+        below = {"usage": {"input_tokens": 100, "output_tokens": 8, "cost_micros": 5}}
+        await write(
+            journal, lease, Draft("resumed", {"context": {"spent": spent(40, 2, cost=7, below=below)}})
+        )
+        await write(journal, lease, move("work", 7.0), move("wait", 8.0))
+        head = await self.again().head("run")
+        assert (head.state, head.state_since, head.tokens, head.cost_micros) == ("wait", 8.0, 150, 12)
+        await write(
+            journal, lease, Draft("recovered", {"state": "idle", "at": 9.0, "context": {"tokens": 3}})
+        )
+        head = await journal.head("run")
+        assert (head.state, head.state_since, head.tokens, head.cost_micros) == ("idle", 9.0, 3, None)
+
+    @in_a_loop
+    async def test_the_head_has_what_a_parked_run_waits_for_and_the_outcome_of_an_ended_one(
+        self, journal: Journal
+    ) -> None:
+        lease = await journal.create("run", "me", BODY)
+        await write(journal, lease, Draft("parked", {"reason": "approval", "tools": ["book", "pay"]}))
+        head = await journal.head("run")
+        assert (head.status, head.reason, head.waiting, head.outcome) == (
+            "parked",
+            "approval",
+            "book, pay",
+            "",
+        )
+        await write(journal, lease, Draft("ended", {"outcome": "partial", "reason": "tokens"}))
+        head = await journal.head("run")
+        assert (head.status, head.reason, head.waiting, head.outcome) == ("ended", "tokens", "", "partial")
+        await write(journal, lease, NOTE)
+        head = await journal.head("run")
+        assert (head.status, head.reason, head.waiting, head.outcome) == ("open", "", "", "")
+
+    @in_a_loop
+    async def test_a_context_of_any_other_form_leaves_the_usage_unknown(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", BODY)
+        odd = ({"usage": "much"}, {"spent": 3}, {"spent": {"usage": None}}, {"tokens": "3"}, {"tokens": True})
+        for context in odd:
+            await write(journal, lease, Draft("context", context))
+        assert (await journal.head("run")).tokens is None
+
+    @in_a_loop
+    async def test_runs_are_found_by_every_condition(self, journal: Journal) -> None:
+        await filled(journal)
+        other = self.again()
+        for conditions, expected in CONDITIONS:
+            assert await listed(other, **conditions) == expected, conditions
+        await other.close()
+
+    @in_a_loop
+    async def test_runs_are_listed_in_every_order_page_by_page(self, journal: Journal) -> None:
+        await filled(journal)
+        for order, expected in ORDERS.items():
+            for descending in (False, True):
+                whole = expected[::-1] if descending else expected
+                assert await listed(journal, order_by=order, descending=descending) == whole, order
+                pages: list[str] = []
+                while True:
+                    after = pages[-1] if pages else None
+                    page = await listed(journal, order_by=order, descending=descending, limit=2, after=after)
+                    if not page:
+                        break
+                    pages += page
+                assert pages == whole, order
+        assert await listed(journal, order_by="tokens", descending=True, limit=2, status="open") == [
+            "r2",
+            "r1",
+        ]
+
+    @in_a_loop
+    async def test_a_wrong_condition_is_refused(self, journal: Journal) -> None:
+        wrong: list[Any] = [{"order_by": "run_id"}, {"limit": 0}, {"colour": "red"}]
+        for conditions in wrong:
+            with pytest.raises(ConfigError):
+                await listed(journal, **conditions)
+        with pytest.raises(RunUnknown):
+            await listed(journal, after="nobody")
 
     @in_a_loop
     async def test_an_ended_run_can_go_on(self, journal: Journal) -> None:

@@ -31,7 +31,7 @@ def test_a_healthy_journal_is_described(cli: Cli, folder: Path) -> None:
     assert f"journal {folder}/journal.db" in done.out
     assert "mode      0600" in done.out
     assert re.search(r"size      \d.* KiB, log \S+ \S+, blobs 0 B", done.out)
-    assert re.search(r"store     version 1, SQLite 3\.\d+", done.out)
+    assert re.search(r"store     version 2, SQLite 3\.\d+", done.out)
     assert "journal_mode=wal, synchronous=2" in done.out
     assert re.search(r"holds     3 runs, \d\d records: every chain proved", done.out)
     assert re.search(r"run-two +llm_loop +parked +approval +- +", done.out)
@@ -80,7 +80,7 @@ def too_new() -> None:
 
 
 PROBLEMS = [
-    (tampered, "run 'run-one': record 2 is damaged"),
+    (tampered, "run 'run-one': record 1 is damaged"),
     (readable_by_all, "has mode 0644, others may read it: chmod 600 "),
     (too_new, "has version 99"),
 ]
@@ -186,3 +186,14 @@ def test_how_far_code_is_locked_up_is_said_without_a_journal_too(cli: Cli, folde
     assert done.code == 2
     assert "  isolation " in done.out
     assert "there is no journal" in done.err
+
+
+def test_the_interpreter_and_its_garbage_collection_are_shown(cli: Cli, folder: Path) -> None:
+    record(Tape("run-one").begin().completes())
+    done = cli("doctor", *AT)
+    shown = re.search(
+        r"python\n  this process  (.+)\n  a worker      sets (.+); see `orchestrator docs workers`", done.out
+    )
+    assert shown is not None
+    assert examined(cli)[1]["python"] == shown[1]
+    assert shown[2] == "50,000, 20, 50"

@@ -74,6 +74,20 @@ def test_pruning_removes_ended_runs_that_meet_every_condition_and_counts_them_fi
     assert json.loads(cli("runs", "prune", *conditions, "--yes", *AT, "--json").out) == {"removed": 0}
 
 
+def test_the_space_of_pruned_runs_is_returned_and_counted(cli: Cli, folder: Path) -> None:
+    record(*(Tape(f"run-{n}", prompt="long " * 20_000).begin().completes() for n in range(10)))
+    before = Path("journal.db").stat().st_size
+    assert "nothing was removed: add --yes" in cli("runs", "prune", "--keep-last", "1", "--vacuum", *AT).out
+    assert Path("journal.db").stat().st_size == before
+    done = json.loads(cli("runs", "prune", "--keep-last", "1", "--yes", "--vacuum", *AT, "--json").out)
+    assert done["removed"] == 9
+    assert done["returned_bytes"] > 500_000
+    assert Path("journal.db").stat().st_size <= before - 500_000
+    said = cli("runs", "prune", "--vacuum", *AT).out
+    assert re.fullmatch(r"returned 0 B to the file system; the journal has [\d.]+ KiB\n", said), said
+    assert cli("doctor", *AT).code == 0
+
+
 # ---- erase ----
 
 
@@ -104,7 +118,8 @@ def test_a_run_that_somebody_holds_is_not_erased(
 
     done = asyncio.run(held())
     then = "wait until it is released, cancel the run, or inspect it: `orchestrator runs show run-one`"
-    assert one_sentence(done) == f"orchestrator: run 'run-one' is held by worker-1; {then}"
+    guide = "see `orchestrator docs durability`"
+    assert one_sentence(done) == f"orchestrator: run 'run-one' is held by worker-1; {then}; {guide}"
     assert (done.code, ids()) == (2, ["run-one"])
 
 
@@ -253,7 +268,7 @@ def foreign(file: str) -> None:
 
 UNUSABLE = [
     (spoil, "journal"),
-    (too_new, "has version 99; this version of fsm-orchestrator reads up to 1"),
+    (too_new, "has version 99; this version of fsm-orchestrator reads up to 2"),
     (foreign, "is a SQLite database, but not a journal"),
 ]
 

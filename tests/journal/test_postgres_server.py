@@ -145,10 +145,10 @@ async def test_it_is_looked_at_again_with_each_connection(server: Cluster) -> No
 async def test_a_newer_journal_is_refused_and_left_alone(database: str) -> None:
     async with PostgresJournal(database) as journal:
         await ended(journal, "run")
-    told(database, "UPDATE meta SET version = 2")
-    with pytest.raises(TooNew, match="version 2"):
+    told(database, "UPDATE meta SET version = 3")
+    with pytest.raises(TooNew, match="version 3"):
         await PostgresJournal(database).open()
-    told(database, "UPDATE meta SET version = 1")
+    told(database, "UPDATE meta SET version = 2")
     async with PostgresJournal(database) as journal:
         assert (await journal.head("run")).status == "ended"
 
@@ -172,16 +172,30 @@ async def test_two_schemas_are_two_journals(database: str) -> None:
 
 
 DAMAGE = {
-    "a record's body": "UPDATE record SET body = '{}' WHERE seq = 1",
-    "a record's kind": "UPDATE record SET kind = 'done' WHERE seq = 1",
-    "a record's epoch": "UPDATE record SET epoch = 0 WHERE seq = 1",
-    "a record that is gone": "DELETE FROM record WHERE seq = 1",
-    "the last record": "DELETE FROM record WHERE seq = 2",
-    "a record too many": "INSERT INTO record SELECT run, 3, epoch, kind, body, hash FROM record WHERE seq = 2",
-    "the head": "UPDATE run SET head = decode(repeat('00', 32), 'hex')",
+    "a record's body": "UPDATE record SET body = '[{},{}]' WHERE seq = 2",
+    "a record's kind": "UPDATE record SET kind = 'note,done' WHERE seq = 2",
+    "the number of kinds": "UPDATE record SET kind = 'note' WHERE seq = 2",
+    "a record's epoch": "UPDATE record SET epoch = 0 WHERE seq = 2",
+    "an append that is gone": "DELETE FROM record WHERE seq = 2",
+    "the last append": "DELETE FROM record WHERE seq = 3",
+    "an append too many": "INSERT INTO record SELECT run, 4, epoch, kind, body, hash FROM record WHERE seq = 3",
+    "the last hash": "UPDATE run SET last_hash = decode(repeat('00', 32), 'hex')",
     "the status": "UPDATE run SET status = 'ended'",
     "the graph": "UPDATE run SET graph = 'another'",
 }
+
+
+CHANGED = "UPDATE run SET {} WHERE run_id = 'run'"
+
+
+@pytest.mark.parametrize("change", ["state = 'work'", "tokens = 3", "outcome = 'completed'", "cost = 1"])
+async def test_a_check_finds_a_head_that_its_records_do_not_give(database: str, change: str) -> None:
+    async with PostgresJournal(database) as journal:
+        await ended(journal, "run")
+        await ended(journal, "other")
+        told(database, CHANGED.format(change))
+        (problem,) = (await journal.check()).problems
+        assert problem.startswith("run 'run': its row and its records do not agree")
 
 
 @pytest.mark.parametrize("statement", DAMAGE.values(), ids=DAMAGE)
@@ -189,6 +203,7 @@ async def test_what_is_not_what_was_written_is_not_used(database: str, statement
     async with PostgresJournal(database) as journal:
         lease = await journal.create("run", "me", BODY)
         await write(journal, lease, NOTE, NOTE)
+        await write(journal, lease, NOTE)
         await journal.create("other", "me", BODY)
         told(
             database,

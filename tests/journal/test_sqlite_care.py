@@ -138,7 +138,7 @@ async def test_a_check_counts_and_finds_nothing_wrong(tmp_path: Path) -> None:
             await write(journal, lease, last)
         health = await journal.check()
         assert health.ok
-        assert (health.version, health.runs, health.records) == (1, 3, 6)
+        assert (health.version, health.runs, health.records) == (2, 3, 6)
         assert [head.status for head in health.open] == ["open", "parked"]
         assert health.size > 0 < health.free
 
@@ -156,7 +156,7 @@ async def test_a_check_names_every_run_that_cannot_be_trusted(tmp_path: Path) ->
             await write(journal, lease, NOTE, NOTE, blobs={digest(b"%d" % number): b"%d" % number})
         await journal.post("run 5", Posted("a", "approve"))
         db = apsw.Connection(str(path))
-        db.execute("UPDATE record SET body = CAST('{}' AS BLOB) WHERE key = (1 << 32) + 1")
+        db.execute("UPDATE record SET body = CAST('{}' AS BLOB) WHERE key = (1 << 32) + 2")
         db.execute("DELETE FROM record WHERE key = (2 << 32) + 2")
         db.execute("UPDATE run SET status = 'ended' WHERE id = 3")
         db.execute("UPDATE run SET graph = 'other' WHERE id = 4")

@@ -9,17 +9,20 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Unpack
 
 import apsw
 import pytest
 
 from orchestrator.errors import Corrupt
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.journal import Posted
+from orchestrator.kernel.journal import Posted, RunConditions
 from orchestrator.testing.journal_case import BODY, ended
 
 
-async def listed(journal: SqliteJournal, seen: list[str] | None = None, **asked: str) -> list[str]:
+async def listed(
+    journal: SqliteJournal, seen: list[str] | None = None, **asked: Unpack[RunConditions]
+) -> list[str]:
     seen = [] if seen is None else seen
     async for head in journal.runs(**asked):
         seen.append(head.run_id)
@@ -115,11 +118,15 @@ async def test_a_damaged_run_is_named_by_every_look_up_that_finds_it(tmp_path: P
             await journal.newest("talk 1")
         for listing in (
             listed(journal, conversation_id="talk 1"),
-            listed(journal, conversation_id="talk 1", status="open"),
-            listed(journal, parent_run_id="parent 1", graph="no"),
+            listed(journal, conversation_id="talk 1", status="ended"),
+            listed(journal, parent_run_id="parent 1"),
+            listed(journal),
         ):
             with pytest.raises(Corrupt, match="run 1"):
                 await listing
+        assert await listed(journal, parent_run_id="parent 1", status="open") == [], (
+            "it is found by its columns"
+        )
         seen: list[str] = []
         with pytest.raises(Corrupt, match="run 2"):
             await listed(journal, seen, parent_run_id="parent 3")

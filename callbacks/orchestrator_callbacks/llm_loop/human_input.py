@@ -51,7 +51,8 @@ async def _wait(run: LoopRun) -> None:
 
     alarm = clock.call_later(max(0.0, ends - clock.time()), ring) if ends else None
     try:
-        await run.await_decision(asked[0].why, calls=[question.key for question in asked])
+        tools = sorted({question.tool for question in asked})
+        await run.await_decision(asked[0].why, calls=[question.key for question in asked], tools=tools)
     finally:
         if alarm is not None:
             alarm.cancel()

@@ -15,40 +15,53 @@ from orchestrator.journal.sqlite import SqliteJournal
 
 
 def prune_runs(
-    *, older_than: str | None, keep_last: int | None, yes: bool, json: bool, journal: Address | None
+    *,
+    older_than: str | None,
+    keep_last: int | None,
+    yes: bool,
+    vacuum: bool,
+    json: bool,
+    journal: Address | None,
 ) -> int:
-    """Remove ended runs that meet every condition; without `yes` only print their number."""
-    if older_than is None and keep_last is None:
+    """Remove ended runs that meet every condition; without `yes` only print their number.
+
+    With `vacuum` the free space is returned to the file system, unless runs were only counted.
+    """
+    if vacuum:
+        _refuse_server(journal, "return the space of", "VACUUM FULL (autovacuum lets PostgreSQL reuse it)")
+    if older_than is None and keep_last is None and not vacuum:
         raise ConfigError(
             "nothing was removed: say which runs with --older-than 30d or --keep-last 100, or both"
         )
     if keep_last is not None and keep_last < 0:
         raise ConfigError(f"keep-last is {keep_last}; it must be 0 or more")
     before = None if older_than is None else time.time() - seconds_in(older_than)
+    selects = older_than is not None or keep_last is not None
 
     async def work(store: OpenStore) -> int:
-        if yes:
-            removed = await store.journal.prune(older_than=before, keep_last=keep_last)
-            _print_count(f"removed {many(removed, 'run')}", removed, json=json)
+        if selects and not yes:
+            await _print_dry(store, before, keep_last or 0, json=json)
             return Exit.COMPLETED
-        count, oldest = await _to_prune(store, before, keep_last or 0)
-        since = f", the oldest from {moment(oldest)}" if count else ""
-        _print_count(
-            f"{many(count, 'ended run')} to remove{since}; nothing was removed: add --yes",
-            count,
-            json=json,
-            dry=True,
-        )
+        removed = await store.journal.prune(older_than=before, keep_last=keep_last)
+        done = {"removed": removed} if selects else {}
+        text = [f"removed {many(removed, 'run')}"] if selects else []
+        if vacuum and isinstance(store.journal, SqliteJournal):
+            done["returned_bytes"] = returned = await store.journal.vacuum()
+            left = size(await store.journal.size())
+            text.append(f"returned {size(returned)} to the file system; the journal has {left}")
+        say_json(done) if json else say("\n".join(text))
         return Exit.COMPLETED
 
     return at_journal(journal, work)
 
 
-def _print_count(text: str, count: int, *, json: bool, dry: bool = False) -> None:
+async def _print_dry(store: OpenStore, before: float | None, keep: int, *, json: bool) -> None:
+    count, oldest = await _to_prune(store, before, keep)
+    since = f", the oldest from {moment(oldest)}" if count else ""
     if json:
-        say_json({"would_remove" if dry else "removed": count})
+        say_json({"would_remove": count})
     else:
-        say(text)
+        say(f"{many(count, 'ended run')} to remove{since}; nothing was removed: add --yes")
 
 
 async def _to_prune(store: OpenStore, before: float | None, keep: int) -> tuple[int, float]:

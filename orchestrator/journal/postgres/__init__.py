@@ -22,7 +22,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from orchestrator.errors import ConfigError, MissingExtra, StoreDown
 from orchestrator.journal.address import JournalAddress, address_of
@@ -30,7 +30,7 @@ from orchestrator.journal.address import JournalAddress, address_of
 try:
     import psycopg
 except ImportError as error:
-    raise MissingExtra("psycopg", "postgres") from error
+    raise MissingExtra("psycopg", "postgres", "durability") from error
 
 from orchestrator.journal.postgres import read
 from orchestrator.journal.postgres.batch import PostgresAppend
@@ -45,7 +45,8 @@ from orchestrator.journal.postgres.work import (
     PostgresRelease,
     PostgresRemove,
 )
-from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunHead
+from orchestrator.journal.run_query import RunQuery
+from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunConditions, RunHead
 
 T = TypeVar("T")
 
@@ -224,23 +225,15 @@ class PostgresJournal:
         """Return the head of a run. Raises RunUnknown."""
         return await self._read(read.head, run_id)
 
-    async def runs(
-        self,
-        *,
-        status: str | None = None,
-        graph: str | None = None,
-        conversation_id: str | None = None,
-        parent_run_id: str | None = None,
-    ) -> AsyncIterator[RunHead]:
-        """Yield the runs that meet every given condition, oldest first."""
-        asked = {"status": status, "graph": graph}
-        asked |= {"conversation_id": conversation_id, "parent_run_id": parent_run_id}
-        among = {column: value for column, value in asked.items() if value is not None}
-        number: int | None = 0
-        while number is not None:
-            heads, number = await self._read(read.page, number, among)
-            for head in heads:
+    async def runs(self, **conditions: Unpack[RunConditions]) -> AsyncIterator[RunHead]:
+        """Yield the runs that meet every given condition. Raises ConfigError or RunUnknown."""
+        query, before, more, left = RunQuery.of(conditions), None, True, conditions.get("limit")
+        while more and left != 0:
+            heads, before = await self._read(read.page, query, before)
+            more = before is not None
+            for head in heads[:left]:
                 yield head
+            left = None if left is None else max(0, left - len(heads))
 
     async def newest(self, conversation_id: str) -> RunHead | None:
         """Return the newest run of a conversation."""

@@ -15,7 +15,8 @@ from typing import Any, Final, TypeAlias
 import psycopg
 
 from orchestrator.errors import Fenced, JournalError
-from orchestrator.journal.codec import chained, check_blob, lines, only_claims, status_after
+from orchestrator.journal.codec import Row, chained, check_blob, encoded_append, only_claims
+from orchestrator.journal.head_change import UNCHANGED, HeadChange, head_change
 from orchestrator.journal.postgres.statement import APPEND, APPEND_BLOBS, STANDS
 from orchestrator.kernel.journal import Draft, Lease
 
@@ -29,13 +30,13 @@ _STANDS: Final = STANDS.encode()
 class PostgresAppend:
     """Records for a run, with the blobs they name."""
 
-    __slots__ = ("blobs", "claims", "lease", "lines", "status")
+    __slots__ = ("blobs", "body", "change", "count", "kinds", "lease")
 
     def __init__(self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None) -> None:
         self.lease = lease
-        self.lines = lines(drafts)
-        self.status = status_after(*drafts[-1])
-        self.claims = only_claims([kind for kind, _ in self.lines])
+        self.kinds, self.body = encoded_append(drafts)
+        self.count = len(drafts)
+        self.change = head_change(drafts)
         self.blobs = dict(blobs) if blobs else None
 
     def __call__(self, _: object) -> None:
@@ -56,9 +57,9 @@ class Part:
     was_head: str
     seq: int
     head: str
-    records: list[tuple[int, str, bytes, str]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
-    status: tuple[str, str] = ("", "")
+    change: HeadChange = UNCHANGED
     progress: bool = False
     landed: bool | None = None
     """None: not known yet. False: fenced."""
@@ -70,17 +71,16 @@ class Part:
 
     def add(self, append: PostgresAppend) -> None:
         """Add one more append."""
-        lease = self.lease
-        for kind, body in append.lines:
-            self.seq += 1
-            self.head = chained(self.head, lease.run_id, self.seq, lease.epoch, kind, body)
-            self.records.append((self.seq, kind, body, self.head))
-        self.status = append.status
-        self.progress |= not append.claims
+        lease, kinds, body = self.lease, append.kinds, append.body
+        self.seq += append.count
+        self.head = chained(self.head, lease.run_id, self.seq, lease.epoch, kinds, body)
+        self.rows.append(Row(self.seq, lease.epoch, kinds, body, self.head))
+        self.change = self.change.then(append.change)
+        self.progress |= not only_claims(kinds)
         self.blobs.update(append.blobs or {})
 
     def judge(self, epoch: int, seq: int, head: bytes, there: bytes | None) -> None:
-        """Set the outcome from the position of the run and the hash of the record at this part's last number."""
+        """Set the outcome from the position of the run and the hash of the row at this part's last number."""
         if there is not None and there.hex() == self.head:
             self.landed = True
         elif (epoch, seq, head.hex()) != (self.lease.epoch, self.was_seq, self.was_head):
@@ -150,7 +150,7 @@ class AppendBatch:
 
 def _write(db: Db, parts: list[Part]) -> set[int]:
     """Send the statement; return the numbers of the parts that it wrote, from 1."""
-    records = [(number, part, *record) for number, part in enumerate(parts, 1) for record in part.records]
+    rows = [(number, row) for number, part in enumerate(parts, 1) for row in part.rows]
     values: list[Any] = [
         [part.lease.run_id for part in parts],
         _numbers([part.lease.epoch for part in parts]),
@@ -158,15 +158,16 @@ def _write(db: Db, parts: list[Part]) -> set[int]:
         [bytes.fromhex(part.was_head) for part in parts],
         _numbers([part.seq for part in parts]),
         [bytes.fromhex(part.head) for part in parts],
-        [part.status[0] for part in parts],
-        [part.status[1] for part in parts],
+        *map(list, zip(*[part.change.status for part in parts], strict=True)),
+        *map(list, zip(*[part.change.state or (None, None) for part in parts], strict=True)),
+        *map(_numbers, zip(*[part.change.usage or (None, None) for part in parts], strict=True)),
         _numbers([part.progress for part in parts]),
-        _numbers([record[0] for record in records]),
-        _numbers([record[2] for record in records]),
-        _numbers([record[1].lease.epoch for record in records]),
-        [record[3] for record in records],
-        [record[4] for record in records],
-        [bytes.fromhex(record[5]) for record in records],
+        _numbers([number for number, _ in rows]),
+        _numbers([row.seq for _, row in rows]),
+        _numbers([row.epoch for _, row in rows]),
+        [row.kinds for _, row in rows],
+        [row.body for _, row in rows],
+        [bytes.fromhex(row.hash) for _, row in rows],
     ]
     blobs = [(number, *blob) for number, part in enumerate(parts, 1) for blob in part.blobs.items()]
     if blobs:
@@ -179,6 +180,6 @@ def _write(db: Db, parts: list[Part]) -> set[int]:
     return {row[0] for row in found}
 
 
-def _numbers(values: Sequence[int]) -> str:
+def _numbers(values: Sequence[int | None]) -> str:
     """Return an array as text: for a list, the driver would choose a type by its biggest number, and prepare again."""
-    return f"{{{','.join(map(str, values))}}}"
+    return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"

@@ -41,7 +41,9 @@ class PostgresHandle:
         )
         self._reader.stopping = given_up
         self._reader.run(lambda _: None, opening)
-        self._session = PostgresSession(address, tables=tables, patience=patience, greet=self.presence.greet)
+        self._session = PostgresSession(
+            address, tables=tables, patience=patience, only_reads=only_reads, greet=self.presence.greet
+        )
         self._session.stopping = given_up
         self.writer = PostgresWriter(self._session, self.presence, limit=queue, name=str(address))
         try:

@@ -9,7 +9,9 @@ import psycopg
 
 from orchestrator.errors import JournalError, RunUnknown
 from orchestrator.journal.codec import verified_blob
+from orchestrator.journal.head_change import disagreement
 from orchestrator.journal.postgres import read, schema
+from orchestrator.journal.run_query import RunQuery
 from orchestrator.kernel.journal import RunHead
 
 _BLOBS: Final = b"""SELECT encode(u.digest, 'hex'), b.content FROM
@@ -44,14 +46,19 @@ def examine(db: psycopg.Connection[Any]) -> PostgresHealth:
     heads: list[RunHead] = []
     problems: list[str] = []
     records = 0
-    number: int | None = 0
-    while number is not None:
-        some, number = read.page(db, number, {})
+    before, more = None, True
+    while more:
+        some, before = read.page(db, RunQuery(), before)
+        more = before is not None
         heads += some
         for head in some:
             try:
-                records += len(read.load(db, head.run_id, 0))
+                found = read.load(db, head.run_id, 0)
+                records += len(found)
                 read.inbox(db, head.run_id, 0)
+                # An active run may have moved since the page was read.
+                if len(found) == head.seq + 1 and (wrong := disagreement(head, found)):
+                    problems.append(wrong)
             except RunUnknown:  # removed meanwhile
                 continue
             except JournalError as error:

@@ -4,29 +4,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 import orjson
 import psycopg
 
 from orchestrator.errors import Corrupt, RunUnknown
-from orchestrator.journal.codec import Stored, verified, verified_blob
+from orchestrator.journal.codec import Row, records_of, verified_blob
 from orchestrator.journal.postgres.presence import LIVING
+from orchestrator.journal.run_query import ORDERS, RunQuery
 from orchestrator.kernel.journal import Posted, Record, RunHead
 
 Db: TypeAlias = psycopg.Connection[Any]
 
-PAGE: Final = 200
-"""Runs read at once by a listing."""
+Position: TypeAlias = tuple[float, int]
+"""Value of the order and number of the last run of a page."""
 
 # The living holders are found once, not for each run: that query reads every lock of the server.
-_HEAD: Final = f"""WITH living AS MATERIALIZED (SELECT h.token FROM holder h WHERE {LIVING})
+_HEAD: Final = f"""WITH living AS MATERIALIZED (
+        SELECT h.token, extract(epoch FROM h.seen)::float8 AS seen FROM holder h WHERE {LIVING})
     SELECT run_id, graph, fingerprint, status, seq, epoch,
-    CASE WHEN holder IN (SELECT token FROM living) THEN owner END, created_at, updated_at, reason,
-    parent_run_id, conversation_id, epoch - progress, id, encode(head, 'hex') FROM run """
-_OF_RUN: Final = f"{_HEAD} WHERE run_id = %s".encode()
-_NEWEST: Final = f"{_HEAD} WHERE conversation_id = %s ORDER BY id DESC LIMIT 1".encode()
+    CASE WHEN living.token IS NOT NULL THEN owner END, created_at, updated_at, reason,
+    parent_run_id, conversation_id, epoch - progress, living.seen, agent, agent_version, tags, state, state_since,
+    outcome, waiting, tokens, cost, id, encode(last_hash, 'hex')"""
+_FROM: Final = "FROM ({}) AS run LEFT JOIN living ON living.token = run.holder"
+_OF_RUN: Final = f"{_HEAD} {_FROM.format('SELECT * FROM run WHERE run_id = %s')}".encode()
+_LATEST: Final = "SELECT * FROM run WHERE conversation_id = %s ORDER BY id DESC LIMIT 1"
+_NEWEST: Final = f"{_HEAD} {_FROM.format(_LATEST)}".encode()
 _RECORDS: Final = (
     b"SELECT seq, epoch, kind, body, encode(hash, 'hex') FROM record WHERE run = %s ORDER BY seq"
 )
@@ -48,9 +52,19 @@ _FIELDS: Final = (
         "updated_at",
         "reason",
     ),
-    *("parent_run_id", "conversation_id", "stuck_claims"),
+    *(
+        "parent_run_id",
+        "conversation_id",
+        "stuck_claims",
+        "lease_renewed_at",
+        "agent",
+        "agent_version",
+        "tags",
+    ),
+    *("state", "state_since", "outcome", "waiting", "tokens", "cost_micros"),
 )
-_COLUMNS: Final = frozenset(("status", "graph", "conversation_id", "parent_run_id"))
+_NUMBER: Final = len(_FIELDS)
+_LAST_HASH: Final = _NUMBER + 1
 
 
 def head(db: Db, run_id: str) -> RunHead:
@@ -63,18 +77,8 @@ def load(db: Db, run_id: str, since: int) -> list[Record]:
     with db.transaction():
         db.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         row = _known(db, run_id)
-        stored: list[Stored] = db.execute(_RECORDS, (row[13],), prepare=True, binary=True).fetchall()
-    found = _head(row)
-    records = verified(run_id, stored, found, row[14])
-    created = records[0].body
-    if (found.graph, found.fingerprint) != (
-        str(created.get("graph", "")),
-        str(created.get("fingerprint", "")),
-    ):
-        raise Corrupt(
-            f"run {run_id!r}: its row and its first record do not agree; nothing of the run is used"
-        )
-    return records[since:]
+        stored = db.execute(_RECORDS, (row[_NUMBER],), prepare=True, binary=True).fetchall()
+    return records_of(run_id, map(Row._make, stored), _head(row), row[_LAST_HASH], since)
 
 
 def newest(db: Db, conversation_id: str) -> RunHead | None:
@@ -83,13 +87,24 @@ def newest(db: Db, conversation_id: str) -> RunHead | None:
     return None if row is None else _head(row)
 
 
-def page(db: Db, number: int, among: Mapping[str, str]) -> tuple[list[RunHead], int | None]:
-    """Return the next runs after row `number`, and the number for the next page; None after the last."""
-    names = sorted(_COLUMNS & among.keys())
-    conditions = "".join(f" AND {name} = %s" for name in names)
-    query = f"{_HEAD} WHERE id > %s{conditions} ORDER BY id LIMIT {PAGE}"
-    rows = db.execute(query.encode(), (number, *(among[name] for name in names))).fetchall()
-    return [_head(row) for row in rows], rows[-1][13] if len(rows) == PAGE else None
+def page(db: Db, query: RunQuery, before: Position | None) -> tuple[list[RunHead], Position | None]:
+    """Return a page of a listing, and the position before the next page; None after the last.
+
+    `before` is the position after the page before. Raises RunUnknown for an unknown run in `after`.
+    """
+    if query.after is not None:
+        _known(db, query.after)
+    where, values = query.where("%s", before)
+    # The rows are sorted by number and order alone, and read after that.
+    chosen = f"SELECT run.id FROM run WHERE {where} ORDER BY {query.ordered} LIMIT {query.page}"
+    selected = f"SELECT * FROM run WHERE id IN ({chosen})"
+    text = f"{_HEAD}, {ORDERS[query.order_by]} {_FROM.format(selected)} ORDER BY {query.ordered}"
+    with db.transaction():
+        # Most orders and conditions have no index, because one would make every append slower.
+        db.execute(b"SET LOCAL enable_seqscan = on")
+        rows = db.execute(text.encode(), values).fetchall()
+    position = (rows[-1][-1], rows[-1][_NUMBER]) if len(rows) == query.page else None
+    return [_head(row) for row in rows], position
 
 
 def inbox(db: Db, run_id: str, since: int) -> list[Posted]:
@@ -130,7 +145,8 @@ def _known(db: Db, run_id: str) -> tuple[Any, ...]:
 
 
 def _head(row: tuple[Any, ...]) -> RunHead:
-    return RunHead(**dict(zip(_FIELDS, row, strict=False)))
+    known = dict(zip(_FIELDS, row, strict=False))
+    return RunHead(**{**known, "tags": orjson.loads(known["tags"])})
 
 
 def _posted(run_id: str, row: tuple[Any, ...]) -> Posted:

@@ -7,15 +7,20 @@ uniqueness rule is a constraint, so that processes need no other agreement.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any, Final
 
+import orjson
 import psycopg
 from psycopg import sql
 
 from orchestrator.errors import StoreDown, TooNew
+from orchestrator.journal.head_change import HEAD_KINDS, head_of
+from orchestrator.journal.postgres.presence import LIVING
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the tables, in `meta`."""
 OLDEST_SERVER: Final = 140000
 
@@ -49,6 +54,22 @@ CREATE TABLE blob_use(run bigint NOT NULL, digest bytea NOT NULL, PRIMARY KEY(ru
 CREATE INDEX blob_used ON blob_use(digest);
 INSERT INTO meta(version, news) VALUES (1, 0);
 """
+"""The tables of version 1."""
+
+UPGRADES: Final[Mapping[int, str]] = {
+    # Old statements name the column, so that a process of an earlier version cannot write any more.
+    2: """ALTER TABLE run RENAME COLUMN head TO last_hash;
+ALTER TABLE run
+    ADD COLUMN agent text NOT NULL DEFAULT '', ADD COLUMN agent_version text NOT NULL DEFAULT '',
+    ADD COLUMN tags text NOT NULL DEFAULT '{}',
+    ADD COLUMN outcome text NOT NULL DEFAULT '', ADD COLUMN waiting text NOT NULL DEFAULT '',
+    ADD COLUMN state text NOT NULL DEFAULT '', ADD COLUMN state_since double precision,
+    ADD COLUMN tokens bigint, ADD COLUMN cost bigint;
+CREATE TABLE run_tag(name text NOT NULL, value text NOT NULL, run bigint NOT NULL, PRIMARY KEY(name, value, run));
+CREATE INDEX tag_of_run ON run_tag(run)""",
+}
+"""Version -> the statements that make its tables from those of the version before. New tables are made by them too, so
+that upgraded ones are the same."""
 
 DURABLE: Final[Mapping[str, tuple[str, ...]]] = {
     "fsync": ("on",),
@@ -70,11 +91,19 @@ SESSION: Final[Mapping[str, str]] = {
 }
 
 _LOCK: Final = 0x46534D6F
-"""`FSMo`: advisory lock of the process that creates the tables."""
+"""`FSMo`: advisory lock of the process that creates or upgrades the tables."""
+_OF_HEADS: Final = "SELECT run, kind, body FROM record WHERE kind = ANY(%s) ORDER BY run, seq"
+_FILL: Final = """UPDATE run SET state = %s, state_since = %s, tokens = %s, cost = %s,
+    outcome = CASE WHEN run.status = w.status THEN w.outcome ELSE '' END,
+    waiting = CASE WHEN run.status = w.status THEN w.waiting ELSE '' END
+    FROM (VALUES (%s::text, %s::text, %s::bigint, %s::text)) AS w(outcome, waiting, id, status) WHERE run.id = w.id"""
+_LIVING: Final = f"SELECT h.name, h.token FROM holder h WHERE {LIVING}"  # noqa: S608  only our own text
 
 
-def prepare(connection: psycopg.Connection[Any], schema: str, where: str, *, create: bool) -> None:
-    """Refuse a server that may lose acknowledged data, set the session, and create missing tables.
+def prepare(
+    connection: psycopg.Connection[Any], schema: str, where: str, *, create: bool, only_reads: bool = False
+) -> None:
+    """Refuse a server that may lose acknowledged data, set the session, create missing tables, upgrade old ones.
 
     Raises StoreDown or TooNew, and psycopg's errors.
     """
@@ -98,6 +127,13 @@ def prepare(connection: psycopg.Connection[Any], schema: str, where: str, *, cre
         raise TooNew(
             f"journal {where} has version {found}; this version of fsm-orchestrator reads up to {VERSION}"
         )
+    if found < VERSION and only_reads:
+        raise StoreDown(
+            f"journal {where} has version {found}, and is upgraded to version {VERSION} when it is opened to write; it "
+            f"was opened read-only"
+        )
+    if found < VERSION:
+        _upgrade(connection, schema, where)
 
 
 def settings(connection: psycopg.Connection[Any]) -> dict[str, str]:
@@ -140,7 +176,54 @@ def _make(connection: psycopg.Connection[Any], schema: str) -> int:
         if found is not None:
             return found
         connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
-        for statement in TABLES.split(";"):
-            if statement.strip():
-                connection.execute(statement.encode())
+        _execute(connection, TABLES)
+        _make_present(connection, 1)
     return VERSION
+
+
+def _upgrade(connection: psycopg.Connection[Any], schema: str, where: str) -> None:
+    """Upgrade the tables in one transaction; a second process waits and then finds them upgraded."""
+    with connection.transaction():
+        connection.execute(b"SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        found = version(connection, schema)
+        if found is not None and found < VERSION:
+            _refuse_in_use(connection, where, found)
+            _make_present(connection, found)
+            _fill_heads(connection)
+
+
+def _refuse_in_use(connection: psycopg.Connection[Any], where: str, found: int) -> None:
+    """Raise StoreDown if a living process of an earlier version holds runs. Until the commit no other one can begin."""
+    connection.execute(b"LOCK TABLE holder, run IN ACCESS EXCLUSIVE MODE")
+    rows = connection.execute(_LIVING.encode()).fetchall()
+    if rows:
+        named = ", ".join(sorted({str(name or token) for name, token in rows}))
+        raise StoreDown(
+            f"journal {where} has version {found} and is used by {len(rows)} process(es) of an earlier version of "
+            f"fsm-orchestrator ({named}): end them, then open the journal again to upgrade it to version {VERSION}"
+        )
+
+
+def _make_present(connection: psycopg.Connection[Any], found: int) -> None:
+    for number in range(found + 1, VERSION + 1):
+        _execute(connection, UPGRADES[number])
+    connection.execute(b"UPDATE meta SET version = %s", (VERSION,))
+
+
+def _fill_heads(connection: psycopg.Connection[Any]) -> None:
+    """Derive the head of each run from its records, which stay as they are."""
+    with connection.cursor("records", binary=True) as cursor:
+        cursor.itersize = 500
+        records = cursor.execute(_OF_HEADS, ([*HEAD_KINDS],))
+        for number, group in groupby(records, lambda row: int(row[0])):
+            with contextlib.suppress(ValueError, TypeError):
+                found = head_of([(str(kind), orjson.loads(body)) for _, kind, body in group])
+                status, state, usage = found
+                values = (*(state or ("", None)), *(usage or (None, None)))
+                connection.execute(_FILL, (*values, status.outcome, status.waiting, number, status.status))
+
+
+def _execute(connection: psycopg.Connection[Any], statements: str) -> None:
+    for statement in statements.split(";"):
+        if statement.strip():
+            connection.execute(statement.encode())

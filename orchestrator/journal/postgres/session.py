@@ -150,7 +150,9 @@ class PostgresSession:
             try:
                 if self._only_reads:
                     db.execute(b"SET default_transaction_read_only = on")
-                schema.prepare(db, self.tables, str(self.address), create=self._create)
+                schema.prepare(
+                    db, self.tables, str(self.address), create=self._create, only_reads=self._only_reads
+                )
                 self._greet(db)
             except BaseException:
                 db.close()

@@ -16,24 +16,34 @@ BLOBS: Final = 0x46534D62
 """`FSMb`: advisory lock, shared by processes that add blobs, exclusive for the removal of unnamed ones."""
 
 CREATE: Final = """WITH made AS (
-    INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id,
-        epoch, seq, head, progress, status, reason, updated_at, owner, holder)
-    VALUES (%s, %s, %s, %s, %s, %s, 1, 0, %b, 1, %s, '', extract(epoch FROM clock_timestamp()), %s, %s)
+    INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id, agent, agent_version, tags,
+        epoch, seq, last_hash, progress, status, reason, updated_at, owner, holder, tokens, cost)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 1, 0, %b, 1, %s, '', extract(epoch FROM clock_timestamp()), %s, %s,
+        %s::bigint, %s::bigint)
     ON CONFLICT (run_id) DO NOTHING RETURNING id),
+tagged AS (
+    INSERT INTO run_tag(name, value, run) SELECT t.name, t.value, made.id
+    FROM made, unnest(%s::text[], %s::text[]) AS t(name, value)),
 added AS (
     INSERT INTO record(run, seq, epoch, kind, body, hash) SELECT id, 0, 1, 'created', %b, %b FROM made)
 SELECT id FROM made"""
 
 _REQUESTED: Final = """WITH wanted AS MATERIALIZED (
     SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %b::bytea[], %s::bigint[], %b::bytea[],
-        %s::text[], %s::text[], %s::boolean[])
-    WITH ORDINALITY AS w(run_id, epoch, was_seq, was_head, seq, head, status, reason, progress, part)),
+        %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::float8[], %s::bigint[], %s::bigint[],
+        %s::boolean[])
+    WITH ORDINALITY AS w(run_id, epoch, was_seq, was_hash, seq, last_hash,
+        status, reason, outcome, waiting, state, state_since, tokens, cost, progress, part)),
 moved AS (
-    UPDATE run SET seq = w.seq, head = w.head, status = w.status, reason = w.reason,
+    UPDATE run SET seq = w.seq, last_hash = w.last_hash, status = w.status, reason = w.reason,
+        outcome = w.outcome, waiting = w.waiting,
+        state = coalesce(w.state, run.state), state_since = coalesce(w.state_since, run.state_since),
+        tokens = coalesce(w.tokens, run.tokens),
+        cost = CASE WHEN w.tokens IS NULL THEN run.cost ELSE w.cost END,
         progress = CASE WHEN w.progress THEN w.epoch ELSE run.progress END,
         updated_at = extract(epoch FROM clock_timestamp())
     FROM wanted w
-    WHERE run.run_id = w.run_id AND run.epoch = w.epoch AND run.seq = w.was_seq AND run.head = w.was_head
+    WHERE run.run_id = w.run_id AND run.epoch = w.epoch AND run.seq = w.was_seq AND run.last_hash = w.was_hash
     RETURNING run.id, w.part),
 added AS (
     INSERT INTO record(run, seq, epoch, kind, body, hash)
@@ -60,17 +70,17 @@ used AS (
     INSERT INTO blob_use(run, digest) SELECT DISTINCT id, digest FROM named ON CONFLICT DO NOTHING)
 SELECT part FROM moved"""
 
-STANDS: Final = """SELECT w.part, run.epoch, run.seq, run.head, record.hash
+STANDS: Final = """SELECT w.part, run.epoch, run.seq, run.last_hash, record.hash
     FROM unnest(%s::text[], %s::bigint[]) WITH ORDINALITY AS w(run_id, seq, part)
     JOIN run ON run.run_id = w.run_id LEFT JOIN record ON record.run = run.id AND record.seq = w.seq"""
-"""The position of runs, and the record at the intended last number."""
+"""The position of runs, and the row at the intended last number."""
 
-OWNED: Final = f"""SELECT run.epoch, run.seq, run.head, run.owner, run.holder,
+OWNED: Final = f"""SELECT run.epoch, run.seq, run.last_hash, run.owner, run.holder,
     coalesce((SELECT {LIVING} FROM holder h WHERE h.token = run.holder), false),
     coalesce((SELECT {LOCKED} FROM holder h WHERE h.token = run.holder), false), run.id
     FROM run WHERE run_id = %s"""
 CLAIM: Final = """UPDATE run SET epoch = epoch + 1, owner = %s, holder = %s WHERE run_id = %s AND epoch = %s
-    AND holder IS NOT DISTINCT FROM %s RETURNING epoch, seq, head"""
+    AND holder IS NOT DISTINCT FROM %s RETURNING epoch, seq, last_hash"""
 RELEASE: Final = "UPDATE run SET owner = NULL, holder = NULL WHERE run_id = %s AND epoch = %s"
 
 # The row of meta is locked until the commit: positions become visible in order, and no reader skips a gap.
@@ -100,6 +110,7 @@ gone AS (DELETE FROM run USING doomed d WHERE run.id = d.id AND run.epoch = d.ep
 records AS (DELETE FROM record USING gone WHERE record.run = gone.id),
 requests AS (DELETE FROM request USING gone WHERE request.run = gone.id),
 news AS (DELETE FROM news USING gone WHERE news.run = gone.id),
+tags AS (DELETE FROM run_tag USING gone WHERE run_tag.run = gone.id),
 uses AS (DELETE FROM blob_use USING gone WHERE blob_use.run = gone.id)
 SELECT count(*) FROM gone"""
 """A run that was claimed or written since its selection stays. A claim of a removed run finds nothing."""

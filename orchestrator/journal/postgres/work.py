@@ -15,7 +15,8 @@ import psycopg
 from psycopg import errors
 
 from orchestrator.errors import Held, RunExists, RunUnknown
-from orchestrator.journal.codec import OPEN, chained, encoded
+from orchestrator.journal.codec import chained, encoded
+from orchestrator.journal.head_change import OPEN, Fixed, head_change
 from orchestrator.journal.postgres import statement
 from orchestrator.journal.postgres.presence import PostgresPresence
 from orchestrator.journal.writer_thread import DeferredWork
@@ -43,17 +44,16 @@ class PostgresCreate:
         body, holder = self.body, self.presence.begin(db)
         head = chained(NO_HASH, self.run_id, 0, 1, "created", self.line)
         resent, self.sent = self.sent, True
+        tags: Mapping[str, str] = body.get("tags") or {}
         row = (
-            self.run_id,
-            str(body.get("graph", "")),
-            str(body.get("fingerprint", "")),
-            float(body.get("at", time.time())),
-            body.get("parent_run_id"),
-            body.get("conversation_id"),
+            *Fixed.of(self.run_id, body, time.time()),
             bytes.fromhex(head),
             OPEN,
             self.owner,
             holder,
+            *(head_change([("created", body)]).usage or (None, None)),
+            list(tags.keys()),
+            list(tags.values()),
             self.line,
             bytes.fromhex(head),
         )

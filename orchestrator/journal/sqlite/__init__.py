@@ -19,12 +19,13 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import apsw
 
 from orchestrator.errors import ConfigError, Corrupt, StoreDown
-from orchestrator.journal.sqlite import backup, read
+from orchestrator.journal.run_query import RunQuery
+from orchestrator.journal.sqlite import backup, read, vacuum
 from orchestrator.journal.sqlite.backup import SqliteHealth as SqliteHealth
 from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.handle import SqliteHandle
@@ -39,7 +40,7 @@ from orchestrator.journal.sqlite.work import (
     SqliteRemove,
     nothing,
 )
-from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunHead
+from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunConditions, RunHead
 
 T = TypeVar("T")
 
@@ -192,31 +193,22 @@ class SqliteJournal:
         """Return the head of a run. Raises RunUnknown, Corrupt."""
         return await self._read(lambda handle: read.head(handle.reader, run_id, handle.presence.state))
 
-    async def runs(
-        self,
-        *,
-        status: str | None = None,
-        graph: str | None = None,
-        conversation_id: str | None = None,
-        parent_run_id: str | None = None,
-    ) -> AsyncIterator[RunHead]:
-        """Yield the runs that meet every given condition, oldest first.
+    async def runs(self, **conditions: Unpack[RunConditions]) -> AsyncIterator[RunHead]:
+        """Yield the runs that meet every given condition. Raises ConfigError or RunUnknown.
 
-        Damaged runs among them are reported at the end by one Corrupt: each run with a damaged row. A run of a
-        conversation or of a parent is found by an index, and a run of a status by its column: only `check` verifies
-        these.
+        Damaged runs among them are reported at the end by one Corrupt: each run with a damaged row. A run is found by
+        its columns: one whose damaged columns do not meet the conditions is reported only by a listing without
+        conditions and by `check`.
         """
-        asked = {"conversation_id": conversation_id, "parent_run_id": parent_run_id}
-        among = {column: value for column, value in asked.items() if value is not None}
-        among = among or ({} if status is None else {"status": status})
-        number: int | None = 0
+        query, before, more, left = RunQuery.of(conditions), None, True, conditions.get("limit")
         problems: list[Corrupt] = []
-        while number is not None:
-            heads, bad, number = await self._read(functools.partial(_page, number, among))
+        while more and left != 0:
+            heads, bad, before = await self._read(functools.partial(_page, query, before))
             problems += bad
-            for head in heads:
-                if status in (None, head.status) and graph in (None, head.graph):
-                    yield head
+            more = before is not None
+            for head in heads[:left]:
+                yield head
+            left = None if left is None else max(0, left - len(heads))
         if problems:
             raise Corrupt("; ".join(map(str, problems)))
 
@@ -252,6 +244,15 @@ class SqliteJournal:
         The damaged journal is not changed. The new one may lack records whose effects happened. Raises JournalError.
         """
         backup.salvage(Path(path).resolve(), Path(target).absolute())
+
+    async def vacuum(self) -> int:
+        """Return the space of removed runs to the file system; return the bytes. Raises StoreDown.
+
+        The first call on a file of an earlier version rewrites the whole file, which needs free space.
+        """
+        if self._only_reads:
+            raise StoreDown(f"journal {self.path} was opened read-only")
+        return await self._read(vacuum.vacuum)
 
     async def size(self) -> int:
         """Return the bytes of the file, of its log and of the blobs beside it."""
@@ -310,9 +311,9 @@ class SqliteJournal:
 
 
 def _page(
-    number: int, among: Mapping[str, str], handle: SqliteHandle
-) -> tuple[list[RunHead], list[Corrupt], int | None]:
-    return read.page(handle.reader, number, handle.presence.state, among)
+    query: RunQuery, before: read.Position | None, handle: SqliteHandle
+) -> tuple[list[RunHead], list[Corrupt], read.Position | None]:
+    return read.page(handle.reader, query, before, handle.presence.state)
 
 
 def _guarded(handle: SqliteHandle, reading: Callable[[SqliteHandle], T]) -> T:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +9,12 @@ from pathlib import Path
 import apsw
 
 from orchestrator.errors import JournalError, StoreDown
-from orchestrator.journal.sqlite import place, proof, read, schema
+from orchestrator.journal.head_change import disagreement
+from orchestrator.journal.run_query import RunQuery
+from orchestrator.journal.sqlite import file_copy, place, proof, read, schema
 from orchestrator.journal.sqlite.error_mapping import explain
-from orchestrator.journal.sqlite.handle import SqliteHandle, beside
+from orchestrator.journal.sqlite.handle import SqliteHandle
+from orchestrator.journal.sqlite.place import beside
 from orchestrator.kernel.journal import RunHead
 
 
@@ -74,15 +75,21 @@ def _prove_runs(db: apsw.Connection, handle: SqliteHandle) -> tuple[list[RunHead
     heads: list[RunHead] = []
     problems: list[str] = []
     records = 0
-    number: int | None = 0
-    while number is not None:
-        some, bad, number = read.page(db, number, handle.presence.state, {})
+    old = schema.is_old(db, schema.JOURNAL)
+    before, more = None, True
+    while more:
+        some, bad, before = read.page(db, RunQuery(), before, handle.presence.state)
         heads += some
         problems += map(str, bad)
+        more = before is not None
     for head in heads:
         try:
-            records += len(read.load(db, head.run_id, 0, handle.presence.state))
+            found = read.load(db, head.run_id, 0, handle.presence.state)
+            records += len(found)
             read.inbox(db, head.run_id, 0)
+            # An active run may have moved since the page was read.
+            if not old and len(found) == head.seq + 1 and (wrong := disagreement(head, found)):
+                problems.append(wrong)
         except (JournalError, apsw.Error) as error:
             problems.append(str(error))
     return heads, records, problems
@@ -102,7 +109,7 @@ def write(handle: SqliteHandle, target: Path) -> None:
     """Copy a journal that is in use. The copy is verified before it gets its name."""
     db = proof.connect(handle.path, busy=handle.busy)
     try:
-        _write(db, handle.blobs.folder, target, busy=handle.busy)
+        file_copy.write_copy(db, handle.blobs.folder, target, verify=_prove)
     finally:
         proof.close(db)
 
@@ -117,7 +124,7 @@ def salvage(path: Path, target: Path) -> None:
         try:
             db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             schema.refuse_foreign(db, path)
-            _write(db, beside(path, "-blobs"), target, busy=1.0)
+            file_copy.write_copy(db, beside(path, "-blobs"), target, verify=_prove)
         finally:
             db.close(force=True)
             if log_missing:  # SQLite created an empty one
@@ -126,109 +133,34 @@ def salvage(path: Path, target: Path) -> None:
         raise explain(error, path, 1.0) from error
 
 
-def _write(db: apsw.Connection, blobs: Path, target: Path, *, busy: float) -> None:
-    _refuse_existing(target)
-    part = beside(target, ".part")
-    _remove(part)
-    try:
-        # One read transaction, beside which writers continue; the copy has no free pages and no log.
-        db.execute("VACUUM INTO ?", (str(part),))
-        part.chmod(0o600)
-        _close_for_good(part)
-        _copy_blobs(blobs, part)
-        _prove(part, busy=busy)
-        _close_for_good(part)  # the check opened it, which gave it an identity
-        _put(part, target)
-    except OSError as error:
-        raise StoreDown(f"backup {target} cannot be written: {error.strerror or error}") from error
-    except apsw.Error as error:
-        raise StoreDown(f"backup {target} cannot be written: {error}") from error
-    finally:
-        _remove(part)
-
-
-def _close_for_good(part: Path) -> None:
-    """Mark a copy as not in use, and remove the identity of its original: no mark belongs to it."""
-    db = apsw.Connection(str(part), flags=apsw.SQLITE_OPEN_READWRITE)
-    try:
-        if db.table_exists("main", "mark"):
-            db.execute("DELETE FROM mark")
-    finally:
-        db.close()
-
-
 def restore(source: Path, path: Path) -> None:
     """Copy a backup to the path of a new journal."""
     if not source.is_file():
         raise StoreDown(f"backup {source} does not exist")
-    _refuse_existing(path)
+    file_copy.refuse_existing(path)
     part = beside(path, ".part")
-    _remove(part)
+    file_copy.remove(part)
     made: list[Path] = []
     try:
         made = place.prepare(part, bytes)
         shutil.copyfile(source, part)
-        _copy_blobs(beside(source, "-blobs"), part)
-        _prove(part, busy=1.0)
-        _close_for_good(part)
-        _put(part, path)
+        file_copy.copy_blobs(beside(source, "-blobs"), part)
+        _prove(part)
+        file_copy.close_for_good(part)
+        file_copy.put(part, path)
     except OSError as error:
         raise StoreDown(f"journal {path} cannot be restored: {error.strerror or error}") from error
     finally:
-        _remove(part)
+        file_copy.remove(part)
         place.undo(made)
 
 
-def _prove(part: Path, busy: float) -> None:
-    handle = SqliteHandle(part, queue=1, busy=busy)
+def _prove(part: Path) -> None:
+    """Verify a copy as it is: a copy of an earlier version is not upgraded."""
+    handle = SqliteHandle(part, queue=1, busy=1.0, only_reads=True)
     try:
         found = check(handle)
     finally:
         handle.close()
     if not found.ok:
         raise StoreDown(f"the copy is damaged: {'; '.join(found.problems[:3])}")
-
-
-def _copy_blobs(folder: Path, part: Path) -> None:
-    if not folder.is_dir():
-        return
-    copy = beside(part, "-blobs")
-    copy.mkdir(mode=0o700)
-    for file in folder.iterdir():
-        if not file.name.endswith(".tmp"):
-            # A file may be removed meanwhile; if a run of the copy needs it, the check reports that.
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copyfile(file, copy / file.name)
-                _sync(copy / file.name)
-    place.sync_folder(copy)
-
-
-def _put(part: Path, target: Path) -> None:
-    """Make the parts durable, then give them their names: the blobs first, the file that names them last."""
-    _sync(part)
-    if beside(part, "-blobs").is_dir():
-        beside(part, "-blobs").replace(beside(target, "-blobs"))
-    os.link(part, target)  # unlike a rename it cannot replace a journal that was created meanwhile
-    part.unlink()
-    place.sync_folder(target.parent)
-
-
-def _sync(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _refuse_existing(target: Path) -> None:
-    for path in (target, beside(target, "-wal"), beside(target, "-blobs")):
-        if path.exists():
-            raise StoreDown(f"{path} exists and was not overwritten")
-
-
-def _remove(part: Path) -> None:
-    for suffix in ("", "-wal", "-shm"):
-        beside(part, suffix).unlink(missing_ok=True)
-    for suffix in ("-blobs", "-owners"):
-        shutil.rmtree(beside(part, suffix), ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from pathlib import Path
 
@@ -14,17 +15,14 @@ from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT, explain
 from orchestrator.journal.sqlite.high_water import HighWaterMark
 from orchestrator.journal.sqlite.owner import TTL, SqlitePresence
+from orchestrator.journal.sqlite.place import beside
 from orchestrator.journal.sqlite.reading import NoWriter, connect_to_read
 from orchestrator.journal.sqlite.schema import transaction
+from orchestrator.journal.sqlite.upgrade import upgrade_file
 from orchestrator.journal.sqlite.writer import SqliteWriter
 
 _abandoned: list[object] = []
 """Connections of a parent, kept by a forked child: closing them would touch locks that the child does not have."""
-
-
-def beside(path: Path, suffix: str) -> Path:
-    """Return the path of a file that belongs to a journal file."""
-    return path.with_name(path.name + suffix)
 
 
 class SqliteHandle:
@@ -50,7 +48,7 @@ class SqliteHandle:
         made = place.prepare(path, schema.JOURNAL.image)
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(place.undo, made)
-            db = proof.connect(path, busy=busy)
+            db = proof.connect(path, busy=busy, upgrade=functools.partial(upgrade_file, path=path, busy=busy))
             on_failure.callback(proof.close, db)
             self.reader = proof.connect(path, busy=busy, query_only=True)
             on_failure.callback(proof.close, self.reader)

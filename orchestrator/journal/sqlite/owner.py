@@ -55,6 +55,11 @@ class HolderState(NamedTuple):
     """Process id, 0 if it is not known."""
 
     @property
+    def renewed_at(self) -> float | None:
+        """Time of the last heartbeat of a living holder (epoch seconds); None if it is not known."""
+        return time.time() - self.silence if self.alive and self.pid else None
+
+    @property
     def alive(self) -> bool:
         """Whether the lease is valid."""
         return self.expires_in > 0
@@ -136,7 +141,7 @@ class SqlitePresence:
         if not token:
             return _ENDED
         if token == self.token:
-            return _VALID
+            return HolderState(math.inf, pid=os.getpid())
         try:
             descriptor = os.open(self._folder / token, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -166,6 +171,13 @@ class SqlitePresence:
             return not _locked(descriptor, fcntl.LOCK_SH)
         finally:
             os.close(descriptor)
+
+    def living(self) -> list[int]:
+        """Return the process id of each other living holder, 0 if it is not known."""
+        if not self._folder.is_dir():
+            return []
+        tokens = [file.name for file in self._folder.iterdir() if file.name != self.token]
+        return [self.state(token).pid for token in tokens if self.holds_lock(token)]
 
     def sweep(self) -> None:
         """Remove the files of dead processes. Under the write lock of the journal, so that no check runs meanwhile."""

@@ -103,6 +103,11 @@ def refuse_orphaned_log(path: Path, noun: str = "journal") -> None:
             )
 
 
+def beside(path: Path, suffix: str) -> Path:
+    """Return the path of a file that belongs to a journal file."""
+    return path.with_name(path.name + suffix)
+
+
 def undo(made: list[Path]) -> None:
     """Remove the folders that `prepare` created, if they are still empty."""
     for folder in reversed(made):

@@ -7,6 +7,7 @@ power loss never looks like damage.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -55,9 +56,16 @@ class IntegrityCheck:
             return problem(cursor, self._path, found)
 
 
-def connect(path: Path, *, busy: float, query_only: bool = False) -> apsw.Connection:
+def connect(
+    path: Path,
+    *,
+    busy: float,
+    query_only: bool = False,
+    upgrade: Callable[[apsw.Connection], None] | None = None,
+) -> apsw.Connection:
     """Open a connection to a journal that holds all acknowledged commits. Raises StoreDown, Corrupt or TooNew."""
-    return schema.connect(path, busy=busy, query_only=query_only, prove=IntegrityCheck(path))
+    check = IntegrityCheck(path)
+    return schema.connect(path, busy=busy, query_only=query_only, prove=check, upgrade=upgrade)
 
 
 def close(db: apsw.Connection) -> None:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import apsw
 import orjson
 
 from orchestrator.errors import Corrupt
-from orchestrator.journal.codec import Stored, verified
+from orchestrator.journal.codec import Row, records_of
+from orchestrator.journal.run_query import RunQuery
 from orchestrator.journal.sqlite.owner import HolderState
-from orchestrator.journal.sqlite.row import decoding, known, newest_row, proved, rows_after
+from orchestrator.journal.sqlite.row import decoding, known, newest_row, proved, selected_rows
 from orchestrator.journal.sqlite.schema import LAST, transaction
 from orchestrator.journal.sqlite.work import request_sum, span
 from orchestrator.kernel.journal import Posted, Record, RunHead
 
 StateOf = Callable[[str | None], HolderState]
 
-PAGE = 200
-"""Runs read at once by a listing."""
+Position: TypeAlias = tuple[float, int]
+"""Value of the order and number of the last run of a page."""
 
 
 @contextmanager
@@ -44,16 +45,10 @@ def load(db: apsw.Connection, run_id: str, since: int, state_of: StateOf) -> lis
             "SELECT key, epoch, kind, body, hash FROM record WHERE key BETWEEN ? AND ? ORDER BY key",
             span(row.id),
         )
-        stored: list[Stored] = [
-            (key & LAST, epoch, kind, body, digest.hex()) for key, epoch, kind, body, digest in found
+        rows = [
+            Row(key & LAST, epoch, kinds, body, digest.hex()) for key, epoch, kinds, body, digest in found
         ]
-        records = verified(run_id, stored, row.summary(state_of), row.head)
-    created = records[0].body
-    if (row.graph, row.fingerprint) != (str(created.get("graph", "")), str(created.get("fingerprint", ""))):
-        raise Corrupt(
-            f"run {run_id!r}: its row and its first record do not agree; nothing of the run is used"
-        )
-    return records[since:]
+        return records_of(run_id, rows, row.summary(state_of), row.last_hash, since)
 
 
 def newest(db: apsw.Connection, conversation_id: str, state_of: StateOf) -> RunHead | None:
@@ -64,21 +59,24 @@ def newest(db: apsw.Connection, conversation_id: str, state_of: StateOf) -> RunH
 
 
 def page(
-    db: apsw.Connection, number: int, state_of: StateOf, among: Mapping[str, str]
-) -> tuple[list[RunHead], list[Corrupt], int | None]:
-    """Return the next runs after row `number`, the damaged ones, and the number for the next page."""
+    db: apsw.Connection, query: RunQuery, before: Position | None, state_of: StateOf
+) -> tuple[list[RunHead], list[Corrupt], Position | None]:
+    """Return a page of a listing, the damaged runs in it, and the position before the next page.
+
+    `before` is the position after the page before. Raises RunUnknown for an unknown run in `after`.
+    """
     heads: list[RunHead] = []
     bad: list[Corrupt] = []
-    rows = 0
     with moment(db, "the list of runs") as cursor:
-        for raw in rows_after(cursor, number, PAGE, among):
-            rows += 1
-            number = int(str(raw[0]))
+        if query.after is not None:
+            known(cursor, query.after)
+        rows: list[tuple[Any, ...]] = selected_rows(cursor, query, before)
+        for raw in rows:
             try:
-                heads.append(proved(raw).summary(state_of))
+                heads.append(proved(raw[:-1]).summary(state_of))
             except Corrupt as error:
                 bad.append(error)
-    return heads, bad, number if rows == PAGE else None
+    return heads, bad, (rows[-1][-1], rows[-1][0]) if len(rows) == query.page else None
 
 
 def inbox(db: apsw.Connection, run_id: str, since: int) -> list[Posted]:

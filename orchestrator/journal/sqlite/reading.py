@@ -18,7 +18,13 @@ from orchestrator.errors import JournalError, StoreDown
 from orchestrator.journal.sqlite.error_mapping import explain
 from orchestrator.journal.sqlite.place import refuse_network, refuse_orphaned_log
 from orchestrator.journal.sqlite.proof import IntegrityCheck, connect
-from orchestrator.journal.sqlite.schema import APPLICATION, refuse_damaged_log, refuse_foreign
+from orchestrator.journal.sqlite.schema import (
+    APPLICATION,
+    JOURNAL,
+    refuse_damaged_log,
+    refuse_foreign,
+    show_as_present,
+)
 from orchestrator.journal.sqlite.writer import SqliteWriter, Transaction
 
 T = TypeVar("T")
@@ -89,6 +95,7 @@ def _opened(path: Path, how: str, busy: float) -> apsw.Connection:
         refuse_foreign(db, path)
         _refuse_empty(db, path)
         refuse_damaged_log(db, path)
+        show_as_present(db, JOURNAL)
         prove(db)
         for name, value in (
             ("query_only", 1),

@@ -1,21 +1,24 @@
-"""A run's row, read and verified by its checksums."""
+"""A run's row, read and verified by its checksums.
+
+A group of columns that has only its defaults adds nothing to a checksum: so the row of an earlier version, which lacks
+these columns, is a valid row of the present version.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import apsw
+import orjson
 
 from orchestrator.errors import Corrupt, RunUnknown
+from orchestrator.journal.head_change import Fixed
+from orchestrator.journal.run_query import ORDERS, RunQuery
 from orchestrator.journal.sqlite.owner import HolderState
 from orchestrator.journal.sqlite.schema import checksum
 from orchestrator.kernel.journal import RunHead
-
-COLUMNS = """id, run_id, graph, fingerprint, created_at, parent_run_id, conversation_id, fixed_sum,
-    epoch, seq, head, progress, status, reason, updated_at, sum, requests, requests_sum,
-    owner, holder"""
 
 
 class Values(NamedTuple):
@@ -24,11 +27,23 @@ class Values(NamedTuple):
     run_id: str
     epoch: int
     seq: int
-    head: str
+    last_hash: str
     progress: int
     status: str
     reason: str
     updated_at: float
+    outcome: str = ""
+    waiting: str = ""
+
+
+def fixed_sum(values: Fixed) -> int:
+    """Return the checksum of the values that never change."""
+    return checksum(*(values[:6] if values[6:] == ("", "", "{}") else values))
+
+
+def position_sum(values: Values) -> int:
+    """Return the checksum of the position of a run."""
+    return checksum(*(values[:8] if values[8:] == ("", "") else values))
 
 
 class RunRow(NamedTuple):
@@ -41,15 +56,26 @@ class RunRow(NamedTuple):
     created_at: float
     parent_run_id: str | None
     conversation_id: str | None
+    agent: str
+    agent_version: str
+    tags: str
     fixed_sum: int
     epoch: int
     seq: int
-    head: str
+    last_hash: str
     progress: int
     status: str
     reason: str
     updated_at: float
+    outcome: str
+    waiting: str
     sum: int
+    state: str
+    state_since: float | None
+    state_sum: int | None
+    tokens: int | None
+    cost: int | None
+    usage_sum: int | None
     requests: int
     requests_sum: int
     owner: str | None
@@ -57,20 +83,28 @@ class RunRow(NamedTuple):
 
     def values(self) -> Values:
         """Return the values that `sum` covers."""
-        return Values(
-            self.run_id,
-            self.epoch,
-            self.seq,
-            self.head,
-            self.progress,
-            self.status,
-            self.reason,
-            self.updated_at,
+        return Values._make((self.run_id, *self[_EPOCH : _EPOCH + 9]))
+
+    @property
+    def tag_values(self) -> dict[str, str]:
+        """The tags."""
+        tags: dict[str, str] = orjson.loads(self.tags)
+        return tags
+
+    def is_right(self) -> bool:
+        """Return whether the values are those that were written."""
+        state, usage = (self.state, self.state_since), (self.tokens, self.cost)
+        return (
+            fixed_sum(Fixed._make(self[1:_FIXED_SUM])) == self.fixed_sum
+            and position_sum(self.values()) == self.sum
+            and self.state_sum == (None if state == ("", None) else checksum(self.run_id, *state))
+            and self.usage_sum == (None if usage == (None, None) else checksum(self.run_id, *usage))
+            and checksum(self.run_id, self.requests) == self.requests_sum
         )
 
     def summary(self, state_of: Callable[[str | None], HolderState]) -> RunHead:
         """Return the head of the run."""
-        state = state_of(self.holder)
+        holder = state_of(self.holder)
         return RunHead(
             run_id=self.run_id,
             graph=self.graph,
@@ -78,15 +112,31 @@ class RunRow(NamedTuple):
             status=self.status,
             seq=self.seq,
             epoch=self.epoch,
-            owner=self.owner if state.alive else None,
+            owner=self.owner if holder.alive else None,
             created_at=self.created_at,
             updated_at=self.updated_at,
             reason=self.reason,
             parent_run_id=self.parent_run_id,
             conversation_id=self.conversation_id,
             stuck_claims=self.epoch - self.progress,
-            lease_expires_in=state.expires_in if state.alive and state.overdue else None,
+            lease_expires_in=holder.expires_in if holder.alive and holder.overdue else None,
+            lease_renewed_at=holder.renewed_at,
+            agent=self.agent,
+            agent_version=self.agent_version,
+            tags=self.tag_values,
+            state=self.state,
+            state_since=self.state_since,
+            outcome=self.outcome,
+            waiting=self.waiting,
+            tokens=self.tokens,
+            cost_micros=self.cost,
         )
+
+
+COLUMNS = ", ".join(f"run.{name}" for name in RunRow._fields)
+_FIXED_SUM = RunRow._fields.index("fixed_sum")
+_EPOCH = RunRow._fields.index("epoch")
+_LAST_HASH = RunRow._fields.index("last_hash")
 
 
 @contextmanager
@@ -101,12 +151,9 @@ def decoding(what: str) -> Iterator[None]:
 def proved(row: tuple[object, ...]) -> RunRow:
     """Return a row of the columns above as a value. Raises Corrupt."""
     with decoding(f"run {row[1]!r}: its row"):
-        found = RunRow._make((*row[:10], bytes(row[10]).hex(), *row[11:]))  # type: ignore[call-overload]
-        right = (
-            checksum(*found[1:7]) == found.fixed_sum
-            and checksum(*found.values()) == found.sum
-            and checksum(found.run_id, found.requests) == found.requests_sum
-        )
+        digest = bytes(row[_LAST_HASH]).hex()  # type: ignore[call-overload]
+        found = RunRow._make((*row[:_LAST_HASH], digest, *row[_LAST_HASH + 1 :]))
+        right = found.is_right()
     if not right:
         raise Corrupt(f"run {found.run_id!r}: its row is damaged; nothing of the run is used")
     return found
@@ -134,15 +181,15 @@ def known(cursor: apsw.Cursor, run_id: str) -> RunRow:
     raise RunUnknown(run_id)
 
 
-def rows_after(
-    cursor: apsw.Cursor, number: int, most: int, among: Mapping[str, str]
-) -> Iterator[tuple[object, ...]]:
-    """Yield up to `most` unverified rows of runs after run `number`; `among` maps columns to required values."""
-    conditions = "".join([f" AND {column}=?" for column in among])
-    yield from cursor.execute(
-        f"SELECT {COLUMNS} FROM run WHERE id>?{conditions} ORDER BY id LIMIT ?",  # noqa: S608
-        (number, *among.values(), most),
-    )
+def selected_rows(
+    cursor: apsw.Cursor, query: RunQuery, before: tuple[float, int] | None
+) -> list[tuple[object, ...]]:
+    """Return the next page of unverified rows, each with its value of the order at the end."""
+    where, values = query.where("?", before)
+    # The rows are sorted by number and order alone, and read after that.
+    chosen = f"SELECT run.id FROM run WHERE {where} ORDER BY {query.ordered} LIMIT ?"  # noqa: S608
+    text = f"SELECT {COLUMNS}, {ORDERS[query.order_by]} FROM run WHERE run.id IN ({chosen}) ORDER BY {query.ordered}"  # noqa: S608
+    return cursor.execute(text, (*values, query.page)).fetchall()
 
 
 def newest_row(cursor: apsw.Cursor, conversation_id: str) -> RunRow | None:

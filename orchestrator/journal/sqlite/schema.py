@@ -1,8 +1,9 @@
 """The tables, and how a connection is made: pragmas are set, read back, and refused if they did not take effect.
 
 A record's key is its run's number and its own in one integer, so that the records of a run are neighbours in one tree
-and an append touches two pages. A run's row has three checksums, because SQLite pages have none: `fixed_sum` over the
-columns that never change, `sum` over the position of the run, `requests_sum` over the number of posted requests.
+and an append touches two pages. A run's row has five checksums, because SQLite pages have none: `fixed_sum` over the
+columns that never change, `sum` over the position of the run, `state_sum` and `usage_sum` over what a listing shows of
+it, `requests_sum` over the number of posted requests. An append writes each group that it changes, and reads none.
 `owner` and `holder` are outside: they only name who is alive.
 """
 
@@ -18,16 +19,19 @@ from pathlib import Path
 import apsw
 import orjson
 
-from orchestrator.errors import Corrupt, StoreDown, TooNew
+from orchestrator.errors import Corrupt, StoreDown, TooNew, see_guide
 from orchestrator.journal.sqlite import log
 from orchestrator.journal.sqlite.error_mapping import explain
 
-VERSION = 1
+VERSION = 2
 """Version of the tables, in `user_version`."""
 APPLICATION = 0x46534D6F
 """`FSMo`, in `application_id`: identifies a journal, also for file(1)."""
 OLDEST_SQLITE = (3, 51, 3)
 """3.7.0 to 3.51.2 can corrupt a database in WAL mode if two processes write and checkpoint at once."""
+
+OLDEST = 1
+"""Oldest version that is upgraded."""
 
 TABLES = (
     """CREATE TABLE run(
@@ -47,6 +51,28 @@ TABLES = (
     "CREATE TABLE blob_use(run INTEGER, digest BLOB, PRIMARY KEY(run, digest)) STRICT, WITHOUT ROWID",
 )
 
+UPGRADES = {
+    2: (
+        # Old statements name the column, so that a process of an earlier version cannot write any more.
+        "ALTER TABLE run RENAME COLUMN head TO last_hash",
+        "ALTER TABLE run ADD COLUMN agent TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE run ADD COLUMN agent_version TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE run ADD COLUMN tags TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE run ADD COLUMN outcome TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE run ADD COLUMN waiting TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE run ADD COLUMN state TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE run ADD COLUMN state_since REAL",
+        "ALTER TABLE run ADD COLUMN state_sum INTEGER",
+        "ALTER TABLE run ADD COLUMN tokens INTEGER",
+        "ALTER TABLE run ADD COLUMN cost INTEGER",
+        "ALTER TABLE run ADD COLUMN usage_sum INTEGER",
+        """CREATE TABLE run_tag(name TEXT, value TEXT, run INTEGER, PRIMARY KEY(name, value, run))
+        STRICT, WITHOUT ROWID""",
+    ),
+}
+"""Version -> the statements that make its tables from those of the version before. A new file runs them too, so that
+an upgraded file has the same tables."""
+
 ADDED = {
     # At most one row per run: the position of its last request among those of the whole store.
     "news": """CREATE TABLE IF NOT EXISTS news(
@@ -63,6 +89,18 @@ ADDED = {
 """Tables that a file of this version may lack and gets when it is opened. A missing table from the list above was
 lost to damage, and an empty one in its place would hide that."""
 
+SHOWN = {
+    1: (
+        """CREATE TEMP VIEW run AS SELECT *, head AS last_hash, '' AS agent, '' AS agent_version, '{}' AS tags,
+        '' AS outcome, '' AS waiting, '' AS state, NULL AS state_since, NULL AS state_sum,
+        NULL AS tokens, NULL AS cost, NULL AS usage_sum FROM main.run""",
+        "CREATE TEMP TABLE run_tag(name TEXT, value TEXT, run INTEGER)",
+        "CREATE TEMP TABLE news(position INTEGER, run INTEGER)",
+    ),
+}
+"""Version -> what a connection that only reads needs, to read a file of that version like one of the present version.
+Names of the temporary schema hide those of the file. `news` is only for files that lack the table."""
+
 PRAGMAS: dict[str, tuple[object, object]] = {
     "journal_mode": ("wal", "wal"),
     "synchronous": ("full", 2),
@@ -77,6 +115,8 @@ PRAGMAS: dict[str, tuple[object, object]] = {
 """Name -> value to set, value that must be read back."""
 
 
+INCREMENTAL = 2
+"""`auto_vacuum` of a new file: the space of removed rows can be returned to the file system."""
 _FORMAT = slice(18, 20)
 """Part of a SQLite file's header: the format versions that a writer and a reader need."""
 _WAL = 2
@@ -91,6 +131,8 @@ class FileKind:
     version: int
     tables: tuple[str, ...]
     added: Mapping[str, str] = field(default_factory=dict)
+    upgrades: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    shown: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     remedy: str = "nothing of it is used: restore a copy"
     """Advice after damage."""
 
@@ -98,6 +140,7 @@ class FileKind:
         """Return the content of a new file: the empty tables, in WAL mode."""
         db = apsw.Connection(":memory:")
         try:
+            db.pragma("auto_vacuum", INCREMENTAL)
             _make(db, self)
             content = bytearray(db.serialize("main"))
         finally:
@@ -112,8 +155,10 @@ JOURNAL = FileKind(
     VERSION,
     TABLES,
     ADDED,
+    UPGRADES,
+    SHOWN,
     "nothing of it is used: restore a backup, or write what is left to a new file with "
-    "`orchestrator doctor --salvage NEW.db`",
+    f"`orchestrator doctor --salvage NEW.db`; {see_guide('durability')}",
 )
 
 SHIFT = 32
@@ -141,10 +186,12 @@ def connect(
     query_only: bool = False,
     kind: FileKind = JOURNAL,
     prove: Callable[[apsw.Connection], None] | None = None,
+    upgrade: Callable[[apsw.Connection], None] | None = None,
 ) -> apsw.Connection:
     """Open a connection to a file and create missing tables. Raises StoreDown, Corrupt or TooNew.
 
-    `prove` is called before anything is written, and raises Corrupt for a file that must not be used.
+    `prove` is called before anything is written, and raises Corrupt for a file that must not be used. `upgrade` is
+    called for a file of an earlier version; without it, the file is not changed and can only be read.
     """
     refuse_old_sqlite(apsw.sqlite_lib_version())
     db: apsw.Connection | None = None
@@ -153,7 +200,7 @@ def connect(
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a refused file is not changed
         db.set_busy_timeout(int(busy * 1000))
         _examine(db, path, kind, prove)
-        _prepare(db, path, kind)
+        _prepare(db, path, kind, upgrade)
         if query_only:
             db.pragma("query_only", 1)
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
@@ -175,8 +222,33 @@ def _examine(
         raise StoreDown(f"{kind.noun} {path} is read-only")
     if db.pragma("application_id") == kind.application:
         refuse_damaged_log(db, path, kind)
+        show_as_present(db, kind)
         if prove is not None:
             prove(db)
+
+
+def is_old(db: apsw.Connection, kind: FileKind) -> bool:
+    """Return whether a file of this kind has an earlier version."""
+    return (
+        db.pragma("application_id") == kind.application and int(str(db.pragma("user_version"))) < kind.version
+    )
+
+
+def show_as_present(db: apsw.Connection, kind: FileKind) -> None:
+    """Let this connection read a file of an earlier version like one of the present version."""
+    if not is_old(db, kind):
+        return
+    db.pragma("temp_store", 2)  # in memory: nothing is written anywhere
+    lacking = _lacking(db, kind)
+    for statement in kind.shown[int(str(db.pragma("user_version")))]:
+        if "TABLE news" not in statement or "news" in lacking:
+            db.execute(statement)
+
+
+def hide_earlier(db: apsw.Connection) -> None:
+    """Remove what `show_as_present` made."""
+    for kind, name in db.execute("SELECT type, name FROM sqlite_temp_schema").fetchall():
+        db.execute(f"DROP {kind} temp.{name}")
 
 
 def refuse_damaged_log(db: apsw.Connection, path: Path, kind: FileKind = JOURNAL) -> None:
@@ -195,10 +267,15 @@ def refuse_damaged_log(db: apsw.Connection, path: Path, kind: FileKind = JOURNAL
         )
 
 
-def _prepare(db: apsw.Connection, path: Path, kind: FileKind) -> None:
+def _prepare(
+    db: apsw.Connection, path: Path, kind: FileKind, upgrade: Callable[[apsw.Connection], None] | None
+) -> None:
     for name, (value, _) in PRAGMAS.items():
         db.pragma(name, value)
-    _create(db, path, kind)
+    if not is_old(db, kind):
+        _create(db, path, kind)
+    elif upgrade is not None:
+        upgrade(db)
     if wrong := misset(db):
         raise StoreDown(f"{kind.noun} {path} refused {wrong}")
 
@@ -263,7 +340,16 @@ def _make(db: apsw.Connection, kind: FileKind) -> None:
     if db.pragma("application_id") != kind.application:
         for table in kind.tables:
             db.execute(table)
-        db.pragma("user_version", kind.version)
+        db.pragma("user_version", kind.version - len(kind.upgrades))
         db.pragma("application_id", kind.application)
+    make_present(db, kind)
+
+
+def make_present(db: apsw.Connection, kind: FileKind) -> None:
+    """Make the tables of the present version from those of an earlier one, within the caller's transaction."""
+    for version in range(int(str(db.pragma("user_version"))) + 1, kind.version + 1):
+        for statement in kind.upgrades[version]:
+            db.execute(statement)
     for statement in kind.added.values():
         db.execute(statement)
+    db.pragma("user_version", kind.version)

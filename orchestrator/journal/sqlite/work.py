@@ -11,19 +11,17 @@ from typing import Any
 
 from orchestrator.errors import Fenced, Held, RunExists
 from orchestrator.journal.codec import (
-    ENDED,
-    OPEN,
     chained,
     check_blob,
     encoded,
-    lines,
+    encoded_append,
     only_claims,
-    status_after,
 )
+from orchestrator.journal.head_change import ENDED, OPEN, Fixed, head_change
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.mark import REMOVED, HighWater
 from orchestrator.journal.sqlite.owner import SqlitePresence
-from orchestrator.journal.sqlite.row import RunRow, Values, known, row_of
+from orchestrator.journal.sqlite.row import RunRow, Values, fixed_sum, known, position_sum, row_of
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.journal.sqlite.writer import Transaction
 from orchestrator.journal.writer_thread import DeferredWork
@@ -31,13 +29,25 @@ from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted
 
 Now = Callable[[], float]
 
-INSERT_RUN = """INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id, fixed_sum,
-    epoch, seq, head, progress, status, reason, updated_at, sum, requests, requests_sum,
-    owner, holder) VALUES (?,?,?,?,?,?,?,1,0,?,1,?,'',?,?,0,?,?,?) RETURNING id"""
+INSERT_RUN = """INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id,
+    agent, agent_version, tags, fixed_sum,
+    epoch, seq, last_hash, progress, status, reason, updated_at, sum, requests, requests_sum,
+    owner, holder, tokens, cost, usage_sum)
+    VALUES (?,?,?,?,?,?,?,?,?,?,1,0,?,1,?,'',?,?,0,?,?,?,?,?,?) RETURNING id"""
 CLAIM = "UPDATE run SET epoch=?, owner=?, holder=?, sum=? WHERE id=?"
 # The fence: a writer that did not make the last claim, or does not know the last record, updates no row.
-APPEND = """UPDATE run SET seq=?, head=?, progress=?, status=?, reason=?, updated_at=?, sum=?
-    WHERE run_id=? AND epoch=? AND seq=? AND head=? RETURNING id"""
+_STATE, _USAGE = ", state=?, state_since=?, state_sum=?", ", tokens=?, cost=?, usage_sum=?"
+APPEND = {
+    (
+        moved,
+        used,
+    ): f"""UPDATE run SET seq=?, last_hash=?, progress=?, status=?, reason=?, outcome=?, waiting=?,
+    updated_at=?, sum=?{_STATE if moved else ""}{_USAGE if used else ""}
+    WHERE run_id=? AND epoch=? AND seq=? AND last_hash=? RETURNING id"""  # noqa: S608  only our own text
+    for moved in (False, True)
+    for used in (False, True)
+}
+"""Whether the state and the usage change -> statement."""
 RELEASE = "UPDATE run SET owner=NULL, holder=NULL WHERE run_id=? AND epoch=?"
 PROGRESS = "SELECT progress FROM run WHERE run_id=?"
 
@@ -59,19 +69,16 @@ class SqliteCreate:
         line = encoded("created", body)
         head = chained(NO_HASH, self.run_id, 0, 1, "created", line)
         now = self.now()
-        fixed = (
-            self.run_id,
-            str(body.get("graph", "")),
-            str(body.get("fingerprint", "")),
-            float(body.get("at", now)),
-            body.get("parent_run_id"),
-            body.get("conversation_id"),
-        )
-        total = checksum(*Values(self.run_id, 1, 0, head, 1, OPEN, "", now))
+        fixed = Fixed.of(self.run_id, body, now)
+        total = position_sum(Values(self.run_id, 1, 0, head, 1, OPEN, "", now))
         stands = (bytes.fromhex(head), OPEN, now, total, checksum(self.run_id, 0))
-        row = (*fixed, checksum(*fixed), *stands, self.owner, self.presence.begin())
+        used = head_change([("created", body)]).usage
+        usage = (None, None, None) if used is None else (*used, checksum(self.run_id, *used))
+        row = (*fixed, fixed_sum(fixed), *stands, self.owner, self.presence.begin(), *usage)
         number = tx.cursor.execute(INSERT_RUN, row).get
-        insert_records(tx, [(number << SHIFT, 1, "created", line, bytes.fromhex(head))])
+        for tag in (body.get("tags") or {}).items():
+            tx.cursor.execute("INSERT INTO run_tag VALUES (?,?,?)", (*tag, number))
+        tx.insert((number << SHIFT, 1, "created", line, bytes.fromhex(head)))
         tx.high_water = HighWater(number, 1, 0, 0, bytes.fromhex(head))
         return Lease(self.run_id, self.owner, 1, 0, head)
 
@@ -91,24 +98,24 @@ class SqliteClaim:
         if not self.steal and (row.owner, row.holder) != (self.owner, mine):
             _refuse_owned(row, self.presence)
         epoch = row.epoch + 1
-        total = checksum(*row.values()._replace(epoch=epoch))
+        total = position_sum(row.values()._replace(epoch=epoch))
         tx.cursor.execute(CLAIM, (epoch, self.owner, mine, total, row.id))
-        tx.high_water = HighWater(row.id, epoch, row.seq, row.requests, bytes.fromhex(row.head))
-        return Lease(self.run_id, self.owner, epoch, row.seq, row.head)
+        tx.high_water = HighWater(row.id, epoch, row.seq, row.requests, bytes.fromhex(row.last_hash))
+        return Lease(self.run_id, self.owner, epoch, row.seq, row.last_hash)
 
 
 class SqliteAppend:
     """Add records to a run, with the blobs they name."""
 
-    __slots__ = ("_blobs", "_claims", "_lease", "_lines", "_now", "_status", "_store")
+    __slots__ = ("_blobs", "_body", "_change", "_count", "_kinds", "_lease", "_now", "_store")
 
     def __init__(
         self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None, store: Blobs, now: Now
     ) -> None:
         self._lease = lease
-        self._lines = lines(drafts)
-        self._status = status_after(*drafts[-1])
-        self._claims = only_claims([kind for kind, _ in self._lines])
+        self._kinds, self._body = encoded_append(drafts)
+        self._count = len(drafts)
+        self._change = head_change(drafts)
         self._blobs = dict(blobs) if blobs else None
         self._store = store
         self._now = now
@@ -130,25 +137,25 @@ class SqliteAppend:
         for digest, content in (self._blobs or {}).items():
             check_blob(digest, content)
         was_seq, was_head = tx.position(lease)
-        seq, head = was_seq, was_head
-        records = []
-        for kind, body in self._lines:
-            seq += 1
-            head = chained(head, run_id, seq, epoch, kind, body)
-            records.append((seq, epoch, kind, body, bytes.fromhex(head)))
-        progress = tx.cursor.execute(PROGRESS, (run_id,)).get if self._claims else epoch
-        now = self._now()
-        total = checksum(*Values(run_id, epoch, seq, head, progress or 0, *self._status, now))
-        moved = (seq, bytes.fromhex(head), progress, *self._status, now, total)
-        number = tx.cursor.execute(APPEND, (*moved, run_id, epoch, was_seq, bytes.fromhex(was_head))).get
+        seq = was_seq + self._count
+        head = chained(was_head, run_id, seq, epoch, self._kinds, self._body)
+        stored_hash = bytes.fromhex(head)
+        progress = tx.cursor.execute(PROGRESS, (run_id,)).get if only_claims(self._kinds) else epoch
+        now, (status, state, usage) = self._now(), self._change
+        total = position_sum(Values(run_id, epoch, seq, head, progress or 0, *status[:2], now, *status[2:]))
+        moved = [seq, stored_hash, progress, *status, now, total]
+        for part in (state, usage):
+            if part is not None:
+                moved += (*part, checksum(run_id, *part))
+        statement = APPEND[state is not None, usage is not None]
+        number = tx.cursor.execute(statement, (*moved, run_id, epoch, was_seq, bytes.fromhex(was_head))).get
         if number is None:
             raise Fenced(run_id, epoch)
-        base = number << SHIFT
-        insert_records(tx, [(base | record[0], *record[1:]) for record in records])
+        tx.insert((number << SHIFT | seq, epoch, self._kinds, self._body, stored_hash))
         if self._blobs:
             self._store.insert(tx.cursor, number, self._blobs)
         tx.move(lease, seq, head)
-        tx.high_water = HighWater(number, epoch, seq, 0, records[-1][4])
+        tx.high_water = HighWater(number, epoch, seq, 0, stored_hash)
 
 
 @dataclass(slots=True)
@@ -178,7 +185,7 @@ class SqlitePost:
         counted = (number, checksum(self.run_id, number), run.id)
         tx.cursor.execute("UPDATE run SET requests=?, requests_sum=? WHERE id=?", counted)
         tx.cursor.execute("INSERT OR REPLACE INTO news(run) VALUES (?)", (run.id,))
-        tx.high_water = HighWater(run.id, run.epoch, run.seq, number, bytes.fromhex(run.head))
+        tx.high_water = HighWater(run.id, run.epoch, run.seq, number, bytes.fromhex(run.last_hash))
         return True
 
 
@@ -252,20 +259,15 @@ def request_sum(run_id: str, number: int, *values: object) -> int:
     )
 
 
-def insert_records(tx: Transaction, records: Sequence[tuple[int, int, str, bytes, bytes]]) -> None:
-    """Insert records in one statement: each statement competes with a busy event loop for the interpreter's lock."""
-    for start in range(0, len(records), 100):
-        some = records[start : start + 100]
-        rows = ",".join(("(?,?,?,?,?)",) * len(some))
-        tx.cursor.execute(f"INSERT INTO record VALUES {rows}", [value for record in some for value in record])  # noqa: S608  only our own text
-
-
 def drop(tx: Transaction, row: RunRow) -> None:
     """Delete a run with all its rows."""
+    tx.flush()
     tx.cursor.execute("DELETE FROM record WHERE key BETWEEN ? AND ?", span(row.id))
     tx.cursor.execute("DELETE FROM request WHERE key BETWEEN ? AND ?", span(row.id))
     tx.cursor.execute("DELETE FROM blob_use WHERE run=?", (row.id,))
     tx.cursor.execute("DELETE FROM news WHERE run=?", (row.id,))
+    for tag in row.tag_values.items():
+        tx.cursor.execute("DELETE FROM run_tag WHERE name=? AND value=? AND run=?", (*tag, row.id))
     tx.cursor.execute("DELETE FROM run WHERE id=?", (row.id,))
     tx.high_water = HighWater(row.id, seq=REMOVED)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import apsw
 
@@ -26,20 +26,43 @@ from orchestrator.kernel.journal import Lease
 CHECKPOINT_PAGES = 1000
 """Length of the write-ahead log that triggers a checkpoint. We run it, because SQLite would swallow errors."""
 
+RecordRow: TypeAlias = tuple[int, int, str, bytes, bytes]
+"""A row of the table `record`: key, epoch, kinds, body, hash."""
+_INSERTS = {
+    size: f"INSERT INTO record VALUES {','.join(('(?,?,?,?,?)',) * size)}"  # noqa: S608  only our own text
+    for size in (64, 16, 4, 1)
+}
+"""Number of rows -> the statement that inserts them: few texts, so that each is compiled once."""
 _AGAIN = 1.0
 """Seconds between two attempts to release runs that are owed."""
 
 
 class Transaction:
-    """The tools of a job: a cursor, and the position of each lease within this batch."""
+    """The tools of a job: a cursor, the new rows of records, and the position of each lease within this batch."""
 
-    __slots__ = ("_moved", "cursor", "high_water")
+    __slots__ = ("_moved", "_rows", "cursor", "high_water")
 
     def __init__(self, cursor: apsw.Cursor) -> None:
         self.cursor = cursor
         self.high_water: HighWater | None = None
         """The position of a run after the last job changed it."""
         self._moved: dict[int, tuple[Lease, int, str]] = {}
+        self._rows: list[RecordRow] = []
+
+    def insert(self, row: RecordRow) -> None:
+        """Insert the records of an append: at the end of the batch, together with those of other appends.
+
+        Each statement competes with a busy event loop for the interpreter's lock.
+        """
+        self._rows.append(row)
+
+    def flush(self) -> None:
+        """Insert the rows that wait."""
+        rows, self._rows = self._rows, []
+        while rows:
+            count = next(size for size in _INSERTS if size <= len(rows))
+            self.cursor.execute(_INSERTS[count], [value for row in rows[:count] for value in row])
+            del rows[:count]
 
     def position(self, lease: Lease) -> tuple[int, str]:
         """Return seq and head of a lease, with the earlier appends of this batch."""
@@ -133,6 +156,7 @@ class SqliteWriter(WriterThread[Transaction]):
         transaction.cursor.execute("BEGIN IMMEDIATE")
         try:
             outcomes = [_attempt(job, transaction) for job in jobs]
+            transaction.flush()
             transaction.cursor.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(apsw.Error):

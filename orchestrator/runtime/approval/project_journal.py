@@ -23,11 +23,11 @@ import stat
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from orchestrator.errors import StoreDown
 from orchestrator.files.atomic import Hook, atomic_write, silent, sweep
-from orchestrator.kernel.journal import Draft, Journal, Lease, Posted, Record, RunHead
+from orchestrator.kernel.journal import Draft, Journal, Lease, Posted, Record, RunConditions, RunHead
 from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.runtime.approval.projection import Projection
 
@@ -203,7 +203,7 @@ class ProjectJournal:
     async def head(self, run_id: str) -> RunHead:
         return await self.inner.head(run_id)
 
-    def runs(self, **conditions: Any) -> AsyncIterator[RunHead]:
+    def runs(self, **conditions: Unpack[RunConditions]) -> AsyncIterator[RunHead]:
         return self.inner.runs(**conditions)
 
     async def newest(self, conversation_id: str) -> RunHead | None:

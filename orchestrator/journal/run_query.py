@@ -1,0 +1,136 @@
+"""A query of run heads, as conditions in SQL and as a comparison in memory: one place for filters, order and paging."""
+
+# ruff: noqa: S608  the only text that is put into conditions is our own
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.journal import RunConditions, RunHead
+
+PAGE: Final = 200
+"""Runs read at once."""
+EQUAL: Final = (
+    *("status", "graph", "conversation_id", "parent_run_id"),
+    *("agent", "state", "outcome", "reason"),
+)
+"""Conditions that compare a column with a value."""
+ORDERS: Final[Mapping[str, str]] = {
+    "created": "run.id",
+    "updated": "run.updated_at",
+    "state_since": "coalesce(run.state_since, run.created_at)",
+    "tokens": "coalesce(run.tokens, -1)",
+    "cost": "coalesce(run.cost, -1)",
+}
+"""Order -> expression. An unknown number is less than every known one; the number of the run decides between equals."""
+_VALUES: Final[Mapping[str, Callable[[RunHead], float]]] = {
+    "updated": lambda head: head.updated_at,
+    "state_since": lambda head: head.state_since or head.created_at,
+    "tokens": lambda head: -1 if head.tokens is None else head.tokens,
+    "cost": lambda head: -1 if head.cost_micros is None else head.cost_micros,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """The conditions of a listing, checked. `of` makes one."""
+
+    equal: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    waiting: str | bool | None = None
+    older_than: float | None = None
+    order_by: str = "created"
+    descending: bool = False
+    limit: int | None = None
+    after: str | None = None
+
+    @classmethod
+    def of(cls, conditions: RunConditions) -> RunQuery:
+        """Check the conditions of a listing. Raises ConfigError."""
+        given: dict[str, Any] = {name: value for name, value in conditions.items() if value is not None}
+        equal: dict[str, str] = {name: given.pop(name) for name in EQUAL if name in given}
+        if unknown := given.keys() - {
+            "tags",
+            "waiting",
+            "older_than",
+            "order_by",
+            "descending",
+            "limit",
+            "after",
+        }:
+            raise ConfigError(f"unknown conditions {', '.join(sorted(unknown))} of a listing of runs")
+        query = cls(equal=equal, **given)
+        if query.order_by not in ORDERS:
+            raise ConfigError(f"order_by is {query.order_by!r}; it must be one of {', '.join(ORDERS)}")
+        if query.limit is not None and query.limit < 1:
+            raise ConfigError(f"limit is {query.limit}; it must be 1 or more, or None for all")
+        return query
+
+    @property
+    def page(self) -> int:
+        """Runs to read at once."""
+        return PAGE if self.limit is None else min(PAGE, self.limit)
+
+    @property
+    def ordered(self) -> str:
+        """The expressions of ORDER BY."""
+        way = "DESC" if self.descending else "ASC"
+        return f"{ORDERS[self.order_by]} {way}, run.id {way}"
+
+    def where(self, mark: str, before: tuple[float, int] | None) -> tuple[str, list[object]]:
+        """Return the condition in SQL and its values. `before` is the position of the last run of the page before."""
+        parts = [f"run.{name} = {mark}" for name in self.equal]
+        values: list[object] = [*self.equal.values()]
+        parts += [
+            f"run.id IN (SELECT t.run FROM run_tag t WHERE t.name = {mark} AND t.value = {mark})"
+            for _ in self.tags
+        ]
+        values += [part for tag in self.tags.items() for part in tag]
+        self._add_waiting(parts, values, mark)
+        if self.older_than is not None:
+            parts.append(f"run.updated_at < {mark}")
+            values.append(self.older_than)
+        position, than = f"({ORDERS[self.order_by]}, run.id)", "<" if self.descending else ">"
+        if before is not None:
+            parts.append(f"{position} {than} ({mark}, {mark})")
+            values += before
+        elif self.after is not None:
+            parts.append(f"{position} {than} (SELECT {position[1:-1]} FROM run WHERE run.run_id = {mark})")
+            values.append(self.after)
+        return " AND ".join(parts) or "1 = 1", values
+
+    def _add_waiting(self, parts: list[str], values: list[object], mark: str) -> None:
+        if isinstance(self.waiting, bool):
+            parts.append(f"run.waiting {'<>' if self.waiting else '='} ''")
+        elif self.waiting is not None:  # one of several names
+            parts.append("run.waiting <> ''")  # most rows need no more than this
+            parts.append(f"replace(', ' || run.waiting || ', ', {mark}, '') <> ', ' || run.waiting || ', '")
+            values.append(f", {self.waiting}, ")
+
+    def selected(self, heads: Sequence[RunHead]) -> list[RunHead]:
+        """Return the heads that a listing yields, from those of all runs in the order of their creation."""
+        key = _VALUES.get(self.order_by)
+        ordered = list(heads) if key is None else sorted(heads, key=key)
+        if self.descending:
+            ordered.reverse()
+        if self.after is not None:
+            at = next(place for place, head in enumerate(ordered) if head.run_id == self.after)
+            ordered = ordered[at + 1 :]
+        found = [head for head in ordered if self._fits(head)]
+        return found if self.limit is None else found[: self.limit]
+
+    def _fits(self, head: RunHead) -> bool:
+        return (
+            all(getattr(head, name) == value for name, value in self.equal.items())
+            and self.tags.items() <= head.tags.items()
+            and (self.older_than is None or head.updated_at < self.older_than)
+            and self._waits(head.waiting)
+        )
+
+    def _waits(self, waiting: str) -> bool:
+        if isinstance(self.waiting, bool):
+            return bool(waiting) is self.waiting
+        return self.waiting is None or self.waiting in waiting.split(", ")

@@ -1,0 +1,226 @@
+"""A journal of an earlier version: upgraded in place with a backup beside it, or read as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import apsw
+import pytest
+
+from orchestrator.errors import StoreDown
+from orchestrator.journal.sqlite import SqliteJournal, schema, upgrade
+from orchestrator.journal.sqlite.owner import SqlitePresence
+from orchestrator.kernel.journal import Draft, Posted, Record
+from orchestrator.testing.journal_case import BODY, NOTE, digest, write
+from orchestrator.testing.journal_lookup import move, spent
+from tests.journal import format_1
+
+BIG = b"z" * (1 << 20)
+PAID = Draft("context", {"spent": spent(30, 4, cost=9)})
+
+
+async def old(path: Path) -> dict[str, list[Record]]:
+    """Write a journal of version 1 with an open, a parked and an ended run, and return their bodies by run."""
+    async with SqliteJournal(path) as journal:
+        for name, last in (
+            ("open", NOTE),
+            ("parked", Draft("parked", {"reason": "approval", "calls": ["1:0", "1:1"]})),
+            ("ended", Draft("ended", {"outcome": "partial", "reason": "tokens"})),
+        ):
+            lease = await journal.create(name, "me", BODY)
+            asked = [
+                Draft("asked", {"key": f"1:{n}", "tool": tool}) for n, tool in enumerate(("pay", "book"))
+            ]
+            await write(journal, lease, move("work", 3.0), PAID, *asked, blobs={digest(BIG): BIG})
+            await write(journal, lease, NOTE, last)
+        await journal.post("parked", Posted("a", "approve", {"n": 1}, "ann", 5.0))
+    format_1.rewrite(path)
+    return await read(SqliteJournal(path, only_reads=True))
+
+
+async def read(journal: SqliteJournal) -> dict[str, list[Record]]:
+    async with journal:
+        return {head.run_id: await journal.load(head.run_id) async for head in journal.runs()}
+
+
+def version(path: Path) -> int:
+    db = apsw.Connection(
+        f"{path.as_uri()}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    )
+    try:
+        return int(str(db.pragma("user_version")))
+    finally:
+        db.close()
+
+
+def backups(path: Path) -> list[Path]:
+    return sorted(file for file in path.parent.glob("*.backup"))
+
+
+async def test_an_upgrade_keeps_every_record_and_fills_the_heads(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    before = await old(path)
+    assert {run: len(records) for run, records in before.items()} == {"open": 7, "parked": 7, "ended": 7}
+    async with SqliteJournal(path) as journal:
+        heads = {head.run_id: head async for head in journal.runs(state="work", order_by="tokens")}
+        assert set(heads) == {"open", "parked", "ended"}
+        for head in heads.values():
+            assert (head.state, head.state_since, head.tokens, head.cost_micros) == ("work", 3.0, 34, 9)
+        assert [heads[run].waiting for run in ("open", "parked", "ended")] == ["", "book, pay", ""]
+        assert [heads[run].outcome for run in ("open", "parked", "ended")] == ["", "", "partial"]
+        lease = await journal.claim("open", "heir")
+        await write(journal, lease, NOTE, NOTE)  # the chain goes across the upgrade
+        assert (await journal.load("open"))[:7] == before["open"]
+        health = await journal.check()
+        assert (health.problems, health.version) == ((), 2)
+        assert await journal.blob(digest(BIG)) == BIG
+    (backup,) = backups(path)
+    assert backup.name == "journal.db.version-1.backup"
+    assert (version(backup), version(path), backup.stat().st_mode & 0o777) == (1, 2, 0o600)
+    assert await read(SqliteJournal(backup, only_reads=True)) == before
+    SqliteJournal.restore(backup, tmp_path / "restored.db")
+    assert await read(SqliteJournal(tmp_path / "restored.db")) == before
+
+
+async def test_a_journal_of_version_1_is_read_without_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    before = await old(path)
+    content = path.read_bytes()
+    async with SqliteJournal(path, only_reads=True) as journal:
+        head = await journal.head("parked")
+        assert (head.status, head.reason, head.state, head.tokens) == ("parked", "approval", "", None)
+        assert [head.run_id async for head in journal.runs(status="ended", order_by="updated")] == ["ended"]
+        assert [head.run_id async for head in journal.runs(tags={"a": "b"})] == []
+        assert [request.id for request in await journal.inbox("parked")] == ["a"]
+        assert (await journal.newest("talk")) == await journal.head("ended")
+        health = await journal.check()
+        assert (health.problems, health.version, health.records) == ((), 1, 21)
+        with pytest.raises(StoreDown, match="read-only"):
+            await journal.post("parked", Posted("b", "approve"))
+    assert (path.read_bytes(), backups(path)) == (content, [])
+    assert await read(SqliteJournal(path)) == before
+
+
+async def test_a_process_of_an_earlier_version_that_uses_the_journal_prevents_the_upgrade(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal.db"
+    before = await old(path)
+    presence = SqlitePresence(tmp_path / "journal.db-owners")
+    presence.begin()
+    with pytest.raises(
+        StoreDown, match=r"has version 1 and is used by process \d+ of an earlier version.*end it"
+    ):
+        await SqliteJournal(path).open()
+    assert (version(path), backups(path)) == (1, [])
+    presence.end()
+    assert await read(SqliteJournal(path)) == before
+    assert version(path) == 2
+
+
+async def test_a_connection_of_an_earlier_version_cannot_write_after_the_upgrade(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    await old(path)
+    earlier = apsw.Connection(str(path))
+    append = "UPDATE run SET seq=9 WHERE run_id='open' AND head=x'00'"
+    earlier.execute(append)
+    async with SqliteJournal(path) as journal:
+        with pytest.raises(apsw.SQLError, match="no such column: head"):
+            earlier.execute(append)
+        assert (await journal.check()).ok
+    earlier.close()
+
+
+async def test_many_handles_upgrade_a_journal_once(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    before = await old(path)
+    journals = [SqliteJournal(path) for _ in range(6)]
+    await asyncio.gather(*(journal.open() for journal in journals))
+    assert len(backups(path)) == 1
+    for journal in journals:
+        assert await journal.load("open") == before["open"]
+        await journal.close()
+
+
+async def test_an_interrupted_upgrade_leaves_the_earlier_version_and_uses_its_backup_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.db"
+    before = await old(path)
+
+    def interrupt(_: apsw.Connection) -> None:
+        raise apsw.InterruptError("no more")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(upgrade, "_fill_heads", interrupt)
+        with pytest.raises(StoreDown):
+            await SqliteJournal(path).open()
+    assert version(path) == 1
+    (backup,) = backups(path)
+    made = backup.stat().st_mtime_ns
+    shutil.rmtree(tmp_path / "journal.db.version-1.backup-blobs")
+    assert await read(SqliteJournal(path)) == before
+    assert ([backup], made) == (backups(path), backup.stat().st_mtime_ns)
+
+
+async def test_another_backup_is_not_overwritten(tmp_path: Path) -> None:
+    path, first = tmp_path / "journal.db", tmp_path / "journal.db.version-1.backup"
+    await old(path)
+    first.write_bytes(b"of another time")
+    await read(SqliteJournal(path))
+    assert first.read_bytes() == b"of another time"
+    assert [file.name for file in backups(path)] == [f"{path.name}.version-1.2.backup", first.name]
+
+
+async def test_a_full_disk_prevents_the_upgrade_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.db"
+    before = await old(path)
+    usage = namedtuple("usage", "total used free")  # noqa: PYI024  shutil's own has no types either
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: usage(10, 9, 1))
+        with pytest.raises(
+            StoreDown, match=r"is not upgraded: the backup .* need [\d,]+ bytes, and 1 are free"
+        ) as full:
+            await SqliteJournal(path).open()
+    assert (full.value.kind, version(path), backups(path)) == ("full", 1, [])
+    assert await read(SqliteJournal(path)) == before
+
+
+async def test_a_damaged_run_stays_damaged_and_the_others_are_upgraded(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    before = await old(path)
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE run SET seq = 1 WHERE run_id = 'open'")
+    db.execute("UPDATE record SET body = CAST('{' AS BLOB) WHERE key = (2 << 32) + 1")
+    db.close()
+    async with SqliteJournal(path) as journal:
+        assert [problem[:12] for problem in (await journal.check()).problems] == [
+            "run 'open': ",
+            "run 'parked'",
+        ]
+        assert await journal.load("ended") == before["ended"]
+        assert (await journal.head("ended")).outcome == "partial"
+
+
+async def test_a_new_file_has_the_tables_of_an_upgraded_one(tmp_path: Path) -> None:
+    await old(tmp_path / "journal.db")
+    await read(SqliteJournal(tmp_path / "journal.db"))
+    async with SqliteJournal(tmp_path / "new.db"):
+        pass
+    found = []
+    for name in ("journal.db", "new.db"):
+        db = apsw.Connection(str(tmp_path / name))
+        found.append(
+            (
+                db.execute("SELECT name, sql FROM sqlite_schema ORDER BY name").fetchall(),
+                db.pragma("user_version"),
+            )
+        )
+        db.close()
+    assert found[0] == found[1]
+    assert found[0][1] == schema.VERSION
