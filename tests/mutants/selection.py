@@ -92,9 +92,9 @@ class Record:
         return set().union(*lines, (test for test in self.seconds if file_of(test) in files))
 
     def _importing(self, path: str) -> set[str]:
-        """Return the tests of the files that import a module."""
+        """Return the tests of the files that import a module, by its name or with all modules of a package."""
         name = path.removeprefix("callbacks/").removeprefix("guards/").removesuffix(".py").replace("/", ".")
-        word = re.compile(rf"\b{re.escape(name)} import\b")
+        word = re.compile(rf"\b{re.escape(name)} import\b|\bwalk_packages\(")
         files = {file for file in {file_of(test) for test in self.seconds} if word.search(self._text(file))}
         return {test for test in self.seconds if file_of(test) in files}
 
