@@ -67,13 +67,14 @@ def classes(package: str) -> Iterator[type]:
 
 
 def defaults(one: Any) -> Iterator[tuple[str, object]]:
+    name_of = one.__name__
     if dataclasses.is_dataclass(one):
         for member in dataclasses.fields(one):
             if member.default is not dataclasses.MISSING:
-                yield f"{one.__name__}.{member.name}", member.default
+                yield f"{name_of}.{member.name}", member.default
     else:
         for name, value in getattr(one, "_field_defaults", {}).items():
-            yield f"{one.__name__}.{name}", value
+            yield f"{name_of}.{name}", value
 
 
 @pytest.mark.parametrize("package", PACKAGES)
