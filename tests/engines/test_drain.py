@@ -251,8 +251,7 @@ async def test_a_run_that_was_cut_before_it_was_in_the_journal_is_refused_and_sa
     assert report == DrainReport(refused=("new",))
     with pytest.raises(NotAdmitting) as refused:
         await handle
-    said = "engine 'mill' takes no new runs: drained by ann: new version; submit it to another engine"
-    assert str(refused.value).endswith(said.partition(": ")[2])
+    assert "drained by ann: new version; submit it to another engine" in str(refused.value)
     assert journal.hurried == [HURRY]
 
 
