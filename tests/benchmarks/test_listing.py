@@ -20,7 +20,9 @@ async def test_every_listing_of_sqlite_is_printed(tmp_path: Path, capsys: pytest
     assert len(told) == len(listing.CONDITIONS) * len(listing.ORDERS) + 1
 
 
-async def test_every_listing_of_postgres_is_printed(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_every_listing_of_postgres_is_printed(
+    database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with PostgresJournal(database) as journal:
         await journal.open()
         listing.fill_tables(database, 300)
