@@ -21,7 +21,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo-approval demo-plan setup test campaign check accept coverage mutants docs dashboards bench bench-peers soak lock clean
+.PHONY: help run demo-approval demo-plan setup test campaign check accept coverage mutants docs dashboards bench bench-peers bench-features soak lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -78,6 +78,9 @@ bench: $(READY) ## measured figures, as ratios to a hand-written loop; journalle
 
 bench-peers: $(READY) ## the same work by seven libraries, each in an environment of its own; about 15 minutes
 	$(PY) -m tests.benchmarks.peers --environments $(VENV)/peers $(ARGS)
+
+bench-features: $(READY) ## which features ours and four libraries have, each tried by code; about 2 minutes
+	$(PY) -m tests.benchmarks.peers.features --environments $(VENV)/peers $(ARGS)
 
 soak: $(READY) ## every test, campaigns at full size
 	ORCHESTRATOR_SOAK=1 $(PYTEST) --timeout=7200 $(ARGS)

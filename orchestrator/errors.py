@@ -46,6 +46,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+def see_guide(topic: str) -> str:
+    """Return the last part of a message, which names a guide; `topic` is one of `orchestrator docs`."""
+    return f"see `orchestrator docs {topic}`"
+
+
 class OrchestratorError(Exception):
     """Root of every error that this library raises on purpose."""
 
@@ -58,7 +63,7 @@ class GraphError(OrchestratorError):
         self.problems = tuple(problems)
         listed = "".join(f"\n  - {problem}" for problem in self.problems)
         noun = "problem" if len(self.problems) == 1 else "problems"
-        super().__init__(f"{graph}: {len(self.problems)} {noun}{listed}")
+        super().__init__(f"{graph}: {len(self.problems)} {noun}{listed}\n{see_guide('machines')}")
 
 
 class ConfigError(OrchestratorError, ValueError):
@@ -151,7 +156,7 @@ class RunUnknown(RunError):
     """No live run of this process, or no run of this journal, has this id."""
 
     def __init__(self, run_id: str) -> None:
-        super().__init__(f"no run {run_id!r} is known here")
+        super().__init__(f"there is no run {run_id!r} in this process or in its journal")
         self.run_id = run_id
 
 
@@ -193,7 +198,7 @@ class AnswerRefused(RunError):
     """An answer does not count: `kind` is the reason; `earlier` has `by`, `decision` and `at` of the one that does."""
 
     def __init__(self, run_id: str, why: str, kind: str = "unasked", earlier: Any = None) -> None:
-        super().__init__(f"run {run_id!r} refuses the answer: {why}")
+        super().__init__(f"run {run_id!r} refuses the answer: {why}; {see_guide('approvals')}")
         self.run_id = run_id
         self.kind, self.earlier = kind, earlier  # kind: unasked, several, stale, edit, answered or over
 
@@ -220,7 +225,7 @@ class NotAdmitting(RunError):
     """An engine accepts no new runs, or dropped a queued run before its start; the journal has no record of it."""
 
     def __init__(self, engine: str, why: str, then: str) -> None:
-        super().__init__(f"engine {engine!r} does not accept this run: {why}; {then}")
+        super().__init__(f"engine {engine!r} does not accept this run: {why}; {then}; {see_guide('workers')}")
         self.engine = engine
         self.why = why
 
@@ -231,7 +236,7 @@ class Overloaded(RunError):
     def __init__(self, engine: str, queue: int, slots: int) -> None:
         super().__init__(
             f"the queue of engine {engine!r} is full: {queue} runs wait for its {slots} slots; submit again later, "
-            "submit elsewhere, or give the engine more slots or a longer queue"
+            f"submit elsewhere, or give the engine more slots or a longer queue; {see_guide('workers')}"
         )
         self.engine = engine
         self.queue = queue
@@ -243,8 +248,8 @@ class OtherGraph(RunError):
 
     def __init__(self, run_id: str, graph: str, made: str, have: str) -> None:
         super().__init__(
-            f"run {run_id!r} was made with another version of graph {graph!r} ({made[:12]}, here it is "
-            f"{have[:12]}): resume it with the version that made it, or give Orchestrator a migration for it"
+            f"run {run_id!r} was started with another version of graph {graph!r} (fingerprint {made[:12]}, here "
+            f"{have[:12]}): resume it with that version, or register a migration; {see_guide('durability')}"
         )
         self.run_id = run_id
         self.made = made
@@ -279,20 +284,8 @@ class LLMError(RunError):
         self.retryable = retryable
 
 
-ERROR_KINDS = frozenset(
-    (
-        "rate_limited",
-        "timeout",
-        "server_error",
-        "client_error",
-        "auth",
-        "content_filter",
-        "context_length",
-        "connection",
-        "malformed",
-        "other",
-    )
-)
+ERROR_KINDS = frozenset(("rate_limited", "timeout", "server_error", "client_error", "auth", "content_filter"))
+ERROR_KINDS |= {"context_length", "connection", "malformed", "other"}
 """The closed taxonomy of model failures; also the label values of `llm_requests_total{outcome}`."""
 
 
@@ -300,7 +293,7 @@ class CompletionError(RunError):
     """The final answer stayed unusable after every completion retry; `issue` is the last problem."""
 
     def __init__(self, issue: str, attempts: int) -> None:
-        super().__init__(f"no usable final answer after {attempts} retries: {issue}")
+        super().__init__(f"no usable final answer after {attempts} retries: {issue}; {see_guide('agents')}")
         self.issue = issue
         self.attempts = attempts
 
@@ -325,7 +318,7 @@ class Held(JournalError):
 
     def __init__(self, run_id: str, owner: str, warning: str = "") -> None:
         then = f"wait until it is released, cancel the run, or inspect it: `orchestrator runs show {run_id}`"
-        super().__init__(f"run {run_id!r} is held by {owner}; {warning or then}")
+        super().__init__(f"run {run_id!r} is held by {owner}; {warning or then}; {see_guide('durability')}")
         self.run_id = run_id
         self.owner = owner
         self.warning = warning
@@ -335,7 +328,8 @@ class Fenced(JournalError):
     """The lease is out of date: another owner claimed the run. Never retried; this owner must stop."""
 
     def __init__(self, run_id: str, epoch: int) -> None:
-        super().__init__(f"run {run_id!r} was taken over: epoch {epoch} is out of date")
+        why = f"another process has claimed it, and lease epoch {epoch} is out of date"
+        super().__init__(f"run {run_id!r} cannot be continued here: {why}; {see_guide('durability')}")
         self.run_id = run_id
         self.epoch = epoch
 
@@ -396,5 +390,7 @@ class RunFailed(RunStopped):
 class MissingExtra(ImportError):
     """A package of an extra is not installed; the message gives the install command."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed: pip install 'fsm-orchestrator[{extra}]'", name=package)
+    def __init__(self, package: str, extra: str, guide: str = "") -> None:
+        install = f"pip install 'fsm-orchestrator[{extra}]'"
+        hint = guide and f"; {see_guide(guide)}"
+        super().__init__(f"{package} is not installed: {install}{hint}", name=package)

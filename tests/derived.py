@@ -18,12 +18,14 @@ from orchestrator.cli.shipped import SHIPPED
 from orchestrator.kernel.diagram import mermaid
 from orchestrator.kernel.graph import Graph
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.ops.rule import Profile
+from orchestrator.ops.alert import ALERTS, NAMES
+from orchestrator.ops.rule import ALERT_PREFIX, Profile
 from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX
 from orchestrator.telemetry.table import table
 from orchestrator.testing import ScriptedLLM
 from orchestrator.testing.coverage import GraphCoverage
 from orchestrator.testing.paths import shortest_paths
+from tests.benchmarks.peers.features.table import comparison, evidence
 from tests.cli.test_demo import normal, shown_on_a_terminal
 from tests.observability import observability_text
 
@@ -127,13 +129,15 @@ class Place(NamedTuple):
     file: str
     name: str
     language: str
+    """Language of the code block; empty where the place has Markdown."""
     make: Callable[[], str]
     differs: Callable[[str, str], bool] = str.__ne__
     """Whether a new text says something else than the old one."""
 
     def filled(self, text: str) -> str:
         """Return the text of the file with what the code gives now. Raises ValueError where the place is not there."""
-        pattern = rf"(<!-- {self.name} -->\n```{self.language}\n)(.*?)(```\n<!-- /{self.name} -->)"
+        start, end = (f"```{self.language}\n", "```\n") if self.language else ("", "")
+        pattern = rf"(<!-- {self.name} -->\n{start})(.*?)({end}<!-- /{self.name} -->)"
         found = re.search(pattern, text, re.DOTALL)
         if found is None:
             raise ValueError(f"{self.file} has no place {self.name}")
@@ -141,6 +145,17 @@ class Place(NamedTuple):
         if not self.differs(found[2], new):
             return text
         return text[: found.start(2)] + new + text[found.end(2) :]
+
+
+def alerts_table() -> str:
+    """Return a row for each alert: a link to its runbook, its severities, and its summary with labels in italics."""
+    rows = ["| alert | severity | meaning |", "|---|---|---|"]
+    for name in NAMES:
+        found = [alert for alert in ALERTS if alert.full_name == name]
+        severity = ", ".join(dict.fromkeys(alert.severity.value for alert in found))
+        meaning = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"*\1*", found[0].summary)
+        rows.append(f"| [{name.removeprefix(ALERT_PREFIX)}](runbooks/{name}.md) | {severity} | {meaning} |")
+    return "\n".join([*rows, ""])
 
 
 def demonstration(module: str) -> str:
@@ -158,6 +173,9 @@ LOOP_GUIDE = "orchestrator/machines/llm_loop/README.md"
 PLACES = (
     Place("README.md", "diagram", "mermaid", partial(mermaid, LLM_LOOP)),
     Place("README.md", "clean-trace", "text", partial(trace, TRACES["clean-trace"])),
+    Place("dashboards/README.md", "alerts", "", alerts_table),
+    Place("README.md", "comparison", "", comparison),
+    Place("tests/benchmarks/README.md", "evidence", "", evidence),
     *(Place(LOOP_GUIDE, name, "text", partial(trace, said)) for name, said in TRACES.items()),
     Place(
         "orchestrator/runtime/README.md",

@@ -44,6 +44,9 @@ from orchestrator_guards.budget import (
     tool_errors,
     tool_key,
 )
+from orchestrator_guards.condition import (
+    present,
+)
 from orchestrator_guards.gate import (
     GATES,
     BlockedGate,
@@ -136,6 +139,7 @@ __all__ = [
     "next_streak",
     "output_tokens",
     "planning_retries",
+    "present",
     "progress",
     "qa_cycles",
     "refinements",

@@ -146,11 +146,7 @@ def repeats_answer(earlier: Mapping[str, Any], answer: Mapping[str, Any]) -> boo
         >>> repeats_answer({"by": "ann", "decision": "approve"}, {"by": "bob", "decision": "approve"})
         False
     """
-    digest = answer.get("digest")
-    about = (
-        digest is None
-        or stale_approval(str(earlier.get("digest", "")), digest, now=0.0, expires_at=0.0) is None
-    )
+    about = _digest_fault(str(earlier.get("digest", "")), answer.get("digest")) is None
     return about and _said(earlier) == _said(answer)
 
 
@@ -184,6 +180,11 @@ def stale_approval(digest: str, given: str | None, *, now: float, expires_at: fl
     """
     if expires_at and now >= expires_at:
         return "it came too late: the question has expired"
+    return _digest_fault(digest, given)
+
+
+def _digest_fault(digest: str, given: str | None) -> str | None:
+    """Return why the digest in an answer is not that of the question, or None. An answer may have no digest."""
     if given is None:
         return None
     if len(given) < LEAST:

@@ -17,6 +17,7 @@ GUARD_NAMES: Final = (
     "no_progress",
     "output_tokens",
     "planning_retries",
+    "present",
     "qa_cycles",
     "refinements",
     "repeated_success",
@@ -77,7 +78,7 @@ class Verdict(NamedTuple):
         return f"{sentence} ({self.detail})" if self.detail else sentence
 
 
-_NOT_COUNTED = ("cost_unknown",)
+_NOT_COUNTED = ("cost_unknown", "present")
 """Guards that check a fact: the detail names it, and their numbers carry no information."""
 
 

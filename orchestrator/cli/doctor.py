@@ -16,6 +16,7 @@ from orchestrator.cli.rlm import isolation
 from orchestrator.cli.runs.phrase import heading, many, roughly, size, table
 from orchestrator.cli.runs.position import head_reason, holder
 from orchestrator.cli.runs.store import OpenStore, existing, head_json
+from orchestrator.engines.garbage_collection import garbage_collection_setting, worker_setting
 from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import ConfigError, JournalError, RunError
 from orchestrator.journal.address import Address, JournalAddress
@@ -132,6 +133,7 @@ def _lines(found: DoctorReport, journal: SqliteJournal, given: Address | None) -
         yield from open_runs(health, OpenStore(journal, given))
     yield ""
     yield from _code_of_models(found.isolation)
+    yield from interpreter()
     yield from judged(found.problems)
 
 
@@ -149,6 +151,14 @@ def judged(problems: list[str], well: str = "healthy") -> Iterator[str]:
 def _code_of_models(found: Isolation | str) -> Iterator[str]:
     yield heading("code of models")
     yield from isolation.lines(found)
+
+
+def interpreter() -> Iterator[str]:
+    """Yield the interpreter and its garbage collection, and the setting of a process with thousands of runs."""
+    yield ""
+    yield heading("python")
+    yield f"  this process  {garbage_collection_setting()}"
+    yield f"  a worker      sets {worker_setting()}; see `orchestrator docs workers`, Garbage collection"
 
 
 def not_ended(health: SqliteHealth | ServerHealth) -> list[RunHead]:
@@ -191,6 +201,7 @@ def _plain(found: DoctorReport) -> dict[str, Any]:
         "ok": not found.problems,
         "problems": found.problems,
         "isolation": isolation.plain(found.isolation),
+        "python": garbage_collection_setting(),
     }
     if health is None:
         return data
@@ -233,7 +244,7 @@ def examine_server(address: JournalAddress, *, json: bool, given: Address | None
         say(f"  holds     {many(health.runs, 'run')}, {many(health.records, 'record')}: {state}")
         for line in open_runs(health, OpenStore(journal, given)):
             say(line)
-    for line in judged(problems):
+    for line in (*interpreter(), *judged(problems)):
         say(line)
     return Exit.FAILED if problems else Exit.COMPLETED
 
@@ -241,7 +252,12 @@ def examine_server(address: JournalAddress, *, json: bool, given: Address | None
 def _plain_server(
     address: JournalAddress, health: ServerHealth | None, problems: list[str]
 ) -> dict[str, Any]:
-    data: dict[str, Any] = {"journal": str(address), "ok": not problems, "problems": problems}
+    data: dict[str, Any] = {
+        "journal": str(address),
+        "ok": not problems,
+        "problems": problems,
+        "python": garbage_collection_setting(),
+    }
     if health is None:
         return data
     names = ("version", "server", "settings", "runs", "records", "size")

@@ -20,8 +20,8 @@ from orchestrator.telemetry.table import table
 
 METRICS = """# Every metric
 
-Written by `orchestrator ops export` from `orchestrator/telemetry/catalogue.py`. *Made from* says what feeds it: facts
-as they happen, what stands at a scrape, `orchestrator metrics serve`, or a batch job at its end.
+Written by `orchestrator ops export` from `orchestrator/telemetry/catalogue.py`. The column *made from* names the
+source: facts of runs, a reading at each scrape, `orchestrator metrics serve`, or a batch job at its end.
 
 """
 

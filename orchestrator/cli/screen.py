@@ -182,7 +182,7 @@ def _progress_of(fact: Fact) -> str:
         case RunParked():
             return f"    parked in {fact.state}: {fact.reason}"
         case RunStarted(origin="resumed"):
-            return "    goes on"
+            return "    resumed"
     return ""
 
 

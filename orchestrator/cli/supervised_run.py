@@ -182,7 +182,7 @@ class SupervisedRun:
 
     def _waiting(self, fact: RunParked, questions: list[Question]) -> Iterator[str]:
         if fact.reason == "paused":
-            yield f"\nrun {shown(fact.run_id)} is paused; to let it go on, from another terminal:"
+            yield f"\nrun {shown(fact.run_id)} is paused; to continue it, type in another terminal:"
             yield f"  {self._store.command('resume', fact.run_id)}"
         if questions:
             yield f"\nrun {shown(fact.run_id)} waits for a person; answer from another terminal:"
@@ -219,7 +219,7 @@ class SupervisedRun:
     def _said(self, error: RunError) -> str:
         if isinstance(error, RunExists):
             go_on = self._store.command("resume", self.run_id)
-            return f"run {self.run_id!r} exists: `{go_on}` goes on with it, or choose another --run-id"
+            return f"run {self.run_id!r} exists: `{go_on}` resumes it, or choose another --run-id"
         return str(error)
 
 

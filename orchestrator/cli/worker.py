@@ -22,6 +22,7 @@ from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.engines.agent import EngineAgent, refuse_bound
 from orchestrator.engines.dispatcher import Dispatcher, WorkerLimits
+from orchestrator.engines.garbage_collection import tune_garbage_collection
 from orchestrator.engines.operator_command import OperatorCommand
 from orchestrator.engines.worker import Worker
 from orchestrator.errors import ConfigError, OrchestratorError
@@ -95,6 +96,7 @@ async def _work(
         if not agents:
             raise ConfigError("a worker needs an agent: --model SPEC, or --agent MODULE:FUNCTION")
         worker = Worker(agents, placing, slots=options.slots, grace=options.grace, signals=SIGNALS)
+        tune_garbage_collection()
         async with contextlib.AsyncExitStack() as stack:
             with beginning():
                 await stack.enter_async_context(worker)

@@ -347,7 +347,7 @@ def _library() -> Any:
     try:
         import dbos
     except ImportError as error:
-        raise MissingExtra("DBOS", "dbos") from error
+        raise MissingExtra("DBOS", "dbos", "workers") from error
     return dbos
 
 

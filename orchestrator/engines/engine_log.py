@@ -39,7 +39,7 @@ class EngineLog:
         member = KINDS.get(kind)
         of = {} if member is None or about is None else {_KEYS.get(member, member): about}
         outcome = {"outcome": "refused" if refused else "ok", "reason": refused or why}
-        order = {"operation": kind, "by": by or "somebody", **outcome, **of}
+        order = {"operation": kind, "by": by or "unknown", **outcome, **of}
         _log.info("engine.order", extra={**self._own, **order})
 
     def ended(self, left: int) -> None:

@@ -45,7 +45,7 @@ from orchestrator.engines.run_queue import RunQueue
 from orchestrator.engines.stop_signal import SIGNALS, checked, first_signal
 from orchestrator.errors import ConfigError, JournalError, NotAdmitting, RunError, RunExists
 from orchestrator.kernel.record import Follower
-from orchestrator.runtime.service.actor import somebody
+from orchestrator.runtime.service.actor import default_actor
 from orchestrator.runtime.service.recovery import OpenRun
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.telemetry.engine import Load
@@ -261,7 +261,7 @@ class LocalEngine:
         a command that cannot be carried out, and the errors of the journal; nothing is changed then.
         """
         self._refuse_foreign()
-        given = OperatorCommand.of(command, by or somebody(), {**about, "why": why})
+        given = OperatorCommand.of(command, by or default_actor(), {**about, "why": why})
         self._commands.check(given)
         await self._unbroken(self._commands.execute(given, id=secrets.token_hex(8)))
 
@@ -276,7 +276,7 @@ class LocalEngine:
         if it asks for less time. Cancelling the caller does not stop the drain.
         """
         self._refuse_foreign()
-        command = OperatorCommand.of("drain", by or somebody(), {"grace": grace, "why": why})
+        command = OperatorCommand.of("drain", by or default_actor(), {"grace": grace, "why": why})
         if self._draining is None:
             await self._unbroken(self._drain_on_command(command))
             command = replace(command, about=None)
@@ -373,7 +373,7 @@ class LocalEngine:
 
     async def _drain_at_once(self) -> None:
         """Drain at once and wait for the end, even if the caller is cancelled meanwhile: no task is left running."""
-        draining = self._begin_to_drain(OperatorCommand("drain", somebody(), "the engine is left", 0.0))
+        draining = self._begin_to_drain(OperatorCommand("drain", default_actor(), "the engine is left", 0.0))
         if self._drain is not None:
             self._drain.hurry()
         while not draining.done():

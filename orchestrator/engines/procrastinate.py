@@ -232,5 +232,5 @@ def _library() -> Any:
     try:
         import procrastinate
     except ImportError as error:
-        raise MissingExtra("Procrastinate", "procrastinate") from error
+        raise MissingExtra("Procrastinate", "procrastinate", "workers") from error
     return procrastinate

@@ -194,7 +194,7 @@ class Registration:
                 "engine run %s could not carry out %r of %s (request %s) and skips it: %s",
                 self.run_id,
                 posted.kind,
-                posted.by or "somebody",
+                posted.by or "unknown",
                 posted.id,
                 _worded(error),
             )

@@ -27,16 +27,18 @@ def demonstrate(folder: Path) -> None:
     """Run the demonstration. Raises Failed."""
     say("# In one terminal: an agent wants to pay. The tool needs approval, so the run waits.")
     interrupt(folder, START, at=WAITS, act=_kill)
-    say("\n# Tomorrow, in another terminal: what is there, and what is asked?")
+    say("\n# Tomorrow, in another terminal: which run waits, and for what?")
     run(folder, "runs", "list")
     run(folder, "runs", "show", RUN)
-    say("\n# Nothing is paid yet. Somebody approves; nobody holds the run, so that is kept for it.")
+    say(
+        "\n# Nothing is paid yet. A person approves. No process has the run, so the answer waits in its inbox."
+    )
     _ledger(folder, lines=0)
     run(folder, "runs", "approve", RUN, "--by", "ann", "--why", "it is due")
-    say("\n# Any process may go on with the run.")
+    say("\n# Any process can resume the run.")
     run(folder, "runs", "resume", RUN)
     _ledger(folder, lines=1)
-    say("\n# Another approval is refused, another resume only tells how it ended: there is one payment.")
+    say("\n# Another approval is refused, and another resume prints the result: there is one payment.")
     run(folder, "runs", "approve", RUN, "--by", "bob", code=2)
     run(folder, "runs", "resume", RUN)
     _ledger(folder, lines=1)

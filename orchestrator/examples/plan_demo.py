@@ -24,27 +24,27 @@ _KILLED, _PAUSED = 9, 3
 def demonstrate(folder: Path) -> None:
     """Run the demonstration. Raises Failed."""
     before = _tree(folder)
-    say("\n# What is wanted, and who makes the plan: here a file, else --model. Nothing is written yet.")
+    say("\n# The request, and the planner: here a file, otherwise --model. Nothing is written yet.")
     run(folder, "approval", "submit", "Keep the prices in one file.", "--plan", PLAN.name)
     say("\n# What would it do?")
     run(folder, "approval", "diff")
-    say("\n# Without a yes nothing happens.")
+    say("\n# Nothing happens without approval.")
     run(folder, "approval", "execute", code=2)
     run(folder, "approval", "approve", "--by", "ann")
     say("\n# Step by step. At the third step its process is killed.")
     if interrupt(folder, ("approval", "execute", *_PACE), at="step 3 of 5", act=kill) != -_KILLED:
         raise Failed("it was not ended by the kill")
-    say("\n# The next start says what was found. Complete steps stay, a step that was open is undone.")
+    say("\n# The next start reports the state. Complete steps are kept, the interrupted step is undone.")
     run(folder, "approval", "status", code=_PAUSED)
-    say("\n# It goes on only when somebody says so. Ctrl-C pauses it between steps.")
+    say("\n# It continues only when a person resumes it. Ctrl-C pauses it between steps.")
     run_and_stop(folder, "approval", "resume", *_PACE, at="step 4 of 5", code=_PAUSED)
     changed = _tree(folder)
-    say("\n# On second thoughts: everything back.")
+    say("\n# Undo everything.")
     run(folder, "approval", "cancel")
     after = _tree(folder)
     if changed == before or after != before:
         raise Failed("the folder is not as it was before")
-    say("\n# The folder is what it was, to the byte.")
+    say("\n# The folder has its original bytes.")
 
 
 def _tree(folder: Path) -> str:

@@ -51,21 +51,42 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
     {
         "created": {
             **_whole("schema", "graph", "fingerprint", "at", "parent_run_id", "conversation_id"),
+            **_whole("agent", "agent_version", "tags"),
             "context": _CONTEXT,
         },
         "transition": {
             **_whole("seq", "event", "source", "dest", "at", "t", "internal", "iteration", "guard"),
-            **_whole("tokens", "reason", "dwell"),
+            **_whole("tokens", "reason", "dwell", "guards", "attempts"),
             "error": _whole("type", "reason", "state", "hook"),
         },
         "context": {**_CONTEXT, "messages": _whole("keep")},
         "answer": _whole(
-            "iteration", "model", "finish_reason", "seconds", "retries", "usage", "at", "t", "tool_calls"
+            "iteration",
+            "model",
+            "finish_reason",
+            "seconds",
+            "retries",
+            "usage",
+            "at",
+            "t",
+            "tool_calls",
+            "attempts",
         ),
         "intent": {**_whole("effect", "turn", "key", "step", "change", "path", "mode", "at"), "calls": _CALL},
         "step": _whole("step", "status", "at"),
         "done": _whole(
-            "effect", "key", "step", "exit", "tool", "registered", "outcome", "seconds", "queued", "cut", "at"
+            "effect",
+            "key",
+            "step",
+            "exit",
+            "tool",
+            "registered",
+            "outcome",
+            "seconds",
+            "queued",
+            "cut",
+            "at",
+            "whole",
         ),
         "memory": _whole("stored"),
         "stage": {**_whole("seq", "state", "tokens", "counts", "at", "error"), "made": _whole("score")},
@@ -81,7 +102,9 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "claimed": _whole("at", "by"),
         "reserved": _whole("usage", "sub_calls"),
         "unparked": _whole("at"),
-        "parked": _whole("reason", "at", "t", "calls", "tools", "by", "why", "programs"),
+        "parked": _whole(
+            "reason", "at", "t", "calls", "tools", "by", "why", "programs", "guards", "attempts"
+        ),
         "resumed": {**_whole("at", "by", "limits", "charged", "ended"), "context": _CONTEXT},
         "migrated": {**_whole("from", "to", "at", "by", "state", "next"), "context": _CONTEXT},
         "recovered": {**_whole("from", "to", "state", "why", "at"), "context": _CONTEXT},
@@ -111,8 +134,8 @@ def parted(kind: str, body: Mapping[str, Any]) -> RecordParts:
 def _parted(body: Mapping[str, Any], spec: Spec) -> RecordParts:
     parts = RecordParts({}, {})
     for name, value in body.items():
-        inner = spec.get(name)
-        if name not in spec:
+        inner = _rule_for(name, spec)
+        if inner is _CONTENT:
             parts.content[name] = value
         elif inner is None or value is None:
             parts.shown[name] = _word(name, value, body)
@@ -130,6 +153,17 @@ def _parted(body: Mapping[str, Any], spec: Spec) -> RecordParts:
         else:
             parts.content[name] = value
     return parts
+
+
+_CONTENT: Spec = MappingProxyType({})
+"""The rule of a member that is not listed."""
+
+
+def _rule_for(name: str, spec: Spec) -> Spec | None:
+    """Return the rule of a member. `spent.seconds` is a part of `spent`."""
+    whole, _, part = name.partition(".")
+    found = spec.get(whole, _CONTENT)
+    return found.get(part, _CONTENT) if part and found is not None else found
 
 
 def tool_word(body: Mapping[str, Any]) -> str:

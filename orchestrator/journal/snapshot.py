@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from operator import attrgetter
 from types import UnionType
-from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import orjson
 
@@ -63,6 +63,56 @@ def views(kind: Any, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
             return wholes(value)
 
     return view
+
+
+class FieldPart(NamedTuple):
+    """One part of a field that is a dataclass."""
+
+    name: str
+    path: str
+    """Its name in records: `spent.seconds`."""
+    copied: Callable[[Any], Any] | None
+    """Copies a value that can be changed in place; None if none can."""
+    short: Callable[[Any], Any] | None
+    """Returns the short form of a value for records; None if there is none."""
+
+
+class FieldParts(NamedTuple):
+    """The parts of a field, in the order of the dataclass."""
+
+    names: list[str]
+    parts: list[FieldPart]
+
+
+def parts_of(kind: Any, names: Sequence[str]) -> list[FieldParts | None]:
+    """Return for each field of a dataclass its parts; None for a field that is written as a whole.
+
+    Only a field that is itself a dataclass whose instances have a dict has parts.
+    """
+    hints = _hints(kind)
+    return [_parts(name, hints[name]) if _has_dict(hints.get(name)) else None for name in names]
+
+
+def _parts(name: str, kind: Any) -> FieldParts:
+    hints, lasting, flat = _hints(kind), lasting_fields(kind), _flat_fields(kind)
+    names = [one.name for one in fields(kind)]
+
+    def copier(part: str) -> Callable[[Any], Any] | None:
+        if part in lasting:
+            return None
+        return _copied_flat if part in flat else _copied
+
+    return FieldParts(
+        names,
+        [
+            FieldPart(one, f"{name}.{one}", copier(one), getattr(hints.get(one), "short", None))
+            for one in names
+        ],
+    )
+
+
+def _copied_flat(value: Any) -> Any:
+    return value.copy() if type(value) is dict else _copied(value)
 
 
 Step: TypeAlias = Callable[[Any], Any]

@@ -58,6 +58,8 @@ class StoredRun:
     """Programs that its owner started, without a record of their end: mark -> call, name, host."""
     begun: bool = False
     """Whether a process has driven it, so that it was more than queued for others."""
+    _own: set[str] = field(default_factory=set)
+    """Fields of the context whose parts are a copy; those of a record must not change."""
 
     @classmethod
     def of(cls, run_id: str, records: Iterable[Record]) -> Self:
@@ -142,7 +144,7 @@ class StoredRun:
     def _migrated(self, body: Mapping[str, Any]) -> None:
         self.fingerprint = str(body["to"])
         self.state, self.next = body.get("state", self.state), body.get("next")
-        self.context, self.messages = {}, []
+        self.context, self.messages, self._own = {}, [], set()
         self._merge(body["context"])
 
     def _recovered(self, body: Mapping[str, Any]) -> None:
@@ -184,13 +186,23 @@ class StoredRun:
         for name, value in changes.items():
             if name in _NO_FIELDS:
                 continue
-            if name != _GROWING:
+            field_, _, part = name.partition(".")
+            if part:
+                self._set_part(field_, part, value)
+            elif name != _GROWING:
+                self._own.discard(name)
                 moved = isinstance(value, dict) and "last" in value
                 self.context[name] = _window(self.context[name], value) if moved else value
             elif isinstance(value, dict):
                 self._say(value.get("keep", len(self.messages)), value["add"])
             else:
                 self._say(0, value)
+
+    def _set_part(self, name: str, part: str, value: Any) -> None:
+        if name not in self._own:
+            self.context[name] = dict(self.context[name])
+            self._own.add(name)
+        self.context[name][part] = value
 
     def _say(self, keep: int, added: Sequence[Any]) -> None:
         """Keep the first `keep` messages, then add these."""

@@ -112,7 +112,8 @@ class RunFinalizer:
         """Draft the position of the run and a `parked` record."""
         self._record_end(run)
         active = micros(run.elapsed(self._clock.monotonic()))
-        run.note("parked", {"reason": reason, "at": self._clock.time(), "t": active, **detail})
+        body = {"reason": reason, "at": self._clock.time(), "t": active, **detail}
+        run.note("parked", body | run.writes.take_attached())
 
     def _record_end(self, run: Run[Any, Any]) -> None:
         """Draft the position of the run, unless it is the one of the last record: the begin of its state."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -43,6 +44,7 @@ class Run(Generic[Ctx, Deps]):
         ctx: Plain data that can be stored and replayed.
         deps: Live handles that cannot be stored.
         parent_run_id: The run that started this one.
+        data: Plain data of the host for the `created` record; None for none.
 
     Example:
         run = Run(machine, "run-1", context, handles)
@@ -54,6 +56,7 @@ class Run(Generic[Ctx, Deps]):
     ctx: Ctx
     deps: Deps
     parent_run_id: str | None = field(default=None, kw_only=True)
+    data: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
     graph: Graph = field(init=False)
     """The graph of this run."""
@@ -219,6 +222,32 @@ class Run(Generic[Ctx, Deps]):
         control = self.control
         if control.lease is not None and not control.detached:
             self.writes.drafts.append(draft(kind, body))
+
+    def attach(self, member: str, items: Iterable[Any]) -> None:
+        """Add items to a list in the record of the next transition, which they led to: rows of guards, of attempts.
+
+        If the run is parked before that, the `parked` record has them. Without a journal, do nothing.
+        """
+        control = self.control
+        if control.lease is not None and not control.detached:
+            self.writes.attach(member, items)
+
+    def store(self, content: bytes) -> str:
+        """Store content beside the records, written together with the next draft, which names it.
+
+        Without a journal, only return the name.
+
+        Args:
+            content: The content. It is stored once, however often it is named.
+
+        Returns:
+            The SHA-256 (hex) under which the journal has it: `await journal.blob(digest)`.
+        """
+        digest = hashlib.sha256(content).hexdigest()
+        control, writes = self.control, self.writes
+        if control.lease is not None and not control.detached:
+            writes.blobs = {**(writes.blobs or {}), digest: content}
+        return digest
 
     async def settle(self) -> None:
         """Make the drafted records durable. For hooks, before an effect. Raises the errors of the journal."""

@@ -18,6 +18,8 @@ from orchestrator.kernel.run import Run
 from orchestrator.kernel.run_parts import Control
 from orchestrator.kernel.table import CompiledTransition
 from orchestrator.kernel.writer import Late, Writer
+from orchestrator_guards.evaluation import GUARDS, foreign_row, row_of
+from orchestrator_guards.verdict import GUARD_NAMES, Verdict
 
 
 class TransitionExecutor:
@@ -63,11 +65,11 @@ class TransitionExecutor:
         """Run the enter hooks of the present state and then the `after` hooks; the last returned event becomes pending.
 
         A pending event that the caller gave stays. No further hook runs if the run is halted, or if a paused run left
-        its last state only because it would have lost the work of that state. Returns True: the transition was
-        carried out.
+        its last state only because it would have lost the work of that state; a run that lost its journal is not held.
+        Returns True: the transition was carried out.
         """
         cursor, control = run.cursor, run.control
-        if control.pause_request is not None and cursor.event_object is not None:
+        if control.pause_request is not None and cursor.event_object is not None and not control.detached:
             return True
         chosen: StrEnum | None = None
         by: tuple[str, Hook] | None = None
@@ -194,6 +196,8 @@ class TransitionExecutor:
                 self._report.failed(run, step.event, error)
                 return None
             allowed = condition.allows(answer)
+            if self.journals:
+                _record_guard(run, condition.name, answer)
             self._report.guard(run, step, condition, "allow" if allowed else "deny", answer)
             if not allowed:
                 return answer if answer is not True else None
@@ -233,6 +237,8 @@ class TransitionExecutor:
         writes.unpublished.append(fact)
         if self.journals:
             body = _body(fact, now - (cursor.started_at or 0.0), cursor.failure if step.failing else None)
+            if writes.attached is not None:
+                body |= writes.take_attached()
             writes.drafts.append(
                 draft("transition", body if writes.note is None else _annotated(body, writes.note))
             )
@@ -330,6 +336,21 @@ class TransitionExecutor:
             if run.control.halted:
                 break
         return True
+
+
+def _record_guard(run: Run[Any, Any], name: str, answer: object) -> None:
+    """Add the answer of a guard to the record of the transition, unless a hook has added the same decision last."""
+    row = (
+        row_of(answer)
+        if type(answer) is Verdict and answer.guard in GUARD_NAMES
+        else foreign_row(name, answer)
+    )
+    attached = run.writes.attached
+    if attached is None or attached.get(GUARDS, _NO_ROWS)[-1] != row:
+        run.attach(GUARDS, (row,))
+
+
+_NO_ROWS = (None,)
 
 
 def _earlier(expires_at: float | None, entered_at: float, seconds: float | None) -> float | None:

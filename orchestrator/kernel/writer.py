@@ -52,6 +52,7 @@ class Writer:
             "fingerprint": run.graph.fingerprint,
             "at": at,
             "parent_run_id": run.parent_run_id,
+            **(run.data or {}),
             **(self._codec.opening(run) if self._codec else {}),
             **({} if deposited is None else {"deposited": dict(deposited)}),
         }
@@ -112,9 +113,10 @@ class Writer:
     def _append(self, run: Run[Any, Any], lease: Lease) -> Late | None:
         writes = run.writes
         drafts, writes.drafts, writes.has_transition = writes.drafts, [], False
+        blobs, writes.blobs = writes.blobs, None
         began = lease.proved_at = self._clock.monotonic()
         try:
-            waiting = self._journal.append(lease, drafts)
+            waiting = self._journal.append(lease, drafts, blobs)
         except BaseException as error:
             self._lost(run, len(drafts), began, error)
             raise

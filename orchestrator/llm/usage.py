@@ -120,6 +120,13 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
         del plain["cost_micros"], plain["estimated_cost_micros"]
         return {**plain, "cost": self.cost, "estimated_cost": self.estimated_cost}
 
+    def short(self) -> dict[str, int]:
+        """Return the numbers for a record, without zeros and an unknown cost; `of` reads it."""
+        numbers = {name: count for name, count in self.__dict__.items() if count}
+        if self.cost_micros == 0:
+            numbers["cost_micros"] = 0  # known, in contrast to None
+        return numbers
+
     def as_estimate(self) -> Usage:
         """Return the same usage with all numbers marked as an estimate."""
         return replace(

@@ -15,7 +15,7 @@ HEALTH = PanelRow(
     (
         Panel(
             title="Runs that did not fail (1 h)",
-            description="Share of finished runs. The objective is 99 %; what people cancelled or rejected is left out.",
+            description="Share of finished runs. The objective is 99 %. Cancelled and rejected runs do not count.",
             queries=(Query("1 - machine:orchestrator_runs_failed_per_runs:ratio_rate1h{%r}", "{{machine}}"),),
             unit=PanelUnit.SHARE,
             kind=PanelKind.STAT,
@@ -24,7 +24,7 @@ HEALTH = PanelRow(
         ),
         Panel(
             title="Error budget left (3 d)",
-            description="1 is untouched, 0 is used up: of the failures that the objective allows within three days.",
+            description="Share of the failures that the objective allows within three days and that are left.",
             queries=(
                 Query(
                     f"1 - machine:orchestrator_runs_failed_per_runs:ratio_rate3d{{%r}} / {_LIMITS.error_budget:g}",
@@ -38,7 +38,7 @@ HEALTH = PanelRow(
         ),
         Panel(
             title="Firing alerts",
-            description="By severity. The watchdog always fires and is left out.",
+            description="By severity, without the watchdog, which always fires.",
             queries=(
                 Query(
                     'count by (severity) (ALERTS{alertstate="firing", component="orchestrator", severity!="none"})'
@@ -52,7 +52,7 @@ HEALTH = PanelRow(
         ),
         Panel(
             title="Active, queued, slots",
-            description="Active near slots with a queue means that runs wait for capacity.",
+            description="If all slots are in use and the queue is not empty, runs wait for capacity.",
             queries=(
                 Query("sum(orchestrator_runs_active{%m})", "active"),
                 Query("sum(orchestrator_runs_queued{%m})", "queued"),
@@ -62,7 +62,7 @@ HEALTH = PanelRow(
         ),
         Panel(
             title="Oldest run against the limit of its state",
-            description="1 is the limit that the state declares. From 1.5 on the engine failed to end it: RunStuck.",
+            description="1 is the limit of the state. From 1.5 on the engine failed to end it, and RunStuck fires.",
             queries=(
                 Query(
                     "max by (machine, state) ((time()"
@@ -78,13 +78,13 @@ HEALTH = PanelRow(
         ),
         Panel(
             title="Waiting for people",
-            description="Parked runs by why. approval, unknown_effect, undo_failed and questions wait for an answer.",
+            description="By reason. approval, unknown_effect, undo_failed and questions wait for an answer.",
             queries=(Query(total("runs_parked", "machine, reason"), "{{machine}} {{reason}}"),),
             width=8,
         ),
         Panel(
             title="Oldest open question",
-            description="How long the person who is asked has been waited for.",
+            description="Age of the oldest question without an answer.",
             queries=(
                 Query(age("oldest_parked_timestamp_seconds", "machine, reason"), "{{machine}} {{reason}}"),
             ),
@@ -94,13 +94,13 @@ HEALTH = PanelRow(
         ),
         Panel(
             title="Oldest run",
-            description="Age of the oldest run under way, and the deadline of runs where one is declared.",
+            description="Age of the oldest active run, and the deadline of runs if there is one.",
             queries=(
                 Query(age("oldest_run_started_timestamp_seconds", "machine"), "{{machine}}"),
                 Query("max by (machine) (orchestrator_run_timeout_seconds{%m})", "{{machine}} deadline"),
             ),
             unit=PanelUnit.SECONDS,
-            empty_ok="no run is under way",
+            empty_ok="no run is active",
         ),
     ),
 )
@@ -110,19 +110,19 @@ RUNS = PanelRow(
     (
         Panel(
             title="Active runs by state",
-            description="Where everything piles up.",
+            description="The state in which runs accumulate.",
             queries=(Query(total("runs_active", "machine, state"), "{{machine}} {{state}}"),),
             stacked=True,
         ),
         Panel(
-            title="Runs begun",
-            description="New ones, and those taken up again after a stop or a crash.",
+            title="Runs started",
+            description="New runs, and runs resumed after a stop or a crash.",
             queries=(Query(rate("runs_started_total", "machine, origin"), "{{machine}} {{origin}}"),),
             unit=PanelUnit.RATE,
         ),
         Panel(
             title="Runs ended, by outcome and reason",
-            description="Only what happened within the last hour.",
+            description="Within the last hour.",
             queries=(
                 Query(
                     some(increase("runs_completed_total", "machine, outcome, reason")),
@@ -133,7 +133,7 @@ RUNS = PanelRow(
         ),
         Panel(
             title="Transitions",
-            description="By edge. A graph that stands still shows here first.",
+            description="By edge. 0 while runs are active means that a machine makes no progress.",
             queries=(
                 Query(
                     some(rate("transitions_total", "machine, from_state, event")), "{{from_state}} {{event}}"
@@ -143,7 +143,7 @@ RUNS = PanelRow(
         ),
         Panel(
             title="Failed events",
-            description="Events that did not commit, and hooks that raised: state, event and why.",
+            description="Events that were not committed, and hooks that raised: state, event and reason.",
             queries=(
                 Query(
                     some(lately("transition_failures_total", "machine, from_state, event, reason")),
@@ -154,7 +154,7 @@ RUNS = PanelRow(
         ),
         Panel(
             title="Run duration",
-            description="Half, nineteen in twenty, and ninety-nine in a hundred runs are quicker.",
+            description="50 %, 95 % and 99 % of the runs are faster.",
             queries=tuple(
                 Query(quantile(q, "run_duration_seconds", "machine"), f"{{{{machine}}}} p{name}")
                 for q, name in ((0.5, 50), (0.95, 95), (0.99, 99))
@@ -162,28 +162,28 @@ RUNS = PanelRow(
             unit=PanelUnit.SECONDS,
         ),
         Panel(
-            title="Suspended, taken up, refused",
-            description="Runs that left a process without an end, runs found open and what became of them, and runs"
-            " that an engine did not take in.",
+            title="Suspended, recovered, refused",
+            description="Runs that a process released before their end, open runs that a process found and their"
+            " recovery, and runs that an engine did not accept.",
             queries=(
                 Query(some(increase("runs_suspended_total", "machine, reason")), "suspended {{reason}}"),
                 Query(
                     some(total("recoveries_total", "machine, outcome")),
-                    "taken up since the start: {{outcome}}",
+                    "recovered since the start: {{outcome}}",
                 ),
                 Query(some(increase("runs_rejected_total", "machine, reason")), "refused: {{reason}}"),
             ),
-            empty_ok="nothing of the kind happened",
+            empty_ok="none within the last hour",
         ),
         Panel(
             title="Abandoned work",
-            description="Tools, models and other host code that ignored a cancellation. /debug/runs lists what still"
-            " runs; repair it, or restart the process.",
+            description="Tools, models and other host code that ignored a cancellation. /debug/runs lists the code that"
+            " still runs: repair it, or restart the process.",
             queries=(Query(increase("work_abandoned_total", "machine, kind"), "{{machine}} {{kind}}"),),
         ),
         Panel(
             title="Rollbacks",
-            description="Effects that were taken back; failed means that files are not as they were.",
+            description="Effects that were undone. failed means that files are not as they were.",
             queries=(Query(increase("rollbacks_total", "machine, outcome"), "{{machine}} {{outcome}}"),),
         ),
     ),
@@ -194,7 +194,7 @@ TIME = PanelRow(
     (
         Panel(
             title="Time in state, p95",
-            description="The bottleneck, as seed 000 asks for it.",
+            description="The bottleneck: the state with the longest visits.",
             queries=(
                 Query(
                     "machine_state:orchestrator_state_duration_seconds:p95_rate5m{%r}",
@@ -205,7 +205,7 @@ TIME = PanelRow(
         ),
         Panel(
             title="Share of run time by state",
-            description="What all runs together spent their time on.",
+            description="Share of the time of all runs together.",
             queries=(
                 Query(
                     "sum by (machine, state) (rate(orchestrator_state_duration_seconds_sum{%m}[$__rate_interval]))"
@@ -219,28 +219,28 @@ TIME = PanelRow(
         ),
         Panel(
             title="Time in state, spread",
-            description="All states of the machines chosen above.",
+            description="All states of the selected machines.",
             queries=(Query(lately("state_duration_seconds_bucket", "le"), "{{le}}"),),
             unit=PanelUnit.SECONDS,
             kind=PanelKind.HEATMAP,
         ),
         Panel(
             title="One loop, p95",
-            description="From the first state of a loop until it comes round. The PRD allows 2 % above a hand-written"
-            " loop.",
+            description="From entering the first state of a loop until it is entered again. The objective is at most"
+            " 2 % more than a hand-written loop.",
             queries=(Query(quantile(0.95, "iteration_duration_seconds", "machine"), "{{machine}}"),),
             unit=PanelUnit.SECONDS,
         ),
         Panel(
-            title="What a transition costs, p99",
-            description="The kernel's own time, without hooks and journal.",
+            title="Overhead of a transition, p99",
+            description="Time of the kernel, without hooks and journal.",
             queries=(Query(quantile(0.99, "transition_overhead_seconds", "machine"), "{{machine}}"),),
             unit=PanelUnit.SECONDS,
             line=_LIMITS.overhead,
         ),
         Panel(
             title="Mean run duration (1 h)",
-            description="The session duration of seed 002.",
+            description="From start to end, of finished runs.",
             queries=(Query("machine:orchestrator_run_duration_seconds:mean_rate1h{%r}", "{{machine}}"),),
             unit=PanelUnit.SECONDS,
         ),
@@ -250,7 +250,7 @@ TIME = PanelRow(
 OPERATIONS = Dashboard(
     uid="orchestrator-operations",
     title="Orchestrator / Operations",
-    description="For whoever is on call: is it healthy, what are runs doing, what are they waiting for.",
+    description="For the engineer on call: health, work and waits of runs.",
     rows=(HEALTH, RUNS, TIME, *WORK_ROWS),
     links={"Run flow": "orchestrator-run-flow"},
 )

@@ -47,7 +47,7 @@ def ralph_panels() -> tuple[Panel, ...]:
     return (
         Panel(
             title="Tasks that qualified, and that failed",
-            description="Share of tasks that ended. A falling share: read the reviews of the tasks that failed.",
+            description="Share of ended tasks. If the qualified share falls, read the reviews of the failed tasks.",
             queries=(
                 Query(f"{TASKS_QUALIFIED}{where}", "qualified"),
                 Query(f"{TASKS_FAILED}{where}", "failed"),

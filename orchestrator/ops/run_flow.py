@@ -17,7 +17,7 @@ def run_flow(graphs: Iterable[Graph]) -> Dashboard:
     return Dashboard(
         uid="orchestrator-run-flow",
         title="Orchestrator / Run flow",
-        description="For whoever changes a graph: which edges are taken, how often runs go back, what states cost.",
+        description="For developers of a graph: edges that are taken, returns to earlier states, costs of states.",
         rows=tuple(_row(graph) for graph in graphs),
         links={"Operations": "orchestrator-operations"},
     )
@@ -56,7 +56,7 @@ def _table(graph: Graph) -> str:
 def _edges(here: str) -> Panel:
     return Panel(
         title="Edges taken within an hour",
-        description="The matrix of states and events; an edge that is never taken is dead, or a defect.",
+        description="The matrix of states and events. An edge that is never taken is unused, or a defect.",
         queries=(
             Query(
                 increase("transitions_total", "from_state, event, to_state", here),
@@ -81,13 +81,13 @@ def _returns(graph: Graph) -> Iterable[Panel]:
     if edges := returns(graph):
         named = ", ".join(f"{edge.event} ({edge.source} to {edge.dest})" for edge in edges)
         yield Panel(
-            title="Ways back, per run",
-            description=f"Laps and rework: {named}.",
+            title="Returns to earlier states, per run",
+            description=f"Repetition and rework: {named}.",
             queries=(
                 Query(
                     'machine:orchestrator_returns_per_runs:ratio_rate1h{job=~"$job", '
                     f'machine="{graph.name}"}}',
-                    "ways back",
+                    "returns",
                 ),
             ),
         )
@@ -97,7 +97,7 @@ def _waits(graph: Graph) -> Iterable[Panel]:
     if states := waits(graph):
         yield Panel(
             title="Questions to people, per run",
-            description=f"Entries into the states that wait: {', '.join(states)}. The Q&A cycles of seed 002.",
+            description=f"Entries of the states that wait for a person: {', '.join(states)}.",
             queries=(
                 Query(
                     'machine:orchestrator_waits_per_runs:ratio_rate1h{job=~"$job", '
@@ -112,7 +112,7 @@ def _success(graph: Graph) -> Panel:
     where = f'{{job=~"$job", machine="{graph.name}"}}'
     return Panel(
         title="Runs with an answer",
-        description="Share of finished runs that ended as completed or partial: the task success of seed 002.",
+        description="Share of finished runs that ended as completed or partial.",
         queries=(
             Query(f"machine:orchestrator_runs_completed_per_runs:ratio_rate1h{where}", "with an answer"),
             Query(f"machine:orchestrator_transitions:rate5m{where}", "transitions per second"),
@@ -155,7 +155,7 @@ def _tokens(here: str) -> Panel:
 def _budgets(here: str) -> Panel:
     return Panel(
         title="Budgets at the end of runs",
-        description="How much of each budget the median run and nineteen in twenty runs used.",
+        description="Used share of each budget: median and 95th percentile of the runs.",
         queries=tuple(
             Query(
                 quantile(q, "budget_consumed_ratio", "budget", here),
@@ -170,7 +170,7 @@ def _budgets(here: str) -> Panel:
 def _loops(here: str) -> Panel:
     return Panel(
         title="Loops per run, spread",
-        description="How many runs needed how many loops.",
+        description="Number of runs by their number of loops.",
         queries=(Query(lately("run_iterations_bucket", "le", here), "{{le}}"),),
         kind=PanelKind.HEATMAP,
     )

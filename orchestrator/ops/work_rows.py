@@ -13,8 +13,8 @@ GUARDS = PanelRow(
     "Guards, retries, budgets",
     (
         Panel(
-            title="Guards that say no",
-            description="Share of evaluations that refused or raised. A rise in one guard says which limit is met.",
+            title="Guards that refuse",
+            description="Share of evaluations that refused or raised. A rise names the limit that runs reach.",
             queries=(
                 Query(
                     some(
@@ -31,7 +31,7 @@ GUARDS = PanelRow(
         ),
         Panel(
             title="Retries per attempt",
-            description="Above 0.3 the load feeds itself: RetryStorm.",
+            description="Above 0.3 retries add to the load that causes them, and RetryStorm fires.",
             queries=(
                 Query(
                     ratio(
@@ -45,7 +45,7 @@ GUARDS = PanelRow(
             line=_LIMITS.retries,
         ),
         Panel(
-            title="Given up after the last try",
+            title="Failed after the last attempt",
             description="By operation, within the last hour.",
             queries=(
                 Query(increase("retries_exhausted_total", "machine, operation"), "{{machine}} {{operation}}"),
@@ -53,7 +53,7 @@ GUARDS = PanelRow(
         ),
         Panel(
             title="Use of budgets, p95",
-            description="1 is the limit. What comes near it will be cut off next.",
+            description="1 is the limit. Runs near it will be cut off next.",
             queries=(
                 Query(quantile(0.95, "budget_consumed_ratio", "machine, budget"), "{{machine}} {{budget}}"),
             ),
@@ -61,26 +61,26 @@ GUARDS = PanelRow(
             line=0.9,
         ),
         Panel(
-            title="Budgets used up",
-            description="Checks that found a budget used up, by which.",
+            title="Budgets exhausted",
+            description="Checks that found a budget exhausted, by budget.",
             queries=(Query(increase("budget_exceeded_total", "machine, budget"), "{{machine}} {{budget}}"),),
         ),
         Panel(
             title="Loops per run, p95",
-            description="Agents that go round in circles show here before a limit ends them.",
+            description="Rises when agents repeat work, before a limit ends them.",
             queries=(Query(quantile(0.95, "run_iterations", "machine"), "{{machine}}"),),
         ),
         Panel(
             title="Use of the model's context, p95",
-            description="What comes near 1 is compacted or fails.",
+            description="Near 1, the history is compacted or the request fails.",
             queries=(Query(quantile(0.95, "context_used_ratio", "machine"), "{{machine}}"),),
             unit=PanelUnit.SHARE,
             line=0.9,
-            empty_ok="no model tells the size of its context",
+            empty_ok="no model reports the size of its context",
         ),
         Panel(
             title="Restarts and compactions",
-            description="Loops that were started over, and messages replaced by a summary, within the last hour.",
+            description="Restarted loops, and histories replaced by a summary, within the last hour.",
             queries=(
                 Query(increase("restarts_total", "machine"), "{{machine}} restarts"),
                 Query(
@@ -96,7 +96,7 @@ MODELS = PanelRow(
     (
         Panel(
             title="Requests by outcome",
-            description="rate_limited, auth and server_error each call for something else: see the runbook.",
+            description="rate_limited, auth and server_error need different actions: runbook LLMErrorRatioHigh.",
             queries=(
                 Query(some(rate("llm_requests_total", "model, outcome", "%i")), "{{model}} {{outcome}}"),
             ),
@@ -111,23 +111,23 @@ MODELS = PanelRow(
         ),
         Panel(
             title="Wait for the rate limiter, p95",
-            description="By model, before a request goes out. When it grows, runs ask for more than RateLimit allows:"
-            " run fewer at once, or buy and set a higher limit.",
+            description="By model, before a request is sent. If it grows, runs need more than RateLimit allows:"
+            " run fewer at once, or raise the limit.",
             queries=(Query(quantile(0.95, "llm_rate_limit_wait_seconds", "model", "%i"), "{{model}}"),),
             unit=PanelUnit.SECONDS,
             empty_ok="no model has a rate limiter",
         ),
         Panel(
             title="Time to first token, p95",
-            description="Of the attempts that somebody follows (`stream`). When it grows and the duration does not, the"
-            " provider queues requests; when both grow, prompts have become longer.",
+            description="Of streamed requests. If it grows and the duration does not, the provider queues requests; if"
+            " both grow, prompts have become longer.",
             queries=(Query(quantile(0.95, "llm_time_to_first_token_seconds", "model", "%i"), "{{model}}"),),
             unit=PanelUnit.SECONDS,
             empty_ok="no answer was streamed",
         ),
         Panel(
             title="Tokens",
-            description="Billable ones, by direction. Multiply by the price for the cost.",
+            description="Billable tokens by direction. Multiply by the price to get the cost.",
             queries=(
                 Query(
                     rate("llm_tokens_total", "machine, model, direction"),
@@ -139,21 +139,21 @@ MODELS = PanelRow(
         ),
         Panel(
             title="Tokens by state",
-            description="Which state of the graph spends them.",
+            description="The states that use the tokens.",
             queries=(Query(some(rate("state_tokens_total", "machine, state")), "{{machine}} {{state}}"),),
             unit=PanelUnit.RATE,
         ),
         Panel(
             title="Tokens by stage",
-            description="What the stages of pipelines used, as they say, with the runs below them, which count above"
-            " as well. A stage that grows alone is asked again and again: look at the transitions back to it.",
+            description="As reported by the stages of pipelines, including their child runs, which count in the panels"
+            " above too. If one stage grows alone, it is repeated: see the transitions back to it.",
             queries=(Query(rate("stage_tokens_total", "machine, state"), "{{machine}} {{state}}"),),
             unit=PanelUnit.RATE,
             empty_ok="no stage used any",
         ),
         Panel(
-            title="From the cache, and thought in silence",
-            description="Share of input tokens read from the provider's cache, and of output tokens that nobody reads.",
+            title="Cached input, hidden reasoning",
+            description="Shares of input tokens from the provider's cache, and of output tokens as hidden reasoning.",
             queries=(
                 Query(
                     ratio(
@@ -180,7 +180,7 @@ TOOLS = PanelRow(
     (
         Panel(
             title="Calls that fail",
-            description="Share of calls with outcome error or timeout, by tool. Above a quarter: ToolErrorRatioHigh.",
+            description="Share of calls with outcome error or timeout, by tool. Above 25 %: ToolErrorRatioHigh.",
             queries=(
                 Query(
                     ratio(
@@ -201,7 +201,7 @@ TOOLS = PanelRow(
         ),
         Panel(
             title="Calls of tools that do not exist",
-            description="The model makes names up: prompt and tool list disagree.",
+            description="The model invents names. Make the prompt and the list of tools agree.",
             queries=(
                 Query(increase("tool_calls_total", "outcome", '%i, tool="_unregistered"'), "{{outcome}}"),
             ),
@@ -226,7 +226,7 @@ RUNTIME = PanelRow(
         ),
         Panel(
             title="Journal writes that failed",
-            description="Any is a page: JournalWritesFailing.",
+            description="Each one pages: JournalWritesFailing.",
             queries=(
                 Query(
                     lately("journal_write_failures_total", "backend, reason", "%i"), "{{backend}} {{reason}}"
@@ -235,7 +235,7 @@ RUNTIME = PanelRow(
         ),
         Panel(
             title="Since the last durable write",
-            description="Grows while nothing happens; growing while runs are active is trouble.",
+            description="Normal without active runs. With active runs it must not grow.",
             queries=(
                 Query(
                     age("journal_last_success_timestamp_seconds", "instance, backend", "%i"),
@@ -253,8 +253,8 @@ RUNTIME = PanelRow(
         ),
         Panel(
             title="Runs in the journal",
-            description="Of one that `orchestrator metrics serve` watches: runs that have not ended, orphaned where"
-            " nobody alive holds them (RunsOrphaned), and runs that cannot be read.",
+            description="Of a journal that `orchestrator metrics serve` watches: open runs, runs without a living owner"
+            " (RunsOrphaned), and runs that cannot be read.",
             queries=(
                 Query(total("journal_runs", "machine, status"), "{{machine}} {{status}}"),
                 Query("sum(orchestrator_journal_unreadable_runs{%i})", "not readable"),
@@ -262,13 +262,13 @@ RUNTIME = PanelRow(
             empty_ok="no journal is watched",
         ),
         Panel(
-            title="Since the last look at the journal",
-            description="What `orchestrator metrics serve` shows is as old as this; a look itself takes less.",
+            title="Since the journal was last read",
+            description="Age of the figures of `orchestrator metrics serve`, and the time that one reading takes.",
             queries=(
                 Query(age("journal_last_read_timestamp_seconds", "instance", "%i"), "{{instance}}"),
                 Query(
                     "max by (instance) (orchestrator_journal_read_duration_seconds{%i})",
-                    "{{instance}} a look",
+                    "{{instance}} one reading",
                 ),
             ),
             unit=PanelUnit.SECONDS,
@@ -276,7 +276,7 @@ RUNTIME = PanelRow(
         ),
         Panel(
             title="Event loop lag, p99",
-            description="How late the watchdog wakes up; blocked counts the times it printed all stacks.",
+            description="Delay of the watchdog's wake-ups. blocked counts the times that it printed all stacks.",
             queries=(
                 Query(quantile(0.99, "event_loop_lag_seconds", "instance", "%i"), "{{instance}}"),
                 Query(increase("event_loop_blocked_total", "instance", "%i"), "{{instance}} blocked"),
@@ -286,7 +286,7 @@ RUNTIME = PanelRow(
         ),
         Panel(
             title="Wait for a slot, p95",
-            description="From submitting a run until it begins.",
+            description="From submitting a run until its start.",
             queries=(Query(quantile(0.95, "run_queue_wait_seconds", "machine"), "{{machine}}"),),
             unit=PanelUnit.SECONDS,
             line=_LIMITS.queue_wait_s,
@@ -294,7 +294,7 @@ RUNTIME = PanelRow(
         ),
         Panel(
             title="Since the last transition",
-            description="Of a machine on an instance. With active runs it should be short: EngineStalled.",
+            description="Of a machine on an instance. If it is long with active runs, EngineStalled fires.",
             queries=(
                 Query(
                     age("last_transition_timestamp_seconds", "instance, machine"), "{{instance}} {{machine}}"
@@ -314,7 +314,7 @@ RUNTIME = PanelRow(
             unit=PanelUnit.BYTES,
         ),
         Panel(
-            title="What a scrape costs",
+            title="Time of a scrape",
             description="Time of the whole scrape, and of the collector that counts live runs.",
             queries=(
                 Query("scrape_duration_seconds{%i}", "{{instance}} scrape"),
@@ -324,16 +324,16 @@ RUNTIME = PanelRow(
         ),
         Panel(
             title="Series per scrape",
-            description="Bounded by the definitions; a rise means new machines, tools or models.",
+            description="Bounded by the definitions. A rise means new machines, tools or models.",
             queries=(Query("scrape_samples_scraped{%i}", "{{instance}}"),),
         ),
         Panel(
             title="Lost telemetry",
-            description="Exceptions inside telemetry, log lines dropped, label values folded: TelemetryDegraded.",
+            description="Telemetry exceptions, dropped log lines, label values replaced by _other: TelemetryDegraded.",
             queries=(
                 Query(increase("telemetry_errors_total", "component", "%i"), "errors: {{component}}"),
                 Query("sum(increase(orchestrator_log_records_dropped_total{%i}[1h]))", "log lines dropped"),
-                Query(increase("label_overflow_total", "label", "%i"), "folded: {{label}}"),
+                Query(increase("label_overflow_total", "label", "%i"), "replaced: {{label}}"),
                 Query("sum(increase(orchestrator_journal_read_failures_total{%i}[1h]))", "journal not read"),
             ),
         ),
@@ -345,13 +345,13 @@ RUNTIME = PanelRow(
         ),
         Panel(
             title="Processes",
-            description="1 for the state each process is in.",
+            description="1 for the state of each process.",
             queries=(Query("orchestrator_runtime_state{%i} == 1", "{{instance}} {{state}}"),),
             kind=PanelKind.TABLE,
         ),
         Panel(
             title="Versions",
-            description="What runs where: the library, and the definition of each machine.",
+            description="The version of the library and the fingerprint of each machine, by process.",
             queries=(
                 Query("orchestrator_build_info{%i}", "{{instance}} {{version}} Python {{python}}"),
                 Query("orchestrator_machine_info{%m}", "{{instance}} {{machine}} {{definition}}"),

@@ -84,7 +84,7 @@ class Anthropic(SdkModel):
         try:
             import anthropic  # noqa: F401
         except ImportError as error:
-            raise MissingExtra("anthropic", "anthropic") from error
+            raise MissingExtra("anthropic", "anthropic", "providers") from error
         check_model(model, structured, timeout, base_url)
         if max_tokens < 1:
             raise ConfigError(f"max_tokens is {max_tokens!r}; possible: 1 or more")

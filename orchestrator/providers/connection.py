@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, see_guide
 
 CONNECT_SECONDS = 5.0
 """Maximum seconds to connect, even if an answer may take longer."""
@@ -51,7 +51,9 @@ def key_of(vendor: str, given: str | SecretStr | None, base_url: str | None) -> 
     key = found.get_secret_value() if isinstance(found, SecretStr) else found
     if key is None:
         if not (base_url or os.environ.get(f"{prefix}_BASE_URL")):
-            raise ConfigError(f"there is no API key for {vendor}: give api_key, or set {prefix}_API_KEY")
+            raise ConfigError(
+                f"there is no API key for {vendor}: give api_key, or set {prefix}_API_KEY; {see_guide('providers')}"
+            )
         return SecretStr(_NO_KEY)
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable():

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, see_guide
 
 NO_REAL_MODELS: Final = "ORCHESTRATOR_NO_REAL_MODELS"
 """Environment variable; any value except `0`, `false`, `no`, `off` and empty forbids real models."""
@@ -30,7 +30,9 @@ def real_models_refused() -> bool:
 def refuse_real(llm: object) -> None:
     """Raise ConfigError for a model that is not a test double, if real models are refused."""
     if real_models_refused() and getattr(llm, "double", False) is not True:
-        raise ConfigError(f"real model calls are refused, and {type(llm).__name__} is not a test double")
+        raise ConfigError(
+            f"real model calls are refused, and {type(llm).__name__} is not a test double; {see_guide('testing')}"
+        )
 
 
 @contextmanager

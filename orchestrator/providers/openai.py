@@ -81,7 +81,7 @@ class OpenAI(SdkModel):
         try:
             import openai
         except ImportError as error:
-            raise MissingExtra("openai", "openai") from error
+            raise MissingExtra("openai", "openai", "providers") from error
         check_model(model, structured, timeout, base_url)
         if api not in _FORMS:
             raise ConfigError(f"api is {api!r}; possible: {', '.join(_FORMS)}")

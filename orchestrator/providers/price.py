@@ -72,7 +72,7 @@ def genai_prices(provider: str | None = None) -> Price:
     try:
         import genai_prices as package
     except ImportError:
-        raise MissingExtra("genai-prices", "prices") from None
+        raise MissingExtra("genai-prices", "prices", "providers") from None
     _calculated(package, "", None, {})  # its data take a while to load, so not in a run
 
     def price(model: str | None, tokens: Mapping[str, int]) -> float | None:

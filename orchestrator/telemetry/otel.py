@@ -32,7 +32,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.kernel.record import (
     EventFailed,
     Fact,
@@ -364,7 +364,5 @@ def _api() -> Any:
     try:
         from opentelemetry import trace
     except ImportError as error:
-        raise ImportError(
-            "opentelemetry-api is not installed: pip install 'fsm-orchestrator[otel]'", name="opentelemetry"
-        ) from error
+        raise MissingExtra("opentelemetry-api", "otel", "operations") from error
     return trace

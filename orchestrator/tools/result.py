@@ -9,14 +9,19 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic_core import to_json
 
+from orchestrator.kernel.abandonment import TimeLimitPassed
 from orchestrator.kernel.value import value
 from orchestrator.llm.message import Message, ToolCall, encodable
+from orchestrator.tools.argument import BadArguments, DuplicateKeys, UnstableArguments
 
 ToolOutcome: TypeAlias = Literal[
     "ok", "error", "timeout", "denied", "invalid_args", "duplicate_keys", "unstable_args", "cancelled"
 ]
 
+READ_RESULT = "read_result"
+"""Name of the tool that reads stored results (`tools.stored_result`): with it, whole results are stored."""
 _ERROR_CHARS = 2_000
+_ABANDONED = "; it did not stop when it was cancelled, was abandoned and may still be running"
 _SHOWN_LEAVES = 5
 
 
@@ -36,6 +41,8 @@ class ToolResult:
     """Start of the tool (epoch seconds); 0 if none ran or the time is unknown."""
     abandoned: bool = field(default=False, compare=False)
     """True if the tool timed out and did not stop when it was cancelled: it may still be running."""
+    whole: str | None = field(default=None, compare=False, repr=False)
+    """The text before it was cut, until it is stored; None if nothing was cut or the agent has no `read_result`."""
 
     @property
     def is_error(self) -> bool:
@@ -79,6 +86,23 @@ def error_text(why: str, kind: str) -> str:
     return to_json({"error": text, "type": kind}).decode()
 
 
+def failure_of(error: BaseException) -> tuple[ToolOutcome, str]:
+    """Return the outcome and the result text of a call that raised."""
+    if isinstance(error, BadArguments):
+        return _REASONS.get(type(error), "invalid_args"), error_text(str(error), type(error).__name__)
+    if isinstance(error, TimeLimitPassed):
+        return "timeout", error_text(
+            f"the tool gave {error}{_ABANDONED if error.abandoned else ''}", "Timeout"
+        )
+    return "error", error_text(why_of(error), type(error).__name__)
+
+
+_REASONS: dict[type[BadArguments], ToolOutcome] = {
+    DuplicateKeys: "duplicate_keys",
+    UnstableArguments: "unstable_args",
+}
+
+
 def why_of(error: BaseException) -> str:
     """Return the message of an exception; for a group, the messages of its first leaves."""
     try:
@@ -100,10 +124,18 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
         yield from _leaves(error) if isinstance(error, BaseExceptionGroup) else (error,)
 
 
-def content_of(value: object, limit: int) -> tuple[str, bool]:
-    """Return the returned value of a tool as text, and whether it was cut. Raises if the value has no text form."""
-    text, was_cut = cut(value if type(value) is str else _serialised(value), limit)
-    return (text if text.isascii() else str(encodable(text))), was_cut
+def shortened(value: object, limit: int, *, keep: bool) -> tuple[str, bool, str | None]:
+    """Return the returned value of a tool as text, whether it was cut, and with `keep` the whole text if it was.
+
+    Raises TypeError or ValueError if the value has no text form.
+    """
+    whole = value if type(value) is str else _serialised(value)
+    shown, was_cut = cut(whole, limit)
+    return _encodable(shown), was_cut, _encodable(whole) if was_cut and keep else None
+
+
+def _encodable(text: str) -> str:
+    return text if text.isascii() else str(encodable(text))
 
 
 def _serialised(value: object) -> str:
@@ -114,13 +146,17 @@ def _serialised(value: object) -> str:
     return to_json(value, inf_nan_mode="strings").decode()
 
 
-def cut(text: str, limit: int) -> tuple[str, bool]:
+def cut(text: str, limit: int, more: str = "") -> tuple[str, bool]:
     """Return at most `limit` characters (0 = all), including the mark, and whether any are missing.
 
-    The mark states the length: `… [cut: 12,345 of 98,765 characters]`.
+    The mark states the length: `… [cut: 12,345 of 98,765 characters]`. `more` is added to it; `{kept}` in it becomes
+    the number of characters that are kept.
     """
     if not limit or len(text) <= limit:
         return text, False
-    longest = len(f"… [cut: {limit:,} of {len(text):,} characters]")
-    kept = max(0, limit - longest)
-    return f"{text[:kept]}… [cut: {kept:,} of {len(text):,} characters]"[:limit], True
+    kept = max(0, limit - len(_mark(limit, len(text), more)))
+    return f"{text[:kept]}{_mark(kept, len(text), more)}"[:limit], True
+
+
+def _mark(kept: int, length: int, more: str) -> str:
+    return f"… [cut: {kept:,} of {length:,} characters{more.replace('{kept}', str(kept))}]"

@@ -12,7 +12,7 @@ import inspect
 import math
 import threading
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args, overload
 
@@ -70,6 +70,8 @@ class ToolContext:
     """Set when no caller waits for the result any more. A thread cannot be stopped from outside, so it must check
     this."""
     progress: Callable[[str], None] = lambda _: None
+    stored_result: Callable[[str], Awaitable[str]] | None = None
+    """Returns the whole text of an earlier result of the run that was cut, by its handle. None: nothing is stored."""
     clock: Clock = _SYSTEM_CLOCK
 
     def remaining(self) -> float | None:

@@ -30,13 +30,11 @@ from orchestrator.kernel.cancel_scope import cancellations
 from orchestrator.kernel.thread import in_thread
 from orchestrator.llm.message import ToolCall
 from orchestrator.llm.port import Clock, SystemClock
-from orchestrator.tools.argument import BadArguments, DuplicateKeys, UnstableArguments
-from orchestrator.tools.result import ToolOutcome, ToolResult, content_of, error_text, explain, why_of
+from orchestrator.tools.result import READ_RESULT, ToolOutcome, ToolResult, explain, failure_of, shortened
 from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SUGGESTIONS = 3
-_ABANDONED = "; it did not stop when it was cancelled, was abandoned and may still be running"
 _SYSTEM_CLOCK = SystemClock()
 
 
@@ -53,7 +51,7 @@ def canonical_call(spec: ToolSpec, call: ToolCall, position: int) -> ToolCall | 
     try:
         text = canonical_arguments(spec, call.arguments)
     except Exception as error:  # noqa: BLE001 - the tool's own validators may raise anything
-        outcome, content = _fault(error)
+        outcome, content = failure_of(error)
         return ToolResult(call, position, content, outcome)
     return call if text == call.arguments else replace(call, arguments=text)
 
@@ -214,7 +212,7 @@ class ToolSet:
         at, started = self._clock.time(), self._clock.monotonic()
         bound = (self._narrowed(context_for(call, position), spec),) if spec.takes_context else ()
         outcome: ToolOutcome = "ok"
-        was_cut, abandoned, before = False, False, _cancels()
+        was_cut, abandoned, whole, before = False, False, None, _cancels()
         try:
             arguments = parse_arguments(spec, call.arguments, exact=exact)
             if spec.timeout is None:
@@ -222,16 +220,16 @@ class ToolSet:
             else:
                 work = functools.partial(_invoke, spec, bound, arguments)
                 value = await limited(work, spec.timeout, self._clock)
-            content, was_cut = content_of(value, spec.max_result_chars)
+            content, was_cut, whole = shortened(value, spec.max_result_chars, keep=READ_RESULT in self._exact)
         except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
             for context in bound:
                 context.cancelled.set()
             if not _is_the_tools_own(error, before):
                 raise
-            outcome, content = _fault(error)
+            outcome, content = failure_of(error)
             abandoned = isinstance(error, TimeLimitPassed) and error.abandoned
         seconds = self._clock.monotonic() - started
-        return ToolResult(call, position, content, outcome, seconds, queued, was_cut, at, abandoned)
+        return ToolResult(call, position, content, outcome, seconds, queued, was_cut, at, abandoned, whole)
 
     def _narrowed(self, context: ToolContext, spec: ToolSpec) -> ToolContext:
         """Return the context with the tool's own timeout in its deadline."""
@@ -375,20 +373,3 @@ def _is_the_tools_own(error: BaseException, before: int) -> bool:
         return True
     is_exit = isinstance(error, BaseExceptionGroup) and error.subgroup((KeyboardInterrupt, SystemExit))
     return not (is_exit or _cancels() > before)
-
-
-def _fault(error: BaseException) -> tuple[ToolOutcome, str]:
-    """Return the outcome and the result text of a call that raised."""
-    if isinstance(error, BadArguments):
-        return _REASONS.get(type(error), "invalid_args"), error_text(str(error), type(error).__name__)
-    if isinstance(error, TimeLimitPassed):
-        return "timeout", error_text(
-            f"the tool gave {error}{_ABANDONED if error.abandoned else ''}", "Timeout"
-        )
-    return "error", error_text(why_of(error), type(error).__name__)
-
-
-_REASONS: dict[type[BadArguments], ToolOutcome] = {
-    DuplicateKeys: "duplicate_keys",
-    UnstableArguments: "unstable_args",
-}

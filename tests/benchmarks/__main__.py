@@ -23,7 +23,7 @@ from typing import Any
 from tests.benchmarks import machine, outside_input, parsing, report, rounds, stores, trigger, typed, workers
 from tests.benchmarks.cases import JOURNALLED
 from tests.benchmarks.measure import Case, Figures, run_case
-from tests.benchmarks.roster import OURS, ROSTER
+from tests.benchmarks.peers.roster import OURS, ROSTER
 
 CASES = (
     Case("50 turns, 1 tool", 50, 1, 0.0, 31),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.cases import PLOTTED
-from tests.benchmarks.roster import HAND, OURS
+from tests.benchmarks.peers.roster import HAND, OURS
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
-_QUIET = {
+QUIET = {
     "LANGSMITH_TRACING": "false",
     "LANGCHAIN_TRACING_V2": "false",
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
@@ -50,7 +50,7 @@ class Contestant:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 cwd=ROOT,
-                env=os.environ | _QUIET,
+                env=os.environ | QUIET,
             )
         except OSError as error:
             self._why_not = f"its process did not start: {error.strerror}"

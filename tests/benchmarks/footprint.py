@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks.contestant import NotMeasured
-from tests.benchmarks.roster import Entry
+from tests.benchmarks.peers.roster import Entry
 from tests.benchmarks.rounds import Case, Column, Row
 
 _PATIENCE = 120.0

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tests.benchmarks.contestant import Contestant, NotMeasured
-from tests.benchmarks.roster import HAND, OURS, Entry
+from tests.benchmarks.peers.roster import HAND, OURS, Entry
 from tests.benchmarks.rounds import Column, Row
 
 HEADINGS = {

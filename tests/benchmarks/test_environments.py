@@ -8,7 +8,7 @@ import pytest
 
 from tests.benchmarks import environments
 from tests.benchmarks.contestant import NotMeasured
-from tests.benchmarks.roster import ROSTER
+from tests.benchmarks.peers.roster import ROSTER
 
 
 @pytest.mark.campaign

@@ -15,7 +15,7 @@ from tests.benchmarks.contestant import Contestant, NotMeasured
 from tests.benchmarks.rounds import Case, run_case
 from tests.benchmarks.script import PROMPT, Script
 
-OURS = (sys.executable, "-m", "tests.benchmarks.children.ours")
+OURS = (sys.executable, "-m", "tests.benchmarks.peers.children.ours")
 JOURNALLED = Case("tiny", "journalled", runs=2, turns=3, rounds=2)
 RESUME = Case("tiny", "resume", runs=1, turns=4, rounds=2)
 

@@ -9,8 +9,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.benchmarks import aims, cases, peers, plot, report
-from tests.benchmarks.roster import ROSTER
+from tests.benchmarks import aims, cases, plot, report
+from tests.benchmarks.peers import __main__ as peers
+from tests.benchmarks.peers.roster import ROSTER
 
 HERE = {"ours", "ours, bare", "hand", "transitions"}
 

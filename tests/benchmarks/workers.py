@@ -16,7 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -73,6 +73,8 @@ class Carried:
     runs: int
     runs_per_s: float
     turns_per_s: float
+    processor_s: float
+    """Processor seconds of the workers, their start included."""
 
     def told(self) -> str:
         """Return a line of the table."""
@@ -101,27 +103,33 @@ def measure(
     with ExitStack() as open_:
         server = open_.enter_context(cluster(DISK))
         disk = Path(open_.enter_context(tempfile.TemporaryDirectory(dir=DISK)))
-        carried = [asyncio.run(_carried(server.database(), disk, count, runs)) for count in workers]
-        return carried, asyncio.run(_takeovers(server.database(), disk, kills))
+        rows = [carried(server.database(), disk, count, runs) for count in workers]
+        return rows, asyncio.run(_takeovers(server.database(), disk, kills))
 
 
-def lines(carried: Sequence[Carried], takeover: Takeover | None) -> Iterator[str]:
+def lines(rows: Sequence[Carried], takeover: Takeover | None) -> Iterator[str]:
     """Yield the table."""
     if takeover is None:
         yield "LEFT OUT: workers: PostgreSQL's initdb is not installed"
         return
     yield f"workers of one database on this machine, {os.cpu_count()} cores; runs of {TURNS} turns"
     yield f"{'workers':>7} {'runs':>6} {'runs/s':>8} {'turns/s':>9}"
-    yield from (row.told() for row in carried)
+    yield from (row.told() for row in rows)
     yield takeover.told()
 
 
 # ---- throughput ----
 
 
-async def _carried(dsn: str, disk: Path, count: int, runs: int) -> Carried:
-    await _left(dsn, runs)
-    async with _people(dsn, disk, [f"w{number}" for number in range(count)]) as (journal, _):
+def carried(dsn: str, disk: Path, count: int, runs: int) -> Carried:
+    """Leave runs in a database and measure the workers that execute them."""
+    asyncio.run(leave(dsn, runs))
+    return asyncio.run(executed(dsn, disk, count, runs))
+
+
+async def executed(dsn: str, disk: Path, count: int, runs: int) -> Carried:
+    """Measure workers from their start until they have executed the runs that were left in a database."""
+    async with _people(dsn, disk, [f"w{number}" for number in range(count)]) as (journal, fleet):
 
         async def over() -> bool:
             return await _ended(journal) == runs
@@ -129,7 +137,8 @@ async def _carried(dsn: str, disk: Path, count: int, runs: int) -> Carried:
         await _until(over)
         last = max([head.updated_at async for head in journal.runs(status="ended")])
         first = min([await _begun(journal, f"r{number}") for number in range(runs)])
-    return Carried(count, runs, runs / (last - first), runs * TURNS / (last - first))
+        spent = sum(processor_seconds(process.pid) for process in fleet.processes.values())
+    return Carried(count, runs, runs / (last - first), runs * TURNS / (last - first), spent)
 
 
 async def _tables(dsn: str) -> None:
@@ -143,19 +152,19 @@ async def _tables(dsn: str) -> None:
     await first.stop()
 
 
-async def _left(dsn: str, runs: int) -> None:
+async def leave(dsn: str, runs: int) -> None:
     """Leave the runs with the journal and the dispatcher while nobody works: whoever leaves them costs time, too."""
     await _tables(dsn)
     placer, journal = DbosDispatcher(dsn), PostgresJournal(dsn)
     own = agent(journal)
 
-    async def leave(number: int) -> None:
+    async def deposit(number: int) -> None:
         await own.deposit("go", run_id=f"r{number}")
         await placer.submit(f"r{number}", 0)
 
     async with journal:
         for first in range(0, runs, 10):
-            await asyncio.gather(*(leave(number) for number in range(first, min(first + 10, runs))))
+            await asyncio.gather(*(deposit(number) for number in range(first, min(first + 10, runs))))
         await placer.stop()
 
 
@@ -212,6 +221,21 @@ async def _asked(folder: Path, run: str, times: int) -> list[dict[str, Any]]:
 
 
 # ---- both ----
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor seconds of a process and its descendants, ended ones included."""
+    spent: dict[int, float] = {}
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            parents[int(folder.name)] = int(fields[1])
+            spent[int(folder.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    below = {pid}
+    while more := {child for child, parent in parents.items() if parent in below} - below:
+        below |= more
+    return sum(spent.get(one, 0.0) for one in below)
 
 
 @asynccontextmanager

@@ -31,10 +31,10 @@ def untouched(shop: Shop) -> bool:
 SAID = {
     "nobody who makes a plan": (("submit", "do it"), "--plan FILE or --model SPEC"),
     "two who make a plan": (("submit", "do it", "--plan", "plan.toml", "--model", "openai:x"), "give one"),
-    "no text": (("submit", "--plan", "plan.toml"), "nothing is said"),
-    "a text of blanks": (("submit", " \n ", "--plan", "plan.toml"), "nothing is said"),
+    "no text": (("submit", "--plan", "plan.toml"), "TEXT is empty"),
+    "a text of blanks": (("submit", " \n ", "--plan", "plan.toml"), "TEXT is empty"),
     "a text that is none": (("submit", "\udcff", "--plan", "plan.toml"), "is no text"),
-    "a text and a yes": (("submit", "do it", "--confirm"), "no TEXT"),
+    "a text and a yes": (("submit", "do it", "--confirm"), "without TEXT"),
     "a plan that is not there": (("submit", "do it", "--plan", "none.toml"), "no such file"),
     "a plan that is a folder": (("submit", "do it", "--plan", "."), "no regular file"),
     "a model that is none": (("submit", "do it", "--model", "crystal:ball"), "unknown model"),
@@ -48,7 +48,7 @@ SAID = {
         ("submit", "do it", "--plan", "plan.toml", "--limit", "confirm=0.9"),
         "confirm",
     ),
-    "no words for changes": (("changes", " "), "nothing is said"),
+    "no words for changes": (("changes", " "), "TEXT is empty"),
     "a pace below 0": (("execute", "--pace", "-1"), "--pace -1"),
     "a pace that never ends": (("execute", "--pace", "inf"), "--pace inf"),
     "a pace that is no number": (("resume", "--pace", "nan"), "--pace nan"),
@@ -269,10 +269,10 @@ def test_a_journal_that_cannot_be_read_is_set_aside_only_on_a_persons_word(
         journal.write(b"garbage" * 20)
     found = approval("status")
     assert found.code == 1
-    assert "damaged: what is in .orchestrator/ cannot be trusted, now Failed" in found.out
+    assert "damaged: the data in .orchestrator/ cannot be trusted, now Failed" in found.out
     assert f"orchestrator approval acknowledge --discard --project {shop.folder}" in found.out
-    assert "set .orchestrator/ aside, and begin anew" in found.out
-    assert "leave everything as it is" not in found.out
+    assert "move .orchestrator/ aside and start again" in found.out
+    assert "keep every file as it is" not in found.out
     for command in ("diff", "execute", "acknowledge"):
         refused = approval(command)
         assert refused.code == 2

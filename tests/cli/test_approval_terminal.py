@@ -194,7 +194,7 @@ def test_after_a_kill_the_next_start_says_what_was_recovered_and_what_can_be_don
     found = approved("status")
     assert found.code == 3
     assert "recovered: Executing was interrupted, now Paused" in found.out
-    assert "complete, and kept: 2 steps (1, 2)" in found.out
+    assert "complete and kept: 2 steps (1, 2)" in found.out
     for command in ("resume", "cancel"):
         assert f"orchestrator approval {command} --project {shop.folder}" in found.out
     assert shop.read("prices.csv").endswith("white tea,5\n")
@@ -319,7 +319,7 @@ def test_another_terminal_sees_what_goes_on_and_can_do_nothing_else(
     found = approved("status")
     assert found.code == 0
     assert "state: Executing" in found.out
-    assert "at work: " in found.out
+    assert "owner: " in found.out
     assert "recovered" not in found.out
     assert "+green tea,4" in approved("diff").out
     for command in (("execute",), ("resume",), ("approve",), ("submit", "more", "--plan", str(shop.plan))):

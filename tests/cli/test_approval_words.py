@@ -79,7 +79,7 @@ def test_what_was_understood_is_asked_about_with_how_sure_that_is() -> None:
 def test_work_whose_process_died_is_told_as_nobodys() -> None:
     assert told(state=ApprovalState.EXECUTING, crashed=True) == [
         "state: Executing",
-        "at work: no process; the last one ended before its work did",
+        "owner: none; the last process ended before its work was complete",
     ]
 
 
@@ -97,7 +97,7 @@ def test_an_error_says_code_place_reason_and_the_way_out() -> None:
     assert told(state=ApprovalState.FAILED, error=error)[1:] == [
         "error: VAL-003 step 1: file a.txt: a diff does not fit",
         "  detail: line 3",
-        "  validation, error; way out: Retry",
+        "  validation, error; recovery: Retry",
     ]
 
 
@@ -111,8 +111,8 @@ def test_files_that_are_not_as_they_should_be_are_named_with_the_reason() -> Non
         "undone: e",
         "conflict: a: gone",
         "conflict: b: changed",
-        "conflict: c: changed from outside (abababababab is there); it was kept",
-        "conflict: d: changed from outside (it is gone); it was kept",
+        "conflict: c: changed by another program (found abababababab); it was kept",
+        "conflict: d: changed by another program (the file is missing); it was kept",
     ]
 
 
@@ -129,8 +129,8 @@ def test_a_recovery_says_what_was_found_kept_put_back_and_what_only_a_person_can
     assert list(standing.recovery_lines(recovered, "the shop")) == [
         "recovered: Executing was interrupted, now Paused",
         "  it ended",
-        "  complete, and kept: 2 steps (1, 2)",
-        "  of the step that was open, put back: c.txt",
+        "  complete and kept: 2 steps (1, 2)",
+        "  restored, of the interrupted step: c.txt",
         "  conflict: d: changed",
         "  you can: orchestrator approval resume --again --project 'the shop'  (if it may run again)",
         "  you can: look yourself",
@@ -141,7 +141,7 @@ def test_a_recovery_of_a_cancel_speaks_of_no_open_step() -> None:
     recovered = RecoveryNote("Cancelling", "Idle", "", undone=("a.txt", "c.txt"))
     assert list(standing.recovery_lines(recovered, None)) == [
         "recovered: Cancelling was interrupted, now Idle",
-        "  put back: a.txt, c.txt",
+        "  restored: a.txt, c.txt",
     ]
 
 
@@ -156,8 +156,8 @@ def test_what_can_be_done_is_told_as_commands_that_can_be_typed_here() -> None:
     ]
     assert list(standing.action_lines((), None)) == []
     assert list(standing.action_lines(("confirm", "submit", "show"), None))[1:] == [
-        "  orchestrator approval submit --confirm  yes, go on with that",
-        "  orchestrator approval submit TEXT       say what is to be done",
+        "  orchestrator approval submit --confirm  confirm the interpreted request and plan it",
+        "  orchestrator approval submit TEXT       describe the work",
     ]
 
 

@@ -51,7 +51,7 @@ def test_the_story_has_a_refusal_a_yes_a_kill_a_recovery_a_pause_and_a_way_back(
         "refused (gate plan",
         "step 3 of 5  edit README.md …",
         "recovered: Executing was interrupted, now Paused",
-        "complete, and kept: 2 steps (1, 2)",
+        "complete and kept: 2 steps (1, 2)",
         "step 3 of 5  edit README.md: done",
         "pausing after the step that is being made",
         "state: Paused",

@@ -186,3 +186,14 @@ def test_how_far_code_is_locked_up_is_said_without_a_journal_too(cli: Cli, folde
     assert done.code == 2
     assert "  isolation " in done.out
     assert "there is no journal" in done.err
+
+
+def test_the_interpreter_and_its_garbage_collection_are_shown(cli: Cli, folder: Path) -> None:
+    record(Tape("run-one").begin().completes())
+    done = cli("doctor", *AT)
+    shown = re.search(
+        r"python\n  this process  (.+)\n  a worker      sets (.+); see `orchestrator docs workers`", done.out
+    )
+    assert shown is not None
+    assert examined(cli)[1]["python"] == shown[1]
+    assert shown[2] == "50,000, 20, 50"

@@ -59,8 +59,8 @@ def test_resume_says_when_the_lease_expires(
     with frozen(tape.parks("paused") if paused else tape, silence=600_000):
         done = cli("runs", "resume", "run-one", *AT)
         assert re.search(
-            r"run run-one is held by .* \(no heartbeat; the lease expires in (399\d{3}|400000) s\): its process is "
-            r"stopped or hangs; resume the run when the lease has expired",
+            r"run run-one is held by .* \(no heartbeat; the lease expires in (399\d{3}|400000) s\): that process is "
+            r"stopped or hangs; resume the run when its lease has expired",
             one_sentence(done),
         )
         assert done.code == 2
@@ -68,6 +68,6 @@ def test_resume_says_when_the_lease_expires(
 
 def test_when_it_has_expired_nobody_holds_the_run(cli: Cli, folder: Path) -> None:
     with frozen(Tape("run-one", fingerprint=LLM_LOOP.fingerprint).begin(), silence=TTL + 1):
-        assert re.search(r"held by +nobody", cli("runs", "show", "run-one", *AT).out)
+        assert re.search(r"held by +no process", cli("runs", "show", "run-one", *AT).out)
         done = cli("runs", "erase", "run-one", "--yes", *AT)
         assert done.code == 0, done.err

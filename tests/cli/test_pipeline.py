@@ -314,7 +314,7 @@ def test_a_known_run_id_is_refused_and_runs_of_other_kinds_are_named(
     assert cli("pipeline", "run", name, "--run-id", "taken").code == 0
     assert "'taken' exists" in one_sentence(cli("pipeline", "run", name, "--run-id", "taken"))
     assert cli("run", "Hello.", "--model", "python:models:model", "--run-id", "talk").code == 0
-    assert "run talk is one of graph 'llm_loop'" in one_sentence(cli("pipeline", "report", "talk"))
+    assert "run talk belongs to graph 'llm_loop'" in one_sentence(cli("pipeline", "report", "talk"))
     assert "`orchestrator runs resume talk`" in one_sentence(cli("pipeline", "resume", "talk"))
     assert "no run 'gone'" in one_sentence(cli("pipeline", "report", "gone"))
 
@@ -402,7 +402,7 @@ def test_a_killed_run_goes_on_in_the_stage_it_was_in(
     (folder / name).unlink()  # what the run needs is kept with it
 
     assert "orchestrator pipeline resume r1" in cli("runs", "show", "r1").out
-    assert "`orchestrator pipeline resume r1` goes on with it" in cli("runs", "resume", "r1").err
+    assert "`orchestrator pipeline resume r1` resumes it" in cli("runs", "resume", "r1").err
     done = cli("pipeline", "resume", "r1")
     assert (done.code, done.err) == (0, "")
     before = WORK.index(state[stage]) + 1

@@ -145,7 +145,7 @@ def test_a_whole_run_plans_asks_reworks_finds_a_task_and_checks_twice(
 ) -> None:
     folder, done = example
     assert (done.returncode, done.stderr) == (0, "")
-    said = "4 of 4 tasks done; executions 5, rework 1, rounds of questions 1, plans made again 1"
+    said = "4 of 4 tasks done; executions 5, rework 1, rounds of questions 1, new plans 1"
     assert said in done.stdout
     assert "outcome: completed" in done.stdout
     assert walked(folder) == PATH
@@ -368,7 +368,7 @@ def test_ctrl_c_ends_the_run_and_its_session_goes_on_later(
     _, err = running.communicate(timeout=60)
     assert running.returncode == 6
     assert err.startswith("orchestrator: the run ended as cancelled (caller)")
-    again = f"`orchestrator ralph run --session {session(folder)}` goes on with its session\n"
+    again = f"`orchestrator ralph run --session {session(folder)}` continues its session\n"
     assert err.endswith(again)
     assert "- [/] task-1" in (session(folder) / "progress.md").read_text(encoding="utf-8")
     done = cli("ralph", "run", "--session", str(session(folder)), "--json")

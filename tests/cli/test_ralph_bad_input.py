@@ -156,7 +156,7 @@ def test_a_planner_that_is_blocked_says_what_it_lacks_and_how_to_say_it(folder: 
     assert done.code == 1
     assert done.err == (
         "orchestrator: the run ended as failed (policy_stop): which shell?; "
-        f"`{command}` goes on with its session, with what is missing in TEXT\n"
+        f"`{command}` continues its session, with the missing information as TEXT\n"
     )
     (instructions,) = session(folder).glob("*.instructions.md")
     instructions.write_text(
@@ -165,8 +165,8 @@ def test_a_planner_that_is_blocked_says_what_it_lacks_and_how_to_say_it(folder: 
     again = cli(*["bash" if word == "TEXT" else word for word in command.split()[1:]])
     assert again.code == 0
     assert again.err == (
-        f"orchestrator: session {session(folder).name} asks for max_parallel_executors 4: "
-        "agents work one at a time here\n"
+        f"orchestrator: session {session(folder).name} sets max_parallel_executors 4, without effect: "
+        "coding agents run one at a time\n"
     )
 
 
@@ -192,8 +192,8 @@ def test_what_cannot_be_run_is_said_before_anything_is_made(
     (folder / "good.md").write_text("# Tasks\n- [ ] task-1: what\n")
     good = str(AGENTS)
     for arguments, why in (
-        ((), "say what is wanted, or give --session, --import or --example"),
-        (("x",), "there is no ralph.toml: name a file of agents with --agents, or try --example"),
+        ((), "no request: give a text, --session, --import or --example"),
+        (("x",), "there is no file ralph.toml: name an agents file with --agents, or try --example"),
         (("x", "--agents", "empty.toml"), "empty.toml has no [agents.planner]"),
         (("x", "--agents", "half.toml"), "half.toml has no [agents.executor]"),
         (("x", "--agents", "two.toml"), "agents.planner takes one of python, command, model, not 2"),
@@ -201,7 +201,7 @@ def test_what_cannot_be_run_is_said_before_anything_is_made(
         (("x", "--agents", good, "--limit", "attempts=1"), "attempts"),
         (("--agents", good, "--session", "nowhere"), "nowhere: the session directory does not exist"),
         (("--agents", good, "--import", "bad.md"), "bad.md:2: unknown marker [?]"),
-        (("--agents", good, "--import", "bad.md", "--session", "."), "give one of them"),
+        (("--agents", good, "--import", "bad.md", "--session", "."), "give only one of them"),
         (("--agents", "none.toml", "--import", "good.md"), "there is no module 'nowhere'"),
     ):
         done = cli("ralph", "run", *arguments)
@@ -233,7 +233,7 @@ def test_commands_about_no_run_say_so(folder: Path, cli: Cli, one_sentence: Call
         == 0
     )
     for command in ("status", "resume", "answer"):
-        assert "is one of graph 'llm_loop', not of 'ralph': `orchestrator runs show loop" in one_sentence(
+        assert "belongs to graph 'llm_loop', not of 'ralph': `orchestrator runs show loop" in one_sentence(
             cli("ralph", command, "loop")
         )
     assert "no run of the loop" in one_sentence(cli("ralph", "status"))

@@ -252,7 +252,7 @@ def test_only_runs_of_a_mode_are_resumed_here(cli: Cli) -> None:
     cli("run", "hello", "--model", "python:models:answers", "--run-id", "loop-run")
     done = cli("rlm", "resume", "loop-run")
     assert done.code == 2
-    assert "is one of graph 'llm_loop': `orchestrator runs resume loop-run` goes on with it" in done.err
+    assert "belongs to graph 'llm_loop': `orchestrator runs resume loop-run` resumes it" in done.err
 
 
 def test_ctrl_c_cancels_a_run_in_the_middle_of_its_code(start: Start, cli: Cli) -> None:

@@ -205,7 +205,7 @@ def test_an_id_that_is_taken_or_none_is_one_sentence(cli: Cli, one_sentence: Cal
     cli(*ASK, "python:models:model", "--run-id", "mine")
     done = cli(*ASK, "python:models:model", "--run-id", "mine")
     assert one_sentence(done) == (
-        "orchestrator: run 'mine' exists: `orchestrator runs resume mine` goes on with it, or choose another --run-id"
+        "orchestrator: run 'mine' exists: `orchestrator runs resume mine` resumes it, or choose another --run-id"
     )
     assert done.code == 2
     for bad in ("", " x", "-x", "a\nb"):
@@ -256,7 +256,7 @@ def test_a_run_that_waits_says_what_is_asked_and_how_to_answer(start: Start, cli
     assert cli(*command[1].split(), "--by", "ann").code == 0
     out, err = rest(running)
     assert (running.returncode, err) == (0, "")
-    assert out.startswith("    goes on\n    tool pay: ok")
+    assert out.startswith("    resumed\n    tool pay: ok")
     assert (folder / "paid.txt").read_text() == "4\n"
 
 

@@ -118,7 +118,8 @@ def test_a_run_that_somebody_holds_is_not_erased(
 
     done = asyncio.run(held())
     then = "wait until it is released, cancel the run, or inspect it: `orchestrator runs show run-one`"
-    assert one_sentence(done) == f"orchestrator: run 'run-one' is held by worker-1; {then}"
+    guide = "see `orchestrator docs durability`"
+    assert one_sentence(done) == f"orchestrator: run 'run-one' is held by worker-1; {then}; {guide}"
     assert (done.code, ids()) == (2, ["run-one"])
 
 

@@ -94,8 +94,8 @@ def test_following_ends_quietly_on_a_signal(start: Start, folder: Path, number: 
     running = start("runs", "events", "run-1", "--follow", *AT)
     assert running.stderr is not None
     assert running.stderr.readline() == (
-        "orchestrator: the run has no owner; it goes on after "
-        "`orchestrator runs resume run-1 --model SPEC --journal journal.db`\n"
+        "orchestrator: the run has no owner; "
+        "`orchestrator runs resume run-1 --model SPEC --journal journal.db` resumes it\n"
     )
     running.send_signal(number)
     out, err = rest(running)

@@ -98,7 +98,7 @@ REFUSED = [
     (("run-1", "--turn", "1", "--model", "python:nowhere:x"), "there is no module 'nowhere'"),
     (("run-1", "--turn", "1", "--limit", "max_turns=1"), "unknown setting limits.max_turns"),
     (("nope",), "no run 'nope' in "),
-    (("foreign", "--turn", "0"), "run foreign is one of graph 'pipeline'"),
+    (("foreign", "--turn", "0"), "run foreign belongs to graph 'pipeline'"),
     (("hosted", "--turn", "0"), "run hosted was not started by the command line"),
 ]
 

@@ -207,8 +207,8 @@ def test_what_was_posted_and_not_taken_is_shown(cli: Cli, folder: Path) -> None:
     request = Posted("x", "approve", {"call": "1:0", "digest": tape.digest("1:0"), "why": "fine"}, "ann")
     record(tape, posts={"run-1": [request]})
     done = cli("runs", "show", "run-1", *AT)
-    assert "answered   approve by ann, not taken yet" in done.out
-    assert "approve 1:0 by ann: fine (not taken yet)" in done.out
+    assert "answered   approve by ann, not read yet" in done.out
+    assert "approve 1:0 by ann: fine (not read yet)" in done.out
     assert "runs approve" not in done.out
 
 
@@ -224,7 +224,7 @@ def test_a_run_that_just_began_is_shown(cli: Cli, folder: Path) -> None:
     record(Tape("run-1"))
     done = cli("runs", "show", "run-1", *AT)
     assert (done.code, done.err) == (0, "")
-    assert "state         (not begun), turn 0" in done.out
+    assert "state         (not started), turn 0" in done.out
 
 
 def test_a_failure_is_named(cli: Cli, folder: Path) -> None:

@@ -128,7 +128,7 @@ REFUSED = [
     ((*USING, "--from", "ff"), "--from 'ff' is too short: give at least 4 characters"),
     (("now", *USING), "run now is in this version already: nothing was migrated"),
     (("over", *USING), "run over is over: nothing was migrated"),
-    (("foreign", *USING), "run foreign is one of graph 'pipeline', not of 'llm_loop'"),
+    (("foreign", *USING), "run foreign belongs to graph 'pipeline', not of 'llm_loop'"),
     (("old-1", *USING, "--from", "0a0a"), "run old-1 was made with ffffffffffff, not with 0a0a"),
     (("nobody", *USING), "no run 'nobody' in "),
 ]

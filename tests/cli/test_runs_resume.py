@@ -43,7 +43,7 @@ def test_a_run_goes_on_with_an_answer_given_meanwhile(cli: Cli, folder: Path) ->
     assert cli("runs", "approve", "run-1", "--by", "ann", *AT).code == 0
     done = cli("runs", "resume", "run-1", "--by", "bob", *AT)
     assert (done.code, done.err, paid(folder)) == (0, "", "4\n")
-    assert "run run-1, journal journal.db\n    goes on\n    tool pay: ok" in done.out
+    assert "run run-1, journal journal.db\n    resumed\n    tool pay: ok" in done.out
     assert done.out.endswith(
         "\n1 paid: 4 euros\n\noutcome: completed; 1 request, 1 tool call, 1 tokens in, 1 out\n"
     )
@@ -58,7 +58,7 @@ def test_it_is_told_again_once_it_is_over_and_nothing_runs(cli: Cli, folder: Pat
     shutil.move(folder / "agents.py", folder / "gone.txt")  # nobody has to have the model for that
     done = cli("runs", "resume", "run-1", *AT)
     assert (done.code, done.err) == (0, "")
-    assert "run run-1 is over; this is how it ended:\n\n1 paid: 4 euros\n\noutcome: completed" in done.out
+    assert "run run-1 has ended:\n\n1 paid: 4 euros\n\noutcome: completed" in done.out
     found = json.loads(cli("runs", "resume", "run-1", "--json", *AT).out)
     assert [found[name] for name in ("run_id", "outcome", "output")] == [
         "run-1",
@@ -167,7 +167,7 @@ def test_a_run_that_another_process_paused_goes_on_there(start: Start, cli: Cli,
     until(running, "-> process_tools")
     assert cli("runs", "pause", "run-1", "--by", "ann", *AT).code == 0
     shown = until(running, "orchestrator runs resume run-1")
-    assert "run run-1 is paused; to let it go on, from another terminal:" in shown
+    assert "run run-1 is paused; to continue it, type in another terminal:" in shown
     refused = cli("runs", "resume", "run-1", "--limit", "max_iterations=9", *AT)
     assert (refused.code, "is held by" in refused.err) == (2, True)
     assert "posted: resume for run run-1 by bob" in cli("runs", "resume", "run-1", "--by", "bob", *AT).out
@@ -224,7 +224,7 @@ def test_a_run_that_somebody_holds_is_one_sentence_with_the_owner(
             return await asyncio.to_thread(cli, "runs", "resume", "run-1", *AT)
 
     done = asyncio.run(held())
-    assert "run run-1 is held by worker-1: it goes on there" in one_sentence(done)
+    assert "run run-1 is held by worker-1: that process continues it" in one_sentence(done)
     assert done.code == 2
 
 
@@ -250,10 +250,10 @@ def test_another_version_of_the_graph_is_one_sentence_that_names_the_way(
     done = cli("runs", "resume", "run-1", *AT)
     assert "runs migrate --using MODULE:FUNCTION run-1 --journal journal.db" in one_sentence(done)
     done = cli("runs", "resume", "run-2", *AT)
-    assert "run run-2 is one of graph 'pipeline'" in one_sentence(done)
+    assert "run run-2 belongs to graph 'pipeline'" in one_sentence(done)
     assert done.code == 2
     done = cli("runs", "resume", "run-3", *AT)
-    assert "`orchestrator ralph resume run-3 --journal journal.db` goes on with it" in one_sentence(done)
+    assert "`orchestrator ralph resume run-3 --journal journal.db` resumes it" in one_sentence(done)
     assert [stored(one)[0].epoch for one in ("run-1", "run-2")] == [1, 1]
 
 
@@ -273,13 +273,13 @@ def test_every_group_names_what_goes_on_with_a_run_of_another_graph(
     goes_on |= {
         "ralph": "`orchestrator ralph resume ralph --journal",
         "pipeline_checkpoint": "`CheckpointManager.load_state_machine`",
-        "hosts_own": "only the program that began it",
+        "hosts_own": "only the program that started it",
     }
     for group, own in GROUPS.items():
         for graph in set(GRAPHS) - own:
             told = one_sentence(cli(group, "resume", graph, *AT))
-            assert f"is one of graph {graph!r}: {goes_on[graph]}" in told
-            assert told.endswith("goes on with it")
+            assert f"belongs to graph {graph!r}: {goes_on[graph]}" in told
+            assert told.endswith("resumes it")
 
 
 def test_a_damaged_run_is_one_sentence(cli: Cli, one_sentence: Callable[[Any], str], folder: Path) -> None:
@@ -310,7 +310,7 @@ def test_without_a_run_it_says_what_would_happen_to_each_and_touches_nothing(cli
     assert (done.code, done.err) == (0, "")
     assert (
         "run-1  parked (approval) in process_tools\n"
-        "    waits for a person: may pay run? (call 1:0); goes on in process_tools\n"
+        "    waits for a person: may pay run? (call 1:0); continues in process_tools\n"
         "    orchestrator runs resume run-1 --journal journal.db\n"
     ) in done.out
     assert "asks a person about pay: it may have happened (irreversible)" in done.out

@@ -1,4 +1,4 @@
-"""Sizes, contents lists and links of the guides, and that a wheel has all of them."""
+"""Sizes, contents lists and links of the guides and the two pages at the root, and that a wheel has all guides."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from zipfile import ZipFile
 
 import pytest
 
+from hatch_build import index_page
 from orchestrator.cli.docs import GUIDES
 from tests.contract.test_guides import PATHS, ROOT
 
-LARGEST = {"start": 12_000}
-"""Bytes of a guide; 15,000 if it is not here."""
-PAGES = [*PATHS.values(), ROOT / "CONTRIBUTING.md"]
+LARGEST = {"README.md": 12_000, "CHANGELOG.md": 10_000, "CONTRIBUTING.md": 10_000}
+"""Bytes of a page; 15,000 if it is not here."""
+PAGES = [*PATHS.values(), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -34,9 +35,13 @@ def links(page: Path) -> list[str]:
     return [one[1] for one in re.finditer(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)", prose(page))]
 
 
-@pytest.mark.parametrize("topic", PATHS)
-def test_a_guide_is_no_longer_than_a_reader_bears(topic: str) -> None:
-    assert len(PATHS[topic].read_bytes()) <= LARGEST.get(topic, 15_000)
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_has_at_most_its_number_of_bytes(page: Path) -> None:
+    assert len(page.read_bytes()) <= LARGEST.get(name(page), 15_000)
 
 
 @pytest.mark.parametrize("topic", PATHS)
@@ -50,7 +55,7 @@ def test_a_guide_has_one_title_and_lists_its_sections_first(topic: str) -> None:
     assert listed == sections
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     broken = []
     for link in links(page):
@@ -74,3 +79,22 @@ def test_a_wheel_has_every_guide(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         for guide in GUIDES:
             assert archive.read(guide.in_wheel) == (ROOT / guide.path).read_bytes()
+
+
+def test_the_page_of_a_package_index_has_no_link_to_a_file_that_is_not_there(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        page = archive.read(metadata).decode().partition("\n\n")[2]
+    assert page.startswith("# fsm-orchestrator\n")
+    found = re.findall(r"\]\(([^)]+)\)", _FENCE.sub("", page))
+    assert found
+    assert all(link.startswith("https://") for link in found)
+    assert "Durability and recovery" in page
+
+
+def test_with_the_address_of_the_repository_the_links_of_that_page_lead_there() -> None:
+    text = "- [One](#one)\n- [Two](#two)\n\n## One\n[a](b/README.md#c), [d](https://e.org)\n"
+    assert index_page(text, "https://f.org/blob/main") == (
+        "## One\n[a](https://f.org/blob/main/b/README.md#c), [d](https://e.org)\n"
+    )
+    assert index_page(text) == "## One\na, [d](https://e.org)\n"

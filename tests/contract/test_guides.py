@@ -62,7 +62,7 @@ def of_language(language: str, topic: str | None = None) -> list[Block]:
     return [block for one in topics for block in blocks(one) if block.language == language]
 
 
-MODELS = ("start: Quickstart: an agent with a tool", "providers: In code", "providers: Use your own model")
+MODELS = ("start: Quickstart: an agent with a tool", "providers: In code", "providers: On the command line")
 """Blocks that ask a model: run against a server on this machine."""
 WORKERS = "workers: Workers on many machines"
 """Its commands are run by test_guide_workers.py."""
@@ -101,7 +101,7 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopba
 
 @pytest.mark.campaign
 def test_the_commands_of_ones_own_model_work_against_a_server(provider: Loopback, tmp_path: Path) -> None:
-    [block] = [one for one in of_language("sh") if one.place == "providers: Use your own model"]
+    [block] = [one for one in of_language("sh") if one.place == "providers: On the command line"]
     commands = block.text.replace("http://127.0.0.1:8080", provider.url).splitlines()
     for command in commands:
         done = _run(["bash", "-c", f"{sys.executable} -m {command}"], cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Docstrings are plain technical English, name arguments that exist, and have examples that run."""
+"""Docstrings and Markdown are plain technical English; docstrings name existing arguments, their examples run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ LIMITS: dict[str, tuple[str, float]] = {
     "go on": (r"\b(?:go|goes|going|went) on\b", 1),
 }
 """Words that stand for a subject without a name -> pattern, and the number per 10,000 words to stay below."""
+
+OTHERS = ("tests/data/*/LICENSES.md", "tests/data/task_lists/*--*.md", "orchestrator/examples/*/LICENSES.md")
+"""Markdown that others wrote: data of tests."""
+MARKDOWN = ("callbacks", "dashboards", "guards", "orchestrator", "tests")
+"""Folders with pages; those at the root are another group."""
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 SHOWN = 20
@@ -55,6 +60,23 @@ def lines_of(file: Path) -> Iterator[Line]:
     for docstring in docstrings(ast.parse(file.read_text(encoding="utf-8"))):
         for offset, text in enumerate(str(docstring.value).splitlines()):
             yield Line(file, docstring.lineno + offset, text)
+
+
+def pages(folder: str) -> list[Path]:
+    """Return the pages of a folder with its subfolders; at the root, those that are in no folder."""
+    found = ROOT.glob("*.md") if folder == "." else (ROOT / folder).rglob("*.md")
+    others = {file for pattern in OTHERS for file in ROOT.glob(pattern)}
+    return sorted(file for file in found if file not in others)
+
+
+def page_lines(file: Path, text: str) -> Iterator[Line]:
+    """Yield the prose of a page: no code blocks, and no contents list, which repeats the headings."""
+    code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            code = not code
+        elif not code and not re.match(r"- \[.*\]\(#.*\)$", line):
+            yield Line(file, number, line)
 
 
 def problems(lines: list[Line]) -> list[str]:
@@ -117,6 +139,24 @@ def test_docstrings_are_plain_english(folder: str) -> None:
     lines = [line for file in sources(folder) for line in lines_of(file)]
     assert lines
     assert not (found := problems(lines)), "\n".join(found)
+
+
+@pytest.mark.parametrize("folder", [".", *MARKDOWN])
+def test_pages_are_plain_english(folder: str) -> None:
+    lines = [line for file in pages(folder) for line in page_lines(file, file.read_text(encoding="utf-8"))]
+    assert lines
+    assert not (found := problems(lines)), "\n".join(found)
+
+
+def test_code_and_contents_of_a_page_do_not_count_and_its_lines_keep_their_numbers() -> None:
+    text = "# What\n\n- [What](#what)\n\n```sh\nwhat\n```\n\n- an item\n  ```text\n  goes on\n  ```\nNobody goes on.\n"
+    lines = list(page_lines(Path("a.md"), text))
+    assert [(line.number, line.text) for line in lines if line.text] == [
+        (1, "# What"),
+        (9, "- an item"),
+        (13, "Nobody goes on."),
+    ]
+    assert "  a.md:13: Nobody goes on." in problems(lines)
 
 
 def test_every_use_of_a_listed_word_counts() -> None:

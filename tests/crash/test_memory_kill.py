@@ -72,7 +72,7 @@ def test_a_kill_at_any_moment_loses_nothing_that_was_acknowledged(
     for number in range(campaign(2, 20)):
         path = tmp_path / f"{number}.db"
         acknowledged: list[tuple[str, int]] = []
-        for life in range(4):  # each goes on in the file that the last one was killed over
+        for life in range(4):  # each continues in the file that the last one was killed over
             acknowledged += killed(path, environment, life * 10_000, chance.randrange(0, 60))
             for key in "abc":
                 there = asyncio.run(stored(path, key))

@@ -29,10 +29,10 @@ DATA = Path(__file__).resolve().parents[1] / "data" / "journal"
 GOLDEN = ("loop_v1",)
 TOLD = [said_by(tool, turn) for turn, tools in CALLS.items() for tool in tools]
 WILL = {
-    "approval": "waits for a person: may pay run? (call 4:0); goes on in process_tools",
+    "approval": "waits for a person: may pay run? (call 4:0); continues in process_tools",
     "midturn": "takes book back and runs it again (compensable)",
-    "migrated": "waits for a person: may pay run? (call 4:0); goes on in process_tools",
-    "paused": "goes on in process_tools",
+    "migrated": "waits for a person: may pay run? (call 4:0); continues in process_tools",
+    "paused": "continues in process_tools",
 }
 
 
@@ -131,5 +131,5 @@ async def test_a_run_of_a_newer_version_is_refused_in_one_sentence_and_stays_as_
         plans = {plan.run_id: plan.will for plan in await one.open_runs()}
         assert plans["newer"] == f"nothing: {refused.value}"
         assert (
-            plans["known"] == "goes on: nobody answered about pay in time (call 4:0)"
+            plans["known"] == "continues: the question about pay has expired (call 4:0)"
         )  # its question is years old

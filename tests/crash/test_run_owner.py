@@ -179,7 +179,7 @@ async def test_no_jump_of_the_clock_between_two_lives_changes_what_a_run_does(ju
     asked = await left_asking(outside, journal, clock=before)
     one = agent(outside, journal, clock=after)
     assert [plan.will for plan in await one.open_runs()] == [
-        f"waits for a person: may pay run? (call {asked.key}); goes on in process_tools"
+        f"waits for a person: may pay run? (call {asked.key}); continues in process_tools"
     ]
     await one.approve(RUN, digest=asked.digest, by="ann")
     result = await one.resume(RUN)

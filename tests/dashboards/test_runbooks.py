@@ -1,27 +1,71 @@
-"""Runbooks: one for each alert, with fixed headings, and commands and log keys that exist."""
+"""Runbooks: one for each alert, with fixed headings; their commands, log lines and keys exist."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
+from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import pytest
 import typer
 
 from orchestrator.cli import main
 from orchestrator.cli.app import app
+from orchestrator.cli.docs import read_guide
+from orchestrator.errors import LLMError
+from orchestrator.kernel.record import (
+    BudgetChecked,
+    EventFailed,
+    Fact,
+    GuardEvaluated,
+    JournalWrite,
+    LLMCall,
+    OperationAttempt,
+    RunCompleted,
+    RunParked,
+    RunStarted,
+    ToolExecution,
+)
 from orchestrator.ops.alert import ALERTS, NAMES
 from orchestrator.ops.pack import shipped
 from orchestrator.ops.rule import Profile, said_by
+from orchestrator.telemetry.log import TransitionLog
+from orchestrator_guards import Verdict
 from tests.dashboards.lint import runbook, runbook_queries
 from tests.dashboards.monitoring import ROOT
+from tests.derived import HINT, alerts_table
+from tests.telemetry.test_log import edge
 
 HEADINGS = ["Meaning", "Impact", "Confirm", "Likely causes", "Mitigate", "Fix", "Escalate"]
 SCHEMA = json.loads((files("orchestrator.telemetry") / "log_schema.json").read_text())
 NO_ORDER = {"OrchestratorBudgetHeadroomLow"}
 COMMAND = typer.main.get_command(app)
+
+_ERROR = LLMError("503", kind="server_error")
+_USED_UP = Verdict(False, "iterations", 5, 5)
+_TOTALS = {"tokens_in": 10, "tokens_out": 5, "cost": 0.25, "budget_used": {"iterations": 1.0}}
+FACTS: tuple[Fact, ...] = (
+    RunStarted("loop", "r1", 1.0),
+    RunStarted("loop", "r2", 1.0, "resumed"),
+    edge(),
+    EventFailed("loop", "r1", "think", "go", "callback_error", 2.0, 1, "enter_think", _ERROR),
+    RunCompleted("loop", "r1", "done", "failed", "llm_error", 9.0, 8.5, 7, 3, _TOTALS, _ERROR, _USED_UP),
+    RunParked("loop", "r1", "ask", "approval", 3.0),
+    GuardEvaluated("loop", "r1", "act", "again", "iterations", "error", 0, 0),
+    BudgetChecked("loop", "r1", "act", 5, [_USED_UP]),
+    OperationAttempt("loop", "r1", "llm", 1, "retry", "rate_limited", 0.5),
+    OperationAttempt("loop", "r1", "llm", 3, "exhausted", "timeout"),
+    LLMCall("loop", "r1", "think", 1, "gpt", "timeout", 60.0),
+    ToolExecution("loop", "r1", 1, 0, "search", "error", 0.0),
+    JournalWrite("loop", "r1", "sqlite", "append", 3, 0.2, "full"),
+)
+"""A fact for each line that a runbook asks for, with everything that a line may have."""
+DEBUG_IF_OK = ("llm.request", "tool.call")
+"""Lines that a log at its default level has of failures only."""
 
 
 def mitigations(name: str) -> list[str]:
@@ -30,15 +74,22 @@ def mitigations(name: str) -> list[str]:
     return [line.partition("  # ")[0].strip() for line in block.splitlines()]
 
 
+def inline_commands(text: str) -> list[str]:
+    return re.findall(r"`(orchestrator [a-z][^`]*)`", text.replace("\n", " "))
+
+
+TEXTS = (read_guide("operations"), *map(runbook, NAMES))
+MITIGATIONS = sorted({line for name in NAMES for line in mitigations(name)})
+INLINE = sorted({line for text in TEXTS for line in inline_commands(text)})
+
+
 def every_command() -> list[str]:
-    """Return the commands of all runbooks, their arguments left out: `runs show`."""
+    """Return the commands of all runbooks and of the guide, their arguments left out: `runs show`."""
     found = set()
-    for name in NAMES:
-        inline = re.findall(r"`(orchestrator [a-z][^`]*)`", runbook(name))
-        for line in (*mitigations(name), *inline):
-            words = shlex.split(line)
-            assert words[0] == "orchestrator", line
-            found.add(" ".join(_path(words[1:])))
+    for line in (*MITIGATIONS, *INLINE):
+        words = shlex.split(line)
+        assert words[0] == "orchestrator", line
+        found.add(" ".join(_path(words[1:])))
     return sorted(found)
 
 
@@ -59,6 +110,10 @@ def test_every_alert_has_its_runbook_and_no_runbook_is_left_over() -> None:
     for alert in ALERTS:
         address = said_by(alert, Profile())["runbook_url"]
         assert (ROOT / "dashboards" / address).is_file()
+
+
+def test_the_operations_guide_lists_every_alert() -> None:
+    assert f"<!-- alerts -->\n{alerts_table()}<!-- /alerts -->" in read_guide("operations"), HINT
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,17 +138,69 @@ def test_a_runbook_asks_the_log_for_keys_and_messages_that_exist(name: str) -> N
     assert set(re.findall(r'\.msg == "([^"]+)"', program)) <= ours
 
 
+@cache
+def info_lines() -> dict[str, frozenset[str]]:
+    """Return the keys of each message that a log at its default level has."""
+    stream = io.BytesIO()
+    log = TransitionLog(stream)
+    for fact in FACTS:
+        log.observe(fact)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    return {line["msg"]: frozenset(line) for line in lines} | process_lines()
+
+
+def process_lines() -> dict[str, frozenset[str]]:
+    """Return the keys that the schema requires of the lines of a process."""
+    required = {
+        rule["if"]["properties"]["msg"]["const"]: rule["then"]["required"]
+        for rule in SCHEMA["allOf"]
+        if "const" in rule["if"].get("properties", {}).get("msg", {})
+    }
+    kinds = SCHEMA["$defs"]["is_process_line"]["properties"]["msg"]["enum"]
+    return {kind: frozenset((*SCHEMA["required"], *required.get(kind, ()))) for kind in kinds}
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_runbook_says_to_do_can_be_parsed(name: str) -> None:
-    for line in mitigations(name):
-        words = shlex.split(line)[1:]
-        context = COMMAND.make_context("orchestrator", words)
-        command = COMMAND
-        rest = [*context._protected_args, *context.args]
-        while hasattr(command, "commands"):
-            command = command.commands[rest[0]]
-            context = command.make_context(rest[0], rest[1:], parent=context)
-            rest = [*getattr(context, "_protected_args", ()), *context.args]
+def test_the_lines_that_a_runbook_asks_for_have_its_keys_at_the_default_level(name: str) -> None:
+    (program,) = re.findall(r"jq -c '(.+)' app\.log", runbook(name))
+    condition, shown = re.fullmatch(r"select\((.+)\) \| \{(.+)\}", program).groups()  # type: ignore[union-attr]
+    keys = {*re.findall(r"\.([a-z_]+)", re.sub(r'"[^"]*"', "", condition)), *shown.split(", ")}
+    lines = info_lines()
+    asked = re.findall(r'\.msg == "([^"]+)"', condition)
+    assert keys <= frozenset().union(*(lines[one] for one in asked or lines))
+    if set(asked) & set(DEBUG_IF_OK):
+        assert '.outcome != "ok"' in condition or '.tool == "_unregistered"' in condition
+
+
+@pytest.mark.parametrize("line", MITIGATIONS)
+def test_a_command_line_of_a_runbook_can_be_parsed(line: str) -> None:
+    parse(shlex.split(line)[1:])
+
+
+@pytest.mark.parametrize("line", INLINE)
+def test_a_command_line_inside_of_a_sentence_can_be_parsed(line: str) -> None:
+    words = shlex.split(line)[1:]
+    if words != (name := _path(words)) and words != [*name, "--help"]:  # more than the name of a command
+        parse(words)
+
+
+@pytest.mark.parametrize("line", ["runs show", "runs show RUN --why x", "runs list --status"])
+def test_a_command_line_that_is_wrong_is_noticed(line: str) -> None:
+    with pytest.raises(Exception, match=r"Missing parameter|No such option|requires an argument"):
+        parse(line.split())
+    with pytest.raises(KeyError):
+        parse(["runs", "stop", "RUN"])
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command line. Raises KeyError for an unknown command, and the parser's error for other faults."""
+    context = COMMAND.make_context("orchestrator", words)
+    command: Any = COMMAND
+    rest = [*context._protected_args, *context.args]
+    while hasattr(command, "commands"):
+        command = command.commands[rest[0]]
+        context = command.make_context(rest[0], rest[1:], parent=context)
+        rest = [*getattr(context, "_protected_args", ()), *context.args]
 
 
 @pytest.mark.parametrize("command", every_command())

@@ -44,7 +44,7 @@ async def test_at_start_open_runs_are_listed_and_nothing_runs() -> None:
             ("quick", "parked", "interrupted"),
         ]
         assert (
-            engine.found[0].will == "waits for a person: may send run? (call 1:0); goes on in process_tools"
+            engine.found[0].will == "waits for a person: may send run? (call 1:0); continues in process_tools"
         )
         assert engine.recovered == {}
         assert engine.status()["queued"] == 0

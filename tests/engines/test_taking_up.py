@@ -117,7 +117,7 @@ async def test_a_run_whose_call_may_have_happened_asks_and_holds_no_slot() -> No
     async with LocalEngine(runner, slots=1, recover="resume") as engine:
         (found,) = engine.found
         assert found.will == (
-            "asks a person about charge: it may have happened (irreversible); goes on in process_tools"
+            "asks a person about charge: it may have happened (irreversible); continues in process_tools"
         )
         handle = engine.recovered["r"]
         await until(lambda: handle.phase is Phase.WAITING)
@@ -212,14 +212,14 @@ async def test_what_was_answered_or_cancelled_is_told_before_anybody_takes_the_r
         await journal.post(run_id, Posted(run_id, kind, body, "ann"))
     runner = agent(stage, journal, clock=clock)
     assert [run.will for run in await runner.open_runs()] == [
-        "goes on: ann approved send (call 1:0)",
-        "goes on: ann answered for send (call 1:0)",
+        "continues: ann approved send (call 1:0)",
+        "continues: ann answered for send (call 1:0)",
         "ends: ann cancelled it",
-        "waits for a person: may send run? (call 1:0); goes on in process_tools",
+        "waits for a person: may send run? (call 1:0); continues in process_tools",
     ]
     await clock.advance(7 * 24 * 3600.0)
     assert [run.will for run in await runner.open_runs()][3] == (
-        "goes on: nobody answered about send in time (call 1:0)"
+        "continues: the question about send has expired (call 1:0)"
     )
 
 

@@ -57,7 +57,7 @@ def test_an_approval_given_after_a_restart_is_carried_out_once_by_one_of_two_eng
     killed(start, outside, "ask", when=lambda: outside.reason("ask") == "approval")
     services = [start(recover="resume", name=name) for name in ("one", "two")]
     assert taken_by(outside, "ask") == [], "what waits for an answer stays in the journal"
-    assert "takes it up by itself" in command("runs", "show", "ask").out
+    assert "resumes it automatically" in command("runs", "show", "ask").out
     assert "engine-" not in command("runs", "list").out + command("doctor").out
     for shown in (command("runs", "list", "--all"), command("runs", "list", "--graph", "engine")):
         assert shown.out.count("engine-") == 3

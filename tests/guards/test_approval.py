@@ -180,3 +180,29 @@ def test_a_digest_covers_every_part_of_what_is_approved(other: dict[str, Any]) -
 def test_the_order_of_the_members_of_a_schema_does_not_count() -> None:
     one, other = {"a": 1, "b": 2}, {"b": 2, "a": 1}
     assert approval_digest(**CALL | {"schema": one}) == approval_digest(**CALL | {"schema": other})
+
+
+def test_a_text_that_is_no_unicode_has_a_digest_of_its_own() -> None:
+    """A model can return half of a surrogate pair."""
+    one, other = (approval_digest(**CALL | {"arguments": text}) for text in ('"\ud800"', '"\ud801"'))
+    assert one != other
+
+
+@pytest.mark.parametrize("arguments", ["{", "[" * 100_000])
+def test_arguments_that_cannot_be_read_as_json_are_compared_as_text(arguments: str) -> None:
+    ann = {"by": "ann", "decision": "approve", "arguments": arguments}
+    assert repeats_answer(ann, dict(ann))
+    assert not repeats_answer(ann, {**ann, "arguments": f"{arguments} "})
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"arguments": "{}"}, "approve with edited arguments"),
+        ({"end": True}, "approve and end the run"),
+        ({"arguments": None, "end": False, "at": None}, "approve"),
+        ({"at": 86400.5}, "approve, 1970-01-02 00:00:00 UTC"),
+    ],
+)
+def test_an_answer_is_described_with_everything_that_it_decided(answer: dict[str, Any], said: str) -> None:
+    assert describe_answer({"by": "ann", "decision": "approve", **answer}) == f"ann answered before ({said})"

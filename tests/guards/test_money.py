@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,12 @@ def test_an_amount_with_six_decimals_is_the_same_in_micro_units(amount: Decimal)
 def test_a_cost_is_rounded_up_and_a_limit_down_by_less_than_a_micro_unit(amount: float) -> None:
     assert 0 <= cost_micros(amount) - limit_micros(amount) <= 1
     assert abs(cost_micros(amount) - amount * 1_000_000) < 1.001
+
+
+@pytest.mark.parametrize(("amount", "cost", "limit"), [(4e-10, 0, 1), (6e-10, 1, 1), (2.0000004e-6, 2, 2)])
+def test_less_than_a_thousandth_of_a_micro_unit_does_not_count(amount: float, cost: int, limit: int) -> None:
+    assert (cost_micros(amount), limit_micros(amount)) == (cost, limit)
+    assert limit_micros(3e-6 - 4e-10) == limit_micros(3e-6 - 6e-10) + 1 == 3
 
 
 def test_no_cost_and_no_limit_is_rounded_to_nothing() -> None:

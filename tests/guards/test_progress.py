@@ -340,6 +340,22 @@ def test_a_patient_policy_never_refuses_what_strict_allows(successes: int, limit
     assert repeated_success(successes, limit).ok <= repeated_success(successes, limit, "poll").ok
 
 
+@pytest.mark.parametrize("policy", ["strict", "poll", "cumulative"])
+def test_the_verdict_on_a_repeated_success_has_its_numbers(policy: Policy) -> None:
+    verdict = repeated_success(7, 2, policy)
+    allowed = {"strict": 2, "poll": 2 * POLL_PATIENCE, "cumulative": 0}[policy]
+    assert verdict == (policy != "strict", "repeated_success", 7, allowed, "")
+
+
+def test_a_cycle_is_looked_for_in_so_many_turns_and_no_more() -> None:
+    """A stored window has these lengths, and README.md names the numbers."""
+    assert (WINDOW, MAX_PERIOD, POLL_PATIENCE, CHANGE_PATIENCE) == (16, 8, 10, 2)
+    assert [window_size(limit) for limit in (0, 1, 3)] == [16, 22, 62]
+    others = [turn(name) for name in range(MAX_PERIOD - 2)]
+    longer = [A, B, *others, A] * 4
+    assert stall(longer, 3).kind is None
+
+
 def test_a_window_is_large_enough_for_every_kind() -> None:
     assert window_size(0) == WINDOW
     assert all(window_size(limit) >= MAX_PERIOD * (limit + 1) for limit in range(1, 100))

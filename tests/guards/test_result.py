@@ -47,6 +47,13 @@ def test_d10_an_explicit_statement_decides_and_text_alone_does_not(content: str,
     assert failed_result(content) is failed
 
 
+def test_the_phrases_of_a_failure_are_these() -> None:
+    assert " | ".join(FAILURE_PHRASES) == (
+        "error | failed | failure | missing required | invalid | not found | unauthorized | forbidden | bad request"
+        " | exception | cannot | unable to"
+    )
+
+
 @pytest.mark.parametrize("phrase", FAILURE_PHRASES)
 def test_a_tool_that_declares_plain_text_is_judged_by_phrases(phrase: str) -> None:
     text = f"Step 2: {phrase.upper()} here"

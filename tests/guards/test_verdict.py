@@ -15,6 +15,10 @@ def test_a_verdict_is_true_when_it_agrees() -> None:
     assert not Verdict(ok=False, guard="iterations")
 
 
+def test_a_verdict_without_numbers_has_counted_nothing_and_has_no_limit() -> None:
+    assert Verdict(ok=True, guard="iterations") == (True, "iterations", 0, 0, "")
+
+
 @pytest.mark.parametrize(
     ("verdict", "sentence"),
     [
@@ -25,6 +29,15 @@ def test_a_verdict_is_true_when_it_agrees() -> None:
         (guards.elapsed(30.0, 60), "elapsed: 30 of 60 used"),
         (guards.retries(3, 0), "retries: 3 used, no limit"),
         (guards.tool_cap("search", 2, 2), "tool_cap: 2 of 2 used (search)"),
+        (guards.tool_errors("search", 3, 3), "tool_errors: 3 of 3 used (search)"),
+        (guards.elapsed(0.1234567, 60), "elapsed: 0.123457 of 60 used"),
+        (guards.elapsed(0.5, 0.0), "elapsed: 0.5 used, no limit"),
+        (guards.elapsed(1.0, 1), "elapsed: 1 of 1 used"),
+        (guards.host_budget(1), "host_budget: 1 of 1 used (the host's own budget is exhausted)"),
+        (guards.host_budget(0), "host_budget: 0 of 1 used"),
+        (guards.cost_unknown(0, model="m"), "cost_unknown: "),
+        (guards.affordable(1, 2, 1.5), "affordable: 3 of 1 used (the stage needs 3, 1 are left)"),
+        (guards.affordable(3, 2, 1.5), "affordable: 3 of 3 used"),
     ],
 )
 def test_a_verdict_explains_itself_in_one_sentence(verdict: Verdict, sentence: str) -> None:
@@ -68,6 +81,8 @@ def test_the_public_names_exist_and_nothing_else_is_public() -> None:
         "approval",
         "attempts",
         "budget",
+        "condition",
+        "evaluation",
         "gate",
         "money",
         "quality",

@@ -127,7 +127,10 @@ def test_the_records_of_a_context_give_the_context(turns: list[list[tuple[str, A
         for name, value in edits:
             edit(stage.ctx, name, copy.deepcopy(value))
         now = whole(stage.ctx)
-        assert set(stage.changes()) == {name for name in now if now[name] != before[name]}
+        written = stage.changes()
+        assert {name.partition(".")[0] for name in written} == {
+            name for name in now if now[name] != before[name]
+        }
         assert stage.stored == now
     assert stage.changes() == {}
 
@@ -160,3 +163,28 @@ def test_a_field_that_becomes_a_value_of_another_class_is_written() -> None:
     assert stage.changes() == {}
     stage.ctx.account = Account()
     assert as_stored(stage.changes()) == {"account": as_stored(Account())}
+
+
+def test_a_changed_part_of_a_dataclass_is_written_alone_and_the_record_before_it_stays_as_it_is() -> None:
+    stage = Stage(Context(account=Account(by_name={"a": 1})))
+    stage.ctx.account.by_name["b"] = 2
+    assert stage.changes() == {"account.by_name": {"a": 1, "b": 2}}
+    stage.ctx.account.point = Point(3, "c")
+    assert as_stored(stage.changes()) == {"account.point": [3, "c"]}
+    assert stage.stored == whole(stage.ctx)
+    assert stage.records[0].body["context"]["account"] == {
+        "point": [0, ""],
+        "by_name": {"a": 1},
+        "inner": None,
+    }
+
+
+def test_a_whole_field_of_an_older_record_replaces_its_parts() -> None:
+    stage = Stage(Context())
+    stage.ctx.account.by_name["a"] = 1
+    stage.changes()
+    whole_account = as_stored(Account(by_name={"old": 5}))
+    stage.records.append(Record(2, 1, "context", {"account": whole_account}, ""))
+    stage.records.append(Record(3, 1, "context", {"account.point": [7, "z"]}, ""))
+    assert stage.stored["account"] == {**whole_account, "point": [7, "z"]}
+    assert whole_account["point"] == [0, ""]

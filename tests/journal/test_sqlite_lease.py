@@ -44,7 +44,10 @@ async def main():
 
 asyncio.run(main())
 """
-TAKEN = "run 'run' was taken over: epoch 1 is out of date\n"
+TAKEN = (
+    "run 'run' cannot be continued here: another process has claimed it, and lease epoch 1 is out of date; "
+    "see `orchestrator docs durability`\n"
+)
 
 
 class Owner:
@@ -127,7 +130,9 @@ async def test_before_that_the_refusal_and_the_head_say_when_it_expires(tmp_path
         first, _, then = str(refused.value).partition("; ")
         assert first == "run 'run' is held by worker"
         assert then.startswith(f"its process {owner.process.pid} has sent no heartbeat for 6")
-        assert then.endswith(" s; after that, another process can resume the run")
+        assert then.endswith(
+            " s; after that, another process can resume the run; see `orchestrator docs durability`"
+        )
 
 
 async def test_an_owner_that_wakes_before_anyone_took_its_run_keeps_it(tmp_path: Path, owner: Owner) -> None:

@@ -13,13 +13,13 @@ import pytest
 from orchestrator.errors import ConfigError
 from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.approval.limits import ApprovalLimits
-from orchestrator.machines.llm_loop.graph import hard_refusal, may_continue, may_restart, verdicts
+from orchestrator.machines.llm_loop.graph import may_continue, may_restart, verdicts, whole_budgets
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.machines.llm_loop.model import LoopContext, Progress, RunUsage
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.rlm.limits import RlmLimits
-from orchestrator_guards import ObservedCall, Verdict, fingerprint
+from orchestrator_guards import ObservedCall, Verdict, fingerprint, first_refusal
 
 NUMBERS = [item.name for item in fields(Limits) if isinstance(getattr(Limits(), item.name), int | float)]
 
@@ -137,7 +137,7 @@ def test_warnings_are_sorted_and_caps_take_names_in_any_case() -> None:
 def test_limits_without_any_ask_nothing_but_the_unlimited_iterations() -> None:
     ctx = context(OFF, iteration=10**9, usage=Usage(10**9, 10**9, cost=1e9), seconds=1e9, retries=10**9)
     assert verdicts(ctx) == [Verdict(ok=True, guard="iterations", observed=10**9, limit=0)]
-    assert hard_refusal(ctx) is None
+    assert first_refusal(whole_budgets(ctx)) is None
 
 
 # ---- every budget at n - 1, n, n + 1 ----
@@ -158,10 +158,10 @@ def test_a_budget_of_ten_lets_a_turn_start_as_long_as_less_is_used(name: str, us
     ctx = context(replace(OFF, **{name: limit}), **spent(used))
     verdict = may_continue(ctx)
     assert verdict.ok is ok
-    assert (hard_refusal(ctx) is None) is ok
+    assert (first_refusal(whole_budgets(ctx)) is None) is ok
     if not ok:
         assert (verdict.guard, verdict.observed, verdict.limit) == (guard, used, limit)
-        assert hard_refusal(ctx) == verdict
+        assert first_refusal(whole_budgets(ctx)) == verdict
 
 
 @pytest.mark.parametrize("name", BUDGETS)
@@ -176,7 +176,7 @@ def test_with_a_turn_kept_back_its_share_is_refused_to_others_only(
     if name == "max_iterations":  # there the share is one turn
         soft = used < 9
     assert bool(may_continue(ctx)) is soft
-    assert (hard_refusal(ctx) is None) is hard
+    assert (first_refusal(whole_budgets(ctx)) is None) is hard
     ctx.wrapping_up = True
     assert bool(may_continue(ctx)) is hard
 

@@ -35,16 +35,16 @@ AREAS = {
 }
 TESTS = (
     "guards", "kernel", "callbacks", "engines", "journal", "telemetry", "runtime", "machines", "rlm", "testing",
-    "contract", "examples", "cli",
+    "contract", "examples", "cli", "providers", "test_*.py",
 )  # fmt: skip
-"""Folders of tests that are recorded."""
+"""Tests that are recorded: folders, and the files directly in `tests`."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return 1 where an area is below its rate."""
     options = _parser().parse_args(arguments)
     if options.record is not None or not RECORD.exists():
-        _record(options.record or [f"tests/{name}" for name in TESTS])
+        _record(options.record or _recorded_paths())
     seed = random.SystemRandom().randrange(2**16) if options.seed is None else options.seed
     areas = {name: AREAS[name] for name in options.area or AREAS}
     mutants = at_place(ROOT, AREAS, options.at) if options.at else drawn(ROOT, areas, seed, options.sample)
@@ -77,6 +77,10 @@ def _parser() -> argparse.ArgumentParser:
         help="record again the lines that tests execute: all tests, or these paths",
     )
     return parser
+
+
+def _recorded_paths() -> list[str]:
+    return [str(path.relative_to(ROOT)) for name in TESTS for path in sorted((ROOT / "tests").glob(name))]
 
 
 def _record(paths: list[str]) -> None:

@@ -109,7 +109,9 @@ async def test_a_different_answer_is_refused_with_who_answered_what_and_when(fir
             with pytest.raises(AnswerRefused) as refused:
                 await ANSWERS[second](desk, person)
             said = f"ann answered before ({WORDS[first]}, 2023-11-14 22:13:20 UTC)"
-            assert str(refused.value) == f"run 'r' refuses the answer: {said}"
+            assert (
+                str(refused.value) == f"run 'r' refuses the answer: {said}; see `orchestrator docs approvals`"
+            )
             assert refused.value.kind == "answered"
             assert refused.value.earlier is not None
             assert (refused.value.earlier["by"], refused.value.earlier["at"]) == ("ann", 1_700_000_000.0)

@@ -131,7 +131,7 @@ async def resumed(one: Orchestrator, facts: Facts, say: Callable[[], Any]) -> Re
     return await going
 
 
-GOES_ON = "goes on in update_budgets"
+GOES_ON = "continues in update_budgets"
 CASES = {
     ("pure", BEFORE): (1, 0, "runs act again (pure)"),
     ("pure", AFTER): (2, 0, "runs act again (pure)"),
@@ -158,10 +158,10 @@ async def test_a_crash(effect: str, when: str) -> None:
     if when == RECORDED:
         assert (
             plan.will
-            == "asks the model again; what the lost answer may have cost is charged; goes on in await_llm"
+            == "asks the model again; what the lost answer may have cost is charged; continues in await_llm"
         )
     else:
-        assert plan.will.split("; ") == [will, "goes on in process_tools"]
+        assert plan.will.split("; ") == [will, "continues in process_tools"]
     assert (plan.status, plan.owner) == ("open", None)
     assert len(await inner.load("r")) == before, "to look changes nothing"
 

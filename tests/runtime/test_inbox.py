@@ -244,7 +244,7 @@ async def test_a_run_that_waits_stops_when_somebody_else_has_taken_it() -> None:
     async with waiting(agent, "a", "b") as tasks:
         before = await journal.load("a")
         lease = await steal(journal, "a")
-        with pytest.raises(Fenced, match="run 'a' was taken over: epoch 1 is out of date"):
+        with pytest.raises(Fenced, match="run 'a' cannot be continued here: another process has claimed it"):
             await asyncio.wait_for(tasks[0], 20)
         assert await journal.load("a") == before  # it wrote nothing more
         head = await journal.head("a")

@@ -206,7 +206,7 @@ async def test_a_run_id_is_refused_while_its_run_is_live_and_by_other_agents_wit
 
 
 async def test_cancelling_an_unknown_run_is_an_error() -> None:
-    with pytest.raises(RunUnknown, match="no run 'r' is known here"):
+    with pytest.raises(RunUnknown, match="there is no run 'r' in this process or in its journal"):
         agent([]).cancel("r")
 
 

@@ -215,7 +215,7 @@ async def test_an_answer_is_judged_as_if_those_before_it_had_been_read() -> None
     agent = office.agent(None)
     async with waiting(agent) as (task, _):
         agent.approve("r", "1:0", by="ann")  # not read yet
-        with pytest.raises(AnswerRefused, match=r"ann answered before \(approve, [-0-9: ]+ UTC\)$"):
+        with pytest.raises(AnswerRefused, match=r"ann answered before \(approve, [-0-9: ]+ UTC\);"):
             agent.respond("r", "paid by hand", "1:0", by="bob")
         agent.approve("r", by="ben")  # one question is left, so it is about that one
         with pytest.raises(AnswerRefused, match=r"ben answered before \(approve, 2"):
@@ -377,7 +377,7 @@ async def test_an_answer_posted_while_nobody_had_the_run_counts_when_it_is_resum
         await theirs.post("r", Posted("same", "approve", {"call": question.key}, "mallory"))
         await theirs.post("r", Posted("odd", "dance", {}, "mallory"))  # nobody knows this
         plans = await again.open_runs()
-        assert plans[0].will == "goes on: eve approved pay (call 1:0)"
+        assert plans[0].will == "continues: eve approved pay (call 1:0)"
         result = await again.resume("r")
         assert (result.output, office.paid, office.looked) == ("paid 5 to x; looked", [("x", 5)], 1)
 

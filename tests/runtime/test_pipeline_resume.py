@@ -308,7 +308,7 @@ def test_open_runs_say_where_they_go_on() -> None:
     [found] = asyncio.run(pipeline.open_runs())
 
     assert (found.run_id, found.status, found.state) == ("r", "parked", "implementing")
-    assert found.will == "goes on in implementing"
+    assert found.will == "continues in implementing"
 
 
 def test_whoever_observes_hears_that_a_run_goes_on_and_nothing_twice() -> None:

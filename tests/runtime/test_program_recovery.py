@@ -239,7 +239,7 @@ async def test_what_a_resume_will_do_with_programs_is_said_before() -> None:
     journal = MemoryJournal()
     stages = await left(journal, program())
     (run,) = await stages.pipeline(journal=journal).open_runs()
-    assert run.will == f"ends coder if it still runs on {HERE}; goes on in planning"
+    assert run.will == f"ends coder if it still runs on {HERE}; continues in planning"
 
 
 # ---- what is recorded ----

@@ -183,7 +183,7 @@ async def test_memory_is_kept_exactly_when_the_journal_says_so() -> None:
 
 
 async def test_an_unknown_run_is_one_sentence() -> None:
-    with pytest.raises(RunUnknown, match="no run 'nope' is known here"):
+    with pytest.raises(RunUnknown, match="there is no run 'nope' in this process or in its journal"):
         await agent(World(), MemoryJournal()).resume("nope")
 
 
@@ -202,7 +202,7 @@ async def test_another_version_of_the_graph_is_refused_or_migrated() -> None:
     newer = LLM_LOOP.extend(edges=[Edge("budget_exceeded", ("handle_completion",), "terminate_error")])
     before = await inner.load("r")
 
-    with pytest.raises(OtherGraph, match="give Orchestrator a migration"):
+    with pytest.raises(OtherGraph, match="register a migration"):
         await agent(world, inner, graph=newer).resume("r")
     assert [record.kind for record in await inner.load("r")] == [record.kind for record in before]
 

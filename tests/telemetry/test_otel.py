@@ -650,7 +650,8 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.stdout == "opentelemetry-api is not installed: pip install 'fsm-orchestrator[otel]'\n"
+    install = "pip install 'fsm-orchestrator[otel]'; see `orchestrator docs operations`"
+    assert done.stdout == f"opentelemetry-api is not installed: {install}\n"
 
 
 def test_an_unknown_version_of_the_names_is_refused_and_the_known_ones_are_named() -> None:

@@ -7,6 +7,7 @@ have started.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.kernel.clock import micros
@@ -28,6 +29,7 @@ from orchestrator_guards import (
     tool_cap,
     tool_key,
 )
+from orchestrator_guards.evaluation import GUARDS, Row, given, row_of
 
 UNFINISHED = "the run was stopped before this call finished"
 CHANGED = "not run: a hook changed this call after a person approved it"
@@ -50,7 +52,7 @@ def admit(run: LoopRun) -> None:
     for position, form in enumerate(forms):
         call = form.call if isinstance(form, ToolResult) else form
         spec = run.deps.tools.find(call.name)
-        why = _blocked(ctx, repeats=repeats) or _over_limit(ctx, call, spec)
+        why = _blocked(ctx, repeats=repeats) or _over_limit(run, call, spec)
         if why:
             note_result(run, ToolResult.failure(call, position, "denied", why, kind="Denied"))
             continue
@@ -234,7 +236,7 @@ def effect_of(spec: ToolSpec | None) -> str:
 def note_result(run: LoopRun, result: ToolResult) -> None:
     """Store a call's result and journal it."""
     ctx, position = run.ctx, result.position
-    ctx.results[position] = result
+    ctx.results[position] = result if result.whole is None else replace(result, whole=None)
     ctx.ledger.noted.add(position)
     body: dict[str, Any] = {
         "effect": "tool",
@@ -242,6 +244,7 @@ def note_result(run: LoopRun, result: ToolResult) -> None:
         "tool": result.call.name,
         "outcome": result.outcome,
         "content": result.content,
+        "at": micros(result.at or run.deps.clock.time()),  # no tool ran: the time of the decision
         "seconds": micros(result.seconds),
     }
     if run.deps.tools.find(result.call.name) is None:
@@ -250,6 +253,8 @@ def note_result(run: LoopRun, result: ToolResult) -> None:
         body["queued"] = micros(result.queued)
     if result.cut:
         body["cut"] = True
+    if result.whole is not None:
+        body["whole"] = run.store(result.whole.encode())
     announced = effective_call(ctx, position)
     if result.call is not announced and result.call != announced:
         body["call"] = result.call
@@ -280,9 +285,10 @@ def close_turn(ctx: LoopContext) -> None:
         ctx.messages.append((result or unfinished(call, position)).message())
 
 
-def unfinished(call: ToolCall, position: int) -> ToolResult:
-    """Return the result of an interrupted call."""
-    return ToolResult.failure(call, position, "cancelled", UNFINISHED, kind="Cancelled")
+def unfinished(call: ToolCall, position: int, started: float = 0.0, now: float = 0.0) -> ToolResult:
+    """Return the result of an interrupted call. `started` is epoch seconds; 0 if it did not start here."""
+    result = ToolResult.failure(call, position, "cancelled", UNFINISHED, kind="Cancelled")
+    return replace(result, at=started, seconds=max(0.0, now - started)) if started else result
 
 
 def _keys(forms: Sequence[ToolCall | ToolResult]) -> tuple[str, ...]:
@@ -298,9 +304,13 @@ def _blocked(ctx: LoopContext, *, repeats: bool) -> str | None:
     return None
 
 
-def _over_limit(ctx: LoopContext, call: ToolCall, spec: ToolSpec | None) -> str | None:
+def _over_limit(run: LoopRun, call: ToolCall, spec: ToolSpec | None) -> str | None:
     """Evaluate the guards about one call; the first refusal ends the run after this turn."""
-    refusal = first_refusal(_verdicts_for(ctx, call, spec))
+    ctx = run.ctx
+    asked, rows = _verdicts_for(ctx, call, spec)
+    if rows:
+        run.attach(GUARDS, rows)
+    refusal = first_refusal(asked)
     if refusal is None:
         return None
     if ctx.verdict is None:
@@ -308,7 +318,8 @@ def _over_limit(ctx: LoopContext, call: ToolCall, spec: ToolSpec | None) -> str 
     return f"not run: {refusal.explain()}"
 
 
-def _verdicts_for(ctx: LoopContext, call: ToolCall, spec: ToolSpec | None) -> list[Verdict]:
+def _verdicts_for(ctx: LoopContext, call: ToolCall, spec: ToolSpec | None) -> tuple[list[Verdict], list[Row]]:
+    """Evaluate the guards about one call, and return their verdicts and rows."""
     limits, spent, key = ctx.limits, ctx.spent, tool_key(call.name)
     asked = []
     if limits.max_tool_calls:
@@ -316,9 +327,11 @@ def _verdicts_for(ctx: LoopContext, call: ToolCall, spec: ToolSpec | None) -> li
     cap = limits.tool_caps.get(key, 0)
     if cap:
         asked.append(tool_cap(call.name, spent.by_tool.get(key, 0), cap))
+    rows = [row_of(verdict) for verdict in asked]
     if limits.max_repeated_success and key in ctx.progress.successes:
         seen = ctx.progress.successes[key]
         if seen.call == call_key(call.name, call.arguments):
-            policy = spec.progress if spec else "strict"
-            asked.append(repeated_success(seen.times, limits.max_repeated_success, policy))
-    return asked
+            inputs = seen.times, limits.max_repeated_success, spec.progress if spec else "strict"
+            asked.append(repeated_success(*inputs))
+            rows.append(given(asked[-1], repeated_success, *inputs))
+    return asked, rows

@@ -10,6 +10,7 @@ from orchestrator.machines.llm_loop.graph import verdicts, whole_budgets
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator_callbacks.llm_loop import turn_accounting
 from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_callbacks.llm_loop.guard_record import record_guards
 from orchestrator_guards import Verdict, completion_retries
 
 FEEDBACK = (
@@ -43,7 +44,9 @@ def request_another(run: LoopRun, issue: str) -> None:
     """
     ctx = run.ctx
     attempts, most = ctx.completion.retries, ctx.limits.completion_retries
-    if not most or not completion_retries(attempts, most):
+    allowed = completion_retries(attempts, most or -1)  # 0 is unlimited for the guard, but off here
+    record_guards(run, (allowed,))
+    if not allowed:
         ctx.fault = "completion_invalid"
         run.emit(
             OperationAttempt(
@@ -53,9 +56,11 @@ def request_another(run: LoopRun, issue: str) -> None:
         raise CompletionError(issue, attempts)
     moved = turn_accounting.remember(ctx, [], ctx.messages[-1].text) if ctx.limits.max_no_progress else None
     asked = _completion_verdicts(ctx, moved)
+    if ctx.verdict is None or ctx.wrapping_up:  # otherwise an earlier refusal, with its own row
+        record_guards(run, asked)
     verdict = turn_accounting.decide(ctx, asked)
     ctx.verdict = None if verdict else verdict
-    if not turn_accounting.may_go_on(ctx):
+    if not turn_accounting.may_go_on(run):
         raise LimitReached(verdict)  # the failure counts the limit
     run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
     ctx.completion.retries = attempts + 1

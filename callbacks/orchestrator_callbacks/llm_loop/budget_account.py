@@ -20,6 +20,7 @@ from orchestrator_callbacks.llm_loop.reservation import PayingAccount, Reservati
 from orchestrator_guards import (
     Verdict,
 )
+from orchestrator_guards.evaluation import GUARDS, Row
 
 _LEAST_COST = 1e-6
 """One micro-unit, the smallest possible limit."""
@@ -74,6 +75,7 @@ class BudgetAccount(PayingAccount):
         made = self.queue.request(self.ancestors, need)
         if not made.answer.done():
             await self._wait(made)
+        self.run.attach(GUARDS, made.rows)
         refusal = made.answer.result()
         if refusal is not None:
             raise LimitReached(refusal)
@@ -100,9 +102,12 @@ class BudgetAccount(PayingAccount):
             spent.below = ChildUsage()
         spent.below.usage = spent.below.usage + used
 
-    def own_refusal(self, need: Usage) -> Verdict | None:
-        """Return the verdict on a limit that is used up, or whose rest is below the cost of `need`; else None."""
-        verdict = PayingAccount.own_refusal(self, need)
+    def own_refusal(self, need: Usage, rows: list[Row]) -> Verdict | None:
+        """Return the verdict on a limit that is used up, or whose rest is below the cost of `need`; else None.
+
+        Adds the evaluations to `rows`.
+        """
+        verdict = PayingAccount.own_refusal(self, need, rows)
         if verdict is None:
             return None
         detail = f"of run {self.run.run_id}"

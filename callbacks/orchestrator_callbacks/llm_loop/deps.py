@@ -129,6 +129,8 @@ class LoopDeps:
     params: Mapping[str, Any] = field(default_factory=dict)
     host: Any = None
     """The host's own handles: `ToolContext.deps`."""
+    stored_result: Callable[[str, str], Awaitable[str]] | None = None
+    """Returns the whole text of a stored result, by run id and handle."""
     account: BudgetAccount | None = None
     """Account of one run, which then has its own copy of these handles because it has a parent or child runs."""
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from orchestrator.errors import LimitReached
 from orchestrator.kernel.record import BudgetChecked
-from orchestrator.machines.llm_loop.graph import decided, hard_refusal, verdicts
+from orchestrator.machines.llm_loop.graph import decided, verdicts, whole_budgets
 from orchestrator.machines.llm_loop.model import LoopEvent
 from orchestrator_callbacks.llm_loop import answer, compaction, memory, tool_work, turn, turn_accounting
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
+from orchestrator_callbacks.llm_loop.guard_record import record_guards
+from orchestrator_guards import first_refusal
 
 
 async def enter_init(run: LoopRun) -> LoopEvent:
@@ -18,11 +20,14 @@ async def enter_init(run: LoopRun) -> LoopEvent:
 
 async def enter_await_llm(run: LoopRun) -> LoopEvent:
     """Call the model, with retries, and add its answer to the transcript."""
-    # If no guard was evaluated on the way here, check the full budgets: nothing is spent beyond them.
-    refusal = hard_refusal(run.ctx) if decided(run.ctx) is None else None
-    if refusal is not None:
-        run.ctx.verdict = refusal
-        raise LimitReached(refusal)
+    if decided(run.ctx) is None:
+        # No guard was evaluated on the way here, so check the full budgets: nothing is spent beyond them.
+        asked = whole_budgets(run.ctx)
+        record_guards(run, asked)
+        refusal = first_refusal(asked)
+        if refusal is not None:
+            run.ctx.verdict = refusal
+            raise LimitReached(refusal)
     if compaction.is_due(run.ctx):
         await compaction.compact(run)
     response = await turn.ask(run, await turn.next_request(run))
@@ -49,15 +54,16 @@ async def enter_update_budgets(run: LoopRun) -> LoopEvent:
     """Account for the turn, then evaluate every guard for another turn."""
     ctx = run.ctx
     asked = verdicts(ctx, turn_accounting.account(run))
+    record_guards(run, asked)
     if ctx.verdict is not None:
         asked.insert(0, ctx.verdict)
     if BudgetChecked in run.writes.observed_kinds:
         run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
-    if turn_accounting.may_start_over(ctx, asked):
+    if turn_accounting.may_start_over(run, asked):
         return LoopEvent.RESTART_LOOP
     verdict = turn_accounting.decide(ctx, asked)
     ctx.verdict = None if verdict.ok else verdict
-    return LoopEvent.BUDGET_OK if turn_accounting.may_go_on(ctx) else LoopEvent.BUDGET_EXCEEDED
+    return LoopEvent.BUDGET_OK if turn_accounting.may_go_on(run) else LoopEvent.BUDGET_EXCEEDED
 
 
 async def enter_handle_completion(run: LoopRun) -> LoopEvent:

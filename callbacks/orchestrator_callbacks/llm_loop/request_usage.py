@@ -28,6 +28,7 @@ from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.telemetry.scope import logger_from_context
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict, cost_unknown, request_cost, reserve
+from orchestrator_guards.evaluation import GUARDS, given, row_of
 from orchestrator_guards.money import cost_micros
 
 _UNKNOWN_OUTPUT = 4096
@@ -160,11 +161,15 @@ def refusal(run: LoopRun, request: Request) -> Verdict | None:
     if not limits.max_cost and run.deps.account is None:
         return None
     if _stops_unpriced(run) and not (price := pricing(run)).known:
-        return cost_unknown(1, model=price.model)
+        unknown = cost_unknown(1, model=price.model)
+        run.attach(GUARDS, (row_of(unknown),))
+        return unknown
     if not limits.max_cost or (cost := most(run, request)) is None:
         return None
     share = limits.wrap_up_share if limits.wrap_up_turns and not ctx.wrapping_up else 0.0
-    verdict = request_cost(ctx.spent.total.cost_micros or 0, cost, reserve(limits.max_cost_micros, share))
+    inputs = ctx.spent.total.cost_micros or 0, cost, reserve(limits.max_cost_micros, share)
+    verdict = request_cost(*inputs)
+    run.attach(GUARDS, (given(verdict, request_cost, *inputs),))
     return None if verdict else verdict
 
 

@@ -15,7 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from orchestrator.llm.message import Usage
@@ -29,6 +29,7 @@ from orchestrator_guards import (
     request_cost,
     reserve,
 )
+from orchestrator_guards.evaluation import Row, given, row_of
 
 
 class _Budget(NamedTuple):
@@ -80,13 +81,18 @@ class PayingAccount(ABC):
         """The share of each limit that is not lent."""
         return 0.0
 
-    def own_refusal(self, need: Usage) -> Verdict | None:
-        """Return the verdict on a limit of which nothing is left, or less than `need` can cost; or None."""
+    def own_refusal(self, need: Usage, rows: list[Row]) -> Verdict | None:
+        """Return the verdict on a limit of which nothing is left, or less than `need` can cost; or None.
+
+        Adds the evaluations to `rows`.
+        """
         used = self.used
         asked = [budget.guard(budget.used(used), budget.limit) for budget in self._budgets()]
-        if need.cost_micros is not None:
-            limit = reserve(self.limits.max_cost_micros, self.kept_back)
-            asked.append(request_cost(_cost(used), need.cost_micros, limit))
+        rows += map(row_of, asked)
+        if need.cost_micros is not None and self.limits.max_cost_micros:
+            inputs = _cost(used), need.cost_micros, reserve(self.limits.max_cost_micros, self.kept_back)
+            asked.append(request_cost(*inputs))
+            rows.append(given(asked[-1], request_cost, *inputs))
         return first_refusal(asked)
 
     def covers(self, need: Usage) -> bool:
@@ -118,6 +124,8 @@ class Reservation:
     need: Usage
     answer: asyncio.Future[Verdict | None]
     """None: it may be sent. Else the refusal."""
+    rows: list[Row] = field(default_factory=list)
+    """The evaluations of guards that decided."""
 
     @property
     def granted(self) -> bool:
@@ -158,7 +166,8 @@ class ReservationQueue:
             if made.answer.cancelled():
                 self._waiting.remove(made)
                 continue
-            refusals = (account.own_refusal(made.need) for account in made.payers)
+            made.rows.clear()  # of an earlier look
+            refusals = (account.own_refusal(made.need, made.rows) for account in made.payers)
             refusal = next((verdict for verdict in refusals if verdict is not None), None)
             if refusal is None:
                 obstacle = next(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from orchestrator.kernel.record import RolledBack, ToolExecution
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.tools.result import ToolResult
+from orchestrator.tools.result import ToolResult, cut
 from orchestrator.tools.spec import ToolContext
+from orchestrator.tools.stored_result import mark_of
 from orchestrator_callbacks.llm_loop import human_input
 from orchestrator_callbacks.llm_loop.admission import (
     admit,
@@ -53,8 +56,19 @@ def close_ledger(run: LoopRun) -> None:
     ctx.ledger.asked.clear()
     for position, result in enumerate(ctx.results):
         if position not in ctx.ledger.noted:
-            note_result(run, result or unfinished(effective_call(ctx, position), position))
+            note_result(run, result or _interrupted(run, position))
     _report(run)
+
+
+def _interrupted(run: LoopRun, position: int) -> ToolResult:
+    """Return the result of a call that the end of the run interrupted, with its times."""
+    call, started = effective_call(run.ctx, position), run.ctx.ledger.began.get(position, 0.0)
+    return unfinished(call, position, started, run.deps.clock.time())
+
+
+def _position(calls: Sequence[ToolCall], call: ToolCall) -> int:
+    """Return the position of a call: two calls may be equal."""
+    return next(at for at, one in enumerate(calls) if one is call)
 
 
 async def _execute(run: LoopRun) -> None:
@@ -68,12 +82,15 @@ async def _execute(run: LoopRun) -> None:
             return await _ask_about_abandoned(run, result.position)
         hooked = "after_tool_execution" in deps.points
         changed = await through(run, "after_tool_execution", result) if hooked else result
+        if changed.whole is not None:
+            changed = _with_handle(run, changed, shown=result.content)
         note_result(run, changed)
         if ctx.ledger.started[result.position] != "pure" and not all(ctx.results):
             await run.settle()  # the others may take long; the last result is written with the transition
-        return changed if changed is not result else None
+        return run.ctx.results[result.position] if changed is not result else None
 
     async def before(call: ToolCall) -> ToolCall | ToolResult | None:
+        ctx.ledger.began[_position(calls, call)] = deps.clock.time()
         hooked = "before_tool_execution" in deps.points  # an engine may add a hook there while a call waits
         chosen = await _chosen(run, calls, call) if hooked else None
         services = run.control.services
@@ -92,12 +109,24 @@ async def _execute(run: LoopRun) -> None:
     )
 
 
+def _with_handle(run: LoopRun, result: ToolResult, shown: str) -> ToolResult:
+    """Return a cut result with the handle of its whole text in the mark.
+
+    A hook that changed the `shown` content may have removed text that must not be stored, so then the rest is dropped.
+    """
+    spec = run.deps.tools.find(result.call.name)
+    if result.content != shown or result.whole is None or spec is None:
+        return replace(result, whole=None)
+    content, _ = cut(result.whole, spec.max_result_chars, mark_of(key_of(run.ctx, result.position)))
+    return replace(result, content=content)
+
+
 async def _chosen(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> ToolCall | ToolResult | None:
     """Pass a call to the host's hooks; return its replacement, None for no change."""
     changed: ToolCall | ToolResult = await through(run, "before_tool_execution", call)
     if isinstance(changed, ToolResult) or changed == call:
         return changed
-    return replacement(run, next(at for at, one in enumerate(calls) if one is call), changed)
+    return replacement(run, _position(calls, call), changed)
 
 
 def _started(run: LoopRun) -> list[ToolCall]:
@@ -184,8 +213,10 @@ def _publish_rollback(run: LoopRun, outcome: str) -> None:
 
 def context(run: LoopRun, position: int) -> ToolContext:
     """Return the context of a call for its tool. The key is the same for every attempt, also after a crash."""
-    key = f"{run.run_id}:{key_of(run.ctx, position)}"
-    return ToolContext(run.run_id, key, run.deps.host, run.expires_at, clock=run.deps.clock)
+    deps, run_id = run.deps, run.run_id
+    key = f"{run_id}:{key_of(run.ctx, position)}"
+    stored = None if deps.stored_result is None else partial(deps.stored_result, run_id)
+    return ToolContext(run_id, key, deps.host, run.expires_at, clock=deps.clock, stored_result=stored)
 
 
 def _report(run: LoopRun) -> None:
@@ -197,7 +228,7 @@ def _report(run: LoopRun) -> None:
         if position in ctx.ledger.told or position in ctx.ledger.asked:
             continue
         ctx.ledger.told.add(position)
-        _publish_execution(run, ctx, result or unfinished(effective_call(ctx, position), position))
+        _publish_execution(run, ctx, result or _interrupted(run, position))
 
 
 def _publish_execution(run: LoopRun, ctx: LoopContext, done: ToolResult) -> None:

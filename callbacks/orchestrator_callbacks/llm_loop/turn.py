@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError, StateTimeout
 from orchestrator.kernel.record import LLMCall, OperationAttempt
+from orchestrator.llm.attempt import ATTEMPTS, attempt_row
 from orchestrator.llm.message import (
     NO_USAGE,
     Message,
@@ -26,6 +27,7 @@ from orchestrator_callbacks.llm_loop import guidance, request_usage, turn_accoun
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 from orchestrator_callbacks.llm_loop.delta import DeltaStream
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model, through
+from orchestrator_callbacks.llm_loop.guard_record import record_guards
 from orchestrator_callbacks.llm_loop.request_usage import lost, priced, uncountable
 from orchestrator_guards import retries
 
@@ -73,7 +75,7 @@ async def next_request(run: LoopRun) -> Request:
         if refusal is None:
             return request
         ctx.verdict = refusal
-        if refusal.guard != "cost" or not turn_accounting.may_go_on(ctx):
+        if refusal.guard != "cost" or not turn_accounting.may_go_on(run):
             break
     raise LimitReached(refusal)
 
@@ -91,7 +93,8 @@ def ask(run: LoopRun, request: Request) -> Coroutine[Any, Any, Response]:
 async def _within(account: BudgetAccount, run: LoopRun, request: Request) -> Response:
     """Call the model within the budget of the runs above. An abandoned answer is charged like a received one."""
     charge, used = lost(run), NO_USAGE
-    need = replace(charge, cost_micros=request_usage.most(run, request))
+    most = request_usage.most(run, request)
+    need = replace(charge, cost_micros=most, estimated_cost_micros=most or 0)
     try:
         await account.reserve(need)
     except LimitReached as refused:
@@ -130,7 +133,8 @@ async def _tried(run: LoopRun, request: Request) -> Response:
     except asyncio.CancelledError:
         # Interrupted by a limit: the model hung, and the run was not cancelled.
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)
-        seconds = deps.clock.monotonic() - started
+        earlier = sum(one.seconds + one.delay for one in tries)
+        seconds = max(0.0, deps.clock.monotonic() - started - earlier)
         _report_call(run, "timeout" if cut else "cancelled", seconds, deltas, route)
         if run.interruption is not None and deps.account is None:  # it is not resumed and charged here
             ctx.spent.usage = ctx.spent.usage + lost(run)
@@ -139,6 +143,7 @@ async def _tried(run: LoopRun, request: Request) -> Response:
         ctx.fault = "llm_error"
         if len(tries) == policy.attempts < deps.retry.attempts and tries[-1].outcome == "exhausted":
             ctx.verdict = retries(ctx.spent.retries, ctx.limits.max_retries)
+            record_guards(run, (ctx.verdict,))
             raise LimitReached(ctx.verdict) from error
         raise
     seconds = tries[-1].seconds if tries else deps.clock.monotonic() - started
@@ -202,7 +207,7 @@ def _policy(ctx: LoopContext, policy: RetryPolicy) -> RetryPolicy:
 
 
 def _report_failure(run: LoopRun, one: RetryAttempt, deltas: DeltaStream | None, route: Route) -> None:
-    _report_call(run, one.kind or "other", one.seconds, deltas, route)
+    _report_call(run, one.kind or "other", one.seconds, deltas, route, wait=one.delay)
     if one.outcome == "retry":
         run.ctx.spent.retries += 1
     outcome = "retry" if one.outcome == "retry" else "exhausted"
@@ -216,15 +221,18 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     deltas: DeltaStream | None,
     route: Route,
     response: Response | None = None,
+    wait: float = 0.0,
 ) -> None:
-    if LLMCall not in run.writes.observed_kinds:
-        return
-    usage = priced(run, response) if response else NO_USAGE
+    """Record and publish one attempt. `wait` is the seconds until the next one."""
     model, queued = route.take()
-    first = deltas.take_first() if deltas else None
     if queued:
         seconds = max(0.0, seconds - queued)  # the limiter may have another clock
-        first = None if first is None else max(0.0, first - queued)
+    run.attach(ATTEMPTS, (attempt_row(run.deps.clock, seconds, outcome, wait, model),))
+    if LLMCall not in run.writes.observed_kinds:
+        return
+    usage, first = priced(run, response) if response else NO_USAGE, deltas.take_first() if deltas else None
+    if queued and first is not None:
+        first = max(0.0, first - queued)
     run.emit(
         LLMCall(
             run.graph.name,
@@ -272,13 +280,19 @@ def take(run: LoopRun, response: Response) -> None:
     answered = {
         "iteration": ctx.iteration,
         "model": response.model or run.deps.model,
-        "usage": usage,
+        "usage": usage.short(),
         "finish_reason": response.finish_reason,
-        "retries": ctx.spent.retries,
     }
+    if ctx.spent.retries:
+        answered["retries"] = ctx.spent.retries
+    if not (usage.input_tokens or usage.output_tokens):
+        answered["unreported"] = True  # the provider gave no usage: the answer counts as no token
+    if attempts := run.writes.detach(ATTEMPTS):
+        answered[ATTEMPTS] = attempts
     run.note("answer", answered)
     if usage.cost_micros is None and (refusal := request_usage.unpriced(run, response)) is not None:
         ctx.verdict = refusal
+        record_guards(run, (refusal,))
         raise LimitReached(refusal)
 
 

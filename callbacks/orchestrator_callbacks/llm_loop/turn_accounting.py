@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from orchestrator.kernel.clock import micros
 from orchestrator.machines.llm_loop.graph import restart_budgets, whole_budgets
 from orchestrator.machines.llm_loop.model import (
     Completion,
@@ -14,6 +15,7 @@ from orchestrator.machines.llm_loop.model import (
 )
 from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider
+from orchestrator_callbacks.llm_loop.guard_record import record_guards
 from orchestrator_guards import (
     Escalation,
     ObservedCall,
@@ -30,6 +32,7 @@ from orchestrator_guards import (
     tool_key,
     window_size,
 )
+from orchestrator_guards.turn import digest
 
 REPEATING = "You are repeating yourself ({what}). Do something different, or give your final answer."
 
@@ -58,7 +61,7 @@ def note_time(run: LoopRun) -> None:
     """Store the duration of the run at the entry of the current state."""
     cursor = run.cursor
     if cursor.started_at is not None:
-        run.ctx.spent.seconds = cursor.entered_at - cursor.started_at
+        run.ctx.spent.seconds = micros(cursor.entered_at - cursor.started_at)
 
 
 def _seen(tools: ToolProvider, result: ToolResult) -> ObservedCall:
@@ -79,8 +82,13 @@ def _count(seen: Progress, call: ObservedCall) -> None:
         return
     seen.error_streaks.pop(tool, None)
     key, before = call_key(call.tool, call.arguments), seen.successes.get(tool)
-    same = before is not None and before.call == key and before.result == call.result
-    seen.successes[tool] = RepeatedSuccess(key, call.result, before.times + 1 if same and before else 1)
+    result = call.result if len(call.result) <= _LONGEST_KEPT else digest(call.result)
+    same = before is not None and before.call == key and before.result in (result, call.result)
+    seen.successes[tool] = RepeatedSuccess(key, result, before.times + 1 if same and before else 1)
+
+
+_LONGEST_KEPT = 32
+"""A longer result is kept as its digest, because its record has the text. Older records have the text here, too."""
 
 
 def remember(ctx: LoopContext, seen: list[ObservedCall], text: str = "") -> Verdict | None:
@@ -128,13 +136,16 @@ def _keep(ctx: LoopContext, verdict: Verdict, *, restart: bool = False) -> None:
     ctx.decision = TurnDecision(verdict, ctx.limits, ctx.iteration, spent.total, spent.seconds, restart)
 
 
-def may_start_over(ctx: LoopContext, verdicts: Iterable[Verdict]) -> bool:
+def may_start_over(run: LoopRun, verdicts: Iterable[Verdict]) -> bool:
     """Return whether to restart: the run is stuck, a restart is left, and no other guard refuses a turn."""
+    ctx = run.ctx
     if ctx.wrapping_up or not is_stuck(ctx):
         return False
     if not all(verdict.ok or verdict.guard == "no_progress" for verdict in verdicts):
         return False
-    if verdict := restart_budgets(ctx):
+    asked = restart_budgets(ctx)
+    record_guards(run, asked)
+    if verdict := asked[-1]:
         _keep(ctx, verdict, restart=True)
     return verdict.ok
 
@@ -151,11 +162,16 @@ def is_stuck(ctx: LoopContext) -> bool:
     return found.repeats >= threshold * found.patience
 
 
-def may_go_on(ctx: LoopContext) -> bool:
+def may_go_on(run: LoopRun) -> bool:
     """Return whether another turn starts: a normal one, or the reserved wrap-up turn."""
+    ctx = run.ctx
     if ctx.verdict is None:
         return True
-    if not ctx.limits.wrap_up_turns or ctx.wrapping_up or not decide(ctx, whole_budgets(ctx)):
+    if not ctx.limits.wrap_up_turns or ctx.wrapping_up:
+        return False
+    asked = whole_budgets(ctx)
+    record_guards(run, asked)
+    if not decide(ctx, asked):
         return False
     ctx.wrapping_up = True
     return True

@@ -30,6 +30,7 @@ from orchestrator_guards import (
     refinements,
     tokens,
 )
+from orchestrator_guards.evaluation import GUARDS, given, row_of
 
 _ESTIMATES: Mapping[OrchestrationState, Callable[[PipelineLimits], int]] = {
     OrchestrationState.PLANNING: lambda limits: limits.plan_tokens,
@@ -47,7 +48,7 @@ async def work(run: PipelineRun, decide: Callable[[PipelineContext], PipelineEve
     """
     ctx = run.ctx
     if not is_done(run):
-        if not await _goes_on(run, _ahead(ctx, OrchestrationState(run.state))):
+        if not await _goes_on(run, _ahead(run, OrchestrationState(run.state))):
             return PipelineEvent.BUDGET_EXHAUSTED
         await _run_stage(run)
     event = decide(ctx)
@@ -71,14 +72,20 @@ def done_here(run: PipelineRun) -> StageResult | None:
 # ---- budgets ----
 
 
-def _ahead(ctx: PipelineContext, state: OrchestrationState) -> list[Verdict]:
+def _ahead(run: PipelineRun, state: OrchestrationState) -> list[Verdict]:
     """Evaluate the budget before a stage: the rest must cover its estimate with a margin."""
+    ctx = run.ctx
     if ctx.remaining is None:
         return []
     limits = ctx.limits
     refines = state is OrchestrationState.IMPLEMENTING and ctx.refining
     estimate = limits.refine_tokens if refines else _ESTIMATES[state](limits)
-    return [affordable(ctx.remaining, estimate, limits.headroom)] if estimate else []
+    if not estimate:
+        return []
+    inputs = ctx.remaining, estimate, limits.headroom
+    verdict = affordable(*inputs)
+    run.attach(GUARDS, (given(verdict, affordable, *inputs),))
+    return [verdict]
 
 
 def _behind(ctx: PipelineContext, event: PipelineEvent) -> list[Verdict]:
@@ -104,6 +111,7 @@ async def _goes_on(run: PipelineRun, verdicts: list[Verdict]) -> bool:
         verdicts = [host_budget(int(bool(exhausted))), *verdicts]
     if not verdicts:
         return True
+    run.attach(GUARDS, [row_of(one) for one in verdicts if one.guard != "affordable"])  # it has its row
     run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, run.ctx.iteration, verdicts))
     refusal = first_refusal(one for one in verdicts if one.guard not in _COUNTS)
     if refusal is not None:

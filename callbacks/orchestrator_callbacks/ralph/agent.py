@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from orchestrator.kernel.record import OperationAttempt
 from orchestrator.kernel.thread import called
+from orchestrator.llm.attempt import ATTEMPTS, attempt_row
 from orchestrator.llm.retry import UNLIMITED, RetryAttempt, RetryPolicy
 from orchestrator.machines.ralph import contract
 from orchestrator.machines.ralph.contract import AgentInput, AgentOutput, Role
@@ -16,6 +17,7 @@ from orchestrator.machines.ralph.model import AgentAnswer
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator_callbacks.ralph.deps import RalphRun
 from orchestrator_guards import planning_retries, structured_retries
+from orchestrator_guards.evaluation import GUARDS, row_of
 
 T = TypeVar("T", bound=AgentOutput)
 
@@ -139,6 +141,8 @@ class StateCalls:
                 raise
 
         def tried(one: RetryAttempt) -> None:
+            row = attempt_row(run.deps.clock, one.seconds, one.kind or "", one.delay)
+            run.attach(ATTEMPTS, (row,))
             if one.outcome in {"retry", "exhausted"}:
                 self._publish_attempt(one.number, one.outcome, one.kind, one.delay)
 
@@ -153,8 +157,11 @@ class StateCalls:
     def _may_repeat(self, role: Role, again: int) -> bool:
         limits = self._run.ctx.limits
         if role is Role.PLANNER:
-            return planning_retries(again, limits.max_planning_retries).ok
-        return structured_retries(again, limits.max_agent_retries).ok
+            verdict = planning_retries(again, limits.max_planning_retries)
+        else:
+            verdict = structured_retries(again, limits.max_agent_retries)
+        self._run.attach(GUARDS, (row_of(verdict),))
+        return verdict.ok
 
 
 def _as(kind: type[T], found: AgentOutput) -> T:

@@ -24,6 +24,7 @@ from orchestrator_guards import (
     Verdict,
     sub_calls,
 )
+from orchestrator_guards.evaluation import Row, row_of
 
 _CHARS_A_TOKEN = 4
 
@@ -53,6 +54,8 @@ class RunBudget(PayingAccount):
         """Queries below the run."""
         self.unpriced: Verdict | None = None
         """Why the cost is unknown: an answer, here or below, had no price."""
+        self.record: Callable[[Iterable[Row]], None] = lambda _: None
+        """Set on the budget of a run: records the evaluations of guards about its requests."""
         self.announce: Callable[[], Awaitable[None]] | None = None
         """Set on the outermost budget: records `committed` before each request here or below is sent."""
 
@@ -90,17 +93,21 @@ class RunBudget(PayingAccount):
 
     def refusal(self, need: Usage = NO_USAGE) -> Verdict | None:
         """Return the refusal of a request by a limit, here or above, that is used up or below its cost; else None."""
-        verdicts = (purse.own_refusal(need) for purse in self._all())
+        verdicts = (purse.own_refusal(need, []) for purse in self._all())
         return next((verdict for verdict in verdicts if verdict is not None), None)
 
-    def own_refusal(self, need: Usage) -> Verdict | None:
-        """Return the refusal by a limit of this budget; budgets above are not asked."""
-        return PayingAccount.own_refusal(self, need) if self.unpriced is None else self.unpriced
+    def own_refusal(self, need: Usage, rows: list[Row]) -> Verdict | None:
+        """Return the refusal by a limit of this budget; budgets above are not asked. Adds the evaluations to `rows`."""
+        if self.unpriced is None:
+            return PayingAccount.own_refusal(self, need, rows)
+        rows.append(row_of(self.unpriced))
+        return self.unpriced
 
     def count_call(self) -> None:
         """Count one query. Raises LimitReached, without counting it, if no query is left here or above."""
         for purse in self._all():
             verdict = sub_calls(purse.calls, purse._limits.max_sub_calls)
+            self.record((row_of(verdict),))
             if not verdict:
                 raise LimitReached(verdict)
         for purse in self._all():
@@ -151,6 +158,7 @@ class RunBudget(PayingAccount):
         made = self._queue.request(purses, need)
         try:
             refusal = await made.answer
+            self.record(made.rows)
         except BaseException:
             self._queue.withdraw(made)
             raise

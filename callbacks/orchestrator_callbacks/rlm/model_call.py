@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LLMError, StateTimeout
 from orchestrator.kernel.record import LLMCall, OperationAttempt
+from orchestrator.llm.attempt import ATTEMPTS, attempt_row
 from orchestrator.llm.message import NO_USAGE, Request, Response, Route, Usage, input_bound
 from orchestrator.llm.retry import RetryAttempt
 from orchestrator_callbacks.llm_loop.request_usage import Pricing, lost_output, note_unpriced, with_cost
@@ -16,7 +17,8 @@ from orchestrator_callbacks.llm_loop.request_usage import estimated as as_estima
 from orchestrator_callbacks.llm_loop.turn import malformed
 from orchestrator_callbacks.rlm.budget_account import RequestUsage, estimated
 from orchestrator_callbacks.rlm.deps import ModeRun, allowed
-from orchestrator_guards import cost_unknown
+from orchestrator_guards import Verdict, cost_unknown
+from orchestrator_guards.evaluation import GUARDS, row_of
 
 
 class OwnModel:
@@ -48,7 +50,7 @@ def paid(run: ModeRun, pricing: Pricing, request: Request) -> AbstractAsyncConte
     limit bounds the cost and no price can be known.
     """
     if not pricing.known:
-        run.deps.budget.refuse(cost_unknown(1, model=pricing.model))
+        _refuse(run, cost_unknown(1, model=pricing.model))
     need = replace(estimated(request.messages), cost_micros=pricing.most(request))
     output = lost_output(request.params, run.ctx.largest_answer, pricing)
     usage = Usage(input_bound(request.messages, request.tools), output)
@@ -72,7 +74,9 @@ async def request_answer(run: ModeRun, pricing: Pricing, request: Request) -> Re
         )
     except asyncio.CancelledError:
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)
-        _publish_call(run, "timeout" if cut else "cancelled", deps.clock.monotonic() - began, route)
+        earlier = sum(one.seconds + one.delay for one in tries)
+        seconds = max(0.0, deps.clock.monotonic() - began - earlier)
+        _publish_call(run, "timeout" if cut else "cancelled", seconds, route)
         raise
     except Exception:
         run.ctx.fault = "llm_error"
@@ -94,7 +98,13 @@ def check_cost(run: ModeRun, response: Response) -> None:
     if response.usage.cost_micros is None:
         whole: Any = run  # note_unpriced uses nothing that only a run of the loop has
         note_unpriced(whole, response)
-        run.deps.budget.refuse(cost_unknown(1, model=(response.model or run.deps.model)[:_LONGEST]))
+        _refuse(run, cost_unknown(1, model=(response.model or run.deps.model)[:_LONGEST]))
+
+
+def _refuse(run: ModeRun, verdict: Verdict) -> None:
+    """Record that a cost is unknown, and refuse further requests if a limit bounds the cost."""
+    run.attach(GUARDS, (row_of(verdict),))
+    run.deps.budget.refuse(verdict)
 
 
 _LONGEST = 120
@@ -108,16 +118,26 @@ def _note_largest(run: ModeRun, usage: Usage) -> None:
 
 
 def _failed(run: ModeRun, one: RetryAttempt, route: Route) -> None:
-    _publish_call(run, one.kind or "other", one.seconds, route)
+    _publish_call(run, one.kind or "other", one.seconds, route, wait=one.delay)
     outcome = "retry" if one.outcome == "retry" else "exhausted"
     run.emit(OperationAttempt(run.graph.name, run.run_id, "llm", one.number, outcome, one.kind, one.delay))
 
 
 def _publish_call(
-    run: ModeRun, outcome: str, seconds: float, route: Route, response: Response | None = None
+    run: ModeRun,
+    outcome: str,
+    seconds: float,
+    route: Route,
+    response: Response | None = None,
+    *,
+    wait: float = 0.0,
 ) -> None:
+    """Record and publish one attempt. `wait` is the seconds until the next one."""
     usage = response.usage if response else NO_USAGE
     model, queued = route.take()
+    seconds = max(0.0, seconds - queued) if queued else seconds
+    kind = "" if outcome == "ok" else outcome
+    run.attach(ATTEMPTS, (attempt_row(run.deps.clock, seconds, kind, wait, model),))
     run.emit(
         LLMCall(
             run.graph.name,
@@ -126,7 +146,7 @@ def _publish_call(
             run.ctx.iteration + 1,
             model or run.deps.model,
             outcome,
-            max(0.0, seconds - queued) if queued else seconds,
+            seconds,
             usage.input_tokens,
             usage.output_tokens,
             usage.cached_input_tokens,

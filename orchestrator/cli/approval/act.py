@@ -24,7 +24,7 @@ def submit(options: ApprovalOptions, text: str | None, *, confirm: bool) -> int:
     """Submit a request, or confirm its interpretation. The command ends when a plan waits for a person."""
     if confirm and text:
         raise ConfigError(
-            "--confirm takes up what was asked about: give no TEXT with it, or submit the TEXT anew"
+            "--confirm accepts the interpreted request: give it without TEXT, or submit TEXT without it"
         )
     said = _text(text) if not confirm else ""
     return run_command(
@@ -97,12 +97,12 @@ def rollback(options: ApprovalOptions) -> int:
 
 def pause(options: ApprovalOptions) -> int:
     """Ask the process that executes the plan to pause between steps."""
-    return _ask(options, "pause", None, lambda one: one.pause(), "after the step that is being made")
+    return _ask(options, "pause", None, lambda one: one.pause(), "it pauses after the current step")
 
 
 def cancel(options: ApprovalOptions, why: str | None) -> int:
     """Stop and restore every file: here, or in the process that executes the plan."""
-    return _ask(options, "cancel", why, lambda one: one.cancel(why or ""), "and puts every file back")
+    return _ask(options, "cancel", why, lambda one: one.cancel(why or ""), "it stops and restores every file")
 
 
 def status(options: ApprovalOptions) -> int:
@@ -113,7 +113,9 @@ def status(options: ApprovalOptions) -> int:
 def check_pace(pace: float) -> None:
     """Raise ConfigError for a pace that is not valid."""
     if not math.isfinite(pace) or not 0 <= pace <= LONGEST_PACE:
-        raise ConfigError(f"--pace {pace:g}: seconds before each step, 0 to {LONGEST_PACE:g}")
+        raise ConfigError(
+            f"--pace {pace:g} is not valid: give 0 to {LONGEST_PACE:g} seconds before each step"
+        )
 
 
 def _ask(
@@ -127,7 +129,7 @@ def _ask(
         await Approval.ask(root, what, by=actor_name(options.by), why=why or "")
         found = await Approval.look(root)
         if found.owner:
-            complain(f"asked {found.owner}: it stops {then}")
+            complain(f"sent the request to {found.owner}: {then}")
         return found
 
     return run_command(options, Command(work=here, elsewhere=partial(elsewhere), asks=True))
@@ -137,7 +139,7 @@ def _names(steps: str) -> tuple[str, ...]:
     """Return the steps that a list such as `1,3,4` names. Raises ConfigError."""
     names = tuple(one.strip() for one in steps.split(","))
     if not all(names):
-        raise ConfigError(f"--steps {steps!r}: names of steps with commas between them, as in 1,3,4")
+        raise ConfigError(f"--steps {steps!r} is not valid: give step names separated by commas, as in 1,3,4")
     if len(set(names)) < len(names):
         raise ConfigError(f"--steps {steps!r} names a step twice")
     return names
@@ -147,5 +149,5 @@ def _text(text: str | None) -> str:
     """Return the text; `-` is standard input. Raises ConfigError if it is empty."""
     said = decoded_text(text or "", "TEXT")
     if not said.strip():
-        raise ConfigError("nothing is said: give TEXT, or - for standard input")
+        raise ConfigError("TEXT is empty: give a text, or - for standard input")
     return said

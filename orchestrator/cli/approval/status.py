@@ -15,23 +15,23 @@ from orchestrator.machines.approval.model import ApprovalState
 from orchestrator.runtime.approval.status import Drift, IntentQuestion, RecoveryNote, Status
 
 VERBS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "submit": (("TEXT",), "say what is to be done"),
-    "confirm": ((), "yes, go on with that"),
-    "show": ((), "see the plan"),
-    "diff": ((), "see what the plan would change, line by line"),
-    "approve": ((), "let it be done as it is shown"),
-    "execute": ((), "do it, step by step"),
+    "submit": (("TEXT",), "describe the work"),
+    "confirm": ((), "confirm the interpreted request and plan it"),
+    "show": ((), "print the plan"),
+    "diff": ((), "print the changes of the plan, line by line"),
+    "approve": ((), "approve the plan as printed"),
+    "execute": ((), "execute the plan, step by step"),
     "reject": ((), "discard the plan"),
-    "changes": (("TEXT",), "say what should be otherwise: a new version of the plan"),
-    "pause": ((), "stop after the step that is being made"),
-    "resume": ((), "go on with the next step"),
-    "resume --again": ((), "run the command again that was cut short, and go on"),
-    "cancel": ((), "stop, and put every file back as it was"),
+    "changes": (("TEXT",), "request a new version of the plan"),
+    "pause": ((), "pause after the current step"),
+    "resume": ((), "continue with the next step"),
+    "resume --again": ((), "run the interrupted command again, then continue"),
+    "cancel": ((), "stop and restore every file"),
     "retry": ((), "make a new plan for the same request"),
-    "rollback": ((), "put every file back as it was"),
-    "acknowledge": ((), "leave everything as it is"),
-    "acknowledge --discard": ((), "set .orchestrator/ aside, and begin anew"),
-    "status": ((), "see how the project stands"),
+    "rollback": ((), "restore every file"),
+    "acknowledge": ((), "keep every file as it is"),
+    "acknowledge --discard": ((), "move .orchestrator/ aside and start again"),
+    "status": ((), "print the state of the project"),
 }
 """Action -> (placeholders, effect)."""
 
@@ -73,9 +73,9 @@ def lines(status: Status, project: str | None, *, colour: bool = False) -> Itera
     """Return the lines of a project's state; `project` is as the command line names it."""
     yield painted(f"state: {status.state}", TextColor.HEAD, colour=colour)
     if status.owner:
-        yield f"at work: {visible(status.owner)}"
+        yield f"owner: {visible(status.owner)}"
     if status.crashed:
-        yield "at work: no process; the last one ended before its work did"
+        yield "owner: none; the last process ended before its work was complete"
     if status.request:
         yield f"request: {one_line(status.request)}"
     if status.plan is not None:
@@ -120,15 +120,15 @@ def recovery_lines(recovered: RecoveryNote, project: str | None, *, colour: bool
     moved = "" if recovered.now == recovered.found else f", now {recovered.now}"
     said = f"recovered: {recovered.found}{how}{moved}"
     if recovered.found == _CORRUPT:
-        said = f"damaged: what is in .orchestrator/ cannot be trusted{moved}"
+        said = f"damaged: the data in .orchestrator/ cannot be trusted{moved}"
     yield painted(visible(said), TextColor.HEAD, colour=colour)
     if recovered.why:
         yield f"  {one_line(recovered.why)}"
     if recovered.kept:
-        yield f"  complete, and kept: {many(len(recovered.kept), 'step')} ({_names(recovered.kept)})"
+        yield f"  complete and kept: {many(len(recovered.kept), 'step')} ({_names(recovered.kept)})"
     if recovered.undone:
         whole = recovered.found == ApprovalState.CANCELLING
-        yield f"  {'' if whole else 'of the step that was open, '}put back: {_names(recovered.undone)}"
+        yield f"  restored{'' if whole else ', of the interrupted step'}: {_names(recovered.undone)}"
     yield from (f"  {line}" for line in conflict_lines(recovered.conflicts, colour=colour))
     for option in recovered.options:
         if option not in VERBS:  # the state of the project shows these
@@ -143,7 +143,7 @@ def error_lines(error: Mapping[str, Any], *, colour: bool = False) -> Iterator[s
     if error.get("technical_detail"):
         yield f"  detail: {one_line(error['technical_detail'])}"
     kind = f"{one_line(error.get('category'))}, {one_line(error.get('severity'))}"
-    yield f"  {kind}; way out: {one_line(error.get('recovery_path'))}"
+    yield f"  {kind}; recovery: {one_line(error.get('recovery_path'))}"
 
 
 def conflict_lines(conflicts: Iterable[Drift | Mapping[str, Any]], *, colour: bool = False) -> Iterator[str]:
@@ -158,8 +158,8 @@ def _why(conflict: Mapping[str, Any]) -> str:
     if conflict.get("why"):
         return str(conflict["why"])
     found = conflict.get("found")
-    there = f"{str(found)[:12]} is there" if found else "it is gone"
-    return f"changed from outside ({there}); it was kept"
+    there = f"found {str(found)[:12]}" if found else "the file is missing"
+    return f"changed by another program ({there}); it was kept"
 
 
 def _names(names: Iterable[Any]) -> str:

@@ -40,7 +40,7 @@ async def metrics_of(store: OpenStore, head: RunHead) -> RunMetrics:
     if head.graph != PIPELINE.name:
         where = store.command("show", head.run_id)
         raise ConfigError(
-            f"run {head.run_id} is one of graph {shown(head.graph)!r}, not of the pipeline: `{where}`"
+            f"run {head.run_id} belongs to graph {shown(head.graph)!r}, not of the pipeline: `{where}`"
         )
     records = await store.journal.load(head.run_id)
     limits = StoredRun.of(head.run_id, records).context.get("limits") or {}

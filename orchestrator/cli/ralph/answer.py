@@ -25,7 +25,7 @@ def answer_questions(given: AnswerOptions) -> int:
 
     async def work(store: OpenStore) -> tuple[SessionRun, tuple[PlanQuestion, ...], Mapping[str, str]]:
         found = await run_named(store, given.run)
-        by = actor_name(given.by) or "somebody"
+        by = actor_name(given.by) or "unknown"
         kept = await replies(store.journal, found.stored)
         told = {name: str(posted.body["answers"][name]) for name, posted in kept.items()}
         questions = tuple(

@@ -51,7 +51,7 @@ async def run_named(store: OpenStore, name: str | None) -> SessionRun:
     if head.graph != RALPH.name:
         where = store.command("show", head.run_id)
         raise ConfigError(
-            f"run {head.run_id} is one of graph {shown(head.graph)!r}, not of {RALPH.name!r}: `{where}`"
+            f"run {head.run_id} belongs to graph {shown(head.graph)!r}, not of {RALPH.name!r}: `{where}`"
         )
     return await _read(store, head)
 

@@ -24,7 +24,7 @@ from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.trust.signature import signed
-from orchestrator.errors import ConfigError, RunError, RunExists, Suspended
+from orchestrator.errors import ConfigError, RunError, RunExists, Suspended, see_guide
 from orchestrator.examples.ralph import AGENTS, ANSWERS, REQUEST
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at
@@ -70,9 +70,9 @@ def run_request(options: RalphRunOptions) -> int:
     """Run a request, show it or print it as JSON, and return the exit code of its outcome."""
     request = (options.request or "").strip() or (REQUEST if options.example else "")
     if not request and options.session is None and not options.imported:
-        raise ConfigError("say what is wanted, or give --session, --import or --example")
+        raise ConfigError("no request: give a text, --session, --import or --example")
     if options.session is not None and options.imported:
-        raise ConfigError("--import begins a session and --session goes on with one; give one of them")
+        raise ConfigError("--import creates a session and --session continues one; give only one of them")
     agents = AgentsFile.read(_file(options))
     answers = read_answers(options.answers) if options.answers else ANSWERS if options.example else None
     limits = agents.ralph_limits(params_from(options.limits))
@@ -94,14 +94,14 @@ def run_request(options: RalphRunOptions) -> int:
         agents=agents, answer_source=AnswerSource(answers), limits=limits, launch=signed(launch)
     )
 
-    def begin(ralph: RalphOrchestrator) -> Awaitable[RalphResult]:
+    def start(ralph: RalphOrchestrator) -> Awaitable[RalphResult]:
         if taken is None:
             return ralph.run_async(request, session=options.session)
         now = datetime.now()  # noqa: DTZ005 - people read the name
         begun = _sound(lambda: taken.into(options.sessions, request, session_id_for(now, options.sessions)))
         return ralph.run_async(session=begun.path)
 
-    return conducted(view, run_agents, begin)
+    return conducted(view, run_agents, start)
 
 
 def _file(options: RalphRunOptions) -> Path:
@@ -109,7 +109,9 @@ def _file(options: RalphRunOptions) -> Path:
         return AGENTS
     file = options.agents or DEFAULT
     if not file.is_file():
-        raise ConfigError(f"there is no {file}: name a file of agents with --agents, or try --example")
+        raise ConfigError(
+            f"there is no file {file}: name an agents file with --agents, or try --example; {see_guide('ralph')}"
+        )
     return file
 
 
@@ -138,7 +140,8 @@ def _one_at_a_time(session: Path) -> None:
     wishes = {name: value for name, value in front.items() if name.startswith("max_parallel_")}
     options = [f"{name} {value}" for name, value in wishes.items() if value not in {"", "1"}]
     if options:
-        complain(shown(f"session {files.id} asks for {', '.join(options)}: agents work one at a time here"))
+        set_to = ", ".join(options)
+        complain(shown(f"session {files.id} sets {set_to}, without effect: coding agents run one at a time"))
 
 
 Going = Callable[[RalphOrchestrator], Awaitable[RalphResult]]
@@ -190,7 +193,7 @@ async def _going(view: RalphViewOptions, go: Going, ralph: RalphOrchestrator) ->
     except RunExists as error:
         resume = view.command("resume", error.run_id)
         raise ConfigError(
-            f"run {error.run_id} of this session has not ended: `{resume}` goes on with it"
+            f"run {error.run_id} of this session has not ended: `{resume}` resumes it"
         ) from error
 
 
@@ -235,7 +238,7 @@ def print_result(result: RalphResult, view: RalphViewOptions) -> int:
 def _sums(result: RalphResult) -> str:
     return (
         f"executions {result.executions}, rework {result.reworks}, "
-        f"rounds of questions {result.qa_cycles}, plans made again {result.replans}"
+        f"rounds of questions {result.qa_cycles}, new plans {result.replans}"
     )
 
 
@@ -252,8 +255,8 @@ def sentence(result: RalphResult, view: RalphViewOptions) -> str:
         else ()
     )
     again = view.command("run", *lacks, "--session", result.session_path, *view.agents)
-    once = ", with what is missing in TEXT" if lacks else ""
-    return shown(f"the run {ended_as(result, why)}; `{again}` goes on with its session{once}", 4_000)
+    once = ", with the missing information as TEXT" if lacks else ""
+    return shown(f"the run {ended_as(result, why)}; `{again}` continues its session{once}", 4_000)
 
 
 def as_json(result: RalphResult) -> dict[str, Any]:

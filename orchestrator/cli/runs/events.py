@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import complain, say, say_json, shown
-from orchestrator.cli.runs.phrase import moment, span
+from orchestrator.cli.runs.phrase import moment, span, tags_of
 from orchestrator.cli.runs.run_service import going_on
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.runs_group import EventsOptions
@@ -19,6 +19,8 @@ from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.journal import Record
+from orchestrator.llm.attempt import ATTEMPTS
+from orchestrator_guards.evaluation import GUARDS, read_row
 
 POLL = 0.1
 """Seconds between two reads of a run that is followed."""
@@ -116,7 +118,26 @@ Body = Mapping[str, Any]
 def _created(body: Body) -> str:
     parent = f", parent {body['parent_run_id']}" if body.get("parent_run_id") else ""
     talk = f", conversation {body['conversation_id']}" if body.get("conversation_id") else ""
-    return f"{body.get('graph', '')}, fingerprint {str(body.get('fingerprint', ''))[:12]}{parent}{talk}"
+    agent = f", agent {body['agent']}" if body.get("agent") else ""
+    version = f" {body['agent_version']}" if body.get("agent_version") else ""
+    tags = f", {tags_of(body['tags'])}" if body.get("tags") else ""
+    about = f"{agent}{version}{tags}{parent}{talk}"
+    return f"{body.get('graph', '')}, fingerprint {str(body.get('fingerprint', ''))[:12]}{about}"
+
+
+def _guards(body: Body) -> str:
+    """Return the guards that led to a record: those that refused, and the number of all."""
+    found = [read_row(row).verdict for row in body.get(GUARDS) or ()]
+    refused = [f"{one.guard} refused ({one.observed:g} of {one.limit:g})" for one in found if not one.ok]
+    count = [f"{len(found)} guards asked"] if found else []
+    return "".join(f", {text}" for text in (*count, *refused))
+
+
+def _attempts(body: Body) -> str:
+    """Return the attempts of a request if there was more than the one that succeeded."""
+    rows = body.get(ATTEMPTS) or ()
+    kinds = ", ".join(str(row[2]) for row in rows if len(row) > 2 and row[2])  # noqa: PLR2004 - start, seconds, kind
+    return f", {len(rows)} attempts ({kinds})" if kinds else ""
 
 
 def _transition(body: Body) -> str:
@@ -125,7 +146,8 @@ def _transition(body: Body) -> str:
     t = f", at {span(float(body['t']))} of the run" if "t" in body else ""
     used = f", {int(body['tokens']):,} tokens" if body.get("tokens") else ""
     why = why or (f", {body['reason']}" if body.get("reason") else "")
-    return f"{body.get('source')} -> {body.get('dest')}  {body.get('event')}{t}{used}{why}"
+    asked = _guards(body) + _attempts(body)
+    return f"{body.get('source')} -> {body.get('dest')}  {body.get('event')}{t}{used}{asked}{why}"
 
 
 def _context(body: Body) -> str:
@@ -141,8 +163,11 @@ def _answer(body: Body) -> str:
     usage = body.get("usage") or {}
     tokens = f"{usage.get('input_tokens') or 0:,} tokens in, {usage.get('output_tokens') or 0:,} out"
     retries = f", {body['retries']} retried" if body.get("retries") else ""
+    estimated = ", estimated" if any(usage[name] for name in usage if name.startswith("estimated")) else ""
+    tokens = "tokens not reported" if body.get("unreported") else tokens + estimated
     took = f", {span(float(body['seconds']))}" if "seconds" in body else ""
-    return f"turn {body.get('iteration')}, {body.get('model')}, {body.get('finish_reason')}, {tokens}{took}{retries}"
+    about = f"{tokens}{took}{retries}{_attempts(body)}"
+    return f"turn {body.get('iteration')}, {body.get('model')}, {body.get('finish_reason')}, {about}"
 
 
 def _intent(body: Body) -> str:
@@ -181,7 +206,7 @@ def _decision(body: Body) -> str:
     what = " ".join(str(body[name]) for name in ("decision", "kind", "key") if body.get(name))
     why = f": {body['why']}" if body.get("why") else ""
     refused = f" (refused: {body['refused']})" if body.get("refused") else ""
-    return f"{what} by {body.get('by') or 'somebody'}{why}{refused}"
+    return f"{what} by {body.get('by') or 'unknown'}{why}{refused}"
 
 
 def _parked(body: Body) -> str:

@@ -19,6 +19,7 @@ from orchestrator.kernel.journal import Record
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.runtime.llm_loop.codec import history_of, loop_codec
+from orchestrator.runtime.service.run_data import SHARED, stored_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def fork_run(options: ForkOptions) -> int:
         head = await store.run(options.run)
         if head.graph != LLM_LOOP.name:
             raise ConfigError(
-                f"run {head.run_id} is one of graph {shown(head.graph)!r}: it has no conversation"
+                f"run {head.run_id} belongs to graph {shown(head.graph)!r}: it has no conversation"
             )
         return cut(head.run_id, await store.journal.load(head.run_id), options.turn)
 
@@ -59,7 +60,8 @@ def fork_run(options: ForkOptions) -> int:
     launch, parts = rebuilt(launch, origin.stored.run_id, options.instead)
     limits = limits_from(options.limits, origin.stored.context.get("limits") or {})
     view = ViewOptions(run_id, options.journal, options.log, options.json)
-    return conducted(view, launch, parts, limits, lambda agent: agent.run(messages, run_id=run_id))
+    host = stored_data(created, SHARED)
+    return conducted(view, launch, parts, limits, lambda agent: agent.run(messages, run_id=run_id, **host))
 
 
 def cut(run_id: str, records: Iterable[Record], turn: int | None) -> Origin:

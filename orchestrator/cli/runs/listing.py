@@ -90,7 +90,7 @@ def _cells(row: ListedRun, now: float) -> tuple[str, ...]:
         head.graph,
         head.status,
         _why(row),
-        "(cannot be read)" if story is None else story.state or "(not begun)",
+        "(cannot be read)" if story is None else story.state or "(not started)",
         "" if story is None else str(story.turn),
         head.owner or "-",
         roughly(now - head.created_at),

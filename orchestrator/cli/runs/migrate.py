@@ -99,7 +99,7 @@ def _unfit(one: OpenRunVersion, made: str | None) -> str:
     if one.head.status == "ended":
         return "is over"
     if one.head.graph != LLM_LOOP.name:
-        return f"is one of graph {shown(one.head.graph)!r}, not of {LLM_LOOP.name!r}"
+        return f"belongs to graph {shown(one.head.graph)!r}, not of {LLM_LOOP.name!r}"
     if one.current:
         return "is in this version already"
     if not one.fingerprint:

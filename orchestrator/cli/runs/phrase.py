@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from orchestrator.cli.output import TextColor, coloured, painted, shown
@@ -89,3 +89,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterabl
         return f"  {'  '.join(padded)}".rstrip()
 
     return [line(heads), *map(line, safe)]
+
+
+def tags_of(tags: Mapping[str, str]) -> str:
+    """Return the tags of a run as text: `team=ops env=test`."""
+    return " ".join(f"{name}={value}" for name, value in tags.items())

@@ -35,9 +35,9 @@ def holder(head: RunHead) -> str:
 
 def owned_elsewhere(head: RunHead, look: str = "") -> ConfigError:
     """Return the error for a resume of a run that another process owns; `look` is a command that shows the run."""
-    then = "it goes on there"
+    then = "that process continues it"
     if head.lease_expires_in is not None:
-        then = "its process is stopped or hangs; resume the run when the lease has expired"
+        then = "that process is stopped or hangs; resume the run when its lease has expired"
     return ConfigError(
         f"run {head.run_id} is held by {shown(holder(head))}: {then}" + (f"; `{look}`" if look else "")
     )

@@ -17,22 +17,22 @@ DIGITS = 12
 
 WHY = {
     "approval": "may this call run?",
-    "unknown_effect": "the process died or froze, or the call was abandoned, while it ran (end a frozen process first, "
-    "for it would continue the call): did it take effect?",
-    "undo_failed": "this call could not be undone: what is to be done about it?",
+    "unknown_effect": "the call was interrupted before its result was recorded (end a frozen process first: it would "
+    "continue the call); did it take effect?",
+    "undo_failed": "this call could not be undone: how should the run continue?",
 }
 """Reason of a question -> the text of the question."""
 
 ANSWERS = {
     "approval": (
         ("approve", "run it", ()),
-        ("reject", "the model reads that it was refused", ("--why", "TEXT")),
+        ("reject", "the model reads that the call was refused", ("--why", "TEXT")),
         ("respond", "the model reads this as the result, nothing runs", ("TEXT",)),
     ),
     "unknown_effect": (
         ("respond", "it took effect: the model reads this as the result", ("TEXT",)),
         ("approve", "it did not: run it again", ()),
-        ("reject", "give up: the model reads that it failed", ("--why", "TEXT")),
+        ("reject", "do not retry: the model reads that it failed", ("--why", "TEXT")),
     ),
 }
 """Reason of a question -> (command, effect, placeholders), most likely first."""
@@ -119,11 +119,11 @@ def described(  # noqa: PLR0917 - every fact about one question
         verb = "expires" if left > 0 else "expired"
         yield f"      {verb}    {moment(question.expires_at)}, {when}"
     if expired(question, now):
-        yield "      the model reads that no answer came in time, after:"
+        yield "      to continue (the model reads that no answer came in time):"
         yield f"          {resumption or store.command('resume', run_id)}"
         return
     if (said := next((one for one in unread if one.body.get("call") == question.key), None)) is not None:
-        yield f"      answered   {said.kind} by {shown(said.by or 'somebody', 80)}, not taken yet"
+        yield f"      answered   {said.kind} by {shown(said.by or 'unknown', 80)}, not read yet"
         return
     for command, meaning in answers(store, run_id, question, full=full):
         yield f"      {meaning}:"

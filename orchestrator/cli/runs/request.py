@@ -197,7 +197,7 @@ def _refused(options: RequestOptions, found: RunPosition, error: AnswerRefused) 
 def _decided(answer: Mapping[str, Any]) -> str:
     """Return how a call was answered."""
     when = f" at {moment(float(answer['at']))}" if answer.get("at") else ""
-    by = shown(str(answer.get("by") or "somebody"), 80)
+    by = shown(str(answer.get("by") or "unknown"), 80)
     edited = " with edited arguments" if answer.get("arguments") is not None else ""
     call = shown(str(answer.get("key")), 40)
     return f"call {call} was answered already: {answer.get('decision')}{edited} by {by}{when}"

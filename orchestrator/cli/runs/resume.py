@@ -136,7 +136,7 @@ async def _ended(store: OpenStore, head: RunHead) -> Result:
 
 def _print_ended(result: Result, *, json: bool) -> int:
     if not json:
-        say(f"run {shown(result.run_id)} is over; this is how it ended:")
+        say(f"run {shown(result.run_id)} has ended:")
     usage = result.usage
     print_result(result, None if json else f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out")
     return EXIT_CODES[result.outcome]

@@ -66,8 +66,8 @@ def refuse_other(store: OpenStore, head: RunHead, *graphs: str) -> None:
         LLM_LOOP.name: _resume(store, head, "runs"),
     }
     there |= {graph: _resume(store, head, group) for graph, group in GROUPS.items()}
-    known = there.get(head.graph, "only the program that began it")
-    raise ConfigError(f"run {head.run_id} is one of graph {shown(head.graph)!r}: {known} goes on with it")
+    known = there.get(head.graph, "only the program that started it")
+    raise ConfigError(f"run {head.run_id} belongs to graph {shown(head.graph)!r}: {known} resumes it")
 
 
 def _resume(store: OpenStore, head: RunHead, group: str) -> str:
@@ -78,7 +78,7 @@ def refuse_approval(store: OpenStore, head: RunHead) -> None:
     """Raise ConfigError for a run that only `orchestrator approval` may change: it has state outside its records."""
     if head.graph == APPROVAL.name:
         raise ConfigError(
-            f"run {head.run_id} is one of graph {head.graph!r}: `{of_project(store)}` says what can be done with it"
+            f"run {head.run_id} belongs to graph {head.graph!r}: `{of_project(store)}` shows the possible actions"
         )
 
 
@@ -92,5 +92,5 @@ async def going_on(store: OpenStore, head: RunHead) -> str:
     story = await store.story(head)
     engine = await engine_of(store, head, story)
     if engine is None or paused(story):
-        return f"it goes on after `{resumption(store, story)}`"
-    return f"{named(engine)} takes it up by itself"
+        return f"`{resumption(store, story)}` resumes it"
+    return f"{named(engine)} resumes it automatically"

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs import path, question, tree
-from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, table
+from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, table, tags_of
 from orchestrator.cli.runs.position import holder, position_of
 from orchestrator.cli.runs.run_service import engine_of, named, resumption
 from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
@@ -90,11 +90,15 @@ def _head(found: RunDetails) -> Iterator[str]:
     facts = {
         "graph": f"{head.graph}, fingerprint {head.fingerprint[:12] or '(none)'}",
         "status": position_of(head, story),
-        "held by": holder(head) or "nobody",
+        "held by": holder(head) or "no process",
         "state": _where(found),
-        "began": f"{moment(head.created_at)}, {roughly(found.now - head.created_at)} ago",
+        "started": f"{moment(head.created_at)}, {roughly(found.now - head.created_at)} ago",
         "updated": f"{moment(head.updated_at)}, {roughly(found.now - head.updated_at)} ago",
         "active": f"{span(story.elapsed)}, waiting and downtime left out",
+        "agent": " ".join(
+            str(story.created[key]) for key in ("agent", "agent_version") if story.created.get(key)
+        ),
+        "tags": tags_of(story.created.get("tags") or {}),
         "conversation": head.conversation_id or "",
         "parent": head.parent_run_id or "",
         "error": _error(story),
@@ -108,7 +112,7 @@ def _where(found: RunDetails) -> str:
     story = found.story
     since = story.entered_at
     lasts = found.head.status == "open" and since is not None
-    here = f"{story.state or '(not begun)'}, turn {story.turn}"
+    here = f"{story.state or '(not started)'}, turn {story.turn}"
     return f"{here}, for {span(found.now - since)}" if lasts and since is not None else here
 
 
@@ -129,7 +133,7 @@ def _times(story: Story) -> list[str]:
     whole = sum(stats.total for stats in story.states().values()) or 1.0
     rows = [
         (
-            f"{name} (goes on)" if story.going_on and name == story.state else name,
+            f"{name} (running)" if story.going_on and name == story.state else name,
             f"{stats.visits:,}",
             f"{stats.total:.3f}",
             f"{stats.mean:.3f}",
@@ -208,7 +212,7 @@ def _participants(found: RunDetails) -> Iterator[str]:
         call = f" {one.body['call']}" if one.body.get("call") else ""
         why = f": {one.body['why']}" if one.body.get("why") else ""
         yield shown(
-            f"  {moment(one.at)}  {one.kind}{call} by {one.by or 'somebody'}{why} (not taken yet)",
+            f"  {moment(one.at)}  {one.kind}{call} by {one.by or 'unknown'}{why} (not read yet)",
             600,
             keep="",
         )
@@ -220,7 +224,7 @@ def _decision(kind: str, body: Body) -> str:
     edited = ", arguments edited" if body.get("arguments") else ", to end the run" if body.get("end") else ""
     why = f": {body['why']}" if body.get("why") else ""
     refused = f" (refused: {body['refused']})" if body.get("refused") else ""
-    return shown(f"{what}{key} by {body.get('by') or 'somebody'}{edited}{why}{refused}", 600, keep="")
+    return shown(f"{what}{key} by {body.get('by') or 'unknown'}{edited}{why}{refused}", 600, keep="")
 
 
 def _next(found: RunDetails) -> Iterator[str]:
@@ -231,7 +235,7 @@ def _next(found: RunDetails) -> Iterator[str]:
         yield f"  {found.store.command('export', head.run_id, '--content', '--output', f'{head.run_id}.jsonl')}"
     elif head.owner is not None:
         if any(not question.expired(one, found.now) for one in story.questions.values()):
-            yield "  answer as above, then watch it:"
+            yield "  answer as above, then follow the run:"
         since = str(max(story.last - 9, 0))
         yield f"  {found.store.command('events', head.run_id, '--follow', '--since', since)}"
         yield f"  {found.store.command('cancel', head.run_id, '--why', 'TEXT')}"
@@ -246,7 +250,7 @@ def _taken_up(found: RunDetails) -> str | None:
     if found.engine is None or paused(found.story):
         return None
     asks = bool(found.story.questions) and not found.unread
-    return f"  {'answer as above: ' if asks else ''}{named(found.engine)} takes it up by itself"
+    return f"  {'answer as above: ' if asks else ''}{named(found.engine)} resumes it automatically"
 
 
 def _plain(found: RunDetails) -> dict[str, Any]:
@@ -254,6 +258,7 @@ def _plain(found: RunDetails) -> dict[str, Any]:
     whole = sum(stats.total for stats in story.states().values()) or 1.0
     return {
         **head_json(found.head),
+        **{key: story.created.get(key) for key in ("agent", "agent_version", "tags")},
         "outcome": story.ended.get("outcome") if story.ended else None,
         "state": story.state,
         "turn": story.turn,

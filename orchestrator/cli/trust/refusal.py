@@ -13,7 +13,7 @@ from orchestrator.cli.trust.consent import TrustConsent, consents
 from orchestrator.cli.trust.decision import is_allowed, is_everything_allowed
 from orchestrator.cli.trust.project_file import ProjectFile
 from orchestrator.cli.trust.signature import is_own
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, see_guide
 from orchestrator.journal.address import Address
 
 _USED = (
@@ -78,7 +78,7 @@ def refuse_untrusted_run(launch: object, what: str, journal: Address, *, does: s
     named = [*([does] if does else []), *_uses(launch)] or ["continue as its journal says"]
     raise ConfigError(
         f"{what} was not started by you on this machine; it would {named_in(named)}: --trust allows that for this "
-        "command, if you trust the person who made its journal"
+        f"command, if you trust the person who made its journal; {see_guide('security')}"
     )
 
 

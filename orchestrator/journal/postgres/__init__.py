@@ -30,7 +30,7 @@ from orchestrator.journal.address import JournalAddress, address_of
 try:
     import psycopg
 except ImportError as error:
-    raise MissingExtra("psycopg", "postgres") from error
+    raise MissingExtra("psycopg", "postgres", "durability") from error
 
 from orchestrator.journal.postgres import read
 from orchestrator.journal.postgres.batch import PostgresAppend

@@ -19,7 +19,7 @@ from pathlib import Path
 import apsw
 import orjson
 
-from orchestrator.errors import Corrupt, StoreDown, TooNew
+from orchestrator.errors import Corrupt, StoreDown, TooNew, see_guide
 from orchestrator.journal.sqlite import log
 from orchestrator.journal.sqlite.error_mapping import explain
 
@@ -158,7 +158,7 @@ JOURNAL = FileKind(
     UPGRADES,
     SHOWN,
     "nothing of it is used: restore a backup, or write what is left to a new file with "
-    "`orchestrator doctor --salvage NEW.db`",
+    f"`orchestrator doctor --salvage NEW.db`; {see_guide('durability')}",
 )
 
 SHIFT = 32

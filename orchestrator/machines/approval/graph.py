@@ -9,39 +9,50 @@
 
 from __future__ import annotations
 
+from operator import eq
+
 from orchestrator.kernel.graph import Edge, Graph
 from orchestrator.machines.approval.model import ApprovalContext, ApprovalEvent, ApprovalState
 from orchestrator.machines.approval.plan import ApprovalPlan
+from orchestrator_guards import Verdict, present
 
 E = ApprovalEvent
 S = ApprovalState
 
 
-def has_request(ctx: ApprovalContext) -> bool:
+def has_request(ctx: ApprovalContext) -> Verdict:
     """Return whether there is a request to extract an intent from. A confirmed intent is enough."""
-    return bool(ctx.request.strip())
+    return _explained(present(len(ctx.request.strip())), "there is no request")
 
 
-def is_approved(ctx: ApprovalContext) -> bool:
-    """Return whether a person approved exactly this plan. A plan that differs by one byte is another plan."""
-    consent = ctx.consent
-    if consent is None or ctx.plan is None:
-        return False
-    plan = ApprovalPlan.read(ctx.plan)
-    return (consent.plan_id, consent.version, consent.digest) == (plan.id, plan.version, plan.digest)
+def is_approved(ctx: ApprovalContext) -> Verdict:
+    """Return whether a person approved exactly this plan. A plan that differs by one byte is another plan.
+
+    Counts the equal ones of id, version and digest; all three are needed.
+    """
+    consent, equal = ctx.consent, 0
+    if consent is not None and ctx.plan is not None:
+        plan = ApprovalPlan.read(ctx.plan)
+        approved = (consent.plan_id, consent.version, consent.digest)
+        equal = sum(map(eq, approved, (plan.id, plan.version, plan.digest)))
+    return _explained(present(equal, 3), "nobody approved this plan")
 
 
-def has_intent(ctx: ApprovalContext) -> bool:
+def has_intent(ctx: ApprovalContext) -> Verdict:
     """Return whether there is an intent to plan for again.
 
     A failure before the first intent can only be acknowledged.
     """
-    return ctx.intent is not None
+    return _explained(present(int(ctx.intent is not None)), "there is no intent")
 
 
-def is_shown(ctx: ApprovalContext) -> bool:
+def is_shown(ctx: ApprovalContext) -> Verdict:
     """Return whether the error was shown to the person. Checked before it is acknowledged."""
-    return ctx.shown
+    return _explained(present(int(ctx.shown)), "the error was not shown yet")
+
+
+def _explained(verdict: Verdict, why: str) -> Verdict:
+    return verdict if verdict.ok else verdict._replace(detail=why)
 
 
 APPROVAL = Graph(

@@ -56,13 +56,8 @@ def _behaviour(ctx: LoopContext, moved: Verdict | None) -> list[Verdict]:
     return asked
 
 
-def hard_refusal(ctx: LoopContext) -> Verdict | None:
-    """Return the first completely used budget, at which not even a wrap-up turn fits."""
-    return first_refusal(whole_budgets(ctx))
-
-
 def whole_budgets(ctx: LoopContext) -> list[Verdict]:
-    """Evaluate the full budgets for a wrap-up turn, iterations last."""
+    """Evaluate the full budgets, iterations last. If one is completely used, not even a wrap-up turn fits."""
     limits, spent = ctx.limits, ctx.spent
     asked: list[Verdict] = []
     if limits.max_input_tokens:
@@ -113,16 +108,21 @@ def may_restart(ctx: LoopContext) -> Verdict:
     If a hook has evaluated these guards already, its decision is returned.
     """
     made = decided(ctx)
-    return made.verdict if made is not None and made.restart else restart_budgets(ctx)
+    return made.verdict if made is not None and made.restart else restart_budgets(ctx)[-1]
 
 
-def restart_budgets(ctx: LoopContext) -> Verdict:
-    """Evaluate the limits of a restart: restarts and iterations."""
+def restart_budgets(ctx: LoopContext) -> list[Verdict]:
+    """Evaluate the limits of a restart: restarts and then iterations, up to the first refusal."""
     limits = ctx.limits
-    asked = restarts(ctx.spent.restarts, limits.max_restarts)
-    if not asked or not limits.max_restarts:  # 0 is unlimited for the guard, but off here
-        return asked._replace(ok=False)
-    return iterations(ctx.iteration, limits.max_iterations)
+    # 0 is unlimited for the guard, but off here
+    asked = [restarts(ctx.spent.restarts, limits.max_restarts or _NONE)]
+    if asked[0]:
+        asked.append(iterations(ctx.iteration, limits.max_iterations))
+    return asked
+
+
+_NONE = -1
+"""A limit that refuses everything."""
 
 
 _WORKING = (S.INIT, S.AWAIT_LLM, S.EVALUATE_RESPONSE, S.PROCESS_TOOLS, S.UPDATE_BUDGETS, S.HANDLE_COMPLETION)

@@ -91,6 +91,7 @@ class RepeatedSuccess(NamedTuple):
     call: str
     """Digest of tool and arguments."""
     result: str
+    """Its result; the digest of a long one."""
     times: int
 
 
@@ -213,6 +214,8 @@ class CallLedger:
     started: dict[int, str] = field(default_factory=dict)
     """Calls that may have started, with the effect of their tools. Without a result it is unknown whether they
     happened."""
+    began: dict[int, float] = field(default_factory=dict, metadata={"fingerprint": None})
+    """Calls that were started in this process, with the time (epoch seconds)."""
     noted: set[int] = field(default_factory=set)
     """Calls whose result is in the journal."""
     told: set[int] = field(default_factory=set)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from orchestrator.kernel.graph import Edge, Graph, bounding
 from orchestrator.machines.ralph.model import RalphContext, RalphEvent, RalphState
-from orchestrator_guards import Verdict, iterations, qa_cycles, replans, task_attempts
+from orchestrator_guards import Verdict, iterations, present, qa_cycles, replans, task_attempts
 
 E = RalphEvent
 S = RalphState
@@ -54,12 +54,13 @@ def within_executions(ctx: RalphContext) -> Verdict:
 
 
 @bounding
-def somebody_asks(ctx: RalphContext) -> bool:
+def somebody_asks(ctx: RalphContext) -> Verdict:
     """Return whether a person's request was not passed to a planner yet.
 
     Each request is passed once, so this is bounded.
     """
-    return bool(ctx.requirements)
+    verdict = present(len(ctx.requirements))
+    return verdict if verdict.ok else verdict._replace(detail="there is no new request")
 
 
 _ACTIVE = (S.PLANNING, S.EXECUTING, S.COMPLETE)

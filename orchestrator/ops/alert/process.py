@@ -15,8 +15,8 @@ PROCESS_ALERTS = (
             "and sum without (machine) (orchestrator_runs_queued) > 0"
         ),
         wait="15m",
-        summary="All slots of {{ $labels.instance }} are taken and runs queue up.",
-        description="{{ $value | humanize }} runs on {{ $labels.instance }} hold every slot while others wait.",
+        summary="All slots of {{ $labels.instance }} are in use and runs wait in the queue.",
+        description="{{ $value | humanize }} runs on {{ $labels.instance }} use every slot while other runs wait.",
     ),
     Alert(
         name="QueueWaitHigh",
@@ -29,7 +29,7 @@ PROCESS_ALERTS = (
         wait="10m",
         summary="Runs of {{ $labels.machine }} wait long for a slot.",
         description=(
-            "One run in twenty of {{ $labels.machine }} waits {{ $value | humanizeDuration }} or longer to start."
+            "5 % of the runs of {{ $labels.machine }} wait {{ $value | humanizeDuration }} or longer for their start."
         ),
     ),
     Alert(
@@ -40,8 +40,8 @@ PROCESS_ALERTS = (
         keep="10m",
         summary="The {{ $labels.backend }} journal of {{ $labels.instance }} cannot be written.",
         description=(
-            "Records could not be made durable on {{ $labels.instance }}: runs end as failed, and what they did"
-            " last may not be known after a restart."
+            "Records could not be written on {{ $labels.instance }}. The affected runs end as failed; the result of"
+            " their last step may be unknown after a restart."
         ),
     ),
     Alert(
@@ -57,8 +57,8 @@ PROCESS_ALERTS = (
         wait="10m",
         summary="Writes to the {{ $labels.backend }} journal are slow.",
         description=(
-            "One write in a hundred takes {{ $value | humanizeDuration }} or longer; every step of a run waits for"
-            " such writes."
+            "1 % of the writes take {{ $value | humanizeDuration }} or longer. Every step of a run waits for such a"
+            " write."
         ),
     ),
     Alert(
@@ -73,7 +73,7 @@ PROCESS_ALERTS = (
         wait="30m",
         summary="The {{ $labels.backend }} journal of {{ $labels.instance }} grows fast.",
         description=(
-            "The journal holds {{ $value | humanize1024 }}B and will hold half as much again within a day."
+            "The size of the journal is {{ $value | humanize1024 }}B, and it will grow by another half within a day."
         ),
     ),
     Alert(
@@ -88,8 +88,8 @@ PROCESS_ALERTS = (
         keep="10m",
         summary="The event loop of {{ $labels.instance }} is blocked.",
         description=(
-            "Something blocks the loop that all runs of {{ $labels.instance }} share: one wake-up in a hundred comes"
-            " late, or the loop stood still until the watchdog told where (loop.blocked in the log)."
+            "All runs of {{ $labels.instance }} share the event loop. 1 % of its wake-ups are late, or it was blocked"
+            " until the watchdog logged the stacks (loop.blocked in the log)."
         ),
     ),
     Alert(
@@ -101,10 +101,10 @@ PROCESS_ALERTS = (
             " > <overhead>"
         ),
         wait="15m",
-        summary="Transitions of {{ $labels.machine }} cost more than they should.",
+        summary="Transitions of {{ $labels.machine }} are slower than expected.",
         description=(
-            "One transition in a hundred of {{ $labels.machine }} takes {{ $value | humanizeDuration }} or longer"
-            " without the time of its hooks."
+            "1 % of the transitions of {{ $labels.machine }} take {{ $value | humanizeDuration }} or longer, without"
+            " the time of their hooks."
         ),
     ),
     Alert(
@@ -117,10 +117,10 @@ PROCESS_ALERTS = (
             "or increase(orchestrator_journal_read_failures_total[10m]) > 0"
         ),
         keep="10m",
-        summary="{{ $labels.instance }} tells less than happens.",
+        summary="Telemetry of {{ $labels.instance }} is incomplete.",
         description=(
-            "Telemetry of {{ $labels.instance }} raised, lost log lines, folded label values, or could not read its"
-            " journal: what is seen of it is not complete."
+            "An observer of {{ $labels.instance }} raised, log lines were dropped, label values were replaced by"
+            " _other, or its journal could not be read. Alerts and dashboards may be wrong."
         ),
     ),
     Alert(
@@ -130,7 +130,7 @@ PROCESS_ALERTS = (
         wait="2m",
         summary="{{ $labels.instance }} does not answer.",
         description=(
-            "Prometheus cannot scrape {{ $labels.instance }} of {{ $labels.job }}: the process is gone or hangs."
+            "Prometheus cannot scrape {{ $labels.instance }} of {{ $labels.job }}: the process has ended or hangs."
         ),
     ),
     Alert(
@@ -138,14 +138,14 @@ PROCESS_ALERTS = (
         severity=AlertSeverity.CRITICAL,
         expr="absent(orchestrator_build_info)",
         wait="5m",
-        summary="No orchestrator is seen at all.",
-        description="No process anywhere exposes orchestrator metrics: all are gone, or discovery finds none.",
+        summary="Prometheus has no metrics of any orchestrator process.",
+        description="Either all processes have ended, or discovery finds no target.",
     ),
     Alert(
         name="Watchdog",
         severity=AlertSeverity.NONE,
         expr="vector(1)",
         summary="The alert path works.",
-        description="This alert always fires. When its receiver hears nothing, alerts do not arrive.",
+        description="This alert always fires. If its receiver does not get it, no other alert arrives.",
     ),
 )

@@ -30,6 +30,7 @@ BURNS = (
 
 def _burn(burn: Burn) -> Alert:
     limit = f"({burn.factor:g} * <error_budget>)"
+    times = "" if burn.factor == 1 else f"{burn.factor:g} times "
     return Alert(
         name="RunErrorBudgetBurn",
         severity=burn.severity,
@@ -44,7 +45,7 @@ def _burn(burn: Burn) -> Alert:
         summary="Runs of {{ $labels.machine }} fail faster than the objective allows.",
         description=(
             f"{{{{ $value | humanizePercentage }}}} of the runs of {{{{ $labels.machine }}}} failed within"
-            f" {burn.long}: {burn.factor:g} times what the error budget allows."
+            f" {burn.long}: more than {times}the share that the error budget allows."
         ),
         labels={"long": burn.long, "short": burn.short},
     )
@@ -64,7 +65,7 @@ RUN_ALERTS = (
         summary="A run of {{ $labels.machine }} is stuck in {{ $labels.state }}.",
         description=(
             "The oldest run in {{ $labels.state }} on {{ $labels.instance }} has been there for"
-            " {{ $value | humanizeDuration }}: longer than the state's own limit, which should have ended it."
+            " {{ $value | humanizeDuration }}. The time limit of the state should have ended it earlier."
         ),
     ),
     Alert(
@@ -75,10 +76,10 @@ RUN_ALERTS = (
             "unless on (job, instance, machine, state) orchestrator_state_timeout_seconds"
         ),
         wait="5m",
-        summary="A run of {{ $labels.machine }} grows old in {{ $labels.state }}, which has no limit.",
+        summary="A run of {{ $labels.machine }} stays long in {{ $labels.state }}, which has no time limit.",
         description=(
             "The oldest run in {{ $labels.state }} on {{ $labels.instance }} has been there for"
-            " {{ $value | humanizeDuration }}, and the state declares no limit that would end it."
+            " {{ $value | humanizeDuration }}. The state has no time limit that would end it."
         ),
     ),
     Alert(
@@ -89,10 +90,10 @@ RUN_ALERTS = (
             "> on (job, instance, machine) (<overdue_factor> * orchestrator_run_timeout_seconds)"
         ),
         wait="2m",
-        summary="A run of {{ $labels.machine }} goes on past its deadline.",
+        summary="A run of {{ $labels.machine }} is active after its deadline.",
         description=(
-            "The oldest run on {{ $labels.instance }} began {{ $value | humanizeDuration }} ago; its deadline"
-            " has passed and did not end it."
+            "The oldest run on {{ $labels.instance }} started {{ $value | humanizeDuration }} ago. Its deadline has"
+            " passed and did not end it."
         ),
     ),
     Alert(
@@ -107,7 +108,7 @@ RUN_ALERTS = (
         wait="2m",
         summary="{{ $labels.machine }} on {{ $labels.instance }} has runs and makes no transitions.",
         description=(
-            "Runs are active on {{ $labels.instance }}, and the last transition of any of them was"
+            "Runs are active on {{ $labels.instance }}, and their last transition was"
             " {{ $value | humanizeDuration }} ago."
         ),
     ),
@@ -123,7 +124,7 @@ RUN_ALERTS = (
         summary="A run of {{ $labels.machine }} waits for a person.",
         description=(
             "The oldest question ({{ $labels.reason }}) has been open for {{ $value | humanizeDuration }}."
-            " Nothing happens in that run until somebody answers."
+            " The run does not continue until a person answers."
         ),
     ),
     Alert(
@@ -137,10 +138,10 @@ RUN_ALERTS = (
         ),
         wait="1m",
         keep="10m",
-        summary="Runs of {{ $labels.machine }} are taken up again and again.",
+        summary="Runs of {{ $labels.machine }} are resumed again and again.",
         description=(
-            "Either the process has started several times within an hour and took up runs each time, or runs were"
-            " parked because taking them up never got them a step further ({{ $value | humanize }} now)."
+            "Either the process has started several times within an hour and resumed runs each time, or runs were"
+            " parked because several resumes made no progress ({{ $value | humanize }} now)."
         ),
     ),
     Alert(
@@ -149,10 +150,10 @@ RUN_ALERTS = (
         expr='orchestrator_journal_runs{status="orphaned"} > 0',
         wait="15m",
         keep="5m",
-        summary="Runs of {{ $labels.machine }} are left: nobody holds them.",
+        summary="Runs of {{ $labels.machine }} have no living owner.",
         description=(
             "{{ $value | humanize }} runs of {{ $labels.machine }} are open in the journal that {{ $labels.instance }}"
-            " watches, and whoever held them is dead. Nothing happens in them until somebody resumes them."
+            " watches, and their process is dead. They make no progress until they are resumed."
         ),
     ),
     Alert(
@@ -166,8 +167,8 @@ RUN_ALERTS = (
         keep="15m",
         summary="A rollback of {{ $labels.machine }} failed.",
         description=(
-            "What a run of {{ $labels.machine }} had done could not be undone: files are as the run left them,"
-            " or half way back."
+            "Effects of a run of {{ $labels.machine }} could not be undone. Files are as the run left them, or partly"
+            " restored."
         ),
     ),
     Alert(
@@ -184,8 +185,8 @@ RUN_ALERTS = (
         wait="10m",
         summary="Limits cut off runs of {{ $labels.machine }}.",
         description=(
-            "{{ $value | humanizePercentage }} of the runs of {{ $labels.machine }} ended because a budget was"
-            " used up, without an answer."
+            "{{ $value | humanizePercentage }} of the runs of {{ $labels.machine }} ended at a limit, without an"
+            " answer."
         ),
     ),
     Alert(
@@ -215,7 +216,7 @@ RUN_ALERTS = (
         wait="15m",
         summary="{{ $labels.machine }} uses far more tokens than yesterday.",
         description=(
-            "{{ $value | humanize }} tokens a second by {{ $labels.machine }}: several times the mean of the"
+            "{{ $labels.machine }} uses {{ $value | humanize }} tokens per second, several times the mean of the"
             " day before."
         ),
     ),

@@ -21,10 +21,10 @@ WORK_ALERTS = (
             f"and ({_FAILED} + {_DONE}) > <least_rate>"
         ),
         wait="5m",
-        summary="Events of {{ $labels.machine }} fail.",
+        summary="Many events of {{ $labels.machine }} fail.",
         description=(
-            "{{ $value | humanizePercentage }} of the events of {{ $labels.machine }} did not commit, or a hook of"
-            " theirs raised."
+            "{{ $value | humanizePercentage }} of the events of {{ $labels.machine }} were not committed, or a hook"
+            " raised."
         ),
     ),
     Alert(
@@ -33,10 +33,10 @@ WORK_ALERTS = (
         # Such a series appears with its first event, and increase() does not see a first value: hence the second arm.
         expr=(f"increase({_UNDECLARED}[15m]) > 0\nor ({_UNDECLARED} > 0\n  unless {_UNDECLARED} offset 15m)"),
         keep="15m",
-        summary="{{ $labels.machine }} was sent an event that its table does not have.",
+        summary="{{ $labels.machine }} got an event that its table does not allow.",
         description=(
             "Event {{ $labels.event }} in {{ $labels.from_state }} of {{ $labels.machine }}: {{ $labels.reason }}."
-            " Code and table disagree."
+            " Code and table do not match."
         ),
     ),
     Alert(
@@ -46,8 +46,7 @@ WORK_ALERTS = (
         keep="10m",
         summary="Guard {{ $labels.guard }} of {{ $labels.machine }} raised.",
         description=(
-            "Guard {{ $labels.guard }} raised instead of answering. The event counted as refused and the run took"
-            " its failure edge."
+            "Guard {{ $labels.guard }} raised an exception. The event counts as refused, and the run fails."
         ),
     ),
     Alert(
@@ -60,8 +59,8 @@ WORK_ALERTS = (
         ),
         wait="5m",
         keep="5m",
-        summary="{{ $labels.operation }} calls of {{ $labels.machine }} are mostly retries.",
-        description="{{ $value | humanizePercentage }} of the {{ $labels.operation }} attempts are further tries.",
+        summary="Many {{ $labels.operation }} calls of {{ $labels.machine }} are retries.",
+        description="{{ $value | humanizePercentage }} of the {{ $labels.operation }} attempts are retries.",
     ),
     Alert(
         name="RetriesExhausted",
@@ -72,7 +71,7 @@ WORK_ALERTS = (
             "and sum without (instance) (rate(orchestrator_attempts_total[10m])) > <least_rate>"
         ),
         wait="5m",
-        summary="{{ $labels.operation }} calls of {{ $labels.machine }} are given up.",
+        summary="{{ $labels.operation }} calls of {{ $labels.machine }} fail after all retries.",
         description=(
             "{{ $value | humanizePercentage }} of the {{ $labels.operation }} attempts were the last of their call,"
             " and failed."
@@ -90,7 +89,7 @@ WORK_ALERTS = (
         ),
         wait="5m",
         summary="Tool {{ $labels.tool }} fails.",
-        description="{{ $value | humanizePercentage }} of the calls of {{ $labels.tool }} failed or ran out of time.",
+        description="{{ $value | humanizePercentage }} of the calls of {{ $labels.tool }} failed or timed out.",
     ),
     Alert(
         name="UnregisteredToolCalls",
@@ -104,7 +103,7 @@ WORK_ALERTS = (
         ),
         wait="15m",
         summary="The model calls tools that do not exist.",
-        description="{{ $value | humanizePercentage }} of the tool calls name a tool that nobody registered.",
+        description="{{ $value | humanizePercentage }} of the tool calls name a tool that the agent does not have.",
     ),
     Alert(
         name="LLMErrorRatioHigh",
@@ -134,7 +133,7 @@ WORK_ALERTS = (
         wait="10m",
         summary="{{ $labels.model }} answers slowly.",
         description=(
-            "One request in twenty to {{ $labels.model }} takes {{ $value | humanizeDuration }} or longer."
+            "5 % of the requests to {{ $labels.model }} take {{ $value | humanizeDuration }} or longer."
         ),
     ),
 )

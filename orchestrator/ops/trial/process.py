@@ -47,7 +47,7 @@ PROCESS_CASES = (
         "30m",
         [firing_there("4")],
     ),
-    Case("QueueSaturated", "full, and nobody waits", load("3x60", "0x60"), "30m"),
+    Case("QueueSaturated", "full, and no run waits", load("3x60", "0x60"), "30m"),
     Case("QueueSaturated", "two of four slots", load("1x60", "1x60"), "30m"),
     Case("QueueSaturated", "ten minutes", load("1x20 3x40", "3x60"), "30m"),
     Case(
@@ -206,7 +206,7 @@ PROCESS_CASES = (
     ),
     Case("TargetDown", "no answer for five minutes", [series("up", "0x10")], "5m", [firing_there()]),
     Case("TargetDown", "one missed scrape", [series("up", "1 1 1 1 0 1 1 1 1")], "5m"),
-    Case("TargetDown", "somebody else's target", [series("up", "0x10", job="node")], "5m"),
+    Case("TargetDown", "a target of another job", [series("up", "0x10", job="node")], "5m"),
     Case("MetricsAbsent", "nothing at all", [], "10m", [NOWHERE]),
     Case(
         "MetricsAbsent",

@@ -222,7 +222,7 @@ RUN_CASES = (
     ),
     Case(
         "ApprovalWaiting",
-        "a run that somebody paused asks nobody",
+        "a paused run has no question",
         [series(_OLDEST_PARKED, "0x130", machine="llm_loop", reason="paused")],
         "2h",
     ),
@@ -238,7 +238,7 @@ RUN_CASES = (
     ),
     Case(
         "RecoveryLoop",
-        "a run that nobody gets a step further",
+        "a run without progress",
         [series("orchestrator_runs_parked", "1x10", machine="llm_loop", reason="poison")],
         "5m",
         [firing("1", machine="llm_loop")],
@@ -255,7 +255,7 @@ RUN_CASES = (
     ),
     Case(
         "RecoveryLoop",
-        "starts without anything to take up are somebody else's alert",
+        "starts without runs to resume have another alert",
         [
             series("process_start_time_seconds", "1x5 2x5 3x5 4x20"),
             series("orchestrator_recoveries_total", "0x40", machine="llm_loop", outcome="resumed"),
@@ -264,7 +264,7 @@ RUN_CASES = (
     ),
     Case(
         "RunsOrphaned",
-        "two runs that nobody takes up",
+        "two runs without an owner",
         [in_journal("2x30")],
         "20m",
         [firing_there("2", machine="llm_loop", status="orphaned")],

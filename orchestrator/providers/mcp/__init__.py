@@ -176,7 +176,7 @@ class McpServer:
         try:
             import mcp  # noqa: F401
         except ImportError as error:
-            raise MissingExtra("mcp", "mcp") from error
+            raise MissingExtra("mcp", "mcp", "providers") from error
         try:
             session = await self._pool.start(self._compare)
         except Unreachable as error:

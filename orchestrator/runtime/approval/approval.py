@@ -37,7 +37,7 @@ from orchestrator.runtime.approval.session import ApprovalSession
 from orchestrator.runtime.approval.status import Drift, RecoveryNote, Status, StepFact
 from orchestrator.runtime.approval.status_view import status_of
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.actor import somebody
+from orchestrator.runtime.service.actor import default_actor
 from orchestrator_callbacks.approval import before
 from orchestrator_callbacks.approval import plan_request as request
 from orchestrator_callbacks.approval.deps import ApprovalRun
@@ -86,7 +86,7 @@ class Approval:
         arguments.check_agent(locals(), ApprovalLimits, planner=arguments.plans)
         self._clock = clock or SystemClock()
         self._limits = limits or ApprovalLimits()
-        self._by = spoken(by, "the name of who asks") or somebody()
+        self._by = spoken(by, "the name of who asks") or default_actor()
         self._launch = dict(launch or {})
         self._on_step = on_step
         self._session = ApprovalSession(
@@ -156,7 +156,7 @@ class Approval:
     @staticmethod
     async def ask(project: Path | str, action: str, *, by: str = "", why: str = "") -> None:
         """Request `pause` or `cancel` from the process that works on a project. Raises GateRefused if there is none."""
-        by = spoken(by, "the name of who asks") or somebody()
+        by = spoken(by, "the name of who asks") or default_actor()
         await outside.ask(project, action, by, spoken(why, "the reason"))
 
     # ---- request and plan ----
@@ -369,7 +369,7 @@ class Approval:
 
     def _is_plan_whole(self, run: ApprovalRun) -> bool:
         try:
-            return is_approved(run.ctx)
+            return is_approved(run.ctx).ok
         except ApprovalError:
             return False
 

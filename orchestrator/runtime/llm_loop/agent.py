@@ -29,11 +29,13 @@ from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop.codec import history_of, loop_codec, restored
 from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result, result_of
+from orchestrator.runtime.llm_loop.stored_results import StoredResults
 from orchestrator.runtime.llm_loop.summary import summary
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.hosting import LoopHosting
 from orchestrator.runtime.service.human_input import HumanInput
 from orchestrator.runtime.service.recovery import Migration
+from orchestrator.runtime.service.run_data import SHARED, agent_data, run_data, stored_data
 from orchestrator.runtime.service.run_service import new_id, outside_loop
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.tools.spec import ToolSpec
@@ -68,6 +70,8 @@ class Orchestrator(HumanInput[Result]):
         params: Parameters of every model request.
         migrations: Functions that migrate runs of older graphs to this one.
         launch: Plain data that is stored with each run, for the process that resumes it.
+        name: Name of the agent, stored with each of its runs.
+        version: Version of the agent, stored with each of its runs.
         check_purity: If True, a guard that changes its context fails the run with a GraphError that names guard and
             field. None means off, except in tests (see `kernel.purity`).
 
@@ -100,11 +104,13 @@ class Orchestrator(HumanInput[Result]):
         params: Mapping[str, Any] | None = None,
         migrations: Iterable[Migration] = (),
         launch: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        version: str | None = None,
         check_purity: bool | None = None,
     ) -> None:
         arguments.check_agent(locals())
-        self._limits = limits or Limits()
-        self._instructions = instructions
+        self._data = agent_data(name, version)
+        self._limits, self._instructions = limits or Limits(), instructions
         self._machine, points = compose.machine(graph, hooks, check_purity=check_purity)
         given = {"memory": memory, "price": price, "points": points, "host": deps}
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
@@ -119,6 +125,10 @@ class Orchestrator(HumanInput[Result]):
         self._members: dict[Orchestrator, Orchestrator] = {}  # agents of tools -> copies with our journal
         refuse_unpriced(self._limits, subagent.prices(self))
 
+    def _wire(self, *watching: Observer, owner: str | None = None) -> None:
+        self._deps.stored_result = StoredResults(self._journal).read
+        super()._wire(*watching, owner=owner)
+
     # ---- run ----
 
     async def run(
@@ -129,6 +139,8 @@ class Orchestrator(HumanInput[Result]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> Result:
         """Run one prompt, or a conversation given as messages, to its end and return the Result.
 
@@ -141,6 +153,8 @@ class Orchestrator(HumanInput[Result]):
             conversation_id: Conversation that the run continues.
             limits: Limits of this run instead of the agent's.
             deadline: Seconds from now, in addition to `limits`; 0 has passed already.
+            metadata: JSON data of the host, stored with the run and its child runs, never logged; at most 16 kB.
+            tags: Text by name, likewise; at most 32.
 
         Returns:
             The Result. Its `outcome` says how the run ended.
@@ -150,7 +164,8 @@ class Orchestrator(HumanInput[Result]):
             ConfigError: The prompt is invalid, or the conversation has an active run.
         """
         arguments.check_run(run_id, conversation_id, limits, deadline)
-        return await self.begin(prompt, run_id or new_id(), conversation_id, limits, deadline)
+        data = run_data(metadata, tags)
+        return await self.begin(prompt, run_id or new_id(), conversation_id, limits, deadline, data=data)
 
     async def deposit(
         self,
@@ -160,6 +175,8 @@ class Orchestrator(HumanInput[Result]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         tenant: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> str:
         """Store a run in the journal for a worker, and return its id; the model is not called here.
 
@@ -167,10 +184,11 @@ class Orchestrator(HumanInput[Result]):
         Raises the errors of `run`.
         """
         arguments.check_run(run_id, conversation_id, limits)
+        data = run_data(metadata, tags)
         history = await self._conversations.before(conversation_id, self._journal, self._said_in)
-        return await self._deposit(
-            self._new(prompt, history, run_id or new_id(), conversation_id, limits or self._limits), tenant
-        )
+        name = run_id or new_id()
+        run = self._new(prompt, history, name, conversation_id, limits or self._limits, data)
+        return await self._deposit(run, tenant)
 
     def run_sync(self, prompt: Prompt, **options: Any) -> Result:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
@@ -184,6 +202,8 @@ class Orchestrator(HumanInput[Result]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> RunStream:
         """Run one prompt as `run` does and stream its facts: `async for fact in agent.stream(...)`.
 
@@ -193,8 +213,8 @@ class Orchestrator(HumanInput[Result]):
         `deadline` start when the first fact is requested. Raises ConfigError; iterating raises the errors of `run`.
         """
         arguments.check_run(run_id, conversation_id, limits, deadline)
-        name = run_id or new_id()
-        work = functools.partial(self.begin, prompt, name, conversation_id, limits, deadline)
+        data, name = run_data(metadata, tags), run_id or new_id()
+        work = functools.partial(self.begin, prompt, name, conversation_id, limits, deadline, data=data)
         return RunStream(name, self._machine.graph.name, work)
 
     async def resume(self, run_id: str, *, limits: Limits | None = None, by: str = "") -> Result:
@@ -235,10 +255,12 @@ class Orchestrator(HumanInput[Result]):
         limits: Limits | None,
         deadline: float | None,
         follower: Follower | None = None,
+        *,
+        data: Mapping[str, Any] | None = None,
     ) -> Result:
         """Start a run with checked arguments and drive it to its end."""
         history = await self._conversations.before(conversation_id, self._journal, self._said_in)
-        run = self._new(prompt, history, run_id, conversation_id, limits or self._limits)
+        run = self._new(prompt, history, run_id, conversation_id, limits or self._limits, data)
         run.follow(follower)
         self._limit_time(run, deadline)
         return await self._drive_run(run, park=self.parks)
@@ -321,7 +343,8 @@ class Orchestrator(HumanInput[Result]):
         try:
             head = await self._journal.head(run_id)
         except RunUnknown:
-            run = self._new(prompt, (), run_id, None, lender(self._limits))
+            data = stored_data(parent.data or {}, SHARED)
+            run = self._new(prompt, (), run_id, None, lender(self._limits), data)
             run.parent_run_id = parent.run_id
             self._limit_time(run, None)
         else:
@@ -338,19 +361,20 @@ class Orchestrator(HumanInput[Result]):
         stored, _ = await self._recovery.read(run_id)
         return history_of(stored, self._codec)
 
-    def _new(
+    def _new(  # noqa: PLR0917 - the arguments of `run`
         self,
         prompt: Prompt,
         history: Sequence[Message],
         run_id: str,
         conversation_id: str | None,
         limits: Limits,
+        data: Mapping[str, Any] | None = None,
     ) -> LoopRun:
         self._check_model(None if limits is self._limits else limits)
         messages = opening(prompt, history, self._instructions)
         ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
         ctx.context.limit = self._context_limit(limits)
-        return Run(self._machine, run_id, ctx, self._deps)
+        return Run(self._machine, run_id, ctx, self._deps, data={**self._data, **(data or {})} or None)
 
     def _context_limit(self, limits: Limits) -> int:
         return limits.context_limit or int(getattr(self._deps.llm, "context_window", 0) or 0)

@@ -110,7 +110,9 @@ class AgentTool:
             raise ConfigError("an agent's tool works only inside a run of another agent")
         lender = parent.account()
         if len(lender.ancestors) >= self.max_depth:
-            raise RunError(f"agents call each other {self.max_depth} deep already; go on without this one")
+            raise RunError(
+                f"agents already call each other to the maximum depth of {self.max_depth}; continue without this agent"
+            )
         call = AgentCall(self, context.idempotency_key, task, lender)
         work = asyncio.ensure_future(_run_agent(member(parent.agent, self.child), call))
         return _answer(await joined(work, call.guard, parent))

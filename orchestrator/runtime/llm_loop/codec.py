@@ -131,6 +131,7 @@ def _result(entry: EffectEntry, call: ToolCall) -> ToolResult:
         body.get("seconds", 0.0),
         body.get("queued", 0.0),
         body.get("cut", False),
+        body.get("at", 0.0),
     )
 
 

@@ -13,6 +13,6 @@ def login() -> str:
         return ""
 
 
-def somebody() -> str:
-    """Return the login name, or a placeholder."""
-    return login() or "somebody"
+def default_actor() -> str:
+    """Return the login name; `unknown` if there is none."""
+    return login() or "unknown"

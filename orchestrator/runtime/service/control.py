@@ -19,7 +19,7 @@ from orchestrator.kernel.mailbox import Kind, Signal
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.llm.port import Clock
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.runtime.service.actor import somebody
+from orchestrator.runtime.service.actor import default_actor
 from orchestrator.runtime.service.answer import OpenQuestions, post_answer, post_replies
 from orchestrator.runtime.service.inbox import Inbox
 from orchestrator.runtime.service.live_run import RunRegistry
@@ -74,7 +74,7 @@ class RunController:
         body = {name: value for name, value in members.items() if value is not None}
         if (fault := edit_fault(body.get("arguments"))) is not None:
             raise AnswerRefused(run_id, fault, kind="edit")
-        answer = Posted("", decision, {**body, "why": why}, by or somebody(), self.clock.time())
+        answer = Posted("", decision, {**body, "why": why}, by or default_actor(), self.clock.time())
         return self._sent(run_id, decision, lambda: self._answer(run_id, answer))
 
     async def _answer(self, run_id: str, answer: Posted) -> None:
@@ -112,12 +112,12 @@ class RunController:
         # Durable and in one order for all readers. A run with an unshared journal reads it when it is resumed here.
         if run is None or (self._journal.shared and run.lease is not None):
             return self._sent(run_id, says, lambda: self._post(run_id, says, by, text))
-        run.mailbox.post(Signal(None, _new_id(), by or somebody(), text, {"says": says}, "message"))
+        run.mailbox.post(Signal(None, _new_id(), by or default_actor(), text, {"says": says}, "message"))
         return _Done()
 
     def reply(self, run_id: str, answers: Mapping[str, str], by: str) -> Awaitable[None]:
         """Answer questions of a run about its work. Raises AnswerRefused, RunUnknown, RunOver."""
-        return self._sent(run_id, "answer", lambda: self._reply(run_id, answers, by or somebody()))
+        return self._sent(run_id, "answer", lambda: self._reply(run_id, answers, by or default_actor()))
 
     async def _reply(self, run_id: str, answers: Mapping[str, str], by: str) -> None:
         try:
@@ -142,7 +142,7 @@ class RunController:
             if self._journal.shared:
                 return self._sent(run_id, kind, lambda: self._post(run_id, kind, by, why))
             return self._sent(run_id, kind, lambda: self._nobody(run_id))
-        run.mailbox.post(Signal(kind=kind, id=_new_id(), by=by or somebody(), why=why))
+        run.mailbox.post(Signal(kind=kind, id=_new_id(), by=by or default_actor(), why=why))
         return _Done()
 
     def _sent(self, run_id: str, kind: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
@@ -181,7 +181,7 @@ class RunController:
 
     async def _post(self, run_id: str, kind: str, by: str, why: str) -> None:
         await self._stored(run_id)
-        await self._journal.post(run_id, Posted(_new_id(), kind, {"why": why}, by or somebody()))
+        await self._journal.post(run_id, Posted(_new_id(), kind, {"why": why}, by or default_actor()))
 
 
 def _runs_to_end(work: Coroutine[Any, Any, None]) -> bool:

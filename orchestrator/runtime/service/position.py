@@ -10,6 +10,7 @@ from orchestrator.kernel.codec import restored_failure
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.run_parts import Cursor
+from orchestrator.runtime.service.run_data import stored_data
 
 
 def rebuilt(
@@ -17,7 +18,8 @@ def rebuilt(
 ) -> Run[Any, Any]:
     """Return a run with this context as of its last record, ready for `drive`. Changes nothing outside."""
     above = stored.created.get("parent_run_id")
-    run: Run[Any, Any] = Run(machine, stored.run_id, ctx, deps, parent_run_id=above)
+    data = stored_data(stored.created) or None
+    run: Run[Any, Any] = Run(machine, stored.run_id, ctx, deps, parent_run_id=above, data=data)
     codec.adopt(run)
     _restore_cursor(run, stored, deps.clock.monotonic())
     return run

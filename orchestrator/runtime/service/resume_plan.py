@@ -41,7 +41,7 @@ def plan(stored: StoredRun, unread: Sequence[Posted], state: str, now: float) ->
         yield "asks the model again; what the lost answer may have cost is charged"
     if not moved:
         yield from _programs(stored)
-        yield f"goes on in {state}"
+        yield f"continues in {state}"
 
 
 def _programs(stored: StoredRun) -> Iterator[str]:
@@ -54,7 +54,7 @@ def _stands(stored: StoredRun, unread: Sequence[Posted]) -> str | None:
     """Return the reason why a run does not continue at all: it was cancelled, or its questions are unanswered."""
     cancel = next((one for one in unread if one.kind == "cancel"), None)
     if cancel is not None:
-        return f"ends: {cancel.by or 'somebody'} cancelled it"
+        return f"ends: {cancel.by or 'unknown'} cancelled it"
     if _asks(stored) and not any(one.kind == "answer" for one in unread):
         return f"waits for a person: {_counted(stored)}"
     if (asked := program_recovery.question(stored)) and not program_recovery.is_answered(stored, unread):
@@ -131,9 +131,9 @@ def _settled(entry: EffectEntry, answer: Posted | None, now: float) -> str | Non
     if answer is not None and _outdated(entry):
         return f"asks a person again about {entry.tool} (call {entry.key}): its digest has an older version"
     if answer is not None:
-        return f"goes on: {answer.by or 'somebody'} {_SAID[answer.kind]} {entry.tool} (call {entry.key})"
+        return f"continues: {answer.by or 'unknown'} {_SAID[answer.kind]} {entry.tool} (call {entry.key})"
     if _expired(entry, now):
-        return f"goes on: nobody answered about {entry.tool} in time (call {entry.key})"
+        return f"continues: the question about {entry.tool} has expired (call {entry.key})"
     return None
 
 

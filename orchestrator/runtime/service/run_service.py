@@ -60,7 +60,7 @@ class RunService(Generic[R]):
     _recovery: Recovery
     laps: Container[str] = ()
     """Events that count an iteration of the path."""
-    waits_for: str = "somebody"
+    waits_for: str = "it waits for a person"
     """Description of the cause that a parked run waits for."""
     parks: bool = False
     """Whether a run that has to wait for a person is left in the journal (Suspended); child runs always wait here."""

@@ -55,7 +55,7 @@ class Entry:
         command: list[str | Path] = [
             interpreter,
             "-m",
-            f"tests.benchmarks.children.{self.module}",
+            f"tests.benchmarks.peers.children.{self.module}",
             *self.arguments,
         ]
         return Contestant(self.name, command, timeout=timeout)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import aims, cases, footprint, machine, plot, report, rounds
-from tests.benchmarks.roster import ROSTER, Entry
+from tests.benchmarks.peers.roster import ROSTER, Entry
 
-RESULTS = Path(__file__).with_name("results")
+RESULTS = Path(__file__).parents[1] / "results"
 _TIMEOUT = 300.0
 """Seconds for one answer: a contestant that takes longer in one round is not measured."""
 

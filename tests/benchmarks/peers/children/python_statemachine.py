@@ -8,7 +8,7 @@ from statemachine import (  # type: ignore[import-not-found, unused-ignore]
 )
 
 from tests.benchmarks import child
-from tests.benchmarks.children.conversation import NEXT, Conversation
+from tests.benchmarks.peers.children.conversation import NEXT, Conversation
 from tests.benchmarks.script import Script
 
 

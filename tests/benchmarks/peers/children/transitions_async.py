@@ -10,7 +10,7 @@ from typing import Any
 from transitions.extensions.asyncio import AsyncMachine
 
 from tests.benchmarks import child
-from tests.benchmarks.children.conversation import NEXT, Conversation
+from tests.benchmarks.peers.children.conversation import NEXT, Conversation
 from tests.benchmarks.script import Script
 
 _STATES = ("idle", "await_llm", "evaluate_response", "process_tools", "update_budgets", "done")

@@ -84,7 +84,5 @@ class Agents:
 
 if __name__ == "__main__":
     set_tracing_disabled(disabled=True)
-    why = (
-        "its sessions keep a conversation for the next run, none to resume; a RunState is stored by its user"
-    )
+    why = "its sessions store conversations and are not measured; a RunState is stored by its user"
     child.serve(child.Side(("openai-agents", "openai"), Agents, storeless=why))

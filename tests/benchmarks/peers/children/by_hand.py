@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.benchmarks import child
-from tests.benchmarks.children.ours import ScriptedLLM
 from tests.benchmarks.hand_loop import hand_loop
+from tests.benchmarks.peers.children.ours import ScriptedLLM
 from tests.benchmarks.script import PROMPT, TOOL, Script
 
 

@@ -1,0 +1,36 @@
+"""Rows of guard evaluations in the journal: with each decision of the loop, the inputs from which it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_guards import Verdict, progress
+from orchestrator_guards.evaluation import GUARDS, Row, row_of
+from orchestrator_guards.turn import digest
+
+WINDOW = "turns"
+"""The field of the context that holds the window of the progress guard."""
+
+
+def record_guards(run: LoopRun, verdicts: Iterable[Verdict]) -> None:
+    """Record the evaluations of guards on `run.ctx`."""
+    most = run.ctx.limits.max_no_progress
+    run.attach(GUARDS, [_row(one, most) for one in verdicts])
+
+
+def keep_window(run: LoopRun) -> None:
+    """Put the window itself into the rows of this turn, because the context will not have it any more.
+
+    Tools are named by digests there: the model may have invented a name.
+    """
+    rows = (run.writes.attached or {}).get(GUARDS, [])
+    window = [turn._replace(tools=frozenset(map(digest, turn.tools))) for turn in run.ctx.turns]
+    rows[:] = [tuple(window if one == WINDOW else one for one in row) for row in rows]
+
+
+def _row(verdict: Verdict, most: int) -> Row:
+    return (*verdict[:4], _PROGRESS, WINDOW, most) if verdict.guard == "no_progress" else row_of(verdict)
+
+
+_PROGRESS = progress.__name__

@@ -1,0 +1,1 @@
+"""A model of a fleet: the workers and the PostgreSQL servers that a load needs."""
