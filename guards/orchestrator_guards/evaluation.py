@@ -11,6 +11,7 @@ fingerprints, or the name of the field of the context that has them in the same 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -128,7 +129,7 @@ def read_row(row: Sequence[Any]) -> GuardEvaluation:
 
 
 def row_of(verdict: Verdict) -> Row:
-    """Return the row of a verdict of this package whose inputs follow from it: all guards except those of `given`."""
+    """Return the row of a verdict of this package whose inputs follow from it; `given` returns that of the others."""
     made = _ROWS.get(verdict.guard)
     return verdict[:4] if made is None else made(verdict)
 
@@ -174,10 +175,15 @@ _ROWS: Final[Mapping[str, Callable[[Verdict], Row]]] = {
     "tool_errors": _of_tool,
 }
 """Guards whose inputs differ from the numbers of the verdict and follow from it."""
+_GIVEN: Final = ("affordable", "progress", "repeated_success", "request_cost")
+"""Functions whose inputs only their caller knows."""
+STANDARD: Final = frozenset(FUNCTIONS).difference(_ROWS, _GIVEN)
+"""Guards whose inputs are (observed, limit): their row is `verdict[:4]`."""
 _SHORTEST, _STANDARD = 2, 4
 _LARGEST = 2**63
 
 
+@functools.cache
 def _parameters(function: str) -> tuple[str, ...]:
     known = FUNCTIONS.get(function)
     return ("observed", "limit") if known is None else tuple(inspect.signature(known).parameters)

@@ -24,6 +24,7 @@ from orchestrator.journal.snapshot import (
     WAYS,
     DequeSnapshot,
     FieldPart,
+    getter,
     lasting_fields,
     parts_of,
     taken,
@@ -42,6 +43,8 @@ class _Saved:
     count: int
     last: Any
     """The last of these messages: another one in its place shows that a message was inserted."""
+    lasting: tuple[Any, ...]
+    """The values of the fields whose values cannot change in place."""
     seen: list[Any]
     """The snapshot of each other field."""
 
@@ -78,9 +81,9 @@ class ContextCodec(Generic[C]):
         self._about = about
         self._names = [one.name for one in fields(kind) if one.name not in {growing, *apart}]  # type: ignore[arg-type]
         lasting = lasting_fields(kind).difference(windows)
-        plain = [name for name in self._names if name in lasting]
-        self._plain = len(plain)
-        self._watched = [*plain, *(name for name in self._names if name not in lasting)]
+        self._lasting = [name for name in self._names if name in lasting]
+        self._lasting_of = getter(self._lasting)
+        self._watched = [name for name in self._names if name not in lasting]
         self._views = views(kind, self._watched)
         self._parts = parts_of(kind, self._watched)
         """For each watched field its parts, if it has any."""
@@ -89,7 +92,7 @@ class ContextCodec(Generic[C]):
         """Return the whole context."""
         ctx = run.ctx
         copies = {name: taken(getattr(ctx, name)) for name in self._names}
-        saved = self._save(run, [copies[name][1] for name in self._watched])
+        saved = self._save(run, {name: seen for name, (_, seen) in copies.items()})
         whole = {name: copy for name, (copy, _) in copies.items()}
         if self._growing is not None:
             whole = {self._growing: self._item(ctx, saved.items), **whole}
@@ -97,25 +100,28 @@ class ContextCodec(Generic[C]):
 
     def adopt(self, run: Run[Any, Any]) -> None:
         """Take the present context as the content of the journal, after a restore."""
-        self._save(run, [taken(getattr(run.ctx, name))[1] for name in self._watched])
+        self._save(run, {name: taken(getattr(run.ctx, name))[1] for name in self._watched})
 
-    def _save(self, run: Run[Any, Any], seen: list[Any]) -> _Saved:
+    def _save(self, run: Run[Any, Any], seen: Mapping[str, Any]) -> _Saved:
         items = [] if self._growing is None else getattr(run.ctx, self._growing)
-        saved = run.saved = _Saved(items, len(items), items[-1] if items else None, seen)
+        last, watched = items[-1] if items else None, [seen[name] for name in self._watched]
+        saved = run.saved = _Saved(items, len(items), last, self._lasting_of(run.ctx), watched)
         return saved
 
     def changes(self, run: Run[Any, Any]) -> dict[str, Any]:
         """Return the changes since the last call."""
         ctx, saved = run.ctx, run.saved
         seen, changed = saved.seen, {}
+        lasting = self._lasting_of(ctx)
+        if lasting != saved.lasting:  # one comparison in C
+            pairs = zip(self._lasting, lasting, saved.lasting, strict=True)
+            changed = {name: now for name, now, before in pairs if now != before}
+            saved.lasting = lasting
         for at, view in enumerate(self._views(ctx)):
             before = seen[at]
-            if view is before or view == before:
+            if view == before:
                 continue
             name = self._watched[at]
-            if at < self._plain:
-                seen[at] = changed[name] = view
-                continue
             parts = self._parts[at]
             if (
                 parts is not None
@@ -190,12 +196,12 @@ def _write_parts(
     parts: Iterable[FieldPart], view: Mapping[str, Any], before: dict[str, Any], changed: dict[str, Any]
 ) -> None:
     """Add the changed parts of a field to a record and to its snapshot. Few parts are other objects than before."""
-    for name, path, copied, short in compress(parts, map(is_not, view.values(), before.values())):
-        one = view[name]
-        if one == before[name]:
+    for name, path, copied, short in [*compress(parts, map(is_not, view.values(), before.values()))]:
+        one, known = view[name], before[name]
+        if one == known:
             continue
         now = one if copied is None else copied(one)
-        if copied is None or now != before[name]:
+        if copied is None or now != known:
             before[name] = now
             changed[path] = now if short is None else short(now)
 

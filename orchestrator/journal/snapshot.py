@@ -65,16 +65,14 @@ def views(kind: Any, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     return view
 
 
-class FieldPart(NamedTuple):
-    """One part of a field that is a dataclass."""
+Step: TypeAlias = Callable[[Any], Any]
+FieldPart: TypeAlias = tuple[str, str, Step | None, Step | None]
+"""One part of a field that is a dataclass, as a plain tuple, which is faster to unpack than a named one.
 
-    name: str
-    path: str
-    """Its name in records: `spent.seconds`."""
-    copied: Callable[[Any], Any] | None
-    """Copies a value that can be changed in place; None if none can."""
-    short: Callable[[Any], Any] | None
-    """Returns the short form of a value for records; None if there is none."""
+- Its name, and its path in records: `spent.seconds`.
+- A function that copies a value that can be changed in place; None if none can.
+- A function that returns the short form of a value for records; None if there is none.
+"""
 
 
 class FieldParts(NamedTuple):
@@ -104,10 +102,7 @@ def _parts(name: str, kind: Any) -> FieldParts:
 
     return FieldParts(
         names,
-        [
-            FieldPart(one, f"{name}.{one}", copier(one), getattr(hints.get(one), "short", None))
-            for one in names
-        ],
+        [(one, f"{name}.{one}", copier(one), getattr(hints.get(one), "short", None)) for one in names],
     )
 
 
@@ -115,7 +110,6 @@ def _copied_flat(value: Any) -> Any:
     return value.copy() if type(value) is dict else _copied(value)
 
 
-Step: TypeAlias = Callable[[Any], Any]
 Way: TypeAlias = tuple[Step, Step]
 """How values of one class are copied, in two steps.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -223,14 +223,25 @@ class Run(Generic[Ctx, Deps]):
         if control.lease is not None and not control.detached:
             self.writes.drafts.append(draft(kind, body))
 
-    def attach(self, member: str, items: Iterable[Any]) -> None:
-        """Add items to a list in the record of the next transition, which they led to: rows of guards, of attempts.
+    def attach_guards(self, rows: Sequence[Any], decided: object = None) -> None:
+        """Add the rows of guards to the record of the next transition, which they led to.
 
-        If the run is parked before that, the `parked` record has them. Without a journal, do nothing.
+        If the run is parked before that, the `parked` record has them. Without a journal, do nothing. `decided` is the
+        verdict of the last row, if the guard of the next edge returns it again.
         """
-        control = self.control
+        writes, control = self.writes, self.control
         if control.lease is not None and not control.detached:
-            self.writes.attach(member, items)
+            writes.guards = [*rows] if writes.guards is None else [*writes.guards, *rows]
+            writes.decided = decided
+
+    def attach_attempt(self, row: Sequence[Any]) -> None:
+        """Add the row of an attempt of a request, as `attach_guards` does."""
+        writes, control = self.writes, self.control
+        if control.lease is not None and not control.detached:
+            if writes.attempts is None:
+                writes.attempts = [row]
+            else:
+                writes.attempts.append(row)
 
     def store(self, content: bytes) -> str:
         """Store content beside the records, written together with the next draft, which names it.

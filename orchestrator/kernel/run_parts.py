@@ -6,7 +6,7 @@ Only the kernel writes them. Hosts and hooks may read them; `Run` has properties
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -126,8 +126,12 @@ class PendingWrites:
     """Facts that wait for those records."""
     note: TransitionNote | None = None
     """Describes the stay in the state that the next transition leaves."""
-    attached: dict[str, list[Any]] | None = None
-    """Further members of the record of the next transition: what led to it."""
+    guards: list[Any] | None = None
+    """Rows of the guards that led to the next transition; its record has them."""
+    decided: object = None
+    """The verdict of the last of these rows, if a hook evaluated it for an edge."""
+    attempts: list[Any] | None = None
+    """Rows of the attempts of requests, likewise, unless another record takes them."""
     blobs: dict[str, bytes] | None = None
     """Contents that the drafts name: SHA-256 (hex) -> content."""
     seconds: float = 0.0
@@ -140,20 +144,8 @@ class PendingWrites:
     def __post_init__(self) -> None:
         self.publish = self.unpublished.append
 
-    def attach(self, member: str, items: Iterable[Any]) -> None:
-        """Add items to a list in the record of the next transition."""
-        if self.attached is None:
-            self.attached = {}
-        self.attached.setdefault(member, []).extend(items)
-
-    def detach(self, member: str) -> list[Any]:
-        """Return such a list for another record, and forget it."""
-        found = self.attached.pop(member, []) if self.attached else []
-        if not self.attached:
-            self.attached = None
-        return found
-
     def take_attached(self) -> dict[str, list[Any]]:
-        """Return the further members of a record, and forget them."""
-        taken, self.attached = self.attached, None
-        return taken or {}
+        """Return the rows as members of a record, and forget them."""
+        taken = {"guards": self.guards, "attempts": self.attempts}
+        self.guards = self.decided = self.attempts = None
+        return {name: rows for name, rows in taken.items() if rows}

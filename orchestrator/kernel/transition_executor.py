@@ -18,7 +18,7 @@ from orchestrator.kernel.run import Run
 from orchestrator.kernel.run_parts import Control
 from orchestrator.kernel.table import CompiledTransition
 from orchestrator.kernel.writer import Late, Writer
-from orchestrator_guards.evaluation import GUARDS, foreign_row, row_of
+from orchestrator_guards.evaluation import foreign_row, row_of
 from orchestrator_guards.verdict import GUARD_NAMES, Verdict
 
 
@@ -196,8 +196,8 @@ class TransitionExecutor:
                 self._report.failed(run, step.event, error)
                 return None
             allowed = condition.allows(answer)
-            if self.journals:
-                _record_guard(run, condition.name, answer)
+            if self.journals and answer is not run.writes.decided:  # otherwise a hook has recorded it
+                run.attach_guards((_guard_row(condition.name, answer),))
             self._report.guard(run, step, condition, "allow" if allowed else "deny", answer)
             if not allowed:
                 return answer if answer is not True else None
@@ -237,8 +237,11 @@ class TransitionExecutor:
         writes.unpublished.append(fact)
         if self.journals:
             body = _body(fact, now - (cursor.started_at or 0.0), cursor.failure if step.failing else None)
-            if writes.attached is not None:
-                body |= writes.take_attached()
+            if writes.guards is not None:
+                body["guards"] = writes.guards
+                writes.guards = writes.decided = None
+            if writes.attempts is not None:
+                body["attempts"], writes.attempts = writes.attempts, None
             writes.drafts.append(
                 draft("transition", body if writes.note is None else _annotated(body, writes.note))
             )
@@ -338,19 +341,10 @@ class TransitionExecutor:
         return True
 
 
-def _record_guard(run: Run[Any, Any], name: str, answer: object) -> None:
-    """Add the answer of a guard to the record of the transition, unless a hook has added the same decision last."""
-    row = (
-        row_of(answer)
-        if type(answer) is Verdict and answer.guard in GUARD_NAMES
-        else foreign_row(name, answer)
-    )
-    attached = run.writes.attached
-    if attached is None or attached.get(GUARDS, _NO_ROWS)[-1] != row:
-        run.attach(GUARDS, (row,))
-
-
-_NO_ROWS = (None,)
+def _guard_row(name: str, answer: object) -> Sequence[Any]:
+    """Return the row of the answer of a guard of an edge."""
+    ours = type(answer) is Verdict and answer.guard in GUARD_NAMES
+    return row_of(answer) if ours else foreign_row(name, answer)
 
 
 def _earlier(expires_at: float | None, entered_at: float, seconds: float | None) -> float | None:

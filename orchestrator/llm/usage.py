@@ -121,10 +121,18 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
         return {**plain, "cost": self.cost, "estimated_cost": self.estimated_cost}
 
     def short(self) -> dict[str, int]:
-        """Return the numbers for a record, without zeros and an unknown cost; `of` reads it."""
-        numbers = {name: count for name, count in self.__dict__.items() if count}
-        if self.cost_micros == 0:
-            numbers["cost_micros"] = 0  # known, in contrast to None
+        """Return the numbers for a record, without subsets that are 0 and an unknown cost; `of` reads it."""
+        numbers = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        if self.cached_input_tokens:
+            numbers["cached_input_tokens"] = self.cached_input_tokens
+        if self.reasoning_tokens:
+            numbers["reasoning_tokens"] = self.reasoning_tokens
+        if self.cost_micros is not None:
+            numbers["cost_micros"] = self.cost_micros
+        if self.estimated_input_tokens or self.estimated_output_tokens or self.estimated_cost_micros:
+            numbers["estimated_input_tokens"] = self.estimated_input_tokens
+            numbers["estimated_output_tokens"] = self.estimated_output_tokens
+            numbers["estimated_cost_micros"] = self.estimated_cost_micros
         return numbers
 
     def as_estimate(self) -> Usage:

@@ -29,7 +29,7 @@ from orchestrator_guards import (
     tool_cap,
     tool_key,
 )
-from orchestrator_guards.evaluation import GUARDS, Row, given, row_of
+from orchestrator_guards.evaluation import Row, given, row_of
 
 UNFINISHED = "the run was stopped before this call finished"
 CHANGED = "not run: a hook changed this call after a person approved it"
@@ -309,7 +309,7 @@ def _over_limit(run: LoopRun, call: ToolCall, spec: ToolSpec | None) -> str | No
     ctx = run.ctx
     asked, rows = _verdicts_for(ctx, call, spec)
     if rows:
-        run.attach(GUARDS, rows)
+        run.attach_guards(rows)
     refusal = first_refusal(asked)
     if refusal is None:
         return None

@@ -20,7 +20,7 @@ from orchestrator_callbacks.llm_loop.reservation import PayingAccount, Reservati
 from orchestrator_guards import (
     Verdict,
 )
-from orchestrator_guards.evaluation import GUARDS, Row
+from orchestrator_guards.evaluation import Row
 
 _LEAST_COST = 1e-6
 """One micro-unit, the smallest possible limit."""
@@ -75,7 +75,7 @@ class BudgetAccount(PayingAccount):
         made = self.queue.request(self.ancestors, need)
         if not made.answer.done():
             await self._wait(made)
-        self.run.attach(GUARDS, made.rows)
+        self.run.attach_guards(made.rows)
         refusal = made.answer.result()
         if refusal is not None:
             raise LimitReached(refusal)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict, progress
-from orchestrator_guards.evaluation import GUARDS, Row, row_of
+from orchestrator_guards.evaluation import STANDARD, Row, row_of
 from orchestrator_guards.turn import digest
 
 WINDOW = "turns"
 """The field of the context that holds the window of the progress guard."""
 
 
-def record_guards(run: LoopRun, verdicts: Iterable[Verdict]) -> None:
-    """Record the evaluations of guards on `run.ctx`."""
+def record_guards(run: LoopRun, verdicts: Sequence[Verdict]) -> None:
+    """Record the evaluations of guards on `run.ctx`. The last one may be the decision for the next edge."""
     most = run.ctx.limits.max_no_progress
-    run.attach(GUARDS, [_row(one, most) for one in verdicts])
+    rows = [one[:4] if one.guard in STANDARD else _row(one, most) for one in verdicts]
+    run.attach_guards(rows, verdicts[-1])
 
 
 def keep_window(run: LoopRun) -> None:
@@ -24,9 +25,9 @@ def keep_window(run: LoopRun) -> None:
 
     Tools are named by digests there: the model may have invented a name.
     """
-    rows = (run.writes.attached or {}).get(GUARDS, [])
     window = [turn._replace(tools=frozenset(map(digest, turn.tools))) for turn in run.ctx.turns]
-    rows[:] = [tuple(window if one == WINDOW else one for one in row) for row in rows]
+    rows = run.writes.guards or ()
+    run.writes.guards = [tuple(window if one == WINDOW else one for one in row) for row in rows] or None
 
 
 def _row(verdict: Verdict, most: int) -> Row:

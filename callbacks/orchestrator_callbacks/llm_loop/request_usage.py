@@ -28,7 +28,7 @@ from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.telemetry.scope import logger_from_context
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict, cost_unknown, request_cost, reserve
-from orchestrator_guards.evaluation import GUARDS, given, row_of
+from orchestrator_guards.evaluation import given, row_of
 from orchestrator_guards.money import cost_micros
 
 _UNKNOWN_OUTPUT = 4096
@@ -162,14 +162,14 @@ def refusal(run: LoopRun, request: Request) -> Verdict | None:
         return None
     if _stops_unpriced(run) and not (price := pricing(run)).known:
         unknown = cost_unknown(1, model=price.model)
-        run.attach(GUARDS, (row_of(unknown),))
+        run.attach_guards((row_of(unknown),))
         return unknown
     if not limits.max_cost or (cost := most(run, request)) is None:
         return None
     share = limits.wrap_up_share if limits.wrap_up_turns and not ctx.wrapping_up else 0.0
     inputs = ctx.spent.total.cost_micros or 0, cost, reserve(limits.max_cost_micros, share)
     verdict = request_cost(*inputs)
-    run.attach(GUARDS, (given(verdict, request_cost, *inputs),))
+    run.attach_guards((given(verdict, request_cost, *inputs),))
     return None if verdict else verdict
 
 

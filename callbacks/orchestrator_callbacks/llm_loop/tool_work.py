@@ -62,13 +62,22 @@ def close_ledger(run: LoopRun) -> None:
 
 def _interrupted(run: LoopRun, position: int) -> ToolResult:
     """Return the result of a call that the end of the run interrupted, with its times."""
-    call, started = effective_call(run.ctx, position), run.ctx.ledger.began.get(position, 0.0)
-    return unfinished(call, position, started, run.deps.clock.time())
+    ledger, now = run.ctx.ledger, run.deps.clock.time()
+    started = ledger.began.get(position, 0.0)
+    if position in ledger.started and len(run.ctx.results) == 1:
+        started = now - (run.deps.clock.monotonic() - run.cursor.entered_at)
+    return unfinished(effective_call(run.ctx, position), position, started, now)
 
 
 def _position(calls: Sequence[ToolCall], call: ToolCall) -> int:
     """Return the position of a call: two calls may be equal."""
     return next(at for at, one in enumerate(calls) if one is call)
+
+
+def _note_start(run: LoopRun, calls: Sequence[ToolCall], call: ToolCall) -> None:
+    """Keep the start of one of several calls; a single call starts when the run enters the state."""
+    if len(calls) > 1:
+        run.ctx.ledger.began[_position(calls, call)] = run.deps.clock.time()
 
 
 async def _execute(run: LoopRun) -> None:
@@ -90,7 +99,7 @@ async def _execute(run: LoopRun) -> None:
         return run.ctx.results[result.position] if changed is not result else None
 
     async def before(call: ToolCall) -> ToolCall | ToolResult | None:
-        ctx.ledger.began[_position(calls, call)] = deps.clock.time()
+        _note_start(run, calls, call)
         hooked = "before_tool_execution" in deps.points  # an engine may add a hook there while a call waits
         chosen = await _chosen(run, calls, call) if hooked else None
         services = run.control.services

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError, StateTimeout
 from orchestrator.kernel.record import LLMCall, OperationAttempt
-from orchestrator.llm.attempt import ATTEMPTS, attempt_row
+from orchestrator.llm.attempt import attempt_row
 from orchestrator.llm.message import (
     NO_USAGE,
     Message,
@@ -227,7 +227,7 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     model, queued = route.take()
     if queued:
         seconds = max(0.0, seconds - queued)  # the limiter may have another clock
-    run.attach(ATTEMPTS, (attempt_row(run.deps.clock, seconds, outcome, wait, model),))
+    run.attach_attempt(attempt_row(run.deps.clock, seconds, outcome, wait, model))
     if LLMCall not in run.writes.observed_kinds:
         return
     usage, first = priced(run, response) if response else NO_USAGE, deltas.take_first() if deltas else None
@@ -287,8 +287,8 @@ def take(run: LoopRun, response: Response) -> None:
         answered["retries"] = ctx.spent.retries
     if not (usage.input_tokens or usage.output_tokens):
         answered["unreported"] = True  # the provider gave no usage: the answer counts as no token
-    if attempts := run.writes.detach(ATTEMPTS):
-        answered[ATTEMPTS] = attempts
+    if run.writes.attempts is not None:
+        answered["attempts"], run.writes.attempts = run.writes.attempts, None
     run.note("answer", answered)
     if usage.cost_micros is None and (refusal := request_usage.unpriced(run, response)) is not None:
         ctx.verdict = refusal

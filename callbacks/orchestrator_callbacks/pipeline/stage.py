@@ -30,7 +30,7 @@ from orchestrator_guards import (
     refinements,
     tokens,
 )
-from orchestrator_guards.evaluation import GUARDS, given, row_of
+from orchestrator_guards.evaluation import given, row_of
 
 _ESTIMATES: Mapping[OrchestrationState, Callable[[PipelineLimits], int]] = {
     OrchestrationState.PLANNING: lambda limits: limits.plan_tokens,
@@ -84,7 +84,7 @@ def _ahead(run: PipelineRun, state: OrchestrationState) -> list[Verdict]:
         return []
     inputs = ctx.remaining, estimate, limits.headroom
     verdict = affordable(*inputs)
-    run.attach(GUARDS, (given(verdict, affordable, *inputs),))
+    run.attach_guards((given(verdict, affordable, *inputs),))
     return [verdict]
 
 
@@ -111,7 +111,7 @@ async def _goes_on(run: PipelineRun, verdicts: list[Verdict]) -> bool:
         verdicts = [host_budget(int(bool(exhausted))), *verdicts]
     if not verdicts:
         return True
-    run.attach(GUARDS, [row_of(one) for one in verdicts if one.guard != "affordable"])  # it has its row
+    run.attach_guards([row_of(one) for one in verdicts if one.guard != "affordable"])  # it has its row
     run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, run.ctx.iteration, verdicts))
     refusal = first_refusal(one for one in verdicts if one.guard not in _COUNTS)
     if refusal is not None:

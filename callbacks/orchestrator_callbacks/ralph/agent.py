@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from orchestrator.kernel.record import OperationAttempt
 from orchestrator.kernel.thread import called
-from orchestrator.llm.attempt import ATTEMPTS, attempt_row
+from orchestrator.llm.attempt import attempt_row
 from orchestrator.llm.retry import UNLIMITED, RetryAttempt, RetryPolicy
 from orchestrator.machines.ralph import contract
 from orchestrator.machines.ralph.contract import AgentInput, AgentOutput, Role
@@ -17,7 +17,7 @@ from orchestrator.machines.ralph.model import AgentAnswer
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator_callbacks.ralph.deps import RalphRun
 from orchestrator_guards import planning_retries, structured_retries
-from orchestrator_guards.evaluation import GUARDS, row_of
+from orchestrator_guards.evaluation import row_of
 
 T = TypeVar("T", bound=AgentOutput)
 
@@ -142,7 +142,7 @@ class StateCalls:
 
         def tried(one: RetryAttempt) -> None:
             row = attempt_row(run.deps.clock, one.seconds, one.kind or "", one.delay)
-            run.attach(ATTEMPTS, (row,))
+            run.attach_attempt(row)
             if one.outcome in {"retry", "exhausted"}:
                 self._publish_attempt(one.number, one.outcome, one.kind, one.delay)
 
@@ -160,7 +160,7 @@ class StateCalls:
             verdict = planning_retries(again, limits.max_planning_retries)
         else:
             verdict = structured_retries(again, limits.max_agent_retries)
-        self._run.attach(GUARDS, (row_of(verdict),))
+        self._run.attach_guards((row_of(verdict),))
         return verdict.ok
 
 

@@ -26,7 +26,7 @@ from orchestrator_callbacks.ralph import signals
 from orchestrator_callbacks.ralph.agent import StateCalls
 from orchestrator_callbacks.ralph.deps import RalphRun
 from orchestrator_guards import planning_retries
-from orchestrator_guards.evaluation import GUARDS, row_of
+from orchestrator_guards.evaluation import row_of
 
 NO_MORE_QUESTIONS = (
     "the rounds of questions are used up: plan with what is known, and write down what you assume"
@@ -50,10 +50,10 @@ async def plan(run: RalphRun) -> RalphEvent:
         if event is not None:
             return event
         allowed = planning_retries(insisted, ctx.limits.max_planning_retries)
-        run.attach(GUARDS, (row_of(allowed),))
+        run.attach_guards((row_of(allowed),))
         if not allowed:
             verdict = should_continue_qa(ctx)
-            run.attach(GUARDS, (row_of(verdict),))
+            run.attach_guards((row_of(verdict),))
             raise Refused(f"the planner asks further questions: {verdict.explain()}", verdict=verdict)
         insisted += 1
 

@@ -54,7 +54,7 @@ class RunBudget(PayingAccount):
         """Queries below the run."""
         self.unpriced: Verdict | None = None
         """Why the cost is unknown: an answer, here or below, had no price."""
-        self.record: Callable[[Iterable[Row]], None] = lambda _: None
+        self.record: Callable[[Sequence[Row]], None] = lambda _: None
         """Set on the budget of a run: records the evaluations of guards about its requests."""
         self.announce: Callable[[], Awaitable[None]] | None = None
         """Set on the outermost budget: records `committed` before each request here or below is sent."""

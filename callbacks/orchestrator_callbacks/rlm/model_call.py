@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LLMError, StateTimeout
 from orchestrator.kernel.record import LLMCall, OperationAttempt
-from orchestrator.llm.attempt import ATTEMPTS, attempt_row
+from orchestrator.llm.attempt import attempt_row
 from orchestrator.llm.message import NO_USAGE, Request, Response, Route, Usage, input_bound
 from orchestrator.llm.retry import RetryAttempt
 from orchestrator_callbacks.llm_loop.request_usage import Pricing, lost_output, note_unpriced, with_cost
@@ -18,7 +18,7 @@ from orchestrator_callbacks.llm_loop.turn import malformed
 from orchestrator_callbacks.rlm.budget_account import RequestUsage, estimated
 from orchestrator_callbacks.rlm.deps import ModeRun, allowed
 from orchestrator_guards import Verdict, cost_unknown
-from orchestrator_guards.evaluation import GUARDS, row_of
+from orchestrator_guards.evaluation import row_of
 
 
 class OwnModel:
@@ -103,7 +103,7 @@ def check_cost(run: ModeRun, response: Response) -> None:
 
 def _refuse(run: ModeRun, verdict: Verdict) -> None:
     """Record that a cost is unknown, and refuse further requests if a limit bounds the cost."""
-    run.attach(GUARDS, (row_of(verdict),))
+    run.attach_guards((row_of(verdict),))
     run.deps.budget.refuse(verdict)
 
 
@@ -137,7 +137,7 @@ def _publish_call(
     model, queued = route.take()
     seconds = max(0.0, seconds - queued) if queued else seconds
     kind = "" if outcome == "ok" else outcome
-    run.attach(ATTEMPTS, (attempt_row(run.deps.clock, seconds, kind, wait, model),))
+    run.attach_attempt(attempt_row(run.deps.clock, seconds, kind, wait, model))
     run.emit(
         LLMCall(
             run.graph.name,

@@ -215,7 +215,7 @@ class CallLedger:
     """Calls that may have started, with the effect of their tools. Without a result it is unknown whether they
     happened."""
     began: dict[int, float] = field(default_factory=dict, metadata={"fingerprint": None})
-    """Calls that were started in this process, with the time (epoch seconds)."""
+    """Start (epoch seconds) of each of several calls of a turn that were started in this process."""
     noted: set[int] = field(default_factory=set)
     """Calls whose result is in the journal."""
     told: set[int] = field(default_factory=set)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -35,7 +34,6 @@ from orchestrator_callbacks.rlm.budget_account import RunBudget
 from orchestrator_callbacks.rlm.deps import ModeRun, Source, allowed
 from orchestrator_callbacks.rlm.model_call import OwnModel, check_cost, paid, request_answer
 from orchestrator_callbacks.tools_mode.source import ToolsModeSource
-from orchestrator_guards.evaluation import GUARDS
 
 _SHOWN = 4_000
 """Maximum characters of a query in the prompt of its child run; a longer query is in its `context`."""
@@ -148,7 +146,7 @@ async def equipped(given: RunResources, run: ModeRun, nested_run: NestedRun) -> 
         await run.settle()
 
     deps.budget.announce = announce
-    deps.budget.record = functools.partial(run.attach, GUARDS)
+    deps.budget.record = run.attach_guards
     if given.mode == "tools":
         deps.source = _tools_source(given, run, broker)
         yield
