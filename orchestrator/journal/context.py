@@ -115,7 +115,7 @@ class ContextCodec(Generic[C]):
         lasting = self._lasting_of(ctx)
         if lasting != saved.lasting:  # one comparison in C
             pairs = zip(self._lasting, lasting, saved.lasting, strict=True)
-            changed = {name: now for name, now, before in pairs if now != before}
+            changed = {name: now for name, now, before in pairs if now is not before and now != before}
             saved.lasting = lasting
         for at, view in enumerate(self._views(ctx)):
             before = seen[at]
