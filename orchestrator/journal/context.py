@@ -196,7 +196,7 @@ def _write_parts(
     parts: Iterable[FieldPart], view: Mapping[str, Any], before: dict[str, Any], changed: dict[str, Any]
 ) -> None:
     """Add the changed parts of a field to a record and to its snapshot. Few parts are other objects than before."""
-    for name, path, copied, short in [*compress(parts, map(is_not, view.values(), before.values()))]:
+    for name, path, copied, short in compress(parts, map(is_not, view.values(), before.values())):
         one, known = view[name], before[name]
         if one == known:
             continue
