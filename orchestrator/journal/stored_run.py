@@ -184,11 +184,11 @@ class StoredRun:
 
     def _merge(self, changes: Mapping[str, Any]) -> None:
         for name, value in changes.items():
-            if name in _NO_FIELDS:
-                continue
-            field_, _, part = name.partition(".")
-            if part:
+            if "." in name:
+                field_, _, part = name.partition(".")
                 self._set_part(field_, part, value)
+            elif name in _NO_FIELDS:
+                continue
             elif name != _GROWING:
                 self._own.discard(name)
                 moved = isinstance(value, dict) and "last" in value

@@ -24,6 +24,7 @@ from tests.benchmarks import machine, outside_input, parsing, report, rounds, st
 from tests.benchmarks.cases import JOURNALLED
 from tests.benchmarks.measure import Case, Figures, run_case
 from tests.benchmarks.peers.roster import OURS, ROSTER
+from tests.benchmarks.quiet import QuietMachine
 
 CASES = (
     Case("50 turns, 1 tool", 50, 1, 0.0, 31),
@@ -52,6 +53,9 @@ def main() -> None:
     parser.add_argument("--offline", action="store_true", help="install nothing")
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    quiet = QuietMachine()
+    if options.json:
+        quiet.require()
     loops = [case for case in CASES if options.only in case.name]
     journalled = rounds.chosen(JOURNALLED, options.only)
     figures: list[Any] = [asdict(one) for one in (_loops(loops) if loops else ())]
@@ -61,6 +65,8 @@ def main() -> None:
     if journalled:
         rows = _journalled(journalled, options.environments.absolute(), install=not options.offline)
         figures += [asdict(one) for one in rows]
+    if refusal := quiet.refusal():
+        raise SystemExit(refusal)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
 

@@ -292,7 +292,7 @@ def test_another_terminal_pauses_what_is_carried_out_here(approved: Cli, start: 
     until(process, "step 1 of 5")
     asked = approved("pause")
     assert asked.code == 0
-    assert "asked" in asked.err
+    assert "sent the request to" in asked.err
     done = rest(process)
     assert done.code == 3
     assert "state: Paused" in done.out

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from orchestrator.errors import ConfigError, Held, RunExists, RunUnknown
@@ -23,12 +24,13 @@ class RunRegistry:
         self._kept = kept
         self._runs: dict[str, Run[Any, Any]] = {}
         self._paths: dict[str, deque[Transition]] = {}
+        self._earlier: dict[str, Iterable[Transition]] = {}
         self._ends: dict[str, asyncio.Future[Any]] = {}
         self._taken: set[str] = set()
         self._talking: set[str | None] = set()
 
     def open(self, run: Run[Any, Any], path: Iterable[Transition] = ()) -> None:
-        """Add a run. Raises RunExists if its id is active, ConfigError if its conversation is."""
+        """Add a run, with its path so far. Raises RunExists if its id is active, ConfigError if its conversation is."""
         conversation = run.ctx.conversation_id
         if run.run_id in self._runs:
             raise RunExists(run.run_id)
@@ -40,7 +42,9 @@ class RunRegistry:
         if above is not None:
             run.follow(above.control.follower)
         self._runs[run.run_id] = run
-        self._paths[run.run_id] = deque(path, maxlen=self._kept)
+        self._paths[run.run_id] = deque(maxlen=self._kept)
+        if path:
+            self._earlier[run.run_id] = path
 
     @contextlib.contextmanager
     def taking(self, run_id: str) -> Iterator[None]:
@@ -89,7 +93,8 @@ class RunRegistry:
         del self._runs[run.run_id]
         run.follow(None)
         self._talking.discard(run.ctx.conversation_id)
-        return tuple(self._paths.pop(run.run_id))
+        path, earlier = self._paths.pop(run.run_id), self._earlier.pop(run.run_id, ())
+        return tuple(deque(chain(earlier, path), maxlen=self._kept) if earlier else path)
 
     def hears(self, kind: type[Fact]) -> Callable[[Transition], None] | None:
         """Return the function for facts of a kind, or None: only transitions are kept."""

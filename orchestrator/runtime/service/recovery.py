@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -250,6 +250,36 @@ class Recovery:
     def _migration(self, stored: StoredRun) -> Migration | None:
         made = stored.fingerprint
         return next((one for one in self._migrations if one.made and made.startswith(one.made)), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedPath:
+    """The transitions in the records of a run. Facts are made when they are asked for: a resumed run seldom needs them.
+
+    Args:
+        run_id: The run.
+        graph: Name of its graph.
+        records: Its records, from the first; only those of the path are kept.
+        laps: Events that count an iteration.
+    """
+
+    run_id: str
+    graph: str
+    records: Sequence[Record]
+    laps: Container[str] = ()
+
+    @classmethod
+    def of(
+        cls, run_id: str, graph: str, records: Iterable[Record], laps: Container[str] = ()
+    ) -> RecordedPath:
+        """Return the path of a run with all its records."""
+        return cls(run_id, graph, [record for record in records if record.kind in _PATH_KINDS], laps)
+
+    def __iter__(self) -> Iterator[Transition]:
+        return iter(path_of(self.run_id, self.graph, self.records, laps=self.laps))
+
+
+_PATH_KINDS = frozenset(("transition", "answer"))
 
 
 def path_of(

@@ -36,9 +36,9 @@ from orchestrator.runtime.service.recovery import (
     ClaimedRun,
     Migration,
     OpenRun,
+    RecordedPath,
     Recovery,
     RunAlreadyEnded,
-    path_of,
 )
 from orchestrator.runtime.service.run_scope import RunScope
 from orchestrator.telemetry.scope import scope
@@ -270,8 +270,8 @@ class RunService(Generic[R]):
         result = self._result(self._restore(stored, records), self._path(run_id, records), end)
         return self._with_recorded_output(result, said)
 
-    def _path(self, run_id: str, records: Iterable[Record]) -> list[Transition]:
-        return path_of(run_id, self._machine.graph.name, records, laps=self.laps)
+    def _path(self, run_id: str, records: Iterable[Record]) -> RecordedPath:
+        return RecordedPath.of(run_id, self._machine.graph.name, records, self.laps)
 
     async def _resume_here(self, run: Run[Any, Any], by: str, *, changed: bool) -> R:
         """Resume a run that was paused here, and return its result. Raises Held if it is not paused."""
@@ -283,7 +283,7 @@ class RunService(Generic[R]):
 
     async def _claim(
         self, run_id: str, limits: Any, by: str, *, again: bool = False
-    ) -> tuple[Run[Any, Any], list[Transition]]:
+    ) -> tuple[Run[Any, Any], RecordedPath]:
         """Claim and restore a run of the journal, and record its resumption; return it with its path.
 
         The record contains the changes of the context by `_update` (other limits, a charge for lost answers) and the

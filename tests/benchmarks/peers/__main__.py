@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.benchmarks import aims, cases, footprint, machine, plot, report, rounds
 from tests.benchmarks.peers.roster import ROSTER, Entry
+from tests.benchmarks.quiet import QuietMachine
 
 RESULTS = Path(__file__).parents[1] / "results"
 _TIMEOUT = 300.0
@@ -35,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f" cases are {', '.join(case.name for case in every)}"
         )
     whole = wanted == list(cases.CASES) and len(entries) == len(ROSTER)
+    folder, quiet = options.results or (RESULTS if whole else None), QuietMachine()
+    if folder and not options.quick:
+        quiet.require()
     told = measure(
         entries,
         wanted,
@@ -43,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seconds=60 * options.minutes,
     )
     print("", *aims.lines(told), sep="\n")
-    if folder := options.results or (RESULTS if whole else None):
+    if refusal := quiet.refusal():
+        raise SystemExit(refusal)
+    if folder:
         folder.mkdir(exist_ok=True)
         file = folder / "peers.json"
         before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
