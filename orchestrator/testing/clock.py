@@ -50,6 +50,11 @@ class FakeClock:
         """Return the seconds since this clock was created."""
         return self._elapsed
 
+    @property
+    def pending(self) -> int:
+        """Number of timers that have neither rung nor been cancelled."""
+        return sum(timer.callback is not None for timer in self._timers)
+
     async def sleep(self, seconds: float) -> None:
         """Wait until the clock has moved this far; with `auto`, move it."""
         self.slept.append(seconds)

@@ -52,6 +52,7 @@ async def test_start_orders_and_end_are_one_line_each(log: io.BytesIO) -> None:
         with pytest.raises(ConfigError):
             await engine.control("block_model", model="gpt", by="ben")  # whoever asked here reads why
         await engine._commands.take(Posted("7", "block_model", {"model": "gpt"}, "eve", number=7))
+        await engine._commands.take(Posted("8", "reverse", {"tool": "look"}, "eve", number=8))
         await engine.drain(0.5, by="ann", why="new version")
     lines = told(log)
     assert {(line["engine"], line["run_id"], line["level"]) for line in lines} == {
@@ -67,9 +68,10 @@ async def test_start_orders_and_end_are_one_line_each(log: io.BytesIO) -> None:
         ["disable_tool", "ann", "ok", "it lies, [redacted]"],
         ["slots", "ben", "ok", ""],
         ["block_model", "eve", "refused", "engine 'mill' has no model 'gpt'; it has: stage"],
+        ["reverse", "eve", "refused", lines[5]["reason"]],
         ["drain", "ann", "ok", "new version"],
     ]
-    about = [lines[1]["machine"], lines[2]["tool"], lines[3]["limit"], lines[5]["duration_s"]]
+    about = [lines[1]["machine"], lines[2]["tool"], lines[3]["limit"], lines[6]["duration_s"]]
     assert about == ["llm_loop", "look", 5, 0.5]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from dbos import DBOSConfig
 
 from orchestrator.engines import dbos, procrastinate
 from orchestrator.engines.dbos import DbosDispatcher
@@ -455,6 +456,20 @@ async def test_nothing_that_stands_in_the_tables_of_dbos_is_a_pickle(database: s
 def test_limits_that_make_no_sense_are_refused(caps: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         WorkerLimits(**caps)
+
+
+def test_the_configuration_for_dbos_has_only_members_that_dbos_knows() -> None:
+    configured = DbosDispatcher("postgresql://u@h/d")._config("w")
+    assert configured.keys() <= DBOSConfig.__annotations__.keys()
+    assert (configured["executor_id"], configured["dbos_system_schema"]) == ("w", "orchestrator_dbos")
+
+
+def test_a_stopped_dispatcher_of_dbos_opens_no_connection() -> None:
+    dispatcher = DbosDispatcher("postgresql://u@localhost:1/d")
+    connections = dispatcher._connections()
+    dispatcher._over.set()
+    with pytest.raises(RuntimeError, match="this worker has stopped"):
+        connections.connect()
 
 
 def test_procrastinate_says_that_it_has_no_limits_over_workers() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.drain import SETTLE, DrainReport
+from orchestrator.engines.drain import HURRY, SETTLE, DrainReport
 from orchestrator.engines.handle import Handle, Phase
 from orchestrator.engines.local_engine import LocalEngine
-from orchestrator.errors import NotAdmitting, Suspended
+from orchestrator.errors import NotAdmitting, StoreDown, Suspended
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.stored_run import StoredRun
@@ -212,6 +212,78 @@ async def test_an_engine_whose_journal_is_down_still_stops() -> None:
     assert (await handle).outcome is Outcome.FAILED
     assert (await engine.drain(0)) == DrainReport()
     assert (await inner.head(engine.run_id)).status == "open", "it will count as lost"
+
+
+class Unready(MemoryJournal):
+    """A journal whose server does not answer to the creation of the run `new`, and to nothing once it is down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.creating = 0
+        self.waits = asyncio.Event()
+        self.down = False
+        self.hurried: list[float] = []
+
+    async def create(self, run_id: str, owner: str, body: Any) -> Any:
+        if body["graph"] == "llm_loop" and run_id == "new":
+            self.creating += 1
+            await self.waits.wait()
+            raise StoreDown("the server does not answer")
+        return await super().create(run_id, owner, body)
+
+    async def head(self, run_id: str) -> Any:
+        if self.down:
+            raise StoreDown("the server does not answer")
+        return await super().head(run_id)
+
+    def hurry(self, seconds: float) -> None:
+        self.hurried.append(seconds)
+        self.waits.set()
+
+
+async def test_a_run_that_was_cut_before_it_was_in_the_journal_is_refused_and_says_so() -> None:
+    stage, journal = Stage(), Unready()
+    engine = LocalEngine(agent(stage, journal), name="mill")
+    await engine.start()
+    handle = await engine.submit("quick", run_id="new")
+    await until(lambda: journal.creating == 1)
+    report = await engine.drain(0, by="ann", why="new version")
+    assert report == DrainReport(refused=("new",))
+    with pytest.raises(NotAdmitting) as refused:
+        await handle
+    assert "drained by ann: new version; submit it to another engine" in str(refused.value)
+    assert journal.hurried == [HURRY]
+
+
+async def test_a_run_whose_end_nobody_can_read_counts_as_interrupted() -> None:
+    stage, journal, clock = Stage(), Unready(), FakeClock()
+    engine = LocalEngine(agent(stage, journal, clock=clock))
+    await engine.start()
+    handle = await engine.submit("quick", run_id="r")
+    await until(lambda: bool(stage.waiting))
+    draining = asyncio.create_task(engine.drain(0))
+    await clock.advance(0)
+    journal.down = True
+    while not draining.done():
+        await clock.advance(SETTLE)
+    assert await draining == DrainReport(interrupted=("r",))
+    assert await suspended(handle) == "interrupted"
+
+
+async def test_a_stored_run_in_the_queue_stays_in_the_journal() -> None:
+    journal, clock = MemoryJournal(), FakeClock()
+    async with left(agent(Stage(), journal, clock=clock), clock) as engine:
+        await engine.submit("look", run_id="r")
+    stage = Stage()
+    runner = agent(stage, journal, clock=clock)
+    async with left(runner, clock, slots=1) as engine:
+        await engine.submit("quick")
+        await until(lambda: bool(stage.waiting))
+        handle = await engine.resume("r")
+        assert handle.phase is Phase.QUEUED
+    report = await engine.drain()
+    assert (report.parked, report.refused, len(report.interrupted)) == (("r",), (), 1)
+    assert await suspended(handle) == "shutdown"
 
 
 @pytest.mark.parametrize("turns", range(12))

@@ -11,9 +11,10 @@ from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import NotAdmitting, Overloaded
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.llm.message import Request
-from orchestrator.providers.scripted import FunctionLLM
+from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM
 from orchestrator.runtime.llm_loop.agent import Orchestrator
 from orchestrator.telemetry.metrics import Metrics
+from orchestrator.testing.clock import FakeClock
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
@@ -44,3 +45,14 @@ async def test_slots_queue_waiting_time_and_refusals_are_seen() -> None:
         await engine.submit("too late")
     assert value(registry, "runs_rejected_total", machine="llm_loop", reason="draining") == 1
     assert value(registry, "runs_queued", machine="llm_loop") in {0, None}
+
+
+async def test_a_run_that_waited_in_the_journal_for_an_engine_has_waited_since_its_deposit() -> None:
+    registry, clock, journal = CollectorRegistry(), FakeClock(), MemoryJournal()
+    client = Orchestrator(ScriptedLLM([]), journal=journal, clock=clock, observers=())
+    await client.deposit("go", run_id="r")
+    await clock.advance(30)
+    host = Orchestrator(ScriptedLLM(["done"]), journal=journal, clock=clock, observers=[Metrics(registry)])
+    async with LocalEngine(host, recover="resume") as engine:
+        assert (await engine.recovered["r"]).output == "done"
+    assert value(registry, "run_queue_wait_seconds_sum", machine="llm_loop") == 30

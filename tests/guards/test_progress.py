@@ -59,6 +59,16 @@ KINDS: dict[str, tuple[StallKind, int, list[TurnFingerprint]]] = {
         CHANGE_PATIENCE,
         [turn(i, i, failed=True) for i in range(80)],
     ),
+    "error_cycle, same error of a poll": (
+        StallKind.ERROR_CYCLE,
+        POLL_PATIENCE,
+        [turn(i, "no", failed=True, policy="poll") for i in range(80)],
+    ),
+    "error_cycle, other errors of a poll": (
+        StallKind.ERROR_CYCLE,
+        POLL_PATIENCE * CHANGE_PATIENCE,
+        [turn(i, i, failed=True, policy="poll") for i in range(80)],
+    ),
     "monologue": (StallKind.MONOLOGUE, 1, [said("hm")] * 80),
     "poll": (StallKind.REPEAT_RESULT, POLL_PATIENCE, [turn("a", policy="poll")] * 80),
     "poll, answers differ": (

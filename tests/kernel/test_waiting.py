@@ -48,9 +48,11 @@ async def test_with_park_false_it_waits_in_place() -> None:
     assert a.run.state == S.ASK
     await a.clock.advance(1.0)
     assert not drive.done()
+    assert a.clock.pending == 1, "the limit of the waiting state"
     a.run.mailbox.post(Signal(E.ANSWER))
     await drive
     assert a.run.state == S.DONE
+    assert a.clock.pending == 0
     assert a.facts.of(RunParked) == []
 
 
@@ -110,9 +112,16 @@ async def test_a_vetoed_request_is_told_and_the_run_stays() -> None:
 
 
 async def test_an_event_given_to_drive_is_fired_in_a_waiting_state() -> None:
-    a = await parked()
+    entered: list[str] = []
+
+    async def ask(run: ToyRun) -> None:
+        entered.append(run.state)
+
+    a = rig(E.ASKED, enter_ask=ask)
+    await a.driver.drive(a.run)
     await a.driver.drive(a.run, E.ANSWER)
     assert a.run.state == S.DONE
+    assert entered == [S.ASK], "the work of the state is not done again"
 
 
 async def test_an_event_given_to_drive_that_does_not_fit_leaves_the_run_waiting() -> None:

@@ -32,6 +32,19 @@ async def test_what_is_written_can_be_read_listed_and_changed(tmp_path: Path) ->
         await use["read_file"]("c.txt")
 
 
+@pytest.mark.parametrize(("count", "more"), [(500, False), (501, True)])
+async def test_a_listing_has_at_most_so_many_names_and_says_that_there_are_more(
+    tmp_path: Path, count: int, *, more: bool
+) -> None:
+    for number in range(count):
+        (tmp_path / f"{number:03}").touch()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "hidden").touch()
+    listed = await tools(tmp_path)["list_files"]()
+    assert listed[:500] == [f"{number:03}" for number in range(500)]
+    assert listed[500:] == (["… (there are more; name a folder)"] if more else [])
+
+
 @pytest.mark.parametrize("path", ["../out", "/etc/passwd", "link/out", "", "a/../../out"])
 async def test_nothing_outside_is_reached(tmp_path: Path, path: str) -> None:
     root = tmp_path / "root"

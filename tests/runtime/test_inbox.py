@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import Corrupt, Fenced, StoreDown
+from orchestrator.errors import Corrupt, Fenced, RunUnknown, StoreDown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Draft, Lease, Posted, RunHead
 from orchestrator.kernel.outcome import Outcome
@@ -253,6 +253,15 @@ async def test_a_run_that_waits_stops_when_somebody_else_has_taken_it() -> None:
         assert not tasks[1].done()
         agent.approve("b")
         assert (await asyncio.wait_for(tasks[1], 20)).output == "paid"
+
+
+async def test_a_run_that_waits_stops_when_it_was_ended_and_removed_elsewhere() -> None:
+    journal = Shared()
+    agent = asking(journal)
+    async with waiting(agent, "r") as (task,):
+        journal.broken["r head"] = RunUnknown("r")
+        with pytest.raises(Fenced):
+            await asyncio.wait_for(task, 20)
 
 
 async def test_a_paused_run_stops_when_somebody_else_has_taken_it() -> None:

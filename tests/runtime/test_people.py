@@ -238,6 +238,15 @@ async def test_a_question_expires_and_waiting_costs_no_time_of_the_run() -> None
     assert office.paid == []
 
 
+async def test_an_answer_in_time_leaves_no_timer_of_its_question() -> None:
+    office, clock = Office(), FakeClock()
+    agent = office.agent(None, clock=clock, limits=Limits(approval_seconds=3600))
+    async with waiting(agent) as (task, question):
+        agent.approve("r", question.key, by="ann")
+        assert (await task).outcome is Outcome.COMPLETED
+        assert clock.pending == 0
+
+
 class Down(MemoryJournal):
     """A store that is reached until it is `down`."""
 

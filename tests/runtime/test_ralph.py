@@ -8,6 +8,7 @@ from pathlib import Path
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.model import RalphState
+from orchestrator.runtime.ralph.transition_log import line
 from tests.runtime.ralph_stage import NOT_QUALIFIED, World, log_of, markers, moves_of
 
 
@@ -71,6 +72,23 @@ async def test_the_log_has_the_seeds_members_and_no_others(tmp_path: Path) -> No
     assert first["transition"]["trigger"] == "task_selected"
     reviewed = log_of(result.session_path)[4]["transition"]
     assert (reviewed["taskId"], reviewed["attemptNumber"]) == ("task-1", 1), "the task that was reviewed"
+
+
+def test_a_line_of_the_log_is_readable_in_any_language_and_names_unknown_events_as_they_are() -> None:
+    move = ("Executing", "executor_fertig", "Prüfung")
+    text = line("s", 0.0, move, ("tâche-1", 2))
+    assert "Prüfung" in text
+    assert json.loads(text) == {
+        "timestamp": "1970-01-01T00:00:00Z",
+        "sessionId": "s",
+        "transition": {
+            "from": "Executing",
+            "to": "Prüfung",
+            "trigger": "executor_fertig",
+            "taskId": "tâche-1",
+            "attemptNumber": 2,
+        },
+    }
 
 
 async def test_rework_tells_the_executor_what_was_wrong_and_writes_another_report(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.telemetry import labels
+from orchestrator.telemetry.catalogue import CATALOGUE
 from orchestrator.telemetry.labels import OTHER, LabelValues, is_label
 
 NAMES = ("a", "b", "c")
@@ -55,3 +57,14 @@ def test_where_use_declares_a_name_the_first_names_are_kept_and_the_next_ones_co
 def test_a_name_may_be_a_label_if_it_is_short_and_printable_and_no_address(name: str, fits: bool) -> None:
     assert is_label(name) is fits
     assert LabelValues(9, lambda: None).declare(name) == (name if fits else OTHER)
+
+
+def test_label_values_of_names_that_are_not_shown_and_their_limits_are_known_to_dashboards() -> None:
+    assert (labels.OTHER, labels.UNREGISTERED, labels.UNKNOWN) == ("_other", "_unregistered", "_unknown")
+    assert labels.CAPS == {"machine": 16, "tool": 64, "model": 16, "guard": 32, "backend": 8}
+    assert labels.FOLDED.keys() == labels.CAPS.keys() | {"budget", "outcome", "reason"}
+    assert labels.MOST_DEFINITIONS == 4
+    assert [is_label("x" * length) for length in (0, 1, 120, 121)] == [False, True, True, False]
+    assert not any(is_label(name) for name in ("a\nb", "http://host", "\x00"))
+    names = {metric.name for metric in CATALOGUE}
+    assert set(labels.FOLDED.values()) <= names

@@ -250,6 +250,16 @@ def test_what_engines_tell_in_facts_is_counted(metrics: Metrics) -> None:
 # ---- what was declared ----
 
 
+def test_information_about_build_and_graphs_is_a_metric_of_1() -> None:
+    registry = CollectorRegistry()
+    Metrics(registry).declare(LOOP)
+    for name in ("build_info", "machine_info"):
+        values = [
+            one.value for family in registry.collect() for one in family.samples if one.name.endswith(name)
+        ]
+        assert values == [1.0], name
+
+
 def test_declared_limits_are_metrics_so_that_alerts_need_no_numbers(metrics: Metrics) -> None:
     assert value(metrics, "state_timeout_seconds", machine="loop", state="think") == 60.0
     assert value(metrics, "state_timeout_seconds", machine="loop", state="ask") is None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import threading
 from typing import Any
 
 import pytest
 
 from orchestrator.telemetry import line
-from orchestrator.telemetry.sink import write_rest, writer_to
+from orchestrator.telemetry.sink import BoundedWriter, write_rest, writer_to
 
 
 class TextOnly:
@@ -81,3 +82,50 @@ def test_the_first_stamp_of_a_process_is_right_at_the_start_of_the_epoch_too() -
     assert fresh.second(0.999999) == (b"1970-01-01T00:00:00", 999_999)
     assert fresh.second(1.0) == (b"1970-01-01T00:00:01", 0)
     assert fresh.second(0.5) == (b"1970-01-01T00:00:00", 500_000)
+
+
+def test_a_bounded_writer_writes_with_one_thread_until_it_is_closed() -> None:
+    stream = io.BytesIO()
+    writer = BoundedWriter(stream)
+    threads = set()
+    for line_ in (b"1\n", b"2\n", b"3\n"):
+        assert writer.write(line_) == 2
+        assert writer.flush()
+        threads.add(writer._thread)
+    (thread,) = threads
+    assert thread is not None
+    assert thread.is_alive()
+    writer.close()
+    assert not thread.is_alive()
+    assert (stream.getvalue(), writer.tally.dropped) == (b"1\n2\n3\n", 0)
+    writer.write(b"4\n")  # a later line starts another one
+    writer.close()
+    assert stream.getvalue() == b"1\n2\n3\n4\n"
+
+
+class Stuck(io.BytesIO):
+    """A stream whose reader does not read until `go`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def write(self, content: Any) -> int:
+        self.begun.set()
+        self.go.wait(60)
+        return super().write(content)
+
+
+def test_a_bounded_writer_holds_exactly_so_many_lines_and_counts_the_others() -> None:
+    stream = Stuck()
+    writer = BoundedWriter(stream, most=2)
+    writer.write(b"0\n")
+    assert stream.begun.wait(60)
+    for number in range(1, 5):
+        assert writer.write(f"{number}\n".encode()) == 2
+    assert writer.tally.dropped == 2
+    assert not writer.flush(0.01)
+    stream.go.set()
+    assert writer.flush(60)
+    assert stream.getvalue() == b"0\n1\n2\n"
+    writer.close()

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
@@ -68,11 +68,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: a scrape every few seconds is no news."""
 
 
-class _Exchange(NamedTuple):
-    thread: threading.Thread
-    since: float
-
-
 class _Server(TCPServer):
     allow_reuse_address = True
     request_queue_size = MOST
@@ -80,7 +75,7 @@ class _Server(TCPServer):
     def __init__(self, address: tuple[str, int], family: socket.AddressFamily, pages: Pages) -> None:
         self.address_family = family
         self.pages = pages
-        self._talks: dict[socket.socket, _Exchange] = {}
+        self._talks: dict[socket.socket, threading.Thread] = {}
         self._idle: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         super().__init__(address, _Handler)
@@ -95,7 +90,7 @@ class _Server(TCPServer):
                     name="orchestrator metrics request",
                     daemon=True,
                 )
-                self._talks[request] = _Exchange(thread, time.monotonic())
+                self._talks[request] = thread
                 self._idle[request] = time.monotonic()
         if full:
             with contextlib.suppress(OSError):
@@ -126,8 +121,8 @@ class _Server(TCPServer):
         for request in silent:
             _hang_up(request)
         until = time.monotonic() + _GOODBYE
-        for talk in talks.values():
-            talk.thread.join(max(0.0, until - time.monotonic()))
+        for thread in talks.values():
+            thread.join(max(0.0, until - time.monotonic()))
         for request in talks:
             _hang_up(request)
 

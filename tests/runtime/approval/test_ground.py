@@ -12,6 +12,7 @@ import pytest
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.plan import ApprovalPlan, PlanDraft, part, selection
+from orchestrator.runtime.approval.file_inspection import encoded, look
 from orchestrator.runtime.approval.preview import NO_UNDO, preview
 from orchestrator.runtime.approval.workspace import Workspace
 from tests.runtime.approval.hostile import DIFF, create, delete, edit, project, run
@@ -239,3 +240,29 @@ async def test_a_plan_has_the_code_that_is_retried_only_where_all_its_faults_hav
     with pytest.raises(ApprovalError) as refused:
         await planned(root, *steps)
     assert (refused.value.code, sorted({one.code for one in refused.value.faults})) == (code, faults)
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding"),
+    [
+        (b"", "utf-8"),
+        ("für\n".encode(), "utf-8"),
+        ("für\n".encode("utf-8-sig"), "utf-8-sig"),
+        ("für\n".encode("latin-1"), "binary"),
+        (b"text\0", "binary"),
+        ("text\0".encode("utf-8-sig"), "binary"),
+        ("text".encode("utf-16"), "binary"),
+    ],
+)
+def test_a_file_is_utf_8_text_with_or_without_a_mark_or_binary(
+    tmp_path: Path, content: bytes, encoding: str
+) -> None:
+    (tmp_path / "a").write_bytes(content)
+    if encoding == "binary":
+        with pytest.raises(ApprovalError) as refused:
+            look(tmp_path, "a")
+        assert refused.value.fault.code == "FS-007"
+        return
+    found = look(tmp_path, "a")
+    assert found.fingerprint.encoding == encoding
+    assert encoded(found.text or "", encoding) == content
