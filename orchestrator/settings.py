@@ -6,6 +6,7 @@ members to `Settings.load`.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import fields
@@ -108,9 +109,16 @@ def build(kind: type[T], members: Mapping[str, Any], section: str) -> T:
         if name not in known:
             raise ConfigError(f"unknown setting {section}.{name}; known: {', '.join(known)}")
     try:
-        return TypeAdapter(kind).validate_python(dict(members))
+        built: T = _adapter(cast("Any", kind)).validate_python(dict(members))
     except ValidationError as error:
         raise ConfigError(f"setting {_first(error, section)}") from None
+    return built
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return the reader of a dataclass. It is cached, because it takes milliseconds to build."""
+    return TypeAdapter(kind)
 
 
 def _first(error: ValidationError, *section: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -55,10 +57,27 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+_built = functools.cache(typer.main.get_command)
+"""Builds the parsers of an application, once for each process."""
+
+
+@functools.cache
+def _part(name: str) -> typer.Typer:
+    """Return the application with the command or group of this name alone; the whole one if there is none.
+
+    The parsers of all commands take longer to build than most commands take.
+    """
+    part = copy.copy(app)
+    part.registered_groups = [one for one in app.registered_groups if one.name == name]
+    part.registered_commands = [
+        one for one in app.registered_commands if one.callback and one.callback.__name__ == name
+    ]
+    return part if part.registered_commands or part.registered_groups else app
+
 
 def execute(arguments: Sequence[str], options: Options) -> int:
     """Run one command line and return its exit code. Errors propagate to `main`."""
-    command = typer.main.get_command(app)
+    command = _built(_part(arguments[0]) if arguments else app)
     try:
         with command.make_context("orchestrator", list(arguments) or ["--help"], obj=options) as context:
             command.invoke(context)

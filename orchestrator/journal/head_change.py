@@ -8,7 +8,7 @@ with the estimates for lost answers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -21,10 +21,16 @@ ENDED: Final = "ended"
 
 LONGEST: Final = 200
 """Most characters of `waiting`."""
-_WITH_CONTEXT: Final = frozenset(("created", "resumed", "migrated", "recovered"))
-"""Kinds whose body has changes of the context as a member; the body of `context` is such changes."""
-HEAD_KINDS: Final = _WITH_CONTEXT | {"context", "transition", "asked", *PARKING_KINDS, *ENDING_KINDS}
+_NO_STATE: Final = frozenset(("created", "context"))
+_CHANGES: Final = _NO_STATE | {"resumed", "migrated", "recovered"}
+"""Kinds with changes of the context: the body of `context`, the member `context` of the others."""
+HEAD_KINDS: Final = _CHANGES | {"transition", "asked", *PARKING_KINDS, *ENDING_KINDS}
 """Kinds that change the head of a run."""
+
+
+Used: TypeAlias = tuple[int, int | None]
+"""Tokens, and the cost in millionths of the currency."""
+NOTHING: Final[Used] = (0, None)
 
 
 class RunStatus(NamedTuple):
@@ -65,18 +71,39 @@ class Fixed(NamedTuple):
         )
 
 
+def total(
+    tokens: int | None, cost: int | None, child_tokens: int, child_cost: int | None
+) -> tuple[int | None, int | None]:
+    """Return tokens and cost with those of child runs. An unknown cost counts as 0 if the other is known."""
+    known = [one for one in (cost, child_cost) if one is not None]
+    return None if tokens is None else tokens + child_tokens, sum(known) if known else None
+
+
 class HeadChange(NamedTuple):
     """The change of a head by an append."""
 
     status: RunStatus
     state: tuple[str, float] | None = None
     """The new state, and the time of its entry; None if the state has not changed."""
-    usage: tuple[int, int | None] | None = None
-    """Tokens and cost (millionths of the currency) so far; None if they have not changed."""
+    usage: Used | None = None
+    """Usage of the run itself so far; None if it has not changed."""
+    children: Used | None = None
+    """Usage of its child runs so far; None if it has not changed."""
 
     def then(self, later: HeadChange) -> HeadChange:
         """Return both changes as one."""
-        return HeadChange(later.status, later.state or self.state, later.usage or self.usage)
+        return HeadChange(
+            later.status,
+            later.state or self.state,
+            later.usage or self.usage,
+            later.children or self.children,
+        )
+
+    @property
+    def total(self) -> tuple[int | None, int | None]:
+        """Tokens and cost of the run with its child runs; None if they are not known."""
+        own, below = self.usage or (None, None), self.children or NOTHING
+        return total(own[0], own[1], below[0], below[1])
 
 
 def status_after(kind: str, body: Mapping[str, Any]) -> RunStatus:
@@ -101,18 +128,19 @@ def _waiting(body: Mapping[str, Any]) -> str:
 def head_change(records: Sequence[tuple[str, Mapping[str, Any]]]) -> HeadChange:
     """Return the change by an append: kind and body of each record, encoded or not."""
     state: tuple[str, float] | None = None
-    usage: tuple[int, int | None] | None = None
+    usage: Used | None = None
+    children: Used | None = None
     for kind, body in records:
         if kind == "transition":
             if "internal" not in body:
                 state = str(body.get("dest", "")), float(body.get("at", 0.0))
-        elif kind == "context":
-            usage = _used(body) or usage
-        elif kind in _WITH_CONTEXT:
-            usage = _used(body.get("context") or {}) or usage
-            if kind != "created" and body.get("state"):
+        elif kind in _CHANGES:
+            changes = body if kind == "context" else body.get("context") or {}
+            own, below = _used(changes)
+            usage, children = own or usage, below or children
+            if kind not in _NO_STATE and body.get("state"):
                 state = str(body["state"]), float(body.get("at", 0.0))
-    return HeadChange(status_after(*records[-1]), state, usage)
+    return HeadChange(status_after(*records[-1]), state, usage, children)
 
 
 def head_of(records: Iterable[tuple[str, Mapping[str, Any]]]) -> HeadChange:
@@ -130,8 +158,8 @@ def head_of(records: Iterable[tuple[str, Mapping[str, Any]]]) -> HeadChange:
 
 def disagreement(head: RunHead, records: Iterable[Record]) -> str:
     """Return a sentence if the head of a run is not that of its records, else ""."""
-    status, state, usage = head_of((record.kind, record.body) for record in records)
-    found = (*(state or ("", None)), *(usage or (None, None)), status.outcome)
+    change = head_of((record.kind, record.body) for record in records)
+    found = (*(change.state or ("", None)), *change.total, change.status.outcome)
     if found == (head.state, head.state_since, head.tokens, head.cost_micros, head.outcome):
         return ""
     return (
@@ -139,21 +167,31 @@ def disagreement(head: RunHead, records: Iterable[Record]) -> str:
     )
 
 
-def _used(context: Mapping[str, Any]) -> tuple[int, int | None] | None:
-    """Return tokens and cost from changes of a context, None if they have none. A host's context may have any form."""
+def _used(context: Mapping[str, Any]) -> tuple[Used | None, Used | None]:
+    """Return the usage of the run and of its child runs in changes of a context, None where they have none.
+
+    A host's context may have any form.
+    """
     try:
         if "spent" in context:
-            own, below = _part(context["spent"], "usage"), _part(context["spent"], "below")
-            used = Usage.of(own) if below is None else Usage.of(own) + Usage.of(_part(below, "usage"))
-        elif "usage" in context:
-            used = Usage.of(context["usage"])
-        elif type(context.get("tokens")) is int:
-            used = Usage(context["tokens"])
-        else:
-            return None
-        return used.input_tokens + used.output_tokens, used.cost_micros
+            spent = context["spent"]
+            below = _part(spent, "below")
+            return _numbers(_part(spent, "usage")), NOTHING if below is None else _numbers(
+                _part(below, "usage")
+            )
+        own, below = context.get("spent.usage", context.get("usage")), context.get("spent.below")
+        if own is None and type(context.get("tokens")) is int:
+            own = Usage(context["tokens"])
+        return _numbers(own), None if below is None else _numbers(_part(below, "usage"))
     except (TypeError, ValueError, AttributeError):
+        return None, None
+
+
+def _numbers(usage: Any) -> Used | None:
+    if usage is None:
         return None
+    used = Usage.of(usage)
+    return used.input_tokens + used.output_tokens, used.cost_micros
 
 
 def _part(value: Any, name: str) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Final, Unpack
 
 from orchestrator.errors import Fenced, Held, RunExists, RunUnknown
@@ -29,7 +28,7 @@ from orchestrator.journal.head_change import ENDED, OPEN, UNCHANGED, HeadChange,
 from orchestrator.journal.run_query import RunQuery
 from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, RunConditions, RunHead
 
-NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
+NO_TAGS: Final[Mapping[str, str]] = {}
 _CHEAP: Final = ("status", "graph", "parent_run_id", "agent")
 """Conditions that are compared before the head of a run is derived."""
 
@@ -70,7 +69,7 @@ class _Run:
             self.change = self.change.then(head_change(drafts_of(kinds, body)))
         self.known = len(self.rows)
         state, since = self.change.state or ("", None)
-        tokens, cost = self.change.usage or (None, None)
+        tokens, cost = self.change.total
         return RunHead(
             run_id=self.run_id,
             graph=self.graph,

@@ -22,8 +22,8 @@ ORDERS: Final[Mapping[str, str]] = {
     "created": "run.id",
     "updated": "run.updated_at",
     "state_since": "coalesce(run.state_since, run.created_at)",
-    "tokens": "coalesce(run.tokens, -1)",
-    "cost": "coalesce(run.cost, -1)",
+    "tokens": "coalesce(run.tokens + run.child_tokens, -1)",
+    "cost": "coalesce(run.cost + coalesce(run.child_cost, 0), run.child_cost, -1)",
 }
 """Order -> expression. An unknown number is less than every known one; the number of the run decides between equals."""
 _VALUES: Final[Mapping[str, Callable[[RunHead], float]]] = {

@@ -103,7 +103,7 @@ class RunHead:
     """Seconds until another process can claim the run, if its owner missed heartbeats; None if it missed none or the
     store does not say.
     """
-    lease_renewed_at: float | None = None
+    lease_renewed_at: float | None = field(default=None, compare=False)
     """Time of the last renewal of the lease (epoch seconds); None without an owner, or if the store does not say."""
     agent: str = ""
     """Name of the agent that started the run; empty if the `created` record has none."""

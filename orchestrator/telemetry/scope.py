@@ -6,6 +6,7 @@ in the same process never sees it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from types import TracebackType
@@ -35,21 +36,38 @@ class SilentLogger:
     info = warning = error = debug
 
 
-_CURRENT: ContextVar[tuple[Any, Logger]] = ContextVar("orchestrator_scope")
+_CURRENT: ContextVar[scope] = ContextVar("orchestrator_scope")
 _SILENT = SilentLogger()
 
 
 class scope:  # noqa: N801 - used as a function: `with scope(config, logger):`
-    """Set `config` and `logger` for the code inside the `with` block. A logger of None is silent."""
+    """Set `config` and `logger` for the code inside the `with` block. A logger of None is silent.
 
-    __slots__ = ("_token", "_values")
+    `make_logger` returns the logger when it is asked for first: most runs write no line of their own.
+    """
 
-    def __init__(self, config: object, logger: Logger | None = None) -> None:
-        self._values = (config, _SILENT if logger is None else logger)
-        self._token: Token[tuple[Any, Logger]] | None = None
+    __slots__ = ("_logger", "_make_logger", "_token", "config")
+
+    def __init__(
+        self,
+        config: object,
+        logger: Logger | None = None,
+        *,
+        make_logger: Callable[[], Logger] | None = None,
+    ) -> None:
+        self.config: Any = config
+        self._logger, self._make_logger = logger, make_logger
+        self._token: Token[scope] | None = None
+
+    @property
+    def logger(self) -> Logger:
+        """The logger of the run."""
+        if self._logger is None:
+            self._logger = self._make_logger() if self._make_logger else _SILENT
+        return self._logger
 
     def __enter__(self) -> Self:
-        self._token = _CURRENT.set(self._values)
+        self._token = _CURRENT.set(self)
         return self
 
     def __exit__(
@@ -71,7 +89,7 @@ def config_from_context() -> Any:
         ...     config_from_context()["retries"]
         2
     """
-    return _current("config_from_context")[0]
+    return _current("config_from_context").config
 
 
 def logger_from_context() -> Logger:
@@ -82,10 +100,10 @@ def logger_from_context() -> Logger:
     Example:
         logger_from_context().info("search.done", result_chars=120)
     """
-    return _current("logger_from_context")[1]
+    return _current("logger_from_context").logger
 
 
-def _current(function: str) -> tuple[Any, Logger]:
+def _current(function: str) -> scope:
     try:
         return _CURRENT.get()
     except LookupError:

@@ -135,7 +135,22 @@ class LookupContract(JournalCase):
             journal, lease, Draft("recovered", {"state": "idle", "at": 9.0, "context": {"tokens": 3}})
         )
         head = await journal.head("run")
-        assert (head.state, head.state_since, head.tokens, head.cost_micros) == ("idle", 9.0, 3, None)
+        assert (head.state, head.state_since, head.tokens, head.cost_micros) == ("idle", 9.0, 111, 5)
+
+    @in_a_loop
+    async def test_the_usage_of_a_run_and_of_its_child_runs_is_written_apart(self, journal: Journal) -> None:
+        lease = await journal.create("run", "me", {**BODY, "context": {"spent": spent(0, 0)}})
+        changes: list[tuple[dict[str, Any], tuple[int, int | None]]] = [
+            ({"spent.usage": {"input_tokens": 40, "output_tokens": 2}}, (42, None)),
+            ({"spent.below": {"usage": {"input_tokens": 100, "cost_micros": 9}}}, (142, 9)),
+            ({"spent.seconds": 1.5}, (142, 9)),
+            ({"spent.usage": {"input_tokens": 50, "cost_micros": 4}}, (150, 13)),
+            ({"spent.below": {"usage": {}}}, (50, 4)),
+        ]
+        for change, expected in changes:
+            await write(journal, lease, Draft("context", change))
+            head = await journal.head("run")
+            assert (head.tokens, head.cost_micros) == expected, change
 
     @in_a_loop
     async def test_the_head_has_what_a_parked_run_waits_for_and_the_outcome_of_an_ended_one(

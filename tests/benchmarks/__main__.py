@@ -20,7 +20,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import machine, outside_input, parsing, report, rounds, stores, trigger, typed, workers
+from tests.benchmarks import (
+    endurance,
+    machine,
+    outside_input,
+    parsing,
+    report,
+    rounds,
+    stores,
+    trigger,
+    typed,
+    workers,
+)
 from tests.benchmarks.cases import JOURNALLED
 from tests.benchmarks.measure import Case, Figures, run_case
 from tests.benchmarks.peers.roster import OURS, ROSTER
@@ -94,6 +105,10 @@ def _parts(only: str) -> list[Any]:
         stored = stores.measure()
         print("", *stores.lines(stored), stores.mark_cost().line(), sep="\n", flush=True)
         figures += [asdict(one) for one in stored]
+    if only in endurance.NAME:
+        one, many = endurance.measure()
+        print("", *endurance.lines(one, many), sep="\n", flush=True)
+        figures += [asdict(block) for block in (*one, *many)]
     if only in workers.NAME:
         carried, takeover = workers.measure()
         print("", *workers.lines(carried, takeover), sep="\n", flush=True)

@@ -27,8 +27,9 @@ SHOWN = 24
 
 @dataclass(slots=True)
 class TracedLLM(PacedLLM):
-    """A scripted model that counts bytecodes from turn FIRST to turn LAST."""
+    """A scripted model that counts bytecodes from turn FIRST to turn `last`."""
 
+    last: int = LAST
     counts: Counter[str] = field(default_factory=Counter)
 
     async def complete(self, request: Request) -> Response:
@@ -41,7 +42,7 @@ class TracedLLM(PacedLLM):
                 self._trace(frame, "call", None)
                 frame.f_trace = self._trace
                 frame = frame.f_back
-        elif turn == LAST:
+        elif turn == self.last:
             sys.settrace(None)
         return await PacedLLM.complete(self, request)
 
@@ -52,12 +53,12 @@ class TracedLLM(PacedLLM):
         return self._trace
 
 
-async def measured() -> Counter[str]:
-    """Return module -> bytecodes of one turn."""
-    llm = TracedLLM(LAST + 10, 1, 0.0)
+async def measured(turns: int = LAST - FIRST) -> Counter[str]:
+    """Return module -> bytecodes of one turn, on average over so many."""
+    last = FIRST + turns
+    llm = TracedLLM(last + 10, 1, 0.0, last=last)
     with tempfile.TemporaryFile(buffering=0) as log:
         await machine(log)(llm)
-    turns = LAST - FIRST
     return Counter({_module(name): round(count / turns) for name, count in llm.counts.items()})
 
 

@@ -31,7 +31,7 @@ RUNS: Final = 100_000
 AIM: Final = 50.0
 """Milliseconds."""
 _STATES: Final = ("await_llm", "process_tools", "update_budgets", "terminate_success")
-_SKIPPED: Final = ("fixed_sum", "sum", "state_sum", "usage_sum", "requests_sum", "holder", "id")
+_SKIPPED: Final = ("fixed_sum", "sum", "state_sum", "usage_sum", "child_sum", "requests_sum", "holder", "id")
 
 CONDITIONS: Final[tuple[RunConditions, ...]] = (
     {},
@@ -76,7 +76,7 @@ def rows(count: int) -> Iterator[tuple[RunRow, dict[str, str]]]:
                 fixed_sum(fixed),
                 *values[1:],
                 position_sum(values),
-                *(*state, checksum(run_id, *state), *usage, checksum(run_id, *usage)),
+                *(*state, checksum(run_id, *state), *usage, checksum(run_id, *usage), 0, None, None),
                 *(0, checksum(run_id, 0), None, None),
             ),
             tags,

@@ -33,6 +33,7 @@ def test_journalled_turns_are_counted_by_a_process_of_its_own(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.campaign
 def test_a_stopped_run_is_resumed_at_its_last_request(tmp_path: Path) -> None:
     with Contestant("ours", OURS) as ours:
         column = run_case(RESUME, [ours], tmp_path).columns["ours"]
@@ -42,6 +43,7 @@ def test_a_stopped_run_is_resumed_at_its_last_request(tmp_path: Path) -> None:
     assert column.median("resume_ms") > 0
 
 
+@pytest.mark.campaign
 def test_a_contestant_that_cannot_be_had_leaves_a_row_that_says_why(tmp_path: Path) -> None:
     with Contestant("ours", OURS) as ours, Contestant("peer", (), why_not="no registry") as peer:
         lines = list(report.block(run_case(JOURNALLED, [ours, peer], tmp_path)))
@@ -111,6 +113,7 @@ def test_a_process_that_was_lost_in_one_case_is_started_anew_for_the_next(tmp_pa
     assert second.values == {"cpu_us_per_turn": [1.0, 1.0]}
 
 
+@pytest.mark.campaign
 def test_a_contestant_that_takes_too_long_takes_part_in_no_further_round(tmp_path: Path) -> None:
     with Contestant("ours", OURS) as ours:
         column = run_case(Case("tiny", "turns", rounds=5, turns=2, patience=0.0), [ours], tmp_path).columns[
@@ -120,6 +123,7 @@ def test_a_contestant_that_takes_too_long_takes_part_in_no_further_round(tmp_pat
     assert (column.rounds, column.why_not) == (1, "")
 
 
+@pytest.mark.campaign
 def test_an_error_of_one_request_leaves_the_process_for_the_next(tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()

@@ -66,6 +66,7 @@ def _spreads(figures: dict[str, Any]) -> list[list[float]]:
     return [value for value in figures.values() if isinstance(value, list)]
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(400)
 def test_the_yardsticks_are_one_and_costs_are_plausible(told: dict[str, Any]) -> None:
     by_name = {one["name"]: one["contestants"] for one in told["workloads"]}
@@ -79,6 +80,7 @@ def test_the_yardsticks_are_one_and_costs_are_plausible(told: dict[str, Any]) ->
     assert crowd["turns_per_cpu_s"][0] > 0
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(400)
 def test_versions_machine_and_what_each_does_more_or_less_are_with_the_figures(told: dict[str, Any]) -> None:
     assert {"taken", "python", "cores", "system", "sync_ms"} <= set(told["machine"])
@@ -89,6 +91,7 @@ def test_versions_machine_and_what_each_does_more_or_less_are_with_the_figures(t
     assert versions["transitions"] == {"transitions": "0.9.3"}
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(400)
 def test_the_plot_is_drawn_from_the_figures(results: Path, told: dict[str, Any]) -> None:
     picture = (results / "peers.svg").read_text()

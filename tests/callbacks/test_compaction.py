@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Message, ToolCall
-from orchestrator.machines.llm_loop.limits import OFF
+from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.telemetry.scope import scope
 from orchestrator_callbacks.llm_loop import compaction
 from tests.callbacks.stand import USER, facts, loop_run
@@ -102,3 +102,38 @@ async def test_everything_since_the_beginning_becomes_one_message() -> None:
     assert (context.tokens, context.warned, context.compacted_at) == (0, 0, 7)
     assert (run.ctx.completion.mark, run.ctx.spent.compactions) == (-1, 1)
     assert [(fact.operation, fact.outcome) for fact in facts(run, OperationAttempt)] == [("compaction", "ok")]
+
+
+async def compacted(lines: int, times: int, limits: Limits) -> list[str]:
+    """Compact `times` times, with so many new lines before each; return the lines of the last summary."""
+    run = loop_run(limits=limits)
+    run.ctx.context.limit = limits.context_limit
+    for number in range(times):
+        run.ctx.messages += [Message("user", f"line {number}.{at}") for at in range(lines)]
+        await compaction.compact(run)
+    return run.ctx.messages[-1].text.splitlines()
+
+
+async def test_a_summary_does_not_grow_with_the_number_of_compactions() -> None:
+    limits = Limits(context_limit=10_000, compaction_threshold=0.8)
+    lengths = [len("\n".join(await compacted(50, times, limits))) for times in (1, 20, 40, 200)]
+    assert lengths[0] < 2_000
+    assert all(7_500 < length <= 8_100 for length in lengths[1:])
+
+
+async def test_the_newest_lines_are_kept_and_the_number_of_the_others_is_the_sum() -> None:
+    limits = Limits(context_limit=1_000, compaction_threshold=0.8)
+    heading, left_out, *kept = await compacted(100, 30, limits)
+    assert heading == compaction.HEADING
+    assert left_out == f"- {3_000 - len(kept)} earlier lines are left out"
+    assert kept == [f"- user: line {at // 100}.{at % 100}" for at in range(3_000 - len(kept), 3_000)]
+    assert 1_900 < sum(len(line) + 1 for line in kept) <= 2_000
+
+
+async def test_a_single_line_that_is_longer_than_the_rest_allows_leaves_the_earlier_ones_out() -> None:
+    limits = Limits(context_limit=100, compaction_threshold=0.8)
+    run = loop_run(*(Message("user", f"{number} " + "x" * 300) for number in range(20)), limits=limits)
+    await compaction.compact(run)
+    _, left_out, *kept = run.ctx.messages[-1].text.splitlines()
+    assert left_out == f"- {20 - len(kept)} earlier lines are left out"
+    assert kept[-1].startswith("- user: 19 xxx")

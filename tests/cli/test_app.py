@@ -5,9 +5,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import typer
+
+from orchestrator.cli import app
 
 Cli = Callable[..., Any]
 
@@ -79,6 +82,27 @@ def test_a_command_that_keeps_no_log_loads_none(folder: Path) -> None:
     )
     status, *loaded = done.stderr.split()
     assert (status, "orchestrator.telemetry.log" in loaded, "structlog" in loaded) == ("0", True, False)
+
+
+def test_a_command_changes_nothing_for_the_next_one_of_the_same_process(cli: Cli) -> None:
+    first, help_ = cli("graph"), cli("--help")
+    built = app._built.cache_info().misses
+    assert cli("graph", "--format", "table").out != first.out
+    assert cli("graph", "--format", "picture").code == 2
+    assert cli("no-such-command").code == 2
+    assert (cli("graph"), cli("--help", "graph")) == (first, help_)
+    assert app._built.cache_info().misses == built
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_parsed_without_the_others_and_has_the_same_help(command: str) -> None:
+    part, whole = (cast("typer.core.TyperGroup", app._built(one)) for one in (app._part(command), app.app))
+    assert list(part.commands) == [command]
+    helps = []
+    for group in (part, whole):
+        with group.make_context("orchestrator", [command], resilient_parsing=True) as context:
+            helps.append(group.commands[command].get_help(context))
+    assert helps[0] == helps[1]
 
 
 @pytest.mark.canary

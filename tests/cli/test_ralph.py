@@ -140,6 +140,7 @@ def whole(example: tuple[Path, subprocess.CompletedProcess[str]]) -> dict[str, b
 # ---- whole runs ----
 
 
+@pytest.mark.campaign
 def test_a_whole_run_plans_asks_reworks_finds_a_task_and_checks_twice(
     example: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:

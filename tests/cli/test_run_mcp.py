@@ -174,6 +174,7 @@ def test_a_name_stands_before_the_first_equals_sign_and_nothing_else_is_one(
     assert named(text) == expected
 
 
+@pytest.mark.campaign
 def test_two_servers_with_the_same_tools_are_told_apart_by_names(
     cli: Cli, folder: Path, shopping: tuple[str, ...]
 ) -> None:
@@ -218,6 +219,7 @@ def test_two_servers_with_one_tool_are_both_named_and_so_is_what_helps(
     assert "both offer a tool 'add'; --mcp NAME=COMMAND offers the tools of a server as NAME_add" in said
 
 
+@pytest.mark.campaign
 def test_a_tool_of_a_module_and_one_of_a_server_cannot_share_a_name(
     cli: Cli, folder: Path, one_sentence: Callable[[Any], str], shopping: tuple[str, ...]
 ) -> None:

@@ -194,6 +194,7 @@ def test_a_variable_without_a_server_is_for_nobody(cli: Cli, one_sentence: Calla
 # ---- headers and addresses, for servers over HTTP ----
 
 
+@pytest.mark.campaign
 def test_headers_of_the_settings_are_given_to_a_server_over_http(
     cli: Cli, folder: Path, guarded: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

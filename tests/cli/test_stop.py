@@ -145,7 +145,7 @@ CLOSED = [
 ]
 
 
-@pytest.mark.canary
+@pytest.mark.canary(" ".join(CLOSED[1]))
 @pytest.mark.parametrize("arguments", CLOSED, ids=" ".join)
 def test_a_reader_that_goes_away_ends_the_command_quietly(start: Start, arguments: tuple[str, ...]) -> None:
     running = start(*arguments, bufsize=0, text=False)

@@ -99,12 +99,14 @@ def test_the_wheel_carries_its_licence_script_and_plugin(wheel: Path) -> None:
     assert any(name.endswith("/licenses/LICENSE") for name in files(wheel))
 
 
+@pytest.mark.campaign
 def test_the_sdist_is_the_whole_repository(sdist: Path) -> None:
     wanted = ["Makefile", "LICENSE", "README.md", "requirements.lock", ".ci/run", "tests/conftest.py"]
     wanted += [folder for folder in ("dashboards",) if (ROOT / folder).exists()]
     assert [path for path in wanted if not (sdist / path).exists()] == []
 
 
+@pytest.mark.campaign
 def test_a_wheel_built_from_the_sdist_has_the_same_files(wheel: Path, sdist: Path, tmp_path: Path) -> None:
     assert files(build("wheel", sdist, tmp_path / "again")) == files(wheel)
 

@@ -12,10 +12,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -107,10 +109,31 @@ def modules(root: Path) -> dict[str, Path]:
     return found
 
 
+class Source(NamedTuple):
+    """The parts of a module that are judged."""
+
+    functions: tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]
+    importing: tuple[ast.Import | ast.ImportFrom | ast.Call, ...]
+    """The nodes that may import, in functions and for type checkers too."""
+    import_lines: frozenset[int]
+    """The lines that are executed when the module is imported."""
+
+
+@cache  # several tests read every module
+def parsed(text: str) -> Source:
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
+    return Source(
+        tuple(node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)),
+        tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)),
+        frozenset(_import_lines(tree.body)),
+    )
+
+
 def imports(name: str, file: Path, known: dict[str, Path]) -> Iterator[tuple[int, str]]:
     """Line and dotted name of all that a module imports; `from a import b` is a.b where that is a module."""
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in parsed(file.read_text(encoding="utf-8")).importing:
         match node:
             case ast.Import(names=names):
                 yield from ((node.lineno, alias.name) for alias in names)
@@ -128,8 +151,7 @@ def imports(name: str, file: Path, known: dict[str, Path]) -> Iterator[tuple[int
 
 def loaded(name: str, file: Path, known: dict[str, Path]) -> set[str]:
     """Modules of ours that the import of a module imports: not those of type checkers, nor those of its functions."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    lines = set(_import_lines(tree.body))
+    lines = parsed(file.read_text(encoding="utf-8")).import_lines
     return {module for line, module in imports(name, file, known) if line in lines and module in known} - {
         name
     }
@@ -237,13 +259,12 @@ def length_problems(root: Path) -> list[str]:
         text, where = file.read_text(encoding="utf-8"), file.relative_to(root)
         if (lines := len(text.splitlines())) > LONGEST_FILE:
             problems.append(f"{where}: {lines} lines, at most {LONGEST_FILE}")
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1 - _docstring_lines(node)
-                if lines > LONGEST_FUNCTION:
-                    problems.append(
-                        f"{where}:{node.lineno}: {node.name} has {lines} lines, at most {LONGEST_FUNCTION}"
-                    )
+        for node in parsed(text).functions:
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1 - _docstring_lines(node)
+            if lines > LONGEST_FUNCTION:
+                problems.append(
+                    f"{where}:{node.lineno}: {node.name} has {lines} lines, at most {LONGEST_FUNCTION}"
+                )
     return problems
 
 

@@ -7,6 +7,7 @@ import doctest
 import importlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,8 +57,13 @@ def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
                 yield value
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def lines_of(file: Path) -> Iterator[Line]:
-    for docstring in docstrings(ast.parse(file.read_text(encoding="utf-8"))):
+    for docstring in docstrings(parsed(file)):
         for offset, text in enumerate(str(docstring.value).splitlines()):
             yield Line(file, docstring.lineno + offset, text)
 
@@ -130,7 +136,8 @@ def modules_with_examples() -> list[str]:
         ".".join(file.relative_to(ROOT / roots.get(folder, ".")).with_suffix("").parts)
         for folder in folders()
         for file in sources(folder)
-        if any(">>> " in line.text for line in lines_of(file))
+        if ">>> " in file.read_text(encoding="utf-8")  # few files are parsed to be collected
+        and any(">>> " in line.text for line in lines_of(file))
     ]
 
 
@@ -176,11 +183,7 @@ def test_text_without_a_listed_word_has_no_problem() -> None:
 
 @pytest.mark.parametrize("folder", folders())
 def test_documented_arguments_exist_and_are_in_order(folder: str) -> None:
-    found = [
-        f"{file}:{problem}"
-        for file in sources(folder)
-        for problem in wrong_arguments(ast.parse(file.read_text(encoding="utf-8")))
-    ]
+    found = [f"{file}:{problem}" for file in sources(folder) for problem in wrong_arguments(parsed(file))]
     assert not found, "\n".join(found)
 
 

@@ -28,6 +28,7 @@ WITHOUT_CANARY: dict[str, str] = {
     "crash/test_fleet.py": "cli/test_worker.py and engines/test_worker.py have a worker each",
     "crash/test_log_damage.py": "journal/test_sqlite_mark.py and crash/test_damage.py damage the log",
     "crash/test_postgres_failover.py": "journal/test_postgres_server.py stops a server",
+    "crash/test_upgrade_kill.py": "journal/test_upgrade.py upgrades, and interrupts an upgrade, in one process",
     "crash/test_power_files.py": "crash/test_power.py loses power, crash/test_rollback_image.py undoes changes",
     "crash/test_program_kill.py": "runtime/test_program_recovery.py ends programs that survived",
     "crash/test_run_cancel.py": "kernel/test_cancel.py and runtime/test_cancellation.py cancel at chosen places",

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,18 +15,16 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("orchestrator", "callbacks/orchestrator_callbacks", "guards/orchestrator_guards")
 
 
+@cache  # not a constant: every worker collects this file, and one runs it
 def sources() -> dict[Path, ast.Module]:
     """Return the modules of the packages, by path from the root."""
     files = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
     return {file.relative_to(ROOT): ast.parse(file.read_text(encoding="utf-8")) for file in files}
 
 
-SOURCES = sources()
-
-
 def test_no_public_class_name_is_used_twice() -> None:
     places: dict[str, list[str]] = defaultdict(list)
-    for file, tree in SOURCES.items():
+    for file, tree in sources().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(f"{file}:{node.lineno}")
@@ -134,23 +133,25 @@ def replaced(file: Path, tree: ast.Module) -> set[str]:
     return {name for name in identifiers(file, tree) if words(name) & REPLACED.keys()} - KEPT.keys()
 
 
-NAMES = {file: set(identifiers(file, tree)) for file, tree in SOURCES.items()}
+@cache
+def names_by_file() -> dict[Path, set[str]]:
+    return {file: set(identifiers(file, tree)) for file, tree in sources().items()}
 
 
 @pytest.mark.parametrize("term", TERMS)
 def test_each_term_of_the_vocabulary_is_a_name(term: str) -> None:
-    assert any(term in names for names in NAMES.values())
+    assert any(term in names for names in names_by_file().values())
 
 
 def test_no_replaced_word_is_left_in_a_name() -> None:
     # Tests of stores are sentences: their names are prose.
-    left = {str(file): replaced(file, tree) for file, tree in SOURCES.items()}
+    left = {str(file): replaced(file, tree) for file, tree in sources().items()}
     found = {file: {name for name in names if not name.startswith("test_")} for file, names in left.items()}
     assert {file: names for file, names in found.items() if names} == {}
 
 
 def test_every_kept_word_is_still_needed() -> None:
-    assert set().union(*NAMES.values()) >= KEPT.keys()
+    assert set().union(*names_by_file().values()) >= KEPT.keys()
 
 
 @pytest.mark.parametrize(

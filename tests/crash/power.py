@@ -149,6 +149,12 @@ class Disk:
                 pass
 
     def _move(self, call: Call, file: File | None) -> None:
+        if call.name == "rename" and file is None:  # a folder: with all that is in it
+            inside = [path for path in self.names if f"{path}/".startswith(f"{call.path}/")]
+            for path in inside:
+                self._change("set", call.to + path.removeprefix(call.path), self.names[path])
+                self._change("drop", path, None)
+            return
         if file is not None and call.to:
             self._change("set", call.to, file)
         if call.name != "link":

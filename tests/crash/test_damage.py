@@ -17,6 +17,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Posted
 from orchestrator.testing.journal_case import BODY, ENDED, PARKED, digest, write
 from tests.crash.invariants import drafts
+from tests.journal import format_1
 
 RUNS = 4
 BIG = random.Random(1).randbytes(1 << 20)
@@ -81,9 +82,24 @@ async def judged(path: Path, whole: dict[str, Any]) -> str:
     return "partly refused" if different else "the same"
 
 
-def flips(quick: Path, rounds: int, seed: int, suffix: str, *, log_only: bool) -> Counter[str]:
+async def upgraded(path: Path) -> dict[str, Any]:
+    """Upgrade a closed journal from version 1, write each run once more, and return all there is."""
+    format_1.rewrite(path)
+    async with SqliteJournal(path) as journal:
+        for number in range(RUNS):
+            lease = await journal.claim(f"run {number}", "heir")
+            await write(journal, lease, *drafts(f"run {number}", "later", 3))
+            await journal.release(lease)
+        return await everything(journal)
+
+
+def flips(
+    quick: Path, rounds: int, seed: int, suffix: str, *, log_only: bool, upgrade: bool = False
+) -> Counter[str]:
     path = quick / "store" / "journal.db"
     whole = asyncio.run(made(path, log_only=log_only))
+    if upgrade:
+        whole = asyncio.run(upgraded(path))
     targets = sorted((quick / "store").glob(f"journal.db{suffix}"))
     assert targets
     chance, verdicts = random.Random(seed), Counter[str]()
@@ -105,10 +121,11 @@ def flips(quick: Path, rounds: int, seed: int, suffix: str, *, log_only: bool) -
     return verdicts
 
 
+@pytest.mark.parametrize("upgrade", [False, True], ids=["new", "upgraded"])
 def test_a_flipped_bit_in_the_file_is_never_read_as_something_else(
-    quick: Path, seed: int, campaign: Callable[[int, int], int]
+    quick: Path, seed: int, campaign: Callable[[int, int], int], upgrade: bool
 ) -> None:
-    verdicts = flips(quick, campaign(120, 4000), seed, "", log_only=False)
+    verdicts = flips(quick, campaign(60, 2000), seed, "", log_only=False, upgrade=upgrade)
     assert verdicts["partly refused"] + verdicts["refused"] > verdicts.total() / 10
 
 

@@ -17,9 +17,21 @@ from orchestrator.journal.sqlite.mark import mark_of
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.kernel.journal import NO_HASH
 
-DROPPED = ("agent", "agent_version", "tags", "outcome", "waiting", "state", "state_since", "tokens", "cost")
+DROPPED = (
+    "agent",
+    "agent_version",
+    "tags",
+    "outcome",
+    "waiting",
+    "state",
+    "state_since",
+    "tokens",
+    "cost",
+    "child_tokens",
+    "child_cost",
+)
 """Columns of `run` that version 1 does not have."""
-SUMS = ("state_sum", "usage_sum")
+SUMS = ("state_sum", "usage_sum", "child_sum")
 FIXED = "run_id, graph, fingerprint, created_at, parent_run_id, conversation_id"
 
 

@@ -1,4 +1,7 @@
-"""Models behind Anthropic's API: how answers are read, whole and streamed, and how the model is set up."""
+"""Models behind Anthropic's API: how answers are read, whole and streamed, and how the model is set up.
+
+The SDK is imported by the tests that use it: that takes longer than most, and every worker collects every file.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-import anthropic
 import pytest
 from pydantic import SecretStr
 
@@ -198,6 +200,8 @@ async def test_a_long_answer_is_not_refused_by_the_sdk_and_text_without_utf_8_is
 
 
 async def test_a_client_of_the_host_is_used_without_retries_and_left_open() -> None:
+    import anthropic
+
     replies = [json_reply({}, 500), json_reply(message(text_block("Hi.")))]
     async with (
         Loopback(replies) as server,
@@ -258,6 +262,8 @@ def test_what_cannot_work_is_refused_at_once(options: dict[str, Any], said_why: 
 def test_the_key_comes_from_the_environment_is_needed_for_anthropic_itself_and_is_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    import anthropic
+
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="give api_key, or set ANTHROPIC_API_KEY"):

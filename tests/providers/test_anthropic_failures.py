@@ -7,7 +7,6 @@ import socket
 from dataclasses import replace
 from typing import Any
 
-import anthropic
 import httpx2
 import pytest
 
@@ -164,6 +163,8 @@ def answers(*, streamed: bool) -> list[Reply]:
 
 
 async def test_a_run_goes_on_after_a_name_was_not_found_below_the_sdk() -> None:
+    import anthropic  # late, as in test_anthropic.py
+
     clock, facts, transport = Hurried(), Facts(), Unresolved()
     async with (
         Loopback(answers(streamed=False)) as server,

@@ -104,6 +104,7 @@ async def test_a_server_killed_in_mid_call_costs_one_error_result_and_the_run_go
         assert noted(tmp_path, "pay") == ["-1.0", "7.0"]
 
 
+@pytest.mark.campaign
 async def test_a_server_that_forgot_the_session_gets_a_new_one_and_only_a_pure_call_is_sent_again(
     tmp_path: Path,
 ) -> None:

@@ -61,7 +61,6 @@ async def test_a_tool_that_has_changed_since_its_digest_was_stored_is_not_offere
 ) -> None:
     async with by_stdio(tmp_path) as server:
         stored = json.dumps(server.digests)
-        everything = names(server)
     (tmp_path / "other").touch()
     said: list[str] = []
     async with by_stdio(
@@ -75,9 +74,20 @@ async def test_a_tool_that_has_changed_since_its_digest_was_stored_is_not_offere
         )
     ]
     assert caplog.records == []
-    async with by_stdio(tmp_path, pins=json.loads(stored)) as server:
+
+
+@pytest.mark.campaign
+async def test_a_tool_that_has_changed_is_a_warning_where_the_host_is_not_told_and_offered_without_pins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with by_stdio(tmp_path) as server:
+        pins, everything = dict(server.digests), names(server)
+    (tmp_path / "other").touch()
+    async with by_stdio(tmp_path, pins=pins) as server:
         assert names(server) == everything - {"note"}
-    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == said
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        f"tool 'note' of MCP server {server.name!r} has changed since it was allowed, so it is disabled"
+    ]
     async with by_stdio(tmp_path) as server:
         assert names(server) == everything  # without pins the host allows what there is
 

@@ -280,6 +280,7 @@ async def test_a_server_that_hangs_for_good_is_replaced_at_the_next_call(tmp_pat
         assert len(noted(tmp_path, "pid")) == 2
 
 
+@pytest.mark.campaign
 async def test_a_server_that_cannot_be_started_again_is_an_error_result_and_a_log_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -368,6 +369,7 @@ async def test_a_host_that_gives_up_while_connecting_leaves_no_process(tmp_path:
             await connecting
 
 
+@pytest.mark.campaign
 async def test_a_tool_that_cannot_be_offered_refuses_the_server_and_ends_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no tool 'serch', named in include"):
         async with by_stdio(tmp_path, include=["serch"]):

@@ -237,8 +237,11 @@ async def _stopped(place: Place, way: str, monkeypatch: pytest.MonkeyPatch) -> R
     return await running
 
 
+@pytest.mark.canary("mcp-cancel")
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.campaign if kind == "mcp" else ()) for kind in KINDS]
+)
 async def test_no_host_code_can_keep_its_run_from_ending(
     kind: str,
     way: str,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import Request, ToolCall
@@ -238,3 +240,30 @@ async def test_without_restarts_the_event_never_happens() -> None:
 async def test_with_limits_off_a_run_may_repeat_itself_as_often_as_it_likes() -> None:
     llm = ScriptedLLM([call("add", a=1, b=1)] * 150 + ["done"])
     assert (await agent(llm, [add], limits=OFF).run("go")).outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("effect", ["pure", "irreversible"])
+async def test_a_hundred_calls_of_one_turn_run_at_once_and_are_stored_in_order(effect: Any) -> None:
+    together = asyncio.Barrier(100)
+
+    @tool(effect=effect)
+    async def step(n: int) -> str:
+        """Wait for all others."""
+        await together.wait()
+        return f"step {n}"
+
+    journal = MemoryJournal()
+    limits = Limits(max_concurrent_tools=100)
+    calls = [call("step", n=n) for n in range(100)]
+    result = await agent([calls, "done"], [step], journal=journal, limits=limits).run("go", run_id="wide")
+    assert result.output == "done"
+    assert [message.text for message in result.messages[2:102]] == [f"step {n}" for n in range(100)]
+    records = await journal.load("wide")
+    done = [record.body["key"] for record in records if record.kind == "done"]
+    assert sorted(done, key=lambda key: int(key.partition(":")[2])) == [f"1:{n}" for n in range(100)]
+    [intent] = [record.body for record in records if record.kind == "intent"]
+    assert len(intent["calls"]) == 100
+    appends = {record.hash for record in records}
+    if effect == "pure":
+        assert len(appends) <= 6, "results of calls that may run again need no append of their own"
+    assert len(records) < 130

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.model import LoopContext
@@ -12,6 +14,9 @@ from orchestrator_callbacks.llm_loop.deps import LoopRun
 HEADING = "Summary of the conversation so far:"
 _SNIPPET = 240
 _TOOL_RESULTS = 3
+_LEAST_CHARS = 2_000
+"""Characters that a summary may always have."""
+_LEFT_OUT = re.compile(r"- ([0-9]+) earlier lines are left out")
 
 
 def is_due(ctx: LoopContext) -> bool:
@@ -54,7 +59,11 @@ async def compact(run: LoopRun) -> None:
 
 
 def _summary(ctx: LoopContext) -> str:
-    """Return earlier summary lines, then one line for each assistant and user text and the last tool results."""
+    """Return earlier summary lines, then one line for each assistant and user text and the last tool results.
+
+    The oldest lines are left out where the whole had more characters than the threshold has tokens, which is about a
+    quarter of it: a summary that grew with each compaction would fill the context in the end.
+    """
     lines: list[str] = []
     results = 0
     for message in reversed(ctx.messages[ctx.base :]):
@@ -69,7 +78,21 @@ def _summary(ctx: LoopContext) -> str:
             lines.append(f"- {message.role} called {names}. {_snippet(message.text)}".rstrip())
         elif message.text:
             lines.append(f"- {message.role}: {_snippet(message.text)}")
-    return "\n".join([HEADING, *reversed(lines)])
+    most = max(_LEAST_CHARS, int(ctx.limits.compaction_threshold * ctx.context.limit))
+    return "\n".join([HEADING, *_newest(lines[::-1], most)])
+
+
+def _newest(lines: list[str], most: int) -> list[str]:
+    """Return the newest lines of at most so many characters, below the number of those that are left out."""
+    left_out, first = 0, _LEFT_OUT.fullmatch(lines[0]) if lines else None
+    if first:
+        left_out, lines = int(first[1]), lines[1:]
+    kept, length = len(lines), 0
+    while kept and length + len(lines[kept - 1]) < most:
+        kept -= 1
+        length += len(lines[kept]) + 1
+    left_out += kept
+    return [f"- {left_out} earlier lines are left out", *lines[kept:]] if left_out else lines
 
 
 def _snippet(text: str) -> str:

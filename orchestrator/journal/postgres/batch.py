@@ -161,6 +161,7 @@ def _write(db: Db, parts: list[Part]) -> set[int]:
         *map(list, zip(*[part.change.status for part in parts], strict=True)),
         *map(list, zip(*[part.change.state or (None, None) for part in parts], strict=True)),
         *map(_numbers, zip(*[part.change.usage or (None, None) for part in parts], strict=True)),
+        *map(_numbers, zip(*[part.change.children or (None, None) for part in parts], strict=True)),
         _numbers([part.progress for part in parts]),
         _numbers([number for number, _ in rows]),
         _numbers([row.seq for _, row in rows]),

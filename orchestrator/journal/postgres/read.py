@@ -26,7 +26,8 @@ _HEAD: Final = f"""WITH living AS MATERIALIZED (
     SELECT run_id, graph, fingerprint, status, seq, epoch,
     CASE WHEN living.token IS NOT NULL THEN owner END, created_at, updated_at, reason,
     parent_run_id, conversation_id, epoch - progress, living.seen, agent, agent_version, tags, state, state_since,
-    outcome, waiting, tokens, cost, id, encode(last_hash, 'hex')"""
+    outcome, waiting, tokens + child_tokens, coalesce(cost + coalesce(child_cost, 0), child_cost), id,
+    encode(last_hash, 'hex')"""
 _FROM: Final = "FROM ({}) AS run LEFT JOIN living ON living.token = run.holder"
 _OF_RUN: Final = f"{_HEAD} {_FROM.format('SELECT * FROM run WHERE run_id = %s')}".encode()
 _LATEST: Final = "SELECT * FROM run WHERE conversation_id = %s ORDER BY id DESC LIMIT 1"

@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql
 
 from orchestrator.errors import StoreDown, TooNew
-from orchestrator.journal.head_change import HEAD_KINDS, head_of
+from orchestrator.journal.head_change import HEAD_KINDS, NOTHING, head_of
 from orchestrator.journal.postgres.presence import LIVING
 
 VERSION: Final = 2
@@ -64,7 +64,8 @@ ALTER TABLE run
     ADD COLUMN tags text NOT NULL DEFAULT '{}',
     ADD COLUMN outcome text NOT NULL DEFAULT '', ADD COLUMN waiting text NOT NULL DEFAULT '',
     ADD COLUMN state text NOT NULL DEFAULT '', ADD COLUMN state_since double precision,
-    ADD COLUMN tokens bigint, ADD COLUMN cost bigint;
+    ADD COLUMN tokens bigint, ADD COLUMN cost bigint,
+    ADD COLUMN child_tokens bigint NOT NULL DEFAULT 0, ADD COLUMN child_cost bigint;
 CREATE TABLE run_tag(name text NOT NULL, value text NOT NULL, run bigint NOT NULL, PRIMARY KEY(name, value, run));
 CREATE INDEX tag_of_run ON run_tag(run)""",
 }
@@ -94,6 +95,7 @@ _LOCK: Final = 0x46534D6F
 """`FSMo`: advisory lock of the process that creates or upgrades the tables."""
 _OF_HEADS: Final = "SELECT run, kind, body FROM record WHERE kind = ANY(%s) ORDER BY run, seq"
 _FILL: Final = """UPDATE run SET state = %s, state_since = %s, tokens = %s, cost = %s,
+    child_tokens = %s, child_cost = %s,
     outcome = CASE WHEN run.status = w.status THEN w.outcome ELSE '' END,
     waiting = CASE WHEN run.status = w.status THEN w.waiting ELSE '' END
     FROM (VALUES (%s::text, %s::text, %s::bigint, %s::text)) AS w(outcome, waiting, id, status) WHERE run.id = w.id"""
@@ -218,8 +220,8 @@ def _fill_heads(connection: psycopg.Connection[Any]) -> None:
         for number, group in groupby(records, lambda row: int(row[0])):
             with contextlib.suppress(ValueError, TypeError):
                 found = head_of([(str(kind), orjson.loads(body)) for _, kind, body in group])
-                status, state, usage = found
-                values = (*(state or ("", None)), *(usage or (None, None)))
+                status, state, usage, children = found
+                values = (*(state or ("", None)), *(usage or (None, None)), *(children or NOTHING))
                 connection.execute(_FILL, (*values, status.outcome, status.waiting, number, status.status))
 
 

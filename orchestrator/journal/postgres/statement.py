@@ -17,9 +17,10 @@ BLOBS: Final = 0x46534D62
 
 CREATE: Final = """WITH made AS (
     INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id, agent, agent_version, tags,
-        epoch, seq, last_hash, progress, status, reason, updated_at, owner, holder, tokens, cost)
+        epoch, seq, last_hash, progress, status, reason, updated_at, owner, holder, tokens, cost,
+        child_tokens, child_cost)
     VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 1, 0, %b, 1, %s, '', extract(epoch FROM clock_timestamp()), %s, %s,
-        %s::bigint, %s::bigint)
+        %s::bigint, %s::bigint, %s::bigint, %s::bigint)
     ON CONFLICT (run_id) DO NOTHING RETURNING id),
 tagged AS (
     INSERT INTO run_tag(name, value, run) SELECT t.name, t.value, made.id
@@ -31,15 +32,18 @@ SELECT id FROM made"""
 _REQUESTED: Final = """WITH wanted AS MATERIALIZED (
     SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %b::bytea[], %s::bigint[], %b::bytea[],
         %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::float8[], %s::bigint[], %s::bigint[],
-        %s::boolean[])
+        %s::bigint[], %s::bigint[], %s::boolean[])
     WITH ORDINALITY AS w(run_id, epoch, was_seq, was_hash, seq, last_hash,
-        status, reason, outcome, waiting, state, state_since, tokens, cost, progress, part)),
+        status, reason, outcome, waiting, state, state_since, tokens, cost, child_tokens, child_cost,
+        progress, part)),
 moved AS (
     UPDATE run SET seq = w.seq, last_hash = w.last_hash, status = w.status, reason = w.reason,
         outcome = w.outcome, waiting = w.waiting,
         state = coalesce(w.state, run.state), state_since = coalesce(w.state_since, run.state_since),
         tokens = coalesce(w.tokens, run.tokens),
         cost = CASE WHEN w.tokens IS NULL THEN run.cost ELSE w.cost END,
+        child_tokens = coalesce(w.child_tokens, run.child_tokens),
+        child_cost = CASE WHEN w.child_tokens IS NULL THEN run.child_cost ELSE w.child_cost END,
         progress = CASE WHEN w.progress THEN w.epoch ELSE run.progress END,
         updated_at = extract(epoch FROM clock_timestamp())
     FROM wanted w

@@ -16,7 +16,7 @@ from psycopg import errors
 
 from orchestrator.errors import Held, RunExists, RunUnknown
 from orchestrator.journal.codec import chained, encoded
-from orchestrator.journal.head_change import OPEN, Fixed, head_change
+from orchestrator.journal.head_change import NOTHING, OPEN, Fixed, head_change
 from orchestrator.journal.postgres import statement
 from orchestrator.journal.postgres.presence import PostgresPresence
 from orchestrator.journal.writer_thread import DeferredWork
@@ -44,6 +44,7 @@ class PostgresCreate:
         body, holder = self.body, self.presence.begin(db)
         head = chained(NO_HASH, self.run_id, 0, 1, "created", self.line)
         resent, self.sent = self.sent, True
+        change = head_change([("created", body)])
         tags: Mapping[str, str] = body.get("tags") or {}
         row = (
             *Fixed.of(self.run_id, body, time.time()),
@@ -51,7 +52,8 @@ class PostgresCreate:
             OPEN,
             self.owner,
             holder,
-            *(head_change([("created", body)]).usage or (None, None)),
+            *(change.usage or (None, None)),
+            *(change.children or NOTHING),
             list(tags.keys()),
             list(tags.values()),
             self.line,

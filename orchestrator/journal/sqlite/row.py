@@ -14,7 +14,7 @@ import apsw
 import orjson
 
 from orchestrator.errors import Corrupt, RunUnknown
-from orchestrator.journal.head_change import Fixed
+from orchestrator.journal.head_change import NOTHING, Fixed, HeadChange, total
 from orchestrator.journal.run_query import ORDERS, RunQuery
 from orchestrator.journal.sqlite.owner import HolderState
 from orchestrator.journal.sqlite.schema import checksum
@@ -39,6 +39,13 @@ class Values(NamedTuple):
 def fixed_sum(values: Fixed) -> int:
     """Return the checksum of the values that never change."""
     return checksum(*(values[:6] if values[6:] == ("", "", "{}") else values))
+
+
+def usage_columns(run_id: str, change: HeadChange) -> tuple[int | None, ...]:
+    """Return the values of the columns of usage with their checksums: those of the run, then those of child runs."""
+    own = (None, None, None) if change.usage is None else (*change.usage, checksum(run_id, *change.usage))
+    below = change.children or NOTHING
+    return *own, *below, None if below == NOTHING else checksum(run_id, *below)
 
 
 def position_sum(values: Values) -> int:
@@ -76,6 +83,9 @@ class RunRow(NamedTuple):
     tokens: int | None
     cost: int | None
     usage_sum: int | None
+    child_tokens: int
+    child_cost: int | None
+    child_sum: int | None
     requests: int
     requests_sum: int
     owner: str | None
@@ -94,17 +104,21 @@ class RunRow(NamedTuple):
     def is_right(self) -> bool:
         """Return whether the values are those that were written."""
         state, usage = (self.state, self.state_since), (self.tokens, self.cost)
+        children = (self.child_tokens, self.child_cost)
         return (
             fixed_sum(Fixed._make(self[1:_FIXED_SUM])) == self.fixed_sum
             and position_sum(self.values()) == self.sum
             and self.state_sum == (None if state == ("", None) else checksum(self.run_id, *state))
             and self.usage_sum == (None if usage == (None, None) else checksum(self.run_id, *usage))
+            and self.child_sum
+            in ({None} if children == NOTHING else set()) | {checksum(self.run_id, *children)}
             and checksum(self.run_id, self.requests) == self.requests_sum
         )
 
     def summary(self, state_of: Callable[[str | None], HolderState]) -> RunHead:
         """Return the head of the run."""
         holder = state_of(self.holder)
+        tokens, cost = total(self.tokens, self.cost, self.child_tokens, self.child_cost)
         return RunHead(
             run_id=self.run_id,
             graph=self.graph,
@@ -128,8 +142,8 @@ class RunRow(NamedTuple):
             state_since=self.state_since,
             outcome=self.outcome,
             waiting=self.waiting,
-            tokens=self.tokens,
-            cost_micros=self.cost,
+            tokens=tokens,
+            cost_micros=cost,
         )
 
 

@@ -1,9 +1,10 @@
 """The tables, and how a connection is made: pragmas are set, read back, and refused if they did not take effect.
 
 A record's key is its run's number and its own in one integer, so that the records of a run are neighbours in one tree
-and an append touches two pages. A run's row has five checksums, because SQLite pages have none: `fixed_sum` over the
-columns that never change, `sum` over the position of the run, `state_sum` and `usage_sum` over what a listing shows of
-it, `requests_sum` over the number of posted requests. An append writes each group that it changes, and reads none.
+and an append touches two pages. A run's row has six checksums, because SQLite pages have none: `fixed_sum` over the
+columns that never change, `sum` over the position of the run, `state_sum`, `usage_sum` and `child_sum` over what a
+listing shows of it, `requests_sum` over the number of posted requests. An append writes each group that it changes, and
+reads none.
 `owner` and `holder` are outside: they only name who is alive.
 """
 
@@ -66,6 +67,9 @@ UPGRADES = {
         "ALTER TABLE run ADD COLUMN tokens INTEGER",
         "ALTER TABLE run ADD COLUMN cost INTEGER",
         "ALTER TABLE run ADD COLUMN usage_sum INTEGER",
+        "ALTER TABLE run ADD COLUMN child_tokens INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE run ADD COLUMN child_cost INTEGER",
+        "ALTER TABLE run ADD COLUMN child_sum INTEGER",
         """CREATE TABLE run_tag(name TEXT, value TEXT, run INTEGER, PRIMARY KEY(name, value, run))
         STRICT, WITHOUT ROWID""",
     ),
@@ -93,7 +97,8 @@ SHOWN = {
     1: (
         """CREATE TEMP VIEW run AS SELECT *, head AS last_hash, '' AS agent, '' AS agent_version, '{}' AS tags,
         '' AS outcome, '' AS waiting, '' AS state, NULL AS state_since, NULL AS state_sum,
-        NULL AS tokens, NULL AS cost, NULL AS usage_sum FROM main.run""",
+        NULL AS tokens, NULL AS cost, NULL AS usage_sum, 0 AS child_tokens, NULL AS child_cost, NULL AS child_sum
+        FROM main.run""",
         "CREATE TEMP TABLE run_tag(name TEXT, value TEXT, run INTEGER)",
         "CREATE TEMP TABLE news(position INTEGER, run INTEGER)",
     ),

@@ -22,7 +22,7 @@ from orchestrator.journal.head_change import HEAD_KINDS, head_of
 from orchestrator.journal.sqlite import file_copy, proof, schema
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.sqlite.place import beside
-from orchestrator.journal.sqlite.row import COLUMNS, RunRow, position_sum, proved
+from orchestrator.journal.sqlite.row import COLUMNS, RunRow, position_sum, proved, usage_columns
 from orchestrator.journal.sqlite.schema import checksum
 
 PATIENCE = 60.0
@@ -59,17 +59,18 @@ def _fill_head(db: apsw.Connection, row: RunRow) -> None:
         f"SELECT kind, body FROM record WHERE key BETWEEN ? AND ? AND kind IN ({kinds}) ORDER BY key",  # noqa: S608
         (row.id << schema.SHIFT, row.id << schema.SHIFT | schema.LAST),
     )
-    status, state, usage = head_of((str(kind), orjson.loads(body)) for kind, body in found)
+    change = head_of((str(kind), orjson.loads(body)) for kind, body in found)
+    status, state = change.status, change.state
     values = row.values()
     if status.status == row.status:
         values = values._replace(outcome=status.outcome, waiting=status.waiting)
     db.execute(
         """UPDATE run SET outcome=?, waiting=?, sum=?, state=?, state_since=?, state_sum=?,
-        tokens=?, cost=?, usage_sum=? WHERE id=?""",
+        tokens=?, cost=?, usage_sum=?, child_tokens=?, child_cost=?, child_sum=? WHERE id=?""",
         (
             *(values.outcome, values.waiting, position_sum(values)),
             *(("", None, None) if state is None else (*state, checksum(row.run_id, *state))),
-            *((None, None, None) if usage is None else (*usage, checksum(row.run_id, *usage))),
+            *usage_columns(row.run_id, change),
             row.id,
         ),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress, product
 from typing import Any
 
 from orchestrator.errors import Fenced, Held, RunExists
@@ -21,7 +22,15 @@ from orchestrator.journal.head_change import ENDED, OPEN, Fixed, head_change
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.mark import REMOVED, HighWater
 from orchestrator.journal.sqlite.owner import SqlitePresence
-from orchestrator.journal.sqlite.row import RunRow, Values, fixed_sum, known, position_sum, row_of
+from orchestrator.journal.sqlite.row import (
+    RunRow,
+    Values,
+    fixed_sum,
+    known,
+    position_sum,
+    row_of,
+    usage_columns,
+)
 from orchestrator.journal.sqlite.schema import LAST, SHIFT, checksum
 from orchestrator.journal.sqlite.writer import Transaction
 from orchestrator.journal.writer_thread import DeferredWork
@@ -32,22 +41,25 @@ Now = Callable[[], float]
 INSERT_RUN = """INSERT INTO run(run_id, graph, fingerprint, created_at, parent_run_id, conversation_id,
     agent, agent_version, tags, fixed_sum,
     epoch, seq, last_hash, progress, status, reason, updated_at, sum, requests, requests_sum,
-    owner, holder, tokens, cost, usage_sum)
-    VALUES (?,?,?,?,?,?,?,?,?,?,1,0,?,1,?,'',?,?,0,?,?,?,?,?,?) RETURNING id"""
+    owner, holder, tokens, cost, usage_sum, child_tokens, child_cost, child_sum)
+    VALUES (?,?,?,?,?,?,?,?,?,?,1,0,?,1,?,'',?,?,0,?,?,?,?,?,?,?,?,?) RETURNING id"""
 CLAIM = "UPDATE run SET epoch=?, owner=?, holder=?, sum=? WHERE id=?"
 # The fence: a writer that did not make the last claim, or does not know the last record, updates no row.
-_STATE, _USAGE = ", state=?, state_since=?, state_sum=?", ", tokens=?, cost=?, usage_sum=?"
-APPEND = {
-    (
-        moved,
-        used,
-    ): f"""UPDATE run SET seq=?, last_hash=?, progress=?, status=?, reason=?, outcome=?, waiting=?,
-    updated_at=?, sum=?{_STATE if moved else ""}{_USAGE if used else ""}
-    WHERE run_id=? AND epoch=? AND seq=? AND last_hash=? RETURNING id"""  # noqa: S608  only our own text
-    for moved in (False, True)
-    for used in (False, True)
-}
-"""Whether the state and the usage change -> statement."""
+_GROUPS = (
+    ", state=?, state_since=?, state_sum=?",
+    ", tokens=?, cost=?, usage_sum=?",
+    ", child_tokens=?, child_cost=?, child_sum=?",
+)
+
+
+def _append(changed: tuple[bool, ...]) -> str:
+    groups = "".join(compress(_GROUPS, changed))
+    return f"""UPDATE run SET seq=?, last_hash=?, progress=?, status=?, reason=?, outcome=?, waiting=?,
+    updated_at=?, sum=?{groups} WHERE run_id=? AND epoch=? AND seq=? AND last_hash=? RETURNING id"""  # noqa: S608  only our own text
+
+
+APPEND = {changed: _append(changed) for changed in product((False, True), repeat=len(_GROUPS))}
+"""Whether the state, the usage and that of child runs change -> statement."""
 RELEASE = "UPDATE run SET owner=NULL, holder=NULL WHERE run_id=? AND epoch=?"
 PROGRESS = "SELECT progress FROM run WHERE run_id=?"
 
@@ -72,8 +84,8 @@ class SqliteCreate:
         fixed = Fixed.of(self.run_id, body, now)
         total = position_sum(Values(self.run_id, 1, 0, head, 1, OPEN, "", now))
         stands = (bytes.fromhex(head), OPEN, now, total, checksum(self.run_id, 0))
-        used = head_change([("created", body)]).usage
-        usage = (None, None, None) if used is None else (*used, checksum(self.run_id, *used))
+        change = head_change([("created", body)])
+        usage = usage_columns(self.run_id, change)
         row = (*fixed, fixed_sum(fixed), *stands, self.owner, self.presence.begin(), *usage)
         number = tx.cursor.execute(INSERT_RUN, row).get
         for tag in (body.get("tags") or {}).items():
@@ -141,13 +153,14 @@ class SqliteAppend:
         head = chained(was_head, run_id, seq, epoch, self._kinds, self._body)
         stored_hash = bytes.fromhex(head)
         progress = tx.cursor.execute(PROGRESS, (run_id,)).get if only_claims(self._kinds) else epoch
-        now, (status, state, usage) = self._now(), self._change
+        now, (status, *parts) = self._now(), self._change
         total = position_sum(Values(run_id, epoch, seq, head, progress or 0, *status[:2], now, *status[2:]))
         moved = [seq, stored_hash, progress, *status, now, total]
-        for part in (state, usage):
+        for part in parts:
             if part is not None:
                 moved += (*part, checksum(run_id, *part))
-        statement = APPEND[state is not None, usage is not None]
+        state, usage, children = parts
+        statement = APPEND[state is not None, usage is not None, children is not None]
         number = tx.cursor.execute(statement, (*moved, run_id, epoch, was_seq, bytes.fromhex(was_head))).get
         if number is None:
             raise Fenced(run_id, epoch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from orchestrator.journal.memory import MemoryJournal
@@ -114,11 +115,11 @@ def announce(
     connect(observers, journal)
 
 
-def logger_of(observers: Sequence[Observer], run: LoopRun) -> Any:
-    """Return the logger for code inside a run, if there is a log."""
+def logger_of(observers: Sequence[Observer], run: LoopRun) -> Callable[[], Any] | None:
+    """Return a function that makes the logger for code inside a run, if there is a log."""
     for observer in observers:
         if isinstance(observer, TransitionLog):
-            return observer.logger_for(run.run_id, run.graph.name)
+            return partial(observer.logger_for, run.run_id, run.graph.name)
     return None
 
 

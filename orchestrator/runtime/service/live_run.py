@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 from typing import Any
 
 from orchestrator.errors import ConfigError, Held, RunExists, RunUnknown
@@ -23,7 +21,7 @@ class RunRegistry:
     def __init__(self, kept: int = 10_000) -> None:
         self._kept = kept
         self._runs: dict[str, Run[Any, Any]] = {}
-        self._paths: dict[str, deque[Transition]] = {}
+        self._paths: dict[str, list[Transition]] = {}
         self._earlier: dict[str, Iterable[Transition]] = {}
         self._ends: dict[str, asyncio.Future[Any]] = {}
         self._taken: set[str] = set()
@@ -42,7 +40,7 @@ class RunRegistry:
         if above is not None:
             run.follow(above.control.follower)
         self._runs[run.run_id] = run
-        self._paths[run.run_id] = deque(maxlen=self._kept)
+        self._paths[run.run_id] = []
         if path:
             self._earlier[run.run_id] = path
 
@@ -93,8 +91,8 @@ class RunRegistry:
         del self._runs[run.run_id]
         run.follow(None)
         self._talking.discard(run.ctx.conversation_id)
-        path, earlier = self._paths.pop(run.run_id), self._earlier.pop(run.run_id, ())
-        return tuple(deque(chain(earlier, path), maxlen=self._kept) if earlier else path)
+        path = (*self._earlier.pop(run.run_id, ()), *self._paths.pop(run.run_id))
+        return path[-self._kept :]
 
     def hears(self, kind: type[Fact]) -> Callable[[Transition], None] | None:
         """Return the function for facts of a kind, or None: only transitions are kept."""
@@ -106,4 +104,7 @@ class RunRegistry:
             self._keep(fact)
 
     def _keep(self, fact: Transition) -> None:
-        self._paths[fact.run_id].append(fact)
+        path = self._paths[fact.run_id]
+        path.append(fact)
+        if len(path) >= 2 * self._kept:
+            del path[: -self._kept]

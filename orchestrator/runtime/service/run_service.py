@@ -222,8 +222,8 @@ class RunService(Generic[R]):
         try:
             async with self._control.listening():
                 try:
-                    logger = compose.logger_of(self._observers, run)
-                    with scope(run.ctx.limits, logger), RunScope(self, run):
+                    make_logger = compose.logger_of(self._observers, run)
+                    with scope(run.ctx.limits, make_logger=make_logger), RunScope(self, run):
                         await self._control.deliver(run.run_id)
                         await self._driver.drive(run, park=park)
                 finally:
