@@ -38,7 +38,7 @@ PER_MACHINE: dict[str, dict[str, str]] = {
     "llm_loop": {
         "created": f"{START} conversation_id",
         "transition": STEP,
-        "answer": "finish_reason iteration model retries usage",
+        "answer": "finish_reason iteration model usage",
         "intent": "calls effect turn calls.key calls.position calls.tool calls.effect",
         "done": "content effect key outcome seconds tool",
         "ended": END,
