@@ -196,6 +196,16 @@ async def test_a_run_is_not_resumed_where_the_engine_began_to_drain_while_its_he
     assert stage.asked == []
 
 
+async def test_agents_are_free_again_after_an_engine_that_could_not_have_all_of_them() -> None:
+    journal = MemoryJournal()
+    free, taken = (agent(Stage(), journal, model=name) for name in ("free", "taken"))
+    async with LocalEngine(taken):
+        with pytest.raises(RunError):
+            await LocalEngine({"free": free, "taken": taken}).start()
+        async with LocalEngine(free) as engine:
+            assert engine.load().phase == "running"
+
+
 async def test_the_status_of_an_engine_has_these_members_and_its_limits() -> None:
     async with LocalEngine(agent(Stage()), slots=3, name="mill") as engine:
         status = engine.status()

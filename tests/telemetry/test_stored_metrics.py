@@ -13,7 +13,7 @@ from orchestrator.telemetry.exposition.stored import (
     StoredRunStatus,
     registry_of,
 )
-from orchestrator.telemetry.scraped import PARKED
+from orchestrator.telemetry.scraped import LEVELS, ORPHANED, PARKED, PARKINGS, PHASES, RUNNING
 
 LOOP, DONE = "llm_loop", ("llm_loop", "completed", "none")
 STATUSES = (
@@ -84,6 +84,14 @@ def test_the_names_are_those_of_the_catalogue_and_labels_too() -> None:
     for family in collector.collect():
         for sample in family.samples:
             assert sorted(sample.labels) == labels[sample.name], sample.name
+
+
+def test_reasons_and_states_of_runs_are_these_labels() -> None:
+    parkings = "approval unknown_effect undo_failed questions paused waiting interrupted shutdown poison"
+    assert " ".join(PARKINGS) == parkings
+    assert (RUNNING, ORPHANED, PARKED) == ("running", "orphaned", "parked")
+    assert PHASES == ("starting", "running", "draining", "stopped")
+    assert LEVELS == ("debug", "info", "warning", "error", "critical")
 
 
 def test_the_registry_of_a_journal_has_the_metrics_of_its_process_too() -> None:
