@@ -115,7 +115,7 @@ class ContextCodec(Generic[C]):
         lasting = self._lasting_of(ctx)
         if lasting != saved.lasting:  # one comparison in C
             pairs = zip(self._lasting, lasting, saved.lasting, strict=True)
-            changed = {name: now for name, now, before in pairs if now != before}
+            changed = {name: now for name, now, before in pairs if now is not before and now != before}
             saved.lasting = lasting
         for at, view in enumerate(self._views(ctx)):
             before = seen[at]
@@ -196,7 +196,7 @@ def _write_parts(
     parts: Iterable[FieldPart], view: Mapping[str, Any], before: dict[str, Any], changed: dict[str, Any]
 ) -> None:
     """Add the changed parts of a field to a record and to its snapshot. Few parts are other objects than before."""
-    for name, path, copied, short in [*compress(parts, map(is_not, view.values(), before.values()))]:
+    for name, path, copied, short in compress(parts, map(is_not, view.values(), before.values())):
         one, known = view[name], before[name]
         if one == known:
             continue

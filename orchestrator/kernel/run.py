@@ -231,7 +231,7 @@ class Run(Generic[Ctx, Deps]):
         """
         writes, control = self.writes, self.control
         if control.lease is not None and not control.detached:
-            writes.guards = [*rows] if writes.guards is None else [*writes.guards, *rows]
+            writes.guards = rows if writes.guards is None else [*writes.guards, *rows]
             writes.decided = decided
 
     def attach_attempt(self, row: Sequence[Any]) -> None:

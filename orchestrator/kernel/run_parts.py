@@ -6,7 +6,7 @@ Only the kernel writes them. Hosts and hooks may read them; `Run` has properties
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -126,7 +126,7 @@ class PendingWrites:
     """Facts that wait for those records."""
     note: TransitionNote | None = None
     """Describes the stay in the state that the next transition leaves."""
-    guards: list[Any] | None = None
+    guards: Sequence[Any] | None = None
     """Rows of the guards that led to the next transition; its record has them."""
     decided: object = None
     """The verdict of the last of these rows, if a hook evaluated it for an edge."""
@@ -144,7 +144,7 @@ class PendingWrites:
     def __post_init__(self) -> None:
         self.publish = self.unpublished.append
 
-    def take_attached(self) -> dict[str, list[Any]]:
+    def take_attached(self) -> dict[str, Sequence[Any]]:
         """Return the rows as members of a record, and forget them."""
         taken = {"guards": self.guards, "attempts": self.attempts}
         self.guards = self.decided = self.attempts = None

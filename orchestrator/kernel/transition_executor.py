@@ -343,8 +343,9 @@ class TransitionExecutor:
 
 def _guard_row(name: str, answer: object) -> Sequence[Any]:
     """Return the row of the answer of a guard of an edge."""
-    ours = type(answer) is Verdict and answer.guard in GUARD_NAMES
-    return row_of(answer) if ours else foreign_row(name, answer)
+    if isinstance(answer, Verdict) and answer.guard in GUARD_NAMES:
+        return row_of(answer)
+    return foreign_row(name, answer)
 
 
 def _earlier(expires_at: float | None, entered_at: float, seconds: float | None) -> float | None:

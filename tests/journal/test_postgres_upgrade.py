@@ -11,7 +11,7 @@ from orchestrator.errors import StoreDown
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.kernel.journal import Draft, Record
 from orchestrator.testing.journal_case import BODY, NOTE, write
-from orchestrator.testing.journal_lookup import move, spent
+from orchestrator.testing.journal_listing import move, spent
 from tests.journal import format_1
 
 pytestmark = pytest.mark.system("initdb")

@@ -15,7 +15,7 @@ from orchestrator.journal.sqlite import SqliteJournal, schema, upgrade
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.kernel.journal import Draft, Posted, Record
 from orchestrator.testing.journal_case import BODY, NOTE, digest, write
-from orchestrator.testing.journal_lookup import move, spent
+from orchestrator.testing.journal_listing import move, spent
 from tests.journal import format_1
 
 BIG = b"z" * (1 << 20)
@@ -132,6 +132,20 @@ async def test_a_connection_of_an_earlier_version_cannot_write_after_the_upgrade
             earlier.execute(append)
         assert (await journal.check()).ok
     earlier.close()
+
+
+async def test_a_reader_of_the_earlier_version_is_told_to_open_the_upgraded_journal_again(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal.db"
+    before = await old(path)
+    async with SqliteJournal(path, only_reads=True) as reader:
+        assert await reader.load("open") == before["open"]
+        await read(SqliteJournal(path))
+        with pytest.raises(StoreDown, match="upgraded it meanwhile, open it again"):
+            await reader.load("open")
+        await reader.reopen()
+        assert await reader.load("open") == before["open"]
 
 
 async def test_many_handles_upgrade_a_journal_once(tmp_path: Path) -> None:

@@ -117,7 +117,13 @@ async def test_every_result_of_a_call_has_its_start_and_duration() -> None:
             del run
             return ToolResult.denied(one, "not today") if "9.0" in one.arguments else None
 
-    answers = [call("slow", seconds=2.0), call("fails"), call("slow", seconds=9.0), call("novel"), "done"]
+    answers: list[Any] = [
+        call("slow", seconds=2.0),
+        call("fails"),
+        call("slow", seconds=9.0),
+        call("novel"),
+        "done",
+    ]
     records = await records_after(
         ScriptedLLM(answers),
         tools=[slow, fails],

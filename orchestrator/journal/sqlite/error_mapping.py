@@ -40,6 +40,11 @@ _SENTENCES: tuple[tuple[type[BaseException], type[JournalError], str], ...] = (
     (apsw.PermissionsError, StoreDown, "cannot be opened for writing"),
     (apsw.IOError, StoreDown, "had an I/O error ({detail}): open the {noun} again"),
     (OSError, StoreDown, "had an I/O error ({detail}): open the {noun} again"),
+    (
+        apsw.SQLError,
+        StoreDown,
+        "failed ({detail}): if another version has upgraded it meanwhile, open it again",
+    ),
     (BaseException, StoreDown, "failed ({detail})"),
 )
 """The first matching sentence describes the error."""
