@@ -16,7 +16,7 @@ from orchestrator.engines.engine_directory import engines
 from orchestrator.engines.handle import Handle, Phase
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.engines.registration import ENGINE
-from orchestrator.errors import AnswerRefused, ConfigError, Corrupt, Fenced, StoreDown
+from orchestrator.errors import AnswerRefused, ConfigError, Corrupt, Fenced, StoreDown, Suspended
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal, Posted, RunHead
@@ -477,6 +477,25 @@ async def test_a_run_that_moved_on_since_it_was_described_is_described_again() -
         stale = replace(described, unattended=True, seq=head.seq - 1)
         assert await engine._orphans._consider(head, stale) is None
         assert engine.status()["live"] == []
+
+
+async def test_a_queued_run_that_moved_on_is_left_where_it_waits_and_its_result_is_read_where_it_ended() -> (
+    None
+):
+    clock = FakeClock()
+    journal, stage = await parked("ask 1", clock=clock)
+    runner = agent(stage, journal, clock=clock)
+    async with LocalEngine(runner) as engine:
+        head = await journal.head("ask 1")
+        before, name = replace(head, seq=head.seq - 1), next(iter(engine._agents))
+        with pytest.raises(Suspended) as left_waiting:
+            await engine._orphans._go_on(before, name)
+        assert left_waiting.value.reason == "approval"
+        await runner.approve("ask 1", by="ann")
+        other = agent(stage, journal, clock=clock)
+        assert (await other.resume("ask 1")).output == "ask 1!"
+        assert (await engine._orphans._go_on(before, name)).output == "ask 1!"
+    assert stage.effects == {"send": 1}
 
 
 async def test_the_next_engine_closes_the_records_of_one_that_died_and_says_who_did() -> None:
