@@ -247,7 +247,7 @@ def _expression(node: ast.expr) -> Iterator[Change]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             yield from _expression(child)
-        elif isinstance(child, ast.keyword):
+        elif isinstance(child, ast.keyword) and child.arg != "repr":  # how a value is printed is wording
             yield from _expression(child.value)
         elif isinstance(child, ast.comprehension):
             yield from _comprehension(child)

@@ -188,11 +188,11 @@ class Work:
         """A method."""
         assert one == 3
         print(f"{one + 1}")
-        print(open(encoding="utf-8"))
+        print(open(encoding="utf-8"), field(repr=False))
 '''
     assert changes(text) == {
         'statement: print(f"{one + 1}") -> pass',
-        'statement: print(open(encoding="utf-8")) -> pass',
+        'statement: print(open(encoding="utf-8"), field(repr=False)) -> pass',
     }
 
 
