@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.engines.drain import DrainReport
 from orchestrator.engines.handle import Handle, Phase
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import (
@@ -140,6 +141,69 @@ async def test_a_pause_gives_the_slot_back_and_one_that_comes_while_it_waits_for
         await engine.resume("first", by="ben")
         assert (await first).outcome is Outcome.COMPLETED
         assert stage.effects["look"] == 1
+
+
+async def test_a_paused_run_is_not_resumed_by_an_engine_that_drains() -> None:
+    stage = Stage()
+    runner = agent(stage)
+    async with LocalEngine(runner, slots=2, grace=60) as engine:
+        first = await engine.submit("look", run_id="first")
+        second = await engine.submit("quick", run_id="second")
+        await until(lambda: sorted(stage.asked) == ["look", "quick"])
+        await runner.pause("first", by="ann")
+        stage.let("look")
+        await until(lambda: first.phase is Phase.WAITING)
+        draining = asyncio.create_task(engine.drain())
+        await until(lambda: engine.load().phase == "draining")
+        with pytest.raises(NotAdmitting, match="it is draining or has stopped"):
+            await engine.resume("first", by="ben")
+        stage.let("quick")
+        report = await draining
+    assert (report.ended, report.parked) == (("second",), ("first",))
+    assert stage.effects["look"] == 0
+    assert (await second).outcome is Outcome.COMPLETED
+
+
+async def test_a_run_is_not_resumed_where_the_engine_began_to_drain_while_its_head_was_read() -> None:
+    class Slow(MemoryJournal):
+        """A journal whose heads are read only when `go` is set."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.reading, self.go = asyncio.Event(), asyncio.Event()
+            self.go.set()
+
+        async def head(self, run_id: str) -> Any:
+            self.reading.set()
+            await self.go.wait()
+            return await super().head(run_id)
+
+    stage, journal = Stage(), Slow()
+    runner = agent(stage, journal)
+    await runner.deposit("quick", run_id="r")
+    engine = LocalEngine(runner)
+    await engine.start()
+    journal.go.clear()
+    journal.reading.clear()
+    resuming = asyncio.create_task(engine.resume("r"))
+    await journal.reading.wait()
+    draining = asyncio.create_task(engine.drain(0))
+    await until(lambda: engine.load().phase != "running")
+    journal.go.set()
+    with pytest.raises(NotAdmitting):
+        await resuming
+    assert await draining == DrainReport()
+    assert stage.asked == []
+
+
+async def test_agents_are_free_again_after_an_engine_that_could_not_have_all_of_them() -> None:
+    journal = MemoryJournal()
+    free, taken = (agent(Stage(), journal, model=name) for name in ("free", "taken"))
+    async with LocalEngine(taken):
+        with pytest.raises(RunError):
+            await LocalEngine({"free": free, "taken": taken}).start()
+        async with LocalEngine(free) as engine:
+            assert engine.load().phase == "running"
 
 
 async def test_the_status_of_an_engine_has_these_members_and_its_limits() -> None:

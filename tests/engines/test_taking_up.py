@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from orchestrator.engines.engine_directory import engines
 from orchestrator.engines.handle import Handle, Phase
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.engines.registration import ENGINE
-from orchestrator.errors import AnswerRefused, ConfigError, Corrupt, Fenced, StoreDown
+from orchestrator.errors import AnswerRefused, ConfigError, Corrupt, Fenced, StoreDown, Suspended
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal, Posted, RunHead
@@ -436,6 +437,64 @@ async def test_what_is_posted_while_the_store_cannot_be_read_counts_too(
         await journal.post("ask 1", Posted("2", "approve", {"call": "1:0"}, "ann"))
         wrong.clear()
         assert (await ended(journal, "ask 1")).reason == "none"
+    assert stage.effects == {"send": 1}
+
+
+async def test_an_answer_whose_notification_was_missed_is_found_once_the_store_can_be_read() -> None:
+    clock = FakeClock()
+    journal, stage = await parked("ask 1", clock=clock)
+    down, missed = [True], []
+
+    class Odd(MemoryJournal):
+        async def news(self, since: int) -> tuple[int, list[str]]:
+            if down:
+                missed.append(since)
+                raise Corrupt("a page is damaged")
+            position, found = await super().news(since)
+            return position, [
+                run_id for run_id in found if run_id != "ask 1"
+            ]  # it was told while nobody could read
+
+    runner = agent(stage, journal, clock=clock)
+    async with LocalEngine(runner, recover="resume", rescan=SOON) as engine:
+        await nothing_taken_up(engine, journal, stage, clock)
+        journal.__class__ = Odd
+        await until(lambda: len(missed) > 1)
+        await journal.post("ask 1", Posted("1", "approve", {"call": "1:0"}, "ann"))
+        down.clear()
+        assert (await ended(journal, "ask 1")).reason == "none"
+    assert stage.effects == {"send": 1}
+
+
+async def test_a_run_that_moved_on_since_it_was_described_is_described_again() -> None:
+    clock = FakeClock()
+    journal, stage = await parked("ask 1", clock=clock)
+    runner = agent(stage, journal, clock=clock)
+    async with LocalEngine(runner) as engine:
+        head = await journal.head("ask 1")
+        described = await runner.hosting.described(head)
+        assert not described.unattended
+        stale = replace(described, unattended=True, seq=head.seq - 1)
+        assert await engine._orphans._consider(head, stale) is None
+        assert engine.status()["live"] == []
+
+
+async def test_a_queued_run_that_moved_on_is_left_where_it_waits_and_its_result_is_read_where_it_ended() -> (
+    None
+):
+    clock = FakeClock()
+    journal, stage = await parked("ask 1", clock=clock)
+    runner = agent(stage, journal, clock=clock)
+    async with LocalEngine(runner) as engine:
+        head = await journal.head("ask 1")
+        before, name = replace(head, seq=head.seq - 1), next(iter(engine._agents))
+        with pytest.raises(Suspended) as left_waiting:
+            await engine._orphans._go_on(before, name)
+        assert left_waiting.value.reason == "approval"
+        await runner.approve("ask 1", by="ann")
+        other = agent(stage, journal, clock=clock)
+        assert (await other.resume("ask 1")).output == "ask 1!"
+        assert (await engine._orphans._go_on(before, name)).output == "ask 1!"
     assert stage.effects == {"send": 1}
 
 

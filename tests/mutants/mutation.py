@@ -39,6 +39,8 @@ OTHER_OPERATORS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
 }
 CODE = re.compile(r"[A-Za-z0-9_.:/-]{2,40}")
 """A string that is a key, a code or a name. Any other string counts as a message."""
+ENCODINGS = frozenset(("ascii", "latin-1", "utf-8", "utf-8-sig"))
+"""Names that Python reads as the same encoding with an underscore at the end."""
 UNTOUCHED = ast.JoinedStr | ast.Assert | ast.Import | ast.ImportFrom | ast.Global | ast.Nonlocal
 NO_EXPRESSIONS = frozenset(
     ("body", "orelse", "finalbody", "handlers", "cases", "annotation", "targets", "target")
@@ -245,7 +247,7 @@ def _expression(node: ast.expr) -> Iterator[Change]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             yield from _expression(child)
-        elif isinstance(child, ast.keyword):
+        elif isinstance(child, ast.keyword) and child.arg != "repr":  # how a value is printed is wording
             yield from _expression(child.value)
         elif isinstance(child, ast.comprehension):
             yield from _comprehension(child)
@@ -299,5 +301,5 @@ def _constant(node: ast.Constant) -> Iterator[tuple[str, str]]:
             yield repr(value + 1), "constant"
             if value not in {0, 1}:
                 yield repr(value * 2), "constant"
-        case str() as value if CODE.fullmatch(value):
+        case str() as value if CODE.fullmatch(value) and value not in ENCODINGS:
             yield repr(f"{value}_"), "code"

@@ -188,8 +188,12 @@ class Work:
         """A method."""
         assert one == 3
         print(f"{one + 1}")
+        print(open(encoding="utf-8"), field(repr=False))
 '''
-    assert changes(text) == {'statement: print(f"{one + 1}") -> pass'}
+    assert changes(text) == {
+        'statement: print(f"{one + 1}") -> pass',
+        'statement: print(open(encoding="utf-8"), field(repr=False)) -> pass',
+    }
 
 
 def test_every_mutant_drawn_of_our_sources_is_another_program(seed: int) -> None:

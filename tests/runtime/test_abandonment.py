@@ -41,6 +41,7 @@ from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.stack import stacks
 from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import ToolSpec, tool
+from orchestrator_callbacks.llm_loop.admission import UNDECIDED
 from tests.providers.mcp_place import by_stdio
 from tests.runtime.stage import Facts, agent, faults, until
 
@@ -316,6 +317,28 @@ async def _asked(runner: Orchestrator) -> Question:
     assert (question.tool, question.why) == ("pay", "unknown_effect")
     found: Question = question
     return found
+
+
+async def test_an_abandoned_call_that_nobody_decided_about_is_answered_as_undecided() -> None:
+    async with stubbornly() as stubborn:
+        journal = MemoryJournal()
+        runner = agent(
+            [call("pay"), "done"],
+            [_pay("irreversible", stubborn, [])],
+            observers=[],
+            journal=journal,
+            limits=Limits(cancel_seconds=SOON),
+        )
+        running = asyncio.create_task(runner.run("go", run_id="r"))
+        await _asked(runner)
+        await stubborn.release()
+        await runner.cancel("r")
+        result = await running
+        assert result.outcome is Outcome.CANCELLED
+        (said,) = [message.text for message in result.messages if message.role == "tool"]
+        assert UNDECIDED in said
+        (done,) = [record.body for record in await journal.load("r") if record.kind == "done"]
+        assert (done["outcome"], UNDECIDED in done["content"]) == ("cancelled", True)
 
 
 @pytest.mark.parametrize("effect", ["irreversible", "compensable"])

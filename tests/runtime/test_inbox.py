@@ -264,6 +264,24 @@ async def test_a_run_that_waits_stops_when_it_was_ended_and_removed_elsewhere() 
             await asyncio.wait_for(task, 20)
 
 
+async def test_the_owner_of_a_waiting_run_is_read_in_every_tenth_look() -> None:
+    class Counting(Shared):
+        reads = 0
+
+        async def head(self, run_id: str) -> RunHead:
+            self.reads += 1
+            return await super().head(run_id)
+
+    journal = Counting()
+    agent = asking(journal)
+    async with waiting(agent, "r"):
+        await some_looks(journal, 1)
+        journal.reads = 0
+        begun = journal.looks
+        await some_looks(journal, 30)
+        assert 2 <= journal.reads <= (journal.looks - begun) // 10 + 1
+
+
 async def test_a_paused_run_stops_when_somebody_else_has_taken_it() -> None:
     journal = Shared()
     agent = asking(journal)

@@ -1,0 +1,148 @@
+"""Times, sizes and numbers of attempts that operators plan with. A change of one belongs in the changelog."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+FIGURES: dict[str, dict[str, float]] = {
+    "orchestrator.kernel.clock": {
+        "GRACE": 5.0,
+        "WHOLE": 6755399441055744.0,
+    },
+    "orchestrator.kernel.journal": {
+        "RECORD_SCHEMA": 1,
+    },
+    "orchestrator.kernel.writer": {
+        "DOUBT": 0.5,
+    },
+    "orchestrator.engines.drain": {
+        "SETTLE": 5.0,
+        "HURRY": 10.0,
+    },
+    "orchestrator.engines.engine_directory": {
+        "ANSWERS_WITHIN": 2.0,
+    },
+    "orchestrator.engines.orphan_recovery": {
+        "POLL": 0.25,
+        "AGAIN": 15.0,
+    },
+    "orchestrator.engines.procrastinate": {
+        "HEARTBEAT": 1.0,
+        "STALLED": 5.0,
+    },
+    "orchestrator.engines.registration": {
+        "POLL": 0.15,
+        "NOTIFY_SECONDS": 5.0,
+    },
+    "orchestrator.engines.worker": {
+        "BEAT": 1.0,
+        "TWIN": 12.0,
+    },
+    "orchestrator.runtime.approval.command": {
+        "OUTPUT_BYTES": 65536,
+        "GRACE": 5.0,
+    },
+    "orchestrator.runtime.approval.control_request": {
+        "POLL": 0.1,
+    },
+    "orchestrator.runtime.approval.file_listing": {
+        "MOST_FILES": 2000,
+    },
+    "orchestrator.runtime.approval.plan_file": {
+        "MOST_BYTES": 4194304,
+    },
+    "orchestrator.runtime.approval.planner": {
+        "REQUEST_SECONDS": 120.0,
+        "RESERVE": 4000,
+        "SOFT_SHARE": 0.8,
+        "CONNECT_SECONDS": 5.0,
+    },
+    "orchestrator.runtime.approval.projection": {
+        "SCHEMA": 1,
+    },
+    "orchestrator.runtime.approval.rate_limiter": {
+        "MINUTE": 60.0,
+    },
+    "orchestrator.runtime.llm_loop.agent_tool": {
+        "MAX_DEPTH": 8,
+    },
+    "orchestrator.runtime.pipeline.orchestration.checkpoint": {
+        "VERSION": 1,
+    },
+    "orchestrator.runtime.ralph.command_agent": {
+        "TRY_AGAIN": 75,
+    },
+    "orchestrator.runtime.service.argument_check": {
+        "LONGEST_ID": 256,
+    },
+    "orchestrator.runtime.service.inbox": {
+        "POLL": 0.1,
+    },
+    "orchestrator.runtime.service.recovery": {
+        "MOST_CLAIMS": 5,
+    },
+    "orchestrator.runtime.service.run_data": {
+        "METADATA_BYTES": 16384,
+        "MOST_TAGS": 32,
+        "LONGEST_TAG": 256,
+        "LONGEST_NAME": 100,
+    },
+    "orchestrator.runtime.service.stream": {
+        "FINE": 256,
+        "KEPT": 10000,
+    },
+    "orchestrator.runtime.service.surviving_program": {
+        "GRACE": 5.0,
+    },
+    "orchestrator.telemetry.configure": {
+        "MOST_FRAMES": 10,
+    },
+    "orchestrator.telemetry.edge": {
+        "MOST_NOTED": 500,
+    },
+    "orchestrator.telemetry.exposition.debug": {
+        "MOST_RUNS": 1000,
+    },
+    "orchestrator.telemetry.exposition.health": {
+        "STALE": 5.0,
+    },
+    "orchestrator.telemetry.exposition.server": {
+        "PORT": 9464,
+        "MOST": 32,
+        "LONGEST": 10.0,
+    },
+    "orchestrator.telemetry.labels": {
+        "MOST_DEFINITIONS": 4,
+    },
+    "orchestrator_guards.approval": {
+        "DIGEST_VERSION": 2,
+        "LEAST": 8,
+    },
+    "orchestrator_guards.money": {
+        "MICRO_UNITS": 1000000,
+    },
+    "orchestrator_guards.repetition": {
+        "WINDOW": 16,
+        "MAX_PERIOD": 8,
+        "POLL_PATIENCE": 10,
+        "CHANGE_PATIENCE": 2,
+    },
+    "orchestrator_guards.turn": {
+        "CANONICAL_ARGUMENTS": 2048,
+        "CANONICAL_RESULT": 256,
+    },
+}
+"""Module -> its constants. Times are seconds."""
+
+
+@pytest.mark.parametrize("module", FIGURES)
+def test_a_figure_is_what_it_was(module: str) -> None:
+    found = importlib.import_module(module)
+    assert {name: getattr(found, name) for name in FIGURES[module]} == FIGURES[module]
+
+
+def test_several_signs_of_life_may_be_lost_before_a_worker_counts_as_dead() -> None:
+    figures = FIGURES["orchestrator.engines.procrastinate"]
+    assert figures["STALLED"] >= 5 * figures["HEARTBEAT"]

@@ -1,0 +1,100 @@
+"""The metrics of a journal: every family with its labels and values, from one snapshot."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from importlib.metadata import version
+
+from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX
+from orchestrator.telemetry.exposition.stored import (
+    JournalCollector,
+    JournalSnapshot,
+    StoredRunStatus,
+    registry_of,
+)
+from orchestrator.telemetry.scraped import LEVELS, ORPHANED, PARKED, PARKINGS, PHASES, RUNNING
+
+LOOP, DONE = "llm_loop", ("llm_loop", "completed", "none")
+STATUSES = (
+    StoredRunStatus(LOOP, "running", "await_llm", 50.0, 10.0, written_at=55.0),
+    StoredRunStatus(LOOP, "running", "await_llm", 40.0, 20.0, written_at=45.0),
+    StoredRunStatus(LOOP, "orphaned", "process_tools", 30.0, 5.0, written_at=31.0),
+    StoredRunStatus(LOOP, PARKED, "process_tools", 20.0, 1.0, "approval", 25.0),
+    StoredRunStatus(LOOP, PARKED, "process_tools", 2.0, 0.5, "approval", 35.0),
+    StoredRunStatus("pipeline", PARKED, "PLANNING", 3.0, 0.25, "paused", 7.0),
+)
+SNAPSHOT = JournalSnapshot(
+    100.0, 0.5, 4096, STATUSES, ended=Counter({DONE: 7}), completed=Counter({DONE: 2}), unreadable=3
+)
+
+
+def samples(collector: JournalCollector) -> dict[str, dict[tuple[str, ...], float]]:
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in collector.collect():
+        for sample in family.samples:
+            name = sample.name.removeprefix(PREFIX)
+            found.setdefault(name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+def test_a_snapshot_has_these_metrics() -> None:
+    collector = JournalCollector({(LOOP, "await_llm"): 600.0}, "postgres")
+    collector.show(SNAPSHOT)
+    collector.failed()
+    assert samples(collector) == {
+        "journal_read_failures_total": {(): 1.0},
+        "state_timeout_seconds": {(LOOP, "await_llm"): 600.0},
+        "build_info": {(version("fsm-orchestrator"), platform.python_version()): 1.0},
+        "runs_active": {(LOOP, "await_llm"): 2.0, (LOOP, "process_tools"): 1.0},
+        "oldest_run_state_entered_timestamp_seconds": {
+            (LOOP, "await_llm"): 40.0,
+            (LOOP, "process_tools"): 30.0,
+        },
+        "oldest_run_started_timestamp_seconds": {(LOOP,): 5.0},
+        "runs_parked": {(LOOP, "approval"): 2.0, ("pipeline", "paused"): 1.0},
+        "oldest_parked_timestamp_seconds": {(LOOP, "approval"): 25.0, ("pipeline", "paused"): 7.0},
+        "runs_completed_total": {DONE: 2.0},
+        "journal_runs": {
+            (LOOP, "running"): 2.0,
+            (LOOP, "orphaned"): 1.0,
+            (LOOP, PARKED): 2.0,
+            ("pipeline", PARKED): 1.0,
+        },
+        "journal_ended_runs": {DONE: 7.0},
+        "journal_bytes": {("postgres",): 4096.0},
+        "journal_unreadable_runs": {(): 3.0},
+        "journal_last_read_timestamp_seconds": {(): 100.0},
+        "journal_read_duration_seconds": {(): 0.5},
+    }
+
+
+def test_before_the_first_snapshot_only_the_constant_ones_are_served_and_all_are_described() -> None:
+    collector = JournalCollector()
+    assert samples(collector).keys() == {"journal_read_failures_total", "build_info"}
+    named = {family.name for family in collector.describe()}
+    collector.show(SNAPSHOT)
+    assert {family.name for family in collector.collect()} <= named
+
+
+def test_the_names_are_those_of_the_catalogue_and_labels_too() -> None:
+    collector = JournalCollector({(LOOP, "await_llm"): 600.0})
+    collector.show(SNAPSHOT)
+    labels = {f"{PREFIX}{row.name}": sorted(row.labels) for row in CATALOGUE}
+    for family in collector.collect():
+        for sample in family.samples:
+            assert sorted(sample.labels) == labels[sample.name], sample.name
+
+
+def test_reasons_and_states_of_runs_are_these_labels() -> None:
+    parkings = "approval unknown_effect undo_failed questions paused waiting interrupted shutdown poison"
+    assert " ".join(PARKINGS) == parkings
+    assert (RUNNING, ORPHANED, PARKED) == ("running", "orphaned", "parked")
+    assert PHASES == ("starting", "running", "draining", "stopped")
+    assert LEVELS == ("debug", "info", "warning", "error", "critical")
+
+
+def test_the_registry_of_a_journal_has_the_metrics_of_its_process_too() -> None:
+    collector = JournalCollector()
+    names = {family.name for family in registry_of(collector).collect()}
+    assert {"process_cpu_seconds", "python_gc_objects_collected", f"{PREFIX}build"} <= names
