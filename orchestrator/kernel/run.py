@@ -234,6 +234,17 @@ class Run(Generic[Ctx, Deps]):
             writes.guards = rows if writes.guards is None else [*writes.guards, *rows]
             writes.decided = decided
 
+    def replace_in_guards(self, reference: object, value: Any) -> None:
+        """Replace a reference to the context in those rows by its value, if the context will lose it."""
+        writes = self.writes
+        if writes.guards is not None:
+            writes.guards = [tuple(value if one == reference else one for one in row) for row in writes.guards]
+
+    def take_attempts(self) -> Sequence[Any] | None:
+        """Return the rows of attempts for another record than the next transition's; None if there are none."""
+        taken, self.writes.attempts = self.writes.attempts, None
+        return taken
+
     def attach_attempt(self, row: Sequence[Any]) -> None:
         """Add the row of an attempt of a request, as `attach_guards` does."""
         writes, control = self.writes, self.control

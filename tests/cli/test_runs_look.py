@@ -114,7 +114,7 @@ def test_the_text_of_an_error_is_scrubbed_as_in_the_log(cli: Cli, folder: Path) 
     assert shown(cli, "run-1")["error"] == {**error, "message": said}
 
 
-def test_the_visit_that_goes_on_counts_with_the_time_it_has_lasted(start: Start, folder: Path) -> None:
+def test_the_visit_that_lasts_counts_with_the_time_it_has_lasted(start: Start, folder: Path) -> None:
     async def scenario() -> tuple[str, dict[str, Any]]:
         async with SqliteJournal(JOURNAL, now=lambda: time.time() - 40) as journal:
             await play(Tape("run-1").begin(), journal)
@@ -123,7 +123,7 @@ def test_the_visit_that_goes_on_counts_with_the_time_it_has_lasted(start: Start,
             return text, json.loads(data)
 
     text, data = asyncio.run(scenario())
-    found = re.search(r"^  await_llm \(goes on\) +1 +(\d+\.\d+)", text, re.MULTILINE)
+    found = re.search(r"^  await_llm \(running\) +1 +(\d+\.\d+)", text, re.MULTILINE)
     assert found is not None, text
     assert float(found[1]) >= 40
     assert data["states"]["await_llm"]["total_s"] >= 40

@@ -184,7 +184,7 @@ REFUSED = [
     (("pause", "paused"), "run paused is paused already: nothing was posted"),
     (("approve", "paused"), "run paused waits for no answer: it is parked (paused) in await_llm"),
     (("reject", "paused", "--end"), "waits for no answer"),
-    (("approve", "late"), "it came too late: the question has expired; nothing was posted"),
+    (("approve", "late"), "and was not posted: it came too late: the question has expired"),
     (("approve", "answered", "--call", "1:0"), "call 1:0 was answered already: approve by ann at "),
 ]
 

@@ -112,7 +112,7 @@ def test_the_pages_are_those_that_users_feel() -> None:
     said = (ROOT / "dashboards" / "README.md").read_text(encoding="utf-8")
     assert f"{len(NAMES)} alerts in {len(ALERTS)} rules" in said
     assert f"{len(NAMES)} alerts with unit tests" in said
-    assert f"{len(NAMES)} alerts with unit tests" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"{len(NAMES)} alerts with runbooks" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.system("promtool")

@@ -113,7 +113,7 @@ async def left(
     runner: Orchestrator, clock: FakeClock, *, meanwhile: Callable[[], None] | None = None, **options: Any
 ) -> AsyncIterator[LocalEngine]:
     """An engine that is given no time to end; `meanwhile` happens once its runs were asked to pause."""
-    engine = LocalEngine(runner, **options)
+    engine, others = LocalEngine(runner, **options), clock.pending
     await engine.start()
     yield engine
     draining = asyncio.create_task(engine.drain(0))
@@ -123,3 +123,4 @@ async def left(
     while not draining.done():
         await clock.advance(SETTLE)
     await draining
+    assert others or clock.pending == 0, "a drained engine leaves no timer"

@@ -26,8 +26,7 @@ def keep_window(run: LoopRun) -> None:
     Tools are named by digests there: the model may have invented a name.
     """
     window = [turn._replace(tools=frozenset(map(digest, turn.tools))) for turn in run.ctx.turns]
-    rows = run.writes.guards or ()
-    run.writes.guards = [tuple(window if one == WINDOW else one for one in row) for row in rows] or None
+    run.replace_in_guards(WINDOW, window)
 
 
 def _row(verdict: Verdict, most: int) -> Row:

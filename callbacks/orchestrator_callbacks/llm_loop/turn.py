@@ -287,8 +287,8 @@ def take(run: LoopRun, response: Response) -> None:
         answered["retries"] = ctx.spent.retries
     if not (usage.input_tokens or usage.output_tokens):
         answered["unreported"] = True  # the provider gave no usage: the answer counts as no token
-    if run.writes.attempts is not None:
-        answered["attempts"], run.writes.attempts = run.writes.attempts, None
+    if (attempts := run.take_attempts()) is not None:
+        answered["attempts"] = attempts
     run.note("answer", answered)
     if usage.cost_micros is None and (refusal := request_usage.unpriced(run, response)) is not None:
         ctx.verdict = refusal

@@ -191,7 +191,7 @@ def _refused(options: RequestOptions, found: RunPosition, error: AnswerRefused) 
     why = shown(str(error).removeprefix(f"run {run_id!r} refuses the answer: "), 300)
     about = asked.get(options.call or next(iter(asked), ""))
     call = "" if about is None else f" about call {about.key} ({shown(about.tool, 80)})"
-    return f"the answer{call} does not count: {why}; nothing was posted"
+    return f"the answer{call} does not count and was not posted: {why}"
 
 
 def _decided(answer: Mapping[str, Any]) -> str:

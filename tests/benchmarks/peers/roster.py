@@ -163,6 +163,18 @@ ROSTER = (
         ),
     ),
     Entry(
+        name="dbos",
+        title="DBOS",
+        module="dbos",
+        environment="dbos",
+        package="dbos",
+        imports="from dbos import DBOS, SetWorkflowID",
+        remark=(
+            "Plain steps without an agent library. More: queues, schedules and messages between workflows. Less: no "
+            "table of states, tool schema, metric, budget or loop guard; a tool with an effect may run twice."
+        ),
+    ),
+    Entry(
         name="pydantic-ai",
         title="pydantic-ai",
         module="pydantic_ai",
