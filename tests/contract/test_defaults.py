@@ -9,8 +9,6 @@ import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 PACKAGES = (
     "orchestrator.kernel",
     "orchestrator.engines",
@@ -77,11 +75,9 @@ def defaults(one: Any) -> Iterator[tuple[str, object]]:
             yield f"{name_of}.{name}", value
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_default_is_empty_or_listed_here(package: str) -> None:
-    found = {
-        name: value for one in classes(package) for name, value in defaults(one) if value and name != ALL
-    }
+def test_a_default_is_empty_or_listed_here() -> None:
+    every = [pair for package in PACKAGES for one in classes(package) for pair in defaults(one)]
+    found = {name: value for name, value in every if value and name != ALL}
     assert found == {name: GIVEN.get(name) for name in found}
 
 

@@ -270,6 +270,15 @@ async def test_a_run_whose_end_nobody_can_read_counts_as_interrupted() -> None:
     assert await suspended(handle) == "interrupted"
 
 
+async def test_a_drained_engine_leaves_no_timer() -> None:
+    stage, clock = Stage(), FakeClock()
+    async with left(agent(stage, clock=clock), clock, meanwhile=lambda: stage.let("look")) as engine:
+        for name in ("look", "quick", "ask"):
+            await engine.submit(name, run_id=name)
+        await until(lambda: sorted(stage.waiting) == ["look", "quick"])
+    assert clock.pending == 0
+
+
 async def test_a_stored_run_in_the_queue_stays_in_the_journal() -> None:
     journal, clock = MemoryJournal(), FakeClock()
     async with left(agent(Stage(), journal, clock=clock), clock) as engine:
