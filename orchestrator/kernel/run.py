@@ -238,7 +238,9 @@ class Run(Generic[Ctx, Deps]):
         """Replace a reference to the context in those rows by its value, if the context will lose it."""
         writes = self.writes
         if writes.guards is not None:
-            writes.guards = [tuple(value if one == reference else one for one in row) for row in writes.guards]
+            writes.guards = [
+                tuple(value if one == reference else one for one in row) for row in writes.guards
+            ]
 
     def take_attempts(self) -> Sequence[Any] | None:
         """Return the rows of attempts for another record than the next transition's; None if there are none."""

@@ -166,7 +166,10 @@ def test_an_answer_to_another_digest_is_one_sentence_and_posts_nothing(
     parked(folder)
     before = stored(), Path(JOURNAL).read_bytes()
     done = cli("runs", answer[0], "run-1", *answer[1:], "--digest", "0123456789ab", *AT)
-    assert "the answer about call 1:0 (pay) does not count and was not posted: it is about other arguments" in one_sentence(done)
+    assert (
+        "the answer about call 1:0 (pay) does not count and was not posted: it is about other arguments"
+        in one_sentence(done)
+    )
     assert (done.code, inbox("run-1")) == (2, [])
     assert (stored(), Path(JOURNAL).read_bytes()) == before
     assert not (folder / "paid.txt").exists()
