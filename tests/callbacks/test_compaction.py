@@ -137,3 +137,18 @@ async def test_a_single_line_that_is_longer_than_the_rest_allows_leaves_the_earl
     _, left_out, *kept = run.ctx.messages[-1].text.splitlines()
     assert left_out == f"- {20 - len(kept)} earlier lines are left out"
     assert kept[-1].startswith("- user: 19 xxx")
+
+
+@pytest.mark.parametrize(("length", "kept"), [(199, 10), (200, 9)])
+async def test_lines_are_kept_up_to_the_last_character_that_is_allowed(length: int, kept: int) -> None:
+    line = "x" * (length - len("- user: "))
+    run = loop_run(*(Message("user", line) for _ in range(12)), limits=Limits(context_limit=100))
+    await compaction.compact(run)
+    _, left_out, *lines = run.ctx.messages[-1].text.splitlines()
+    assert (len(lines), left_out) == (kept, f"- {12 - kept} earlier lines are left out")
+
+
+async def test_nothing_is_left_out_of_an_empty_conversation() -> None:
+    run = loop_run()
+    await compaction.compact(run)
+    assert run.ctx.messages[-1].text == compaction.HEADING
