@@ -76,7 +76,7 @@ dashboards: $(READY) ## dashboards/ written anew, and its pictures taken from th
 bench: $(READY) ## measured figures, as ratios to a hand-written loop; journalled turns and resume beside LangGraph
 	$(PY) -m tests.benchmarks --environments $(VENV)/peers $(ARGS)
 
-bench-peers: $(READY) ## the same work by eight libraries, each in an environment of its own; about 15 minutes
+bench-peers: $(READY) ## the same work by seven libraries, each in an environment of its own; about 15 minutes
 	$(PY) -m tests.benchmarks.peers --environments $(VENV)/peers $(ARGS)
 
 bench-features: $(READY) ## which features ours and four libraries have, each tried by code; about 2 minutes

@@ -34,7 +34,7 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.cases import JOURNALLED
 from tests.benchmarks.measure import Case, Figures, run_case
-from tests.benchmarks.peers.roster import OURS, ROSTER
+from tests.benchmarks.peers.roster import DBOS, OURS, ROSTER
 from tests.benchmarks.quiet import QuietMachine
 
 CASES = (
@@ -49,7 +49,7 @@ CASES = (
 )
 HELP = "orchestrator --help"
 
-JOURNALS = (OURS, "langgraph")
+JOURNALS = (OURS, "langgraph", DBOS.name)
 """Whose journalled turns and resumes are shown: ours, and the store that a user would pick instead."""
 
 
@@ -168,7 +168,7 @@ def _journalled(wanted: Sequence[rounds.Case], environments: Path, *, install: b
         disk = Path(open_.enter_context(tempfile.TemporaryDirectory(dir=Path(".orchestrator").absolute())))
         contestants = [
             open_.enter_context(entry.contestant(environments, install=install, timeout=600.0))
-            for entry in ROSTER
+            for entry in (*ROSTER, DBOS)
             if entry.name in JOURNALS
         ]
         about = {}

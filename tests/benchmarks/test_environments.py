@@ -8,7 +8,7 @@ import pytest
 
 from tests.benchmarks import environments
 from tests.benchmarks.contestant import NotMeasured
-from tests.benchmarks.peers.roster import ROSTER
+from tests.benchmarks.peers.roster import DBOS, ROSTER
 
 
 @pytest.mark.campaign
@@ -47,7 +47,7 @@ def test_an_environment_without_pins_is_made_once_and_again_when_its_pins_change
 
 def test_every_peer_is_pinned_exactly_and_no_place_is_named() -> None:
     files = {file.stem: file for file in environments.PINS.iterdir()}
-    assert set(files) == {entry.environment for entry in ROSTER if entry.environment}
+    assert set(files) == {entry.environment for entry in (*ROSTER, DBOS) if entry.environment}
     for file in files.values():
         lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
         assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9_-]+==[0-9.]+", line)] == []

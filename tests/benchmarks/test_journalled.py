@@ -76,7 +76,7 @@ def test_make_bench_measures_what_it_was_said_to_measure() -> None:
     ]
     assert set(journalled) >= {("journalled", 1), ("journalled", 32), ("journalled", 100)}
     assert set(journalled) >= {("resume", 500), ("resume", 1_000)}
-    assert bench.JOURNALS == ("ours", "langgraph")
+    assert bench.JOURNALS == ("ours", "langgraph", "dbos")
 
 
 @pytest.mark.parametrize(

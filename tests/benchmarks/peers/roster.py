@@ -163,18 +163,6 @@ ROSTER = (
         ),
     ),
     Entry(
-        name="dbos",
-        title="DBOS",
-        module="dbos",
-        environment="dbos",
-        package="dbos",
-        imports="from dbos import DBOS, SetWorkflowID",
-        remark=(
-            "Plain steps without an agent library. More: queues, schedules and messages between workflows. Less: no "
-            "table of states, tool schema, metric, budget or loop guard; a tool with an effect may run twice."
-        ),
-    ),
-    Entry(
         name="pydantic-ai",
         title="pydantic-ai",
         module="pydantic_ai",
@@ -199,3 +187,17 @@ ROSTER = (
         ),
     ),
 )
+
+DBOS = Entry(
+    name="dbos",
+    title="DBOS",
+    module="dbos",
+    environment="dbos",
+    package="dbos",
+    imports="from dbos import DBOS, SetWorkflowID",
+    remark=(
+        "Plain steps without an agent library. More: queues, schedules and messages between workflows. Less: no "
+        "table of states, tool schema, metric, budget or loop guard; a tool with an effect may run twice."
+    ),
+)
+"""A store without an agent: it takes part in the journalled workloads of `make bench` only."""
