@@ -106,5 +106,5 @@ class RunRegistry:
     def _keep(self, fact: Transition) -> None:
         path = self._paths[fact.run_id]
         path.append(fact)
-        if len(path) >= 2 * self._kept:
+        if len(path) > self._kept + self._kept // 10:
             del path[: -self._kept]
