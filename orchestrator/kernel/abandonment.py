@@ -272,7 +272,8 @@ async def limited(work: Callable[[], Awaitable[T]], seconds: float, clock: Clock
     In an AbandonableTask a host call that does not end within the grace period is abandoned.
     """
     # asyncio.timeout cancels, the clock measures: tests control the time.
-    limit = asyncio.timeout(None)
+    limit, task = asyncio.timeout(None), asyncio.current_task()
+    earlier = task.cancelling() if task else 0
     owner = here()
     left = 0 if owner is None else owner.left
     late: Cancellable | None = None
@@ -293,8 +294,10 @@ async def limited(work: Callable[[], Awaitable[T]], seconds: float, clock: Clock
                 timer.cancel()
                 if late is not None:
                     late.cancel()
-    except Exception as error:
-        if limit.expired():
+    except (Exception, asyncio.CancelledError) as error:
+        # Before Python 3.11.4 asyncio.timeout takes its own cancellation for that of a caller if there was one earlier.
+        ours = not isinstance(error, asyncio.CancelledError) or (task and task.cancelling() <= earlier)
+        if limit.expired() and ours:
             raise TimeLimitPassed(seconds, abandoned=owner is not None and owner.left > left) from error
         raise
 
