@@ -14,13 +14,14 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, Final, NamedTuple
 
 from orchestrator_guards import attempts, budget, condition, turn
 from orchestrator_guards.money import MICRO_UNITS
-from orchestrator_guards.progress import progress, repeated_success
+from orchestrator_guards.progress import progress
 from orchestrator_guards.verdict import Verdict
 
 GUARDS: Final = "guards"
@@ -29,38 +30,24 @@ Guard = Callable[..., Verdict]
 Row = tuple[Any, ...]
 """A row as it is written: JSON types only."""
 
-FUNCTIONS: Final[Mapping[str, Guard]] = MappingProxyType(
-    {
-        function.__name__: function
-        for function in (
-            attempts.completion_retries,
-            attempts.planning_retries,
-            attempts.qa_cycles,
-            attempts.refinements,
-            attempts.replans,
-            attempts.structured_retries,
-            attempts.task_attempts,
-            budget.affordable,
-            budget.cost,
-            budget.cost_unknown,
-            budget.elapsed,
-            budget.host_budget,
-            budget.input_tokens,
-            budget.iterations,
-            budget.output_tokens,
-            budget.request_cost,
-            budget.restarts,
-            budget.retries,
-            budget.sub_calls,
-            budget.tokens,
-            budget.tool_calls,
-            budget.tool_cap,
-            budget.tool_errors,
-            condition.present,
-            progress,
-            repeated_success,
-        )
+
+def _guards_of(module: ModuleType) -> dict[str, Guard]:
+    """Return the guards that a module defines: its public functions that return a Verdict."""
+    return {
+        name: function
+        for name, function in vars(module).items()
+        if inspect.isfunction(function)
+        and function.__module__ == module.__name__
+        and function.__annotations__.get("return") == "Verdict"
+        and not name.startswith("_")
     }
+
+
+FUNCTIONS: Final[Mapping[str, Guard]] = MappingProxyType(
+    _guards_of(attempts)
+    | _guards_of(budget)
+    | _guards_of(condition)
+    | _guards_of(sys.modules[progress.__module__])
 )
 """Name of a guard function -> the function."""
 

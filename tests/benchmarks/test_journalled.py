@@ -62,7 +62,7 @@ def test_make_bench_shows_langgraph_beside_ours_or_says_plainly_that_it_is_left_
     monkeypatch.chdir(tmp_path)
     rows = bench._journalled([JOURNALLED, RESUME], tmp_path / "environments", install=False)
 
-    assert [sorted(row.columns) for row in rows] == [["langgraph", "ours"]] * 2
+    assert [sorted(row.columns) for row in rows] == [["dbos", "langgraph", "ours"]] * 2
     assert all(row.columns["ours"].why_not == "" for row in rows)
     said = capsys.readouterr().out
     missing = "its environment is not there, and nothing was to be installed"
