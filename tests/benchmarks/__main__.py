@@ -182,7 +182,7 @@ def _journalled(wanted: Sequence[rounds.Case], environments: Path, *, install: b
     print("", *report.legend(rows), "", report.JOURNAL, sep="\n")
     for name, told in about.items():
         if why := told.get("not_measured"):
-            print("", f"LEFT OUT: {name}: {why}; `make bench-peers` makes its environment too", sep="\n")
+            print("", f"LEFT OUT: {name}: {why}; `make bench` makes it, without --offline", sep="\n")
     return rows
 
 
