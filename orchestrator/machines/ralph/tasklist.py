@@ -194,12 +194,20 @@ def _heading_id(text: str) -> tuple[str, str] | None:
     return found["id"], _plain(found["rest"])
 
 
+def _encoded(title: str) -> bytes:
+    """Return the bytes of a title, as a file has them; a lone surrogate, which only JSON can have, as three bytes."""
+    try:
+        return title.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return title.encode("utf-8", "surrogatepass")
+
+
 def made_id(title: str) -> str:
     """Return an id that is derived from a task's text, so that it stays the same when the task is moved."""
     folded = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
     slug = re.sub(r"[^a-z0-9]+", "-", folded).strip("-")
     if len(slug) < _SHORTEST:
-        return f"task-{hashlib.sha256(title.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
+        return f"task-{hashlib.sha256(_encoded(title)).hexdigest()[:8]}"
     return slug[:40].rstrip("-")
 
 
