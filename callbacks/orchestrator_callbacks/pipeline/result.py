@@ -18,9 +18,9 @@ from orchestrator.machines.pipeline.model import (
     Severity,
     Validation,
 )
-from orchestrator.machines.pipeline.plain import plain_json
 from orchestrator.machines.pipeline.progress import Made
 from orchestrator.machines.pipeline.rubric import Rubric
+from orchestrator.machines.plain import plain_json
 
 
 def read(stage: OrchestrationState, given: Any, rubric: Rubric) -> Made:

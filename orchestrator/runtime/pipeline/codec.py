@@ -13,7 +13,7 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.machines.pipeline import progress
 from orchestrator.machines.pipeline.model import APART, PipelineContext
-from orchestrator.machines.pipeline.plain import plain_json
+from orchestrator.machines.plain import plain_json
 from orchestrator.runtime.service.position import rebuilt
 from orchestrator_callbacks.pipeline import stage
 from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun

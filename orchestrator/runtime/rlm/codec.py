@@ -15,7 +15,7 @@ from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.code_mode.answer import code_blocks
 from orchestrator.machines.code_mode.model import CodeModeContext, CodeModeState
-from orchestrator.machines.pipeline.plain import plain_json
+from orchestrator.machines.plain import plain_json
 from orchestrator.machines.rlm.model import ModeContext
 from orchestrator.machines.rlm.table import FAILED
 from orchestrator.machines.tools_mode.model import ToolsModeContext, ToolsModeState

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from orchestrator.errors import ConfigError
-from orchestrator.machines.pipeline.plain import plain_json
+from orchestrator.machines.plain import plain_json
 
 METADATA_BYTES: Final = 16_384
 """Maximum size of metadata as JSON."""
