@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from orchestrator.machines.tools_mode.model import ToolCallsFound as ToolCallsFound
     from orchestrator.machines.tools_mode.model import ToolsExecuted as ToolsExecuted
     from orchestrator.machines.tools_mode.model import ToolsModeContext as ToolsModeContext
+    from orchestrator.runtime.llm_loop.agent import Agent as Agent
     from orchestrator.runtime.llm_loop.agent import Orchestrator as Orchestrator
     from orchestrator.runtime.llm_loop.agent_tool import agent_tool as agent_tool
     from orchestrator.runtime.llm_loop.result import Result as Result
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from orchestrator_guards import Verdict as Verdict
 
 _PUBLIC = {
+    "Agent": "runtime.llm_loop.agent",
     "AnswerRefused": "errors",
     "ConfigError": "errors",
     "DbosDispatcher": "engines.dbos",
@@ -102,7 +104,6 @@ _PUBLIC = {
     "Message": "llm.message",
     "Migration": "runtime.service.recovery",
     "OpenRun": "runtime.service.recovery",
-    "Orchestrator": "runtime.llm_loop.agent",
     "OrchestratorError": "errors",
     "Outcome": "kernel.outcome",
     "PostgresJournal": "journal.postgres",
@@ -150,6 +151,7 @@ _SPECIFIED = {
     "NoToolCalls": "machines.tools_mode.model",
     "OrchestrationState": "machines.pipeline.model",
     "OrchestrationStateMachine": "runtime.pipeline.orchestration.machine",
+    "Orchestrator": "runtime.llm_loop.agent",
     "OrchestratorState": "machines.ralph.model",
     "PolicyStop": "machines.rlm.model",
     "RalphOrchestrator": "runtime.ralph.ralph",

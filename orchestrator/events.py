@@ -1,6 +1,6 @@
 """What observers and streams receive: the facts of runs, and the text of a model as it arrives.
 
-An observer has one method, `observe(fact)`, and receives each member of `Fact`. `Orchestrator.stream` yields the same
+An observer has one method, `observe(fact)`, and receives each member of `Fact`. `Agent.stream` yields the same
 facts and, for the run that it follows, `TokenDelta` and `FactsDropped`: together `Streamed`.
 """
 

@@ -344,7 +344,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 HOST = '''
 import asyncio, json, sys
 import callbacks, guards
-from orchestrator import Limits, Orchestrator, Response, ToolCall, tool
+from orchestrator import Limits, Agent, Response, ToolCall, tool
 from orchestrator.testing import ScriptedLLM
 
 assert (callbacks.MINE, guards.MINE) == (True, True)
@@ -358,7 +358,7 @@ llm = ScriptedLLM([
     Response(tool_calls=(ToolCall("1", "search", '{"query": "moon", "limit": 2}'),)),
     Response("Two moons."),
 ])
-agent = Orchestrator(llm=llm, tools=[search], limits=Limits(max_iterations=20), observers=())
+agent = Agent(llm=llm, tools=[search], limits=Limits(max_iterations=20), observers=())
 result = asyncio.run(agent.run("How many moons?"))
 llm.assert_complete()
 json.dump({

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from orchestrator import Orchestrator, ToolCall, tool
+from orchestrator import Agent, ToolCall, tool
 from orchestrator.cli.ops import whole
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.kernel.diagram import mermaid
@@ -100,7 +100,7 @@ def guides() -> Iterator[tuple[str, str]]:
 def trace(said: list[Any]) -> str:
     """Return the path of a run whose model says this, and how it ends."""
     asked = "Summarise the open incidents."
-    result = Orchestrator(ScriptedLLM(said), tools=[search], observers=()).run_sync(asked)
+    result = Agent(ScriptedLLM(said), tools=[search], observers=()).run_sync(asked)
     lines = [
         f"{step.seq:3}  {step.source:19}{step.event:21}{step.dest:19}{step.guard or ''}".rstrip()
         for step in result.transitions

@@ -20,7 +20,7 @@ from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.providers.scripted import call
 from orchestrator.rlm import Rlm, RlmLimits
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.telemetry import Metrics, TransitionLog
 from orchestrator.testing import ScriptedLLM
 from orchestrator.tools.spec import tool
@@ -42,7 +42,7 @@ def add(one: int, other: int) -> int:
 async def llm_loop(observers: Observers, _: Path) -> None:
     llm = ScriptedLLM([call("add", one=1, other=2), "3"])
     limits = Limits(max_iterations=9, max_tool_calls=9, **TOKENS)
-    await Orchestrator(llm, tools=[add], limits=limits, observers=observers).run("1 + 2?")
+    await Agent(llm, tools=[add], limits=limits, observers=observers).run("1 + 2?")
 
 
 async def pipeline(observers: Observers, _: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import CheckpointManager, OrchestrationStateMachine, Orchestrator
+from orchestrator import Agent, CheckpointManager, OrchestrationStateMachine
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import JournalAddress, address_of, hidden
 from orchestrator.settings import Settings
@@ -101,7 +101,7 @@ def test_what_libpq_reads_is_taken_as_it_is(good: str) -> None:
 
 def test_an_agent_that_is_given_an_address_for_a_journal_is_told_what_to_give() -> None:
     with pytest.raises(ConfigError, match="PostgresJournal") as refused:
-        Orchestrator(ScriptedLLM([]), journal="postgresql://me:secret@h/d", observers=())  # type: ignore[arg-type]
+        Agent(ScriptedLLM([]), journal="postgresql://me:secret@h/d", observers=())  # type: ignore[arg-type]
     assert "secret" not in str(refused.value)
 
 

@@ -70,7 +70,7 @@ class WorkerOptions(FleetOptions):
         typer.Option(
             "--agent",
             metavar="[NAME=]MODULE:FUNCTION",
-            help="A function that takes the journal and returns an Orchestrator, a Pipeline or an Rlm. Repeatable.",
+            help="A function that takes the journal and returns an Agent, a Pipeline or an Rlm. Repeatable.",
         ),
     ] = ()
     agent: given.AgentOptions

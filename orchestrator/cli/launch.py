@@ -23,7 +23,7 @@ from orchestrator.kernel.record import Observer
 from orchestrator.llm.port import LLM, Price
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.settings import Settings, build
 from orchestrator.tools.spec import ToolSpec, as_tool
 
@@ -113,7 +113,7 @@ class Launch:
         observers: Iterable[Observer],
         limits: Limits | None = None,
         keep: bool = True,
-    ) -> AsyncIterator[Orchestrator]:
+    ) -> AsyncIterator[Agent]:
         """Yield the agent, with connections to its MCP servers that last as long as the block.
 
         Unless `keep` is False, its runs store the launch, so that they can be resumed with the same parts.
@@ -123,7 +123,7 @@ class Launch:
             if (close := getattr(parts.model.llm, "aclose", None)) is not None:
                 stack.push_async_callback(close)
             settings = project_settings()
-            yield Orchestrator(
+            yield Agent(
                 limited(parts.model.llm, settings),
                 tools=await self._tools(parts, stack),
                 limits=limits,

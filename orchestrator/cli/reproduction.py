@@ -1,4 +1,4 @@
-"""Recorded conversations driven through the real Orchestrator, and the results.
+"""Recorded conversations driven through the real Agent, and the results.
 
 All messages are from our own runs: the first run starts from the recorded prompt, each later one from the history
 of our previous run. A conversation is played while that history equals the recorded one. After the first difference
@@ -32,7 +32,7 @@ from orchestrator.providers.replay import (
     irregularities,
     split_runs,
 )
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 
 DIVERGED = "diverged"
@@ -109,7 +109,7 @@ class ConversationPlayer:
         self._stage = stage
         self._observers = (*stage.observers, *observers)
         self._speed = speed
-        self._live: tuple[Orchestrator, str] | None = None
+        self._live: tuple[Agent, str] | None = None
 
     def stop(self) -> None:
         """Cancel the current run; start no further one."""
@@ -134,7 +134,7 @@ class ConversationPlayer:
         return done
 
     async def _played(self, record: ProviderRecord) -> Reproduction:
-        agent = Orchestrator(
+        agent = Agent(
             ReplayLLM(record, speed=self._speed),
             tools=ReplayTools(record, speed=self._speed),
             limits=self._limits,
@@ -160,7 +160,7 @@ class ConversationPlayer:
         done.result, done.reason = _judged(record, done, cut=cut)
         return done
 
-    async def _run(self, agent: Orchestrator, messages: list[Message]) -> Result:
+    async def _run(self, agent: Agent, messages: list[Message]) -> Result:
         run_id = uuid4().hex
         self._live = agent, run_id
         try:

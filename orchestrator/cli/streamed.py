@@ -10,7 +10,7 @@ from pydantic_core import to_jsonable_python
 from orchestrator.cli.output import say, say_json, say_more
 from orchestrator.cli.screen import line_of
 from orchestrator.kernel.record import LLMCall, RunCompleted, Streamed, TokenDelta, ToolExecution, kind_of
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 
 
@@ -68,7 +68,7 @@ class Facts:
         say_json({"fact": kind_of(fact), **_plain(members)})
 
 
-async def streamed(agent: Orchestrator, shows: TextPrinter | Facts, prompt: str, **options: Any) -> Result:
+async def streamed(agent: Agent, shows: TextPrinter | Facts, prompt: str, **options: Any) -> Result:
     """Run a prompt and print its facts. A closed pipe cancels the run, and BrokenPipeError is raised."""
     gone: BrokenPipeError | None = None
     async with agent.stream(prompt, **options) as stream:

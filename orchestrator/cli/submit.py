@@ -16,7 +16,7 @@ from orchestrator.cli.worker import database, dispatcher, made
 from orchestrator.engines.dispatcher import Scheduler, WorkerLimits
 from orchestrator.errors import ConfigError, JournalError, MissingExtra
 from orchestrator.llm.message import Request, Response
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.rlm.rlm import Rlm
 
 OPENING = 3.0
@@ -58,7 +58,7 @@ async def _deposit(command_options: SubmitOptions, journal: Any, prompt: str, ru
         return
     if command_options.about is not None:
         raise ConfigError("--about is for an agent that is an Rlm: name it with --agent")
-    loop = Orchestrator(_Nobody(), journal=journal, observers=(), instructions=command_options.instructions)
+    loop = Agent(_Nobody(), journal=journal, observers=(), instructions=command_options.instructions)
     limits = limits_from(command_options.limits, project_settings().limits)
     await loop.deposit(prompt, conversation_id=command_options.conversation, limits=limits, **options)
 
@@ -71,7 +71,7 @@ async def _of_agent(
         raise ConfigError(f"instructions and limits are those of agent {name!r}: leave them out")
     agent = made(name, journal)
     if not hasattr(agent, "deposit"):
-        raise ConfigError(f"agent {name!r} made a {type(agent).__name__}, which leaves no runs")
+        raise ConfigError(f"agent {name!r} is of the class {type(agent).__name__}, which leaves no runs")
     if not hasattr(agent.hosting.journal, "holders"):
         raise ConfigError(f"agent {name!r} has another journal than the one that it is given")
     if command_options.conversation is not None:
@@ -79,7 +79,7 @@ async def _of_agent(
         options = options | {"conversation_id": command_options.conversation}
     if command_options.about is not None:
         if not isinstance(agent, Rlm):
-            raise ConfigError(f"agent {name!r} made a {type(agent).__name__}; --about is for an Rlm")
+            raise ConfigError(f"agent {name!r} is of the class {type(agent).__name__}; --about is for an Rlm")
         options = options | {"context": context_from(command_options.about, as_json=False)}
     await agent.deposit(prompt, **options)
 

@@ -24,10 +24,10 @@ from orchestrator.journal.opening import StoredJournal
 from orchestrator.kernel.record import Fact, Observer, RunParked, RunStarted
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.model import WHY, Question
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 
-Going = Callable[[Orchestrator], Awaitable[Result]]
+Going = Callable[[Agent], Awaitable[Result]]
 
 
 class SupervisedRun:
@@ -46,7 +46,7 @@ class SupervisedRun:
         self.observers: list[Observer] = [self] if self.screen is None else [self, self.screen]
         self._store = OpenStore(journal, given)
         self._location = _near(journal.address)
-        self._agent: Orchestrator | None = None
+        self._agent: Agent | None = None
         self._began = self._stopped = False
         self._making: asyncio.Task[Any] | None = None
         """The task that constructs the agent, during the construction."""
@@ -55,9 +55,7 @@ class SupervisedRun:
         """Set while no question of the last wait is open."""
 
     @asynccontextmanager
-    async def stoppable(
-        self, making: AbstractAsyncContextManager[Orchestrator]
-    ) -> AsyncIterator[Orchestrator]:
+    async def stoppable(self, making: AbstractAsyncContextManager[Agent]) -> AsyncIterator[Agent]:
         """Construct the agent and close it again; signals cancel both.
 
         MCP servers are child processes, and a process that a signal ends would leave them running: so the first signal
@@ -77,7 +75,7 @@ class SupervisedRun:
                     self._making = None
                 yield agent
 
-    async def supervise(self, agent: Orchestrator, go: Going, *, remind: bool) -> Result:
+    async def supervise(self, agent: Agent, go: Going, *, remind: bool) -> Result:
         """Open the journal, drive the run, and return its result; with `remind`, mention other open runs.
 
         Raises ConfigError if the run cannot start; after the start, the errors of the run.
@@ -91,7 +89,7 @@ class SupervisedRun:
                 raise
             raise ConfigError(shown(self._said(error), 4_000)) from error
 
-    async def _run_once(self, agent: Orchestrator, go: Going, *, remind: bool) -> Result:
+    async def _run_once(self, agent: Agent, go: Going, *, remind: bool) -> Result:
         if remind:
             await self._remind()
         if self._stopped:
@@ -121,7 +119,7 @@ class SupervisedRun:
 
     # ---- people ----
 
-    async def _ask(self, agent: Orchestrator) -> None:
+    async def _ask(self, agent: Agent) -> None:
         """Print the questions whenever the run, or a child run, waits for a person; until cancelled."""
         while True:
             fact = await self._parked.get()
@@ -136,7 +134,7 @@ class SupervisedRun:
                     f"run {fact.run_id} waits for a person: `{self._store.command('show', fact.run_id)}`"
                 )
 
-    async def _decide(self, agent: Orchestrator, run_id: str, screen: Screen) -> None:
+    async def _decide(self, agent: Agent, run_id: str, screen: Screen) -> None:
         """Read yes or no from the terminal, unless another process answers first."""
         questions = await agent.pending(run_id)
         with screen.still():

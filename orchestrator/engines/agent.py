@@ -1,4 +1,4 @@
-"""The interface of an agent that an engine runs: an Orchestrator, a Pipeline, an Rlm or a host's own class."""
+"""The interface of an agent that an engine runs: an Agent, a Pipeline, an Rlm or a host's own class."""
 
 from __future__ import annotations
 

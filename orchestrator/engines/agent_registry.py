@@ -29,7 +29,7 @@ class AgentRegistry:
             refuse_bound(agent)
             if not isinstance(agent, EngineAgent):
                 raise ConfigError(
-                    f"{name} is a {type(agent).__name__}; an engine runs an Orchestrator, a Pipeline or an Rlm"
+                    f"{name} is a {type(agent).__name__}; an engine runs an Agent, a Pipeline or an Rlm"
                 )
         hosts = self.hosts = tuple(agent.hosting for agent in self._agents.values())
         if not hosts:

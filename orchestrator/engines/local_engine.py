@@ -62,7 +62,7 @@ class LocalEngine:
     runs whose graph several agents here have, and runs that were started with a `launch` if the agent has none.
 
     Args:
-        agent: One Orchestrator or Pipeline, or several by name.
+        agent: One Agent or Pipeline, or several by name.
         queue: Maximum number of runs that wait to start.
         grace: Seconds that runs get to end when the engine drains.
         rescan: Seconds between two searches for runs whose process died.
@@ -212,7 +212,7 @@ class LocalEngine:
     def stream(self, prompt: Any, *, run_id: str | None = None, **options: Any) -> RunStream:
         """Submit a run when its first fact is requested, and stream its facts; options as for `submit`.
 
-        As `Orchestrator.stream`, except that closing the stream does not stop the run, which continues in this engine.
+        As `Agent.stream`, except that closing the stream does not stop the run, which continues in this engine.
         """
         name = run_id or secrets.token_hex(16)
 
@@ -227,7 +227,7 @@ class LocalEngine:
     ) -> Handle:
         """Queue a run of the journal to resume it; a run that is paused in this engine resumes at once.
 
-        Raises RunUnknown and the errors of `submit`. The handle raises the errors of `Orchestrator.resume`.
+        Raises RunUnknown and the errors of `submit`. The handle raises the errors of `Agent.resume`.
         """
         self._refuse_closed()
         job = self._line.find(run_id)

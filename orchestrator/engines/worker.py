@@ -1,7 +1,7 @@
 """A worker: one of several processes that execute the runs of a shared journal, assigned by a dispatcher.
 
     journal = PostgresJournal(dsn, name="worker-1")
-    agent = Orchestrator(llm=my_llm, tools=[search], journal=journal)
+    agent = Agent(llm=my_llm, tools=[search], journal=journal)
     async with Worker(agent, DbosDispatcher(dsn), slots=16) as worker:
         await worker.run_until_signal()
 

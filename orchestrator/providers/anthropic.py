@@ -66,7 +66,7 @@ class Anthropic(SdkModel):
         llm = Anthropic("claude-haiku-4-5")                                  # the key from ANTHROPIC_API_KEY
         llm = Anthropic("claude-sonnet-4-6", max_tokens=16_000, timeout=120)
         llm = Anthropic("claude-haiku-4-5", client=AsyncAnthropicBedrock())  # the host's own client
-        agent = Orchestrator(llm, tools=[search])
+        agent = Agent(llm, tools=[search])
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Rate limits of a model: concurrent requests, requests and tokens in a minute, and the length of the queue.
 
     gpt = RateLimitedModel(gpt, RateLimit(concurrency=8, requests_per_minute=500, tokens_per_minute=200_000))
-    one, two = Orchestrator(gpt, …), Orchestrator(gpt, …)          # share it
+    one, two = Agent(gpt, …), Agent(gpt, …)          # share it
 
 The limiter wraps any model and applies to each try: a retry waits for its turn again. Models that share a limiter
 share the limits: pass the same `RateLimitedModel` to several agents, or one `RateLimiter` to several models of an

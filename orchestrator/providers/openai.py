@@ -61,7 +61,7 @@ class OpenAI(SdkModel):
         llm = OpenAI("qwen3", base_url="http://127.0.0.1:8080/v1")          # a compatible server
         llm = OpenAI("gpt-5", api="responses", timeout=120)
         llm = OpenAI("my-deployment", client=AsyncAzureOpenAI(...))         # the host's own client
-        agent = Orchestrator(llm, tools=[search])
+        agent = Agent(llm, tools=[search])
     """
 
     def __init__(

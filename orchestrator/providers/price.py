@@ -67,7 +67,7 @@ def genai_prices(provider: str | None = None) -> Price:
         MissingExtra: The extra `prices` is not installed.
 
     Example:
-        agent = Orchestrator(llm, price=genai_prices(), limits=Limits(max_cost=0.50))
+        agent = Agent(llm, price=genai_prices(), limits=Limits(max_cost=0.50))
     """
     try:
         import genai_prices as package

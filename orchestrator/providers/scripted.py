@@ -174,7 +174,7 @@ class ScriptedLLM(_Double):
 
     Example:
         llm = ScriptedLLM([call("search", query="fsm"), "Found it."])
-        result = await Orchestrator(llm, tools=[search]).run("Find it.")
+        result = await Agent(llm, tools=[search]).run("Find it.")
         llm.assert_complete()
     """
 

@@ -38,7 +38,7 @@ def configure_logging(
 
     Example:
         log = configure_logging(level="warning")
-        agent = Orchestrator(llm, observers=[log, Metrics()])
+        agent = Agent(llm, observers=[log, Metrics()])
     """
     log = TransitionLog(stream, level=level, trace=trace)
     root = logging.getLogger()

@@ -50,7 +50,7 @@ class ParkNotice:
         ConfigError: Neither callback nor url is given, or the address is not http or https.
 
     Example:
-        agent = Orchestrator(llm, tools=[pay], observers=[ParkNotice(url="https://ops.example/parked", token=secret)])
+        agent = Agent(llm, tools=[pay], observers=[ParkNotice(url="https://ops.example/parked", token=secret)])
     """
 
     def __init__(

@@ -4,7 +4,7 @@
 
     spans = Spans()                                   # a tracer of the host's provider
     observers = [spans, TransitionLog(trace=spans.trace), Metrics(exemplar=spans.trace)]     # spans first
-    agent = Orchestrator(llm, tools=[search], observers=observers)
+    agent = Agent(llm, tools=[search], observers=observers)
 
 It uses only the API: the host decides where spans are sent, and without an SDK nothing is recorded. Transitions are
 events of the run's span, because they take microseconds. `telemetry.semconv` has the names. No span has prompts,
@@ -89,7 +89,7 @@ class Spans:
 
     Example:
         spans = Spans()
-        agent = Orchestrator(llm, observers=[spans, TransitionLog(trace=spans.trace)])
+        agent = Agent(llm, observers=[spans, TransitionLog(trace=spans.trace)])
     """
 
     component = "tracing"

@@ -75,7 +75,7 @@ def strict_guards(graph: Graph) -> Graph:
     In a graph with a failure event an impure guard fails the run, with GuardImpure as `run.error`.
 
     Example:
-        agent = Orchestrator(llm, graph=strict_guards(LLM_LOOP))
+        agent = Agent(llm, graph=strict_guards(LLM_LOOP))
     """
     wrapped: dict[int, Guard] = {}  # one wrapper for each guard: the lint compares guards by identity
     for edge in graph.edges:

@@ -23,7 +23,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.tools.spec import tool
@@ -74,11 +74,11 @@ async def read(path: str, line: int) -> str:
     return f"{path}:{line}: " + "x" * 300
 
 
-def agent(model: Any, journal: Any, log: Any) -> Orchestrator:
+def agent(model: Any, journal: Any, log: Any) -> Agent:
     """Return an agent with log and metrics, whose runs are compacted."""
     limits = Limits(max_iterations=0, max_repeated_success=0, context_limit=CONTEXT, compaction_threshold=0.8)
     observers = (TransitionLog(log), Metrics(CollectorRegistry()))
-    return Orchestrator(model, tools=[read], limits=limits, journal=journal, observers=observers)
+    return Agent(model, tools=[read], limits=limits, journal=journal, observers=observers)
 
 
 async def long_run(folder: Path, turns: int, block: int) -> list[Block]:

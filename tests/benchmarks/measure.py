@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from tests.benchmarks.hand_loop import hand_loop
@@ -98,7 +98,7 @@ def machine(log: BinaryIO | None) -> Contestant:
     observers = () if log is None else (TransitionLog(log), Metrics(CollectorRegistry()))
 
     relay = Relay()
-    agent = Orchestrator(relay, tools=[look_up], limits=DIFFERENT, observers=observers)
+    agent = Agent(relay, tools=[look_up], limits=DIFFERENT, observers=observers)
 
     async def run(llm: PacedLLM) -> object:
         relay.to = llm
@@ -116,7 +116,7 @@ def durable(log: BinaryIO, folder: Path) -> Contestant:
 
     async def run(llm: PacedLLM) -> object:
         async with SqliteJournal(folder / "journal.db") as journal:
-            agent = Orchestrator(llm, tools=[look_up], limits=DIFFERENT, observers=observers, journal=journal)
+            agent = Agent(llm, tools=[look_up], limits=DIFFERENT, observers=observers, journal=journal)
             return (await agent.run("go")).raise_for_outcome()
 
     return run

@@ -26,7 +26,7 @@ from orchestrator.kernel.journal import Draft, Journal
 from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.spec import tool
 from tests.postgres import Cluster, cluster, programs
 
@@ -175,9 +175,7 @@ def _opened() -> Iterator[dict[str, Callable[[], Journal]]]:
 async def _once(make: Callable[[], Journal], runs: int, turns: int) -> float:
     """Return the seconds that so many runs take in a new store."""
     journal = make()
-    agent = Orchestrator(
-        Noting(turns), tools=[note], limits=Limits(max_iterations=0), journal=journal, observers=()
-    )
+    agent = Agent(Noting(turns), tools=[note], limits=Limits(max_iterations=0), journal=journal, observers=())
     try:
         await _checked(agent.run("go"))
         started = time.perf_counter()

@@ -6,7 +6,7 @@ import json
 import pytest
 from prometheus_client import CollectorRegistry
 
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.telemetry.log import TransitionLog
 from tests.benchmarks import layers, trigger, typed
 from tests.benchmarks.hand_telemetry import HandTelemetry, watched_hand_loop
@@ -53,9 +53,7 @@ def test_a_transition_of_the_typed_machine_costs_at_most_a_third_more_than_the_k
 
 async def test_the_hand_written_loop_with_telemetry_writes_our_lines_and_counts_each_turn() -> None:
     registry, log = CollectorRegistry(), io.BytesIO()
-    agent = Orchestrator(
-        PacedLLM(3, 1, 0.0), tools=[look_up], observers=[TransitionLog(ours := io.BytesIO())]
-    )
+    agent = Agent(PacedLLM(3, 1, 0.0), tools=[look_up], observers=[TransitionLog(ours := io.BytesIO())])
     await agent.run("go")
     await watched_hand_loop(
         PacedLLM(3, 1, 0.0), {"look_up": look_up.call}, (look_up,), "go", 9, HandTelemetry(log, registry)

@@ -27,7 +27,7 @@ from orchestrator.engines.dbos import DbosDispatcher
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from tests.benchmarks.stores import DISK, Noting, note
 from tests.crash.fleet import Fleet
 from tests.postgres import cluster, programs
@@ -57,12 +57,12 @@ class Model(Noting):
         return Response("held")
 
 
-def agent(journal: Any) -> Orchestrator:
+def agent(journal: Any) -> Agent:
     """Return the agent of a worker."""
     model = Model(
         Path(os.environ.get("FLEET_FOLDER", ""))
     )  # whoever only leaves runs has none, and asks no model
-    return Orchestrator(model, tools=[note], limits=Limits(max_iterations=0), journal=journal, observers=())
+    return Agent(model, tools=[note], limits=Limits(max_iterations=0), journal=journal, observers=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Orchestrator
+from orchestrator import Agent
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.providers import price_table
@@ -45,7 +45,7 @@ async def lose(path: Path, times: int) -> None:
         return Response("done", usage=Usage(7, 5))
 
     async with SqliteJournal(path) as journal:
-        one = Orchestrator(
+        one = Agent(
             FunctionLLM(model, model="m"),
             journal=journal,
             observers=(),

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Orchestrator, SqliteJournal
+from orchestrator import Agent, SqliteJournal
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.cli.trust.signature import KEY, is_own, signed
 from orchestrator.errors import ConfigError
@@ -82,9 +82,7 @@ def forged(make: Callable[[FunctionLLM, SqliteJournal], Awaitable[Any]]) -> None
 
 def loop_run(launch: dict[str, Any]) -> None:
     forged(
-        lambda llm, journal: Orchestrator(llm, journal=journal, observers=(), launch=launch).run(
-            "Hi", run_id="r1"
-        )
+        lambda llm, journal: Agent(llm, journal=journal, observers=(), launch=launch).run("Hi", run_id="r1")
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Orchestrator, Result, tool
+from orchestrator import Agent, Result, tool
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Posted
 from orchestrator.providers.scripted import call
@@ -311,7 +311,7 @@ def test_a_run_of_the_library_is_shown_exported_and_replayed(cli: Cli, folder: P
     async def ran() -> Result:
         async with SqliteJournal(JOURNAL) as journal:
             model = ScriptedLLM([call("look", query="moon"), call("look", query="sun"), "Two moons."])
-            agent = Orchestrator(model, tools=[look], journal=journal, observers=(), instructions="be brief")
+            agent = Agent(model, tools=[look], journal=journal, observers=(), instructions="be brief")
             return await agent.run("how many?", run_id="run-1")
 
     result = asyncio.run(ran())

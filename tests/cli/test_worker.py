@@ -20,7 +20,7 @@ Cli = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[str]]
 
 MINE = """
-from orchestrator import Orchestrator, RalphOrchestrator
+from orchestrator import Agent, RalphOrchestrator
 from orchestrator.approval import Approval
 from orchestrator.pipeline import Pipeline
 from orchestrator.rlm import Rlm
@@ -43,7 +43,7 @@ async def judge(request):
     return Evaluation(9.0)
 
 def loop(journal):
-    return Orchestrator(FunctionLLM(answer), journal=journal, observers=())
+    return Agent(FunctionLLM(answer), journal=journal, observers=())
 
 def pipeline(journal):
     return Pipeline(plan, check, build, judge, journal=journal, observers=())
@@ -58,7 +58,7 @@ def nothing(journal):
     return "no agent"
 
 def elsewhere(journal):
-    return Orchestrator(FunctionLLM(answer), observers=())
+    return Agent(FunctionLLM(answer), observers=())
 
 def broken(journal):
     raise OSError("no key\\nfor the vendor")
@@ -155,7 +155,7 @@ BAD = [
     (("worker", "--agent", "mine:none"), "mine has no 'none'"),
     (("worker", "--agent", "mine:MODULE"), "mine has no 'MODULE'"),
     (("worker", "--agent", "mine:__doc__"), "no function"),
-    (("worker", "--agent", "mine:nothing"), "an engine runs an Orchestrator, a Pipeline or an Rlm"),
+    (("worker", "--agent", "mine:nothing"), "an engine runs an Agent, a Pipeline or an Rlm"),
     (("worker", "--agent", "mine:answer"), "cannot be made: AttributeError"),
     (("worker", "--agent", "mine:broken"), "OSError: no key"),
     (("worker", "--agent", "mine:elsewhere"), "many machines share"),
@@ -196,7 +196,7 @@ BAD = [
     (("submit", "x", "--about", "mine.py"), "--about is for an agent that is an Rlm"),
     (
         ("submit", "x", "--about", "mine.py", "--agent", "mine:loop"),
-        "made a Orchestrator; --about is for an Rlm",
+        "is of the class Agent; --about is for an Rlm",
     ),
     (("submit", "x", "--limit", "max_iterations=3", "--agent", "mine:loop"), "those of agent 'mine:loop'"),
     (("submit", "x", "--conversation", "c", "--agent", "mine:pipeline"), "a pipeline has no conversations"),

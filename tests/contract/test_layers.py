@@ -358,7 +358,7 @@ def test_each_module_can_be_imported_first(campaign: Callable[[int, int], int]) 
 PLANTED = [
     ("orchestrator/kernel/graph.py", "from orchestrator.telemetry import log", "which is above it"),
     ("orchestrator/kernel/graph.py", "from ..telemetry.log import TransitionLog", "which is above it"),
-    ("orchestrator/kernel/graph.py", "from orchestrator import Orchestrator", "which is above it"),
+    ("orchestrator/kernel/graph.py", "from orchestrator import Agent", "which is above it"),
     ("orchestrator/kernel/graph.py", "__import__('orchestrator.runtime')", "which is above it"),
     ("orchestrator/kernel/graph.py", "import_module('..runtime')", "which is above it"),
     ("orchestrator/kernel/graph.py", "def late():\n    import orchestrator.runtime", "which is above it"),
@@ -388,7 +388,7 @@ PLANTED = [
 ALLOWED = [
     ("orchestrator/__main__.py", "from orchestrator.cli import main"),
     ("orchestrator/__init__.py", "import importlib\nimportlib.import_module('orchestrator.runtime')"),
-    ("orchestrator/cli/run.py", "from orchestrator import Orchestrator"),
+    ("orchestrator/cli/run.py", "from orchestrator import Agent"),
     ("orchestrator/kernel/machine.py", "import transitions\nfrom . import graph\nfrom .. import errors"),
     ("orchestrator/telemetry/log.py", "import structlog\nfrom orchestrator.kernel import graph"),
     ("guards/orchestrator_guards/budget.py", "import math\nfrom .verdict import Verdict"),

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PUBLIC = {
     # an agent and its runs
-    "Orchestrator", "Limits", "Result", "Outcome", "RetryPolicy", "RunStream", "OpenRun", "Question", "Migration",
+    "Agent", "Limits", "Result", "Outcome", "RetryPolicy", "RunStream", "OpenRun", "Question", "Migration",
     # messages and tools
     "Message", "Request", "Response", "Usage", "tool", "agent_tool", "ToolSpec", "ToolContext", "ToolCall",
     "ToolResult",
@@ -167,8 +167,12 @@ def test_a_name_that_moved_to_a_namespace_is_an_attribute_error_in_the_package()
         _ = orchestrator.Pipeline
 
 
+def test_the_name_of_the_specification_is_the_class_agent() -> None:
+    assert orchestrator.Orchestrator is orchestrator.Agent
+
+
 def test_importing_in_any_order_gives_the_function_tool() -> None:
-    for first in ("Orchestrator", "ToolSpec", "tool"):
+    for first in ("Agent", "ToolSpec", "tool"):
         script = f"from orchestrator import {first}, tool; assert callable(tool) and tool.__name__ == 'tool'"
         done = subprocess.run(
             [sys.executable, "-c", script], cwd=ROOT, env=_env(), capture_output=True, check=False
@@ -179,7 +183,7 @@ def test_importing_in_any_order_gives_the_function_tool() -> None:
 def test_type_checkers_see_the_same_names() -> None:
     seen = _typed(orchestrator.__file__)
 
-    assert set(seen) == PUBLIC.union(*SPECIFIED.values())
+    assert set(seen) == PUBLIC.union({"Orchestrator"}, *SPECIFIED.values())
     for name, module in seen.items():
         home = orchestrator._HOME[name]
         assert module == (f"orchestrator.{home}" if home else "orchestrator_guards"), name

@@ -19,7 +19,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Message, Response, ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.testing import ScriptedLLM
 from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
@@ -155,7 +155,7 @@ async def test_the_records_about_people_tools_and_memory_keep_their_members(writ
         call("look", at="here"),
         call("lok", at="here"),
     )
-    agent = Orchestrator(
+    agent = Agent(
         ScriptedLLM([Response(None, calls), "done"]),
         tools=[pay, look],
         hooks=[Elsewhere()],

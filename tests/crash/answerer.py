@@ -18,7 +18,7 @@ from orchestrator.errors import AnswerRefused
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.providers.scripted import ScriptedLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 
 
 def journal_at(address: str) -> Any:
@@ -26,7 +26,7 @@ def journal_at(address: str) -> Any:
     return SqliteJournal(path) if kind == "sqlite" else PostgresJournal(address)
 
 
-async def answered(agent: Orchestrator, order: dict[str, Any]) -> dict[str, Any] | None:
+async def answered(agent: Agent, order: dict[str, Any]) -> dict[str, Any] | None:
     answer = dict(order["answer"])
     give = getattr(agent, answer.pop("decision"))
     while time.monotonic() < order["at"]:
@@ -41,7 +41,7 @@ async def answered(agent: Orchestrator, order: dict[str, Any]) -> dict[str, Any]
 
 async def main(address: str) -> None:
     async with journal_at(address) as journal:
-        agent = Orchestrator(ScriptedLLM([]), journal=journal, observers=())
+        agent = Agent(ScriptedLLM([]), journal=journal, observers=())
         print("ready", flush=True)  # noqa: T201  what the parent waits for
         while line := await asyncio.to_thread(sys.stdin.readline):
             print(json.dumps(await answered(agent, json.loads(line))), flush=True)  # noqa: T201

@@ -24,7 +24,7 @@ import orjson
 from orchestrator.kernel.record import Fact
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.llm.port import FailureEpisode
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.spec import ToolContext
 from tests.crash import outside
 from tests.crash.outside import Outside, Tap
@@ -85,11 +85,11 @@ class Worlds:
             self.of(fact.run_id).observe(fact)
 
 
-def agent(journal: Any) -> Orchestrator:
+def agent(journal: Any) -> Agent:
     """Return the agent of a worker."""
     worlds = Worlds(Path(os.environ["FLEET_FOLDER"]), float(os.environ.get("FLEET_PAUSE", "0")))
     made: Any = outside.agent
-    found: Orchestrator = made(worlds, Tap(journal, worlds))  # type: ignore[arg-type]
+    found: Agent = made(worlds, Tap(journal, worlds))  # type: ignore[arg-type]
     return found
 
 

@@ -18,7 +18,7 @@ import orjson
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.graph import Edge
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.recovery import Migration
 from orchestrator.testing.clock import FakeClock
 from tests.crash.outside import Outside, agent
@@ -52,17 +52,17 @@ class Writer:
         self._journal = journal
         self._clock = FakeClock()
 
-    def agent(self, *, dies: str = "", **options: Any) -> Orchestrator:
+    def agent(self, *, dies: str = "", **options: Any) -> Agent:
         outside = Outside(point=dying(dies))
         return agent(outside, self._journal, clock=self._clock, observers=(), **options)
 
-    async def asked(self, one: Orchestrator, run: str, *, new: bool = True) -> asyncio.Task[Any]:
+    async def asked(self, one: Agent, run: str, *, new: bool = True) -> asyncio.Task[Any]:
         """Drive a run to its question."""
         going = asyncio.create_task(one.run(f"go {run}", run_id=run) if new else one.resume(run, by="ann"))
         await self.stands(one, run, "approval")
         return going
 
-    async def stands(self, one: Orchestrator, run: str, reason: str) -> None:
+    async def stands(self, one: Agent, run: str, reason: str) -> None:
         """Wait until a run is parked for a reason, and its driver knows it."""
         while True:
             live = one._live.find(run)
@@ -76,12 +76,12 @@ class Writer:
         except BaseException as error:  # noqa: BLE001  of several calls at once, in a group
             assert "Death" in repr(error), error  # noqa: PT017
 
-    async def ended(self, run: str, one: Orchestrator, *, new: bool = True) -> None:
+    async def ended(self, run: str, one: Agent, *, new: bool = True) -> None:
         going = await self.asked(one, run, new=new)
         one.approve(run, by="ann", why="it is due")
         await going
 
-    async def left(self, run: str, one: Orchestrator, *, new: bool = True) -> None:
+    async def left(self, run: str, one: Agent, *, new: bool = True) -> None:
         going = await self.asked(one, run, new=new)
         going.cancel()
         await asyncio.wait((going,))

@@ -28,7 +28,7 @@ from orchestrator.journal.codec import chained
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import NO_HASH, Draft, Journal, Record
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from tests.crash.effect_invariants import check_effects
 from tests.crash.outside import EFFECTS, History
 
@@ -160,7 +160,7 @@ class Ran:
 
 
 async def check_run(
-    journal: Journal, run: str, history: History, *, agent: Orchestrator, alive: bool = False
+    journal: Journal, run: str, history: History, *, agent: Agent, alive: bool = False
 ) -> Ran:
     """Raise AssertionError for the first of I1 to I11 that does not hold of a run of the loop.
 
@@ -239,7 +239,7 @@ def check_counts(run: str, records: Sequence[Record], history: History) -> None:
             assert all(count == 1 for count in counts.values()), f"I4 {run}: {tool} took effect {counts}"
 
 
-async def check_standing(journal: Journal, run: str, state: StoredRun, agent: Orchestrator) -> None:
+async def check_standing(journal: Journal, run: str, state: StoredRun, agent: Agent) -> None:
     """I10: nobody holds it, and it says where it stands, why, and what will happen."""
     head = await journal.head(run)
     assert head.owner is None, f"I10 {run}: {head.owner} still holds it"

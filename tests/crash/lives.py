@@ -7,7 +7,7 @@ import asyncio
 from orchestrator.errors import AnswerRefused, RunUnknown
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from tests.crash.invariants import Ran, check_run
 from tests.crash.life import Life
 from tests.crash.mortal import RUN
@@ -67,7 +67,7 @@ class Lives(Life):
         return self.said("result")[-1]
 
 
-async def answered(one: Orchestrator, journal: Journal, question: Question, lines: list[Line]) -> None:
+async def answered(one: Agent, journal: Journal, question: Question, lines: list[Line]) -> None:
     """Be the person who looks outside: what happened is told, what did not is let run. By turns of either way."""
     run, key = RUN, question.key
     it_did = question.why != "approval" and happened(lines, question.tool, f"{run}:{key}")

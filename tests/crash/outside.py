@@ -23,7 +23,7 @@ from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.llm.port import FailureEpisode
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.spec import ToolContext, ToolSpec, tool
 
 Line: TypeAlias = Mapping[str, Any]
@@ -259,7 +259,7 @@ TOOLS: tuple[ToolSpec, ...] = (look, save, book, send, pay)
 NO_WAIT = RetryPolicy(base=0.0, jitter=0.0)
 
 
-def agent(outside: Outside, journal: Any, **options: Any) -> Orchestrator:
+def agent(outside: Outside, journal: Any, **options: Any) -> Agent:
     """Return an agent of this world. Its runs are prompted with `go RUN_ID`."""
     options = {"observers": (outside,), "memory": outside, "retry": NO_WAIT, "output_type": Report, **options}
-    return Orchestrator(FunctionLLM(outside.model), tools=TOOLS, journal=journal, deps=outside, **options)
+    return Agent(FunctionLLM(outside.model), tools=TOOLS, journal=journal, deps=outside, **options)

@@ -15,7 +15,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.spec import ToolSpec, tool
 
 PAYMENTS = 5
@@ -55,9 +55,9 @@ def paying(ledger: Path) -> ToolSpec:
     return pay
 
 
-def agent(journal: SqliteJournal, ledger: Path, run: str, *, stops: bool = False) -> Orchestrator:
+def agent(journal: SqliteJournal, ledger: Path, run: str, *, stops: bool = False) -> Agent:
     """Return an agent that pays for a run."""
-    return Orchestrator(
+    return Agent(
         Buyer(run, stops=stops),
         tools=[paying(ledger)],
         limits=Limits(max_iterations=0),

@@ -24,7 +24,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Draft, Lease, Posted
 from orchestrator.kernel.record import Fact
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from tests.crash.invariants import check_run
 from tests.crash.outside import History, Line, Outside, Tap, agent, happened, said_by
 from tests.crash.virtual import EPOCH, VirtualClock, VirtualLoop
@@ -190,7 +190,7 @@ class World:
 
     # ---- people ----
 
-    async def people(self, desk: Orchestrator) -> None:
+    async def people(self, desk: Agent) -> None:
         """Answer what is asked, by the truth outside; now and then pause a run, let it go on, or stop it."""
         while not await self.over():
             await asyncio.sleep(self.chance.uniform(0.01, 0.6))
@@ -200,7 +200,7 @@ class World:
                     await self._answer(desk, run, question)
                 await self._interfere(run)
 
-    async def _answer(self, desk: Orchestrator, run: str, question: Question) -> None:
+    async def _answer(self, desk: Agent, run: str, question: Question) -> None:
         by = self.chance.choice(("ann", "bob"))
         there = happened(self.lines, question.tool, f"{run}:{question.key}")
         content = said_by(question.tool, int(question.key.partition(":")[0]))
@@ -250,7 +250,7 @@ class World:
         await people
         await self._check(desk, alive=False)
 
-    async def _check(self, desk: Orchestrator, *, alive: bool) -> None:
+    async def _check(self, desk: Agent, *, alive: bool) -> None:
         async for head in self.journal.runs():
             if not alive:
                 records = await self.journal.load(head.run_id)

@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from tests.crash.answerer import journal_at
 from tests.runtime.stage import until
@@ -69,7 +69,7 @@ def reply(process: subprocess.Popen[str]) -> dict[str, Any] | None:
     return found
 
 
-async def asking(agent: Orchestrator, journal: Journal, run: str) -> asyncio.Task[Result]:
+async def asking(agent: Agent, journal: Journal, run: str) -> asyncio.Task[Result]:
     """Begin a run, and return once it is known to wait for an answer."""
     task = asyncio.create_task(agent.run("pay x", run_id=run))
 

@@ -15,7 +15,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Draft, Lease, RunHead
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.codec import loop_codec, restored
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.testing.clock import FakeClock
@@ -82,7 +82,7 @@ class Case:
         self.clock = FakeClock()
         self.runs: list[LoopRun] = []
 
-    def agent(self) -> Orchestrator:
+    def agent(self) -> Agent:
         one = agent(self.outside, Tap(self.journal, self.outside), clock=self.clock)
         opened = one._live.open
 
@@ -93,7 +93,7 @@ class Case:
         one._live.open = open_  # type: ignore[method-assign, assignment]
         return one
 
-    async def people(self, one: Orchestrator) -> None:
+    async def people(self, one: Agent) -> None:
         """Answer whatever is asked, by the truth outside."""
         while True:
             await asyncio.sleep(0)
@@ -110,7 +110,7 @@ class Case:
                 for _ in range(20):  # until it has been read
                     await asyncio.sleep(0)
 
-    async def answered(self, one: Orchestrator, doing: Awaitable[Result]) -> Result:
+    async def answered(self, one: Agent, doing: Awaitable[Result]) -> Result:
         people = asyncio.create_task(self.people(one))
         try:
             return await doing
@@ -118,9 +118,7 @@ class Case:
             people.cancel()
             await asyncio.wait((people,))
 
-    async def cut(
-        self, number: int, act: Callable[[Orchestrator, asyncio.Task[Result]], object]
-    ) -> Result | None:
+    async def cut(self, number: int, act: Callable[[Agent, asyncio.Task[Result]], object]) -> Result | None:
         """Run, and `act` before the `number`-th step of the event loop; its Result, if it came to one.
 
         In each step every task that can goes from one await to the next.
@@ -236,7 +234,7 @@ async def test_asked_at_any_await_to_stop_or_to_pause_it_does(
     for number in itertools.count(1, campaign(STRIDE, 1)):
         case = Case()
 
-        def act(one: Orchestrator, task: asyncio.Task[Result]) -> None:
+        def act(one: Agent, task: asyncio.Task[Result]) -> None:
             if one._live.find(RUN) is None:
                 return
             if way == "cancel":
@@ -260,7 +258,7 @@ async def test_asked_at_any_await_to_stop_or_to_pause_it_does(
     assert number > 100
 
 
-async def lifted(one: Orchestrator) -> None:
+async def lifted(one: Agent) -> None:
     """Let a paused run go on as soon as it stands still."""
     while (run := one._live.find(RUN)) is not None:
         if run.control.pause_request is not None and run.parked:

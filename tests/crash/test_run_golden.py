@@ -14,7 +14,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import RECORD_SCHEMA
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.recovery import Migration
 from orchestrator.testing.clock import FakeClock
@@ -68,7 +68,7 @@ async def test_runs_of_an_older_version_are_as_they_were_and_go_on(golden: str, 
                 await check_run(journal, run, outside.history, agent=one)
 
 
-async def gone_on(one: Orchestrator, run: str) -> Result:
+async def gone_on(one: Agent, run: str) -> Result:
     """Resume, and approve what is asked."""
     going = asyncio.create_task(one.resume(run))
     answered: set[str] = set()

@@ -21,7 +21,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Posted
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.testing.clock import FakeClock
 from tests.crash.invariants import check_run
@@ -39,7 +39,7 @@ def results(result: Result) -> list[str]:
     return [message.text for message in result.messages if message.role == "tool"]
 
 
-async def asks(one: Orchestrator) -> Question:
+async def asks(one: Agent) -> Question:
     """Return what a run of this process asks, as soon as it does."""
     while one._live.find(RUN) is None or not await one.pending(RUN):  # noqa: ASYNC110  it is not long
         await asyncio.sleep(0)
@@ -60,7 +60,7 @@ async def left_asking(outside: Outside, journal: Any, **options: Any) -> Questio
 # ---- T11 ----
 
 
-async def five(agents: list[Orchestrator], desk: Orchestrator) -> list[Any]:
+async def five(agents: list[Agent], desk: Agent) -> list[Any]:
     """Let all of them resume the run at once, with a person who answers; what each was told."""
     going = [asyncio.ensure_future(one.resume(RUN)) for one in agents]
     while not any(one._live.find(RUN) for one in agents):  # noqa: ASYNC110

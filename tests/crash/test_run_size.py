@@ -16,7 +16,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT
 
@@ -43,7 +43,7 @@ class Counted:
         return waiting
 
 
-def long_agent(journal: Any, effect: Any) -> Orchestrator:
+def long_agent(journal: Any, effect: Any) -> Agent:
     """An agent that makes one call a turn, each with other arguments and another result, for all its turns."""
     asked = 0
 
@@ -64,7 +64,7 @@ def long_agent(journal: Any, effect: Any) -> Orchestrator:
         return f"{path}:{line}: " + "x" * 300
 
     limits = Limits(max_iterations=TURNS + 10, max_repeated_success=0)
-    return Orchestrator(
+    return Agent(
         FunctionLLM(model), tools=[read], journal=journal, limits=limits, observers=(), retry=NO_WAIT
     )
 

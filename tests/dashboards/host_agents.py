@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from orchestrator import Limits, Orchestrator, SqliteJournal, tool
+from orchestrator import Agent, Limits, SqliteJournal, tool
 from orchestrator.errors import LLMError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.record import Observer
@@ -122,7 +122,7 @@ class Crews:
         self._metrics = metrics
         self._observers: tuple[Observer, ...] = (metrics, log)
 
-    def front(self, journal: SqliteJournal) -> dict[str, Orchestrator]:
+    def front(self, journal: SqliteJournal) -> dict[str, Agent]:
         """Who serves users; all of them share few slots."""
         patient = RetryPolicy(attempts=6, base=0.01, max_delay=0.02)
         few = Limits(max_iterations=2, max_input_tokens=2500)
@@ -138,7 +138,7 @@ class Crews:
             "telemetry": self._agent(steady, LLM_LOOP, journal, observers=self._unheard()),
         }
 
-    def standing(self, journal: SqliteJournal) -> dict[str, Orchestrator]:
+    def standing(self, journal: SqliteJournal) -> dict[str, Agent]:
         """Those whose runs last as long as the process; taken up again when it starts."""
         brief = Limits(max_seconds=4, cancel_seconds=0)  # its model is not abandoned, so the run is stuck
         return {
@@ -146,7 +146,7 @@ class Crews:
             "patient": self._agent(books, PATIENT, journal, tools=[book]),
         }
 
-    def side(self, journal: SqliteJournal) -> dict[str, Orchestrator]:
+    def side(self, journal: SqliteJournal) -> dict[str, Agent]:
         """Those with a journal that somebody else writes to as well, and a model that blocks."""
         return {
             "side": self._agent(steady, SIDE, journal, tools=[search]),
@@ -166,7 +166,7 @@ class Crews:
         *,
         observers: Iterable[Observer] | None = None,
         **options: Any,
-    ) -> Orchestrator:
+    ) -> Agent:
         llm = FunctionLLM(answer, model=answer.__name__, usage=SPENDING, latency=0.02)
         llm.context_window = CONTEXT  # type: ignore[attr-defined]
         options.setdefault("tools", [search, pay])
@@ -175,4 +175,4 @@ class Crews:
         limited = RateLimitedModel(
             llm, RateLimit(concurrency=64)
         )  # more than ask at once: what waits here are runs
-        return Orchestrator(limited, graph=graph, journal=journal, observers=told, **options)
+        return Agent(limited, graph=graph, journal=journal, observers=told, **options)

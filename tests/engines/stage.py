@@ -15,7 +15,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal
 from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import Answer, FunctionLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT
@@ -88,12 +88,10 @@ class Stage:
         self.running -= 1
 
 
-def agent(
-    stage: Stage, journal: Journal | None = None, *, model: str = "stage", **options: Any
-) -> Orchestrator:
+def agent(stage: Stage, journal: Journal | None = None, *, model: str = "stage", **options: Any) -> Agent:
     """A silent agent on a stage."""
     options = {"observers": (), "retry": NO_WAIT, "tools": stage.tools(), **options}
-    return Orchestrator(
+    return Agent(
         FunctionLLM(stage.model, model=model),
         journal=MemoryJournal() if journal is None else journal,
         **options,
@@ -110,7 +108,7 @@ async def until(ready: Callable[[], bool], seconds: float = 20.0) -> None:
 
 @contextlib.asynccontextmanager
 async def left(
-    runner: Orchestrator, clock: FakeClock, *, meanwhile: Callable[[], None] | None = None, **options: Any
+    runner: Agent, clock: FakeClock, *, meanwhile: Callable[[], None] | None = None, **options: Any
 ) -> AsyncIterator[LocalEngine]:
     """An engine that is given no time to end; `meanwhile` happens once its runs were asked to pause."""
     engine, others = LocalEngine(runner, **options), clock.pending

@@ -27,7 +27,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.testing.clock import FakeClock
 from tests.engines.stage import Stage, agent, until
 
@@ -322,7 +322,7 @@ async def test_a_run_sees_the_context_variables_of_whoever_submitted_it() -> Non
         await asyncio.sleep(0)
         return "done"
 
-    runner = Orchestrator(FunctionLLM(model), observers=())
+    runner = Agent(FunctionLLM(model), observers=())
     async with LocalEngine(runner, slots=1) as engine:
         handles = []
         for name in ("ann", "ben", "cem"):

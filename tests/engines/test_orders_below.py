@@ -17,7 +17,7 @@ from orchestrator.kernel.journal import Posted
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request, ToolCall
 from orchestrator.providers.scripted import Answer, FunctionLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.agent_tool import agent_tool
 from orchestrator.tools.spec import tool
 from tests.engines.stage import until
@@ -41,7 +41,7 @@ class Mine:
             return "boom"
 
         llm = FunctionLLM(self._model, model="deep")
-        self.agent = Orchestrator(llm, tools=[danger], **SILENT, **options)
+        self.agent = Agent(llm, tools=[danger], **SILENT, **options)
 
     async def _model(self, request: Request) -> Answer:
         self.asked += 1
@@ -50,7 +50,7 @@ class Mine:
         return f"read {last.text}" if last.role == "tool" else call("danger")
 
 
-def above(child: Orchestrator | Callable[[], Orchestrator], **options: Any) -> Orchestrator:
+def above(child: Agent | Callable[[], Agent], **options: Any) -> Agent:
     """An agent that calls `child` (as `dig`), then tells what it read."""
 
     def model(request: Request) -> Answer:
@@ -58,10 +58,10 @@ def above(child: Orchestrator | Callable[[], Orchestrator], **options: Any) -> O
         return f"read {last.text}" if last.role == "tool" else call("dig", task="dig")
 
     tools = [agent_tool(child, "dig", "Dig.")]
-    return Orchestrator(FunctionLLM(model, model="top"), tools=tools, **SILENT, **options)
+    return Agent(FunctionLLM(model, model="top"), tools=tools, **SILENT, **options)
 
 
-def tree(mine: Mine, deep: int) -> tuple[Orchestrator, str]:
+def tree(mine: Mine, deep: int) -> tuple[Agent, str]:
     """An agent so many runs above the bottom; and what to add to its run's id for the id of the run there."""
     found = mine.agent
     for _ in range(deep):
@@ -69,12 +69,12 @@ def tree(mine: Mine, deep: int) -> tuple[Orchestrator, str]:
     return found, ":1:0" * deep
 
 
-async def outcomes(agent: Orchestrator, run_id: str) -> list[str]:
+async def outcomes(agent: Agent, run_id: str) -> list[str]:
     """How the tool calls of a run came out, as the journal has it."""
     return [record.body["outcome"] for record in await agent._journal.load(run_id) if record.kind == "done"]
 
 
-async def end_of(agent: Orchestrator, run_id: str) -> str:
+async def end_of(agent: Agent, run_id: str) -> str:
     """How a run ended, as the journal has it."""
     last = (await agent._journal.load(run_id))[-1]
     assert last.kind == "ended"
@@ -143,7 +143,7 @@ async def test_a_call_below_that_was_approved_after_its_tool_was_disabled_does_n
     assert mine.effects == {}
 
 
-def asked_in(runner: Orchestrator, run_id: str) -> list[str]:
+def asked_in(runner: Agent, run_id: str) -> list[str]:
     """Tools of the calls that people are asked about in a run under way."""
     run = runner._live.find(run_id)
     return [] if run is None else [question.tool for question in run.ctx.ledger.asked.values()]
@@ -304,18 +304,18 @@ async def test_agents_that_functions_return_are_known_and_obey() -> None:
     assert mine.effects == {}
 
 
-def endless() -> Orchestrator:
+def endless() -> Agent:
     """An agent above an agent, and so on: each call makes another one, by another function."""
     return above(lambda: endless())  # noqa: PLW0108 - another function each time is the point
 
 
-def missing() -> Orchestrator:
+def missing() -> Agent:
     raise LookupError("no such agent")
 
 
 @pytest.mark.parametrize("child", [endless, missing], ids=["endless", "missing"])
 async def test_functions_that_never_come_to_an_end_or_fail_are_no_obstacle_to_an_order(
-    child: Callable[[], Orchestrator],
+    child: Callable[[], Agent],
 ) -> None:
     async with LocalEngine(above(child)) as engine:
         await engine.control("disable_tool", tool="dig", by="ann")
@@ -325,7 +325,7 @@ async def test_functions_that_never_come_to_an_end_or_fail_are_no_obstacle_to_an
 
 
 async def test_an_agent_that_calls_itself_is_known_once_and_obeys_at_every_depth() -> None:
-    agents: list[Orchestrator] = []
+    agents: list[Agent] = []
     effects: Counter[str] = Counter()
 
     @tool(effect="irreversible")
@@ -339,7 +339,7 @@ async def test_an_agent_that_calls_itself_is_known_once_and_obeys_at_every_depth
         return [call("deeper", task="again"), call("danger")]
 
     deeper = agent_tool(lambda: agents[0], "deeper", "Ask yourself.", max_depth=3)
-    agents.append(Orchestrator(FunctionLLM(model, model="top"), tools=[deeper, danger], **SILENT))
+    agents.append(Agent(FunctionLLM(model, model="top"), tools=[deeper, danger], **SILENT))
     async with LocalEngine(agents[0]) as engine:
         assert len(agents[0].hosting.tree()) == 2, "as the one at the top, and as what the function returns"
         await engine.control("disable_tool", tool="danger", by="ann")

@@ -18,7 +18,7 @@ from orchestrator.engines.worker import Worker
 from orchestrator.errors import ConfigError, Corrupt, JournalError, NotAdmitting, StoreDown, TooNew
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.testing.clock import FakeClock
 from tests.engines.stage import Stage, agent, until
 from tests.postgres import Cluster
@@ -82,7 +82,7 @@ def idle_worker(clock: FakeClock) -> Worker:
     """A worker that was not started, whose journal has no server."""
     journal = PostgresJournal("postgresql://127.0.0.1:1/none", name="w1")
     return Worker(
-        Orchestrator(FunctionLLM(lambda _: "done"), journal=journal, clock=clock, observers=()),
+        Agent(FunctionLLM(lambda _: "done"), journal=journal, clock=clock, observers=()),
         ProcrastinateDispatcher("postgresql://127.0.0.1:1/none"),
     )
 

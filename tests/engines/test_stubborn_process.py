@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 
-from orchestrator import Limits, LocalEngine, Orchestrator, SqliteJournal, tool
+from orchestrator import Limits, LocalEngine, Agent, SqliteJournal, tool
 from orchestrator.providers.scripted import FunctionLLM, call
 
 reached = 0
@@ -50,7 +50,7 @@ async def main():
     global loop
     loop = asyncio.get_running_loop()
     journal = SqliteJournal(sys.argv[1])
-    agent = Orchestrator(
+    agent = Agent(
         FunctionLLM(lambda request: call(sys.argv[2])),
         tools=[task, thread],
         journal=journal,

@@ -22,7 +22,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal, Posted, RunHead
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.recovery import MOST_CLAIMS
 from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import tool
@@ -39,7 +39,7 @@ class Charge:
     def __init__(self) -> None:
         self.effects = 0
 
-    def agent(self, journal: Journal, **options: Any) -> Orchestrator:
+    def agent(self, journal: Journal, **options: Any) -> Agent:
         @tool(effect="irreversible")
         async def charge() -> str:
             self.effects += 1
@@ -50,7 +50,7 @@ class Charge:
             return f"heard: {said.text}" if said.role == "tool" else call("charge")
 
         options = {"observers": (), "retry": NO_WAIT, **options}
-        return Orchestrator(FunctionLLM(model), tools=[charge], journal=journal, **options)
+        return Agent(FunctionLLM(model), tools=[charge], journal=journal, **options)
 
     async def broken_off(self, run_id: str = "r") -> MemoryJournal:
         """A journal with a run whose process died after the charge, before its result was written."""
@@ -162,7 +162,7 @@ async def test_a_question_about_a_call_that_may_have_happened_is_asked_once_howe
     ],
 )
 async def test_each_answer_about_a_call_that_may_have_happened_counts(
-    answer: Callable[[Orchestrator], Any], said: str, effects: int
+    answer: Callable[[Agent], Any], said: str, effects: int
 ) -> None:
     charge = Charge()
     runner = charge.agent(await charge.broken_off())
@@ -331,8 +331,8 @@ async def test_a_run_that_another_process_moved_on_to_its_next_question_while_it
         done = [message for message in request.messages if message.role == "tool"]
         return call("send", to="ab"[len(done)]) if len(done) < 2 else "both"
 
-    def runner() -> Orchestrator:
-        return Orchestrator(
+    def runner() -> Agent:
+        return Agent(
             FunctionLLM(model), tools=[send], journal=journal, clock=clock, observers=(), retry=NO_WAIT
         )
 

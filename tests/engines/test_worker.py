@@ -28,7 +28,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import Answer, FunctionLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.ralph.ralph import RalphOrchestrator
 from orchestrator.tools.spec import tool
 from tests.postgres import Cluster
@@ -51,8 +51,8 @@ class Held:
         return f"so {request.messages[-1].text}"
 
 
-def agent(journal: Any, model: Any = None) -> Orchestrator:
-    return Orchestrator(FunctionLLM(model or (lambda request: "done")), journal=journal, observers=())
+def agent(journal: Any, model: Any = None) -> Agent:
+    return Agent(FunctionLLM(model or (lambda request: "done")), journal=journal, observers=())
 
 
 @asynccontextmanager
@@ -168,7 +168,7 @@ async def test_a_run_that_a_draining_worker_hands_on_still_counts_for_its_tenant
         return call("look")
 
     async with PostgresJournal(database, name="w1") as journal:
-        one = Orchestrator(FunctionLLM(answer), tools=[look], journal=journal, observers=())
+        one = Agent(FunctionLLM(answer), tools=[look], journal=journal, observers=())
         worker = Worker(one, DbosDispatcher(database), slots=1, grace=0, rescan=SOON)
         async with worker:
             await one.deposit("x", run_id="r", tenant="acme")

@@ -20,7 +20,7 @@ from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import Answer, FunctionLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.spec import ToolContext, tool
 
 STEPS = 3
@@ -75,7 +75,7 @@ async def main(folder: Path, options: dict[str, Any], prompts: list[str]) -> dic
     busy = options.pop("busy", False)
     work = Work(folder)
     async with SqliteJournal(folder / "journal.db") as journal:
-        runner = Orchestrator(
+        runner = Agent(
             FunctionLLM(work.model, model="worker"), tools=work.tools(), journal=journal, observers=()
         )
         async with LocalEngine(runner, **options) as engine:

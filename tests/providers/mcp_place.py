@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator import Orchestrator
+from orchestrator import Agent
 from orchestrator.llm.message import ToolCall
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.scripted import Item, ScriptedLLM
@@ -44,7 +44,7 @@ def call(name: str, arguments: str = "{}") -> ToolCall:
 async def ran(tools: Iterable[ToolSpec], script: Iterable[Item], **options: Any) -> Result:
     """Run a script over the tools; all of the script is used."""
     llm = ScriptedLLM(script)
-    result = await Orchestrator(llm, tools=[*tools], observers=(), **options).run("Go.")
+    result = await Agent(llm, tools=[*tools], observers=(), **options).run("Go.")
     llm.assert_complete()
     return result
 

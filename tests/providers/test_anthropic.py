@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from orchestrator import Orchestrator, tool
+from orchestrator import Agent, tool
 from orchestrator.errors import ConfigError, LLMError, MissingExtra
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.providers.anthropic import Anthropic
@@ -139,7 +139,7 @@ async def test_thinking_goes_back_with_its_signature_before_the_results() -> Non
 
     replies = [json_reply(ANSWERS["thinking before a call"][0]), json_reply(message(text_block("Fine.")))]
     async with Loopback(replies) as server, model(server.url) as llm:
-        run = await Orchestrator(llm, tools=[look], observers=()).run("Look.")
+        run = await Agent(llm, tools=[look], observers=()).run("Look.")
         assert (run.outcome, run.output) == ("completed", "Fine.")
         assert server.asked[1].json["messages"] == [
             {"role": "user", "content": [text_block("Look.")]},
@@ -218,7 +218,7 @@ async def test_a_client_of_the_host_is_used_without_retries_and_left_open() -> N
 
 def test_one_model_serves_runs_in_loops_of_their_own() -> None:
     with loopback_thread([json_reply(message(text_block("Hi.")))] * 3) as server:
-        agent = Orchestrator(model(server.url), observers=())
+        agent = Agent(model(server.url), observers=())
         assert [agent.run_sync("hello").output for _ in range(3)] == ["Hi."] * 3
 
 

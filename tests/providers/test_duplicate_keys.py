@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Orchestrator, tool
+from orchestrator import Agent, tool
 from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.port import LLM
 from orchestrator.providers.anthropic import Anthropic
@@ -53,7 +53,7 @@ async def test_a_call_that_gives_a_name_twice_is_refused(name: str, as_object: b
 
     async with Loopback(lambda asked: says_twice(asked, as_object=as_object)) as server:
         llm: Any = models(server.url)[name]
-        agent = Orchestrator(llm, tools=[weather], observers=[facts], retry=NO_WAIT)
+        agent = Agent(llm, tools=[weather], observers=[facts], retry=NO_WAIT)
         await agent.run("weather?")
     assert ran == []
     assert [fact.outcome for fact in facts.of(ToolExecution)] == ["duplicate_keys"]
@@ -70,7 +70,7 @@ async def test_a_streamed_call_that_gives_a_name_twice_is_refused(name: str) -> 
 
     async with Loopback(lambda asked: says_twice(asked, as_object=False)) as server:
         llm: Any = models(server.url)[name]
-        agent = Orchestrator(llm, tools=[weather], observers=[facts], retry=NO_WAIT)
+        agent = Agent(llm, tools=[weather], observers=[facts], retry=NO_WAIT)
         async with agent.stream("weather?") as stream:
             async for _ in stream:
                 pass

@@ -14,7 +14,7 @@ import httpx2
 import openai
 import pytest
 
-from orchestrator import Orchestrator, tool
+from orchestrator import Agent, tool
 from orchestrator.errors import LLMError
 from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Message, Request, Response
@@ -324,8 +324,8 @@ async def look(at: str) -> str:
 POLICY = RetryPolicy(attempts=3, base=0.5, jitter=0)
 
 
-def agent(llm: LLM, clock: Hurried, facts: Facts) -> Orchestrator:
-    return Orchestrator(llm, tools=[look], retry=POLICY, observers=[facts], clock=clock)
+def agent(llm: LLM, clock: Hurried, facts: Facts) -> Agent:
+    return Agent(llm, tools=[look], retry=POLICY, observers=[facts], clock=clock)
 
 
 def answers(*, streamed: bool) -> list[Reply]:

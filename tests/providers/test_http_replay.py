@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from orchestrator import Orchestrator
+from orchestrator import Agent
 from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.llm.port import LLM
 from orchestrator.machines.llm_loop.limits import OFF
@@ -154,7 +154,7 @@ class Kept:
 
 async def played(record: ProviderRecord, llm: LLM) -> list[Result]:
     """Run the whole conversation, each run from what the one before left."""
-    agent = Orchestrator(llm, tools=ReplayTools(record), limits=OFF, observers=())
+    agent = Agent(llm, tools=ReplayTools(record), limits=OFF, observers=())
     results: list[Result] = []
     scripts = split_runs(record)
     ours: Sequence[Message] = scripts[0].history

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from orchestrator import Orchestrator
+from orchestrator import Agent
 from orchestrator.errors import ConfigError
 from orchestrator.llm.message import Request
 from orchestrator.providers.mcp import McpServer
@@ -65,7 +65,7 @@ async def test_a_run_uses_the_tools_of_an_address_and_a_hanging_call_is_cancelle
         )
         assert json.loads(headers[0])["authorization"] == "Bearer the-token"
         assert "there is no tool 'web_grown'" in unknown[0]
-        agent = Orchestrator(ScriptedLLM([call("web_hang")]), tools=[*server.tools], observers=())
+        agent = Agent(ScriptedLLM([call("web_hang")]), tools=[*server.tools], observers=())
         running = asyncio.create_task(agent.run("Go.", run_id="r"))
         await until(lambda: bool(noted(tmp_path, "hang")))
         await agent.cancel("r")

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from orchestrator import Orchestrator
+from orchestrator import Agent
 from orchestrator.errors import ConfigError
 from orchestrator.llm.message import Request
 from orchestrator.providers.mcp import McpServer
@@ -184,7 +184,7 @@ def test_a_tool_that_hangs_is_given_up_at_its_timeout_and_the_session_lives_on(s
 @pytest.mark.parametrize("way", ["run", "task", "timeout"])
 def test_cancelling_a_run_cancels_the_request_and_is_not_swallowed(shop: Shop, way: str) -> None:
     before = len(noted(shop.folder, "hang"))
-    agent = Orchestrator(ScriptedLLM([call("shop_hang")]), tools=[*shop.server.tools], observers=())
+    agent = Agent(ScriptedLLM([call("shop_hang")]), tools=[*shop.server.tools], observers=())
 
     async def cancelled() -> None:
         running = asyncio.create_task(agent.run("Go.", run_id="r"))

@@ -18,7 +18,7 @@ import openai
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from orchestrator import Orchestrator
+from orchestrator import Agent
 from orchestrator.errors import ConfigError, LLMError, MissingExtra
 from orchestrator.llm.message import Message, Request
 from orchestrator.providers.openai import OpenAI
@@ -217,7 +217,7 @@ async def test_a_closed_model_can_be_asked_again() -> None:
 def test_one_model_serves_one_loop_after_the_other_and_leaves_nothing_open() -> None:
     with in_a_thread(again) as server:
         llm = OpenAI("m", base_url=server.url, api_key=KEY)
-        agent = Orchestrator(llm, observers=())
+        agent = Agent(llm, observers=())
         assert [agent.run_sync("hello").output for _ in range(3)] == ["hi"] * 3
         assert server.accepted == 3  # a connection belongs to its loop
         gc.collect()  # one left open would warn now, which is an error here
@@ -259,7 +259,7 @@ async def test_a_run_reads_its_typed_answer_whatever_surrounds_it(
 ) -> None:
     reply = json_reply({"choices": [{"message": {"content": said}, "finish_reason": "stop"}]})
     async with Loopback([reply]) as server, OpenAI("m", base_url=server.url, structured=structured) as llm:
-        result = await Orchestrator(llm, output_type=City, observers=()).run("Where?")
+        result = await Agent(llm, output_type=City, observers=()).run("Where?")
     assert result.output == City(city="Paris")
     sent = server.asked[0].json
     assert ("response_format" in sent) is (structured == "native")
@@ -272,7 +272,7 @@ async def test_an_answer_cut_off_is_asked_for_once_more() -> None:
 
     replies = [saying('{"city": "Par', "length"), saying('{"city": "Paris"}', "stop")]
     async with Loopback(replies) as server, OpenAI("m", base_url=server.url) as llm:
-        result = await Orchestrator(llm, output_type=City, observers=()).run("Where?")
+        result = await Agent(llm, output_type=City, observers=()).run("Where?")
     assert (result.outcome, result.output) == ("completed", City(city="Paris"))
     assert "could not be used" in server.asked[1].json["messages"][-1]["content"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Orchestrator, tool
+from orchestrator import Agent, tool
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.llm.retry import classify
@@ -243,7 +243,7 @@ async def test_a_run_carries_encrypted_reasoning_through_its_turns() -> None:
         Loopback(replies) as server,
         OpenAI("m", base_url=server.url, api_key="sk-test", api="responses") as llm,
     ):
-        result = await Orchestrator(llm, tools=[search], observers=()).run("Search for 1.")
+        result = await Agent(llm, tools=[search], observers=()).run("Search for 1.")
     assert (result.outcome, result.output) == ("completed", "Done.")
     assert server.asked[1].path == "/responses"
     assert server.asked[1].json["input"] == [

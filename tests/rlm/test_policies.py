@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import (
+    Agent,
     CodeModeContext,
     CodeModeState,
     ConfigError,
     Message,
-    Orchestrator,
     Outcome,
     ToolCall,
     tool,
@@ -112,9 +112,7 @@ async def test_at_the_limit_of_turns_the_policy_comes_first_and_no_answer_is_ask
 
 async def test_in_the_llm_loop_too() -> None:
     notes = Notes()
-    agent = Orchestrator(
-        ScriptedLLM(adding(3)), tools=[add], hooks=[PolicyHooks(stopping=notes)], observers=()
-    )
+    agent = Agent(ScriptedLLM(adding(3)), tools=[add], hooks=[PolicyHooks(stopping=notes)], observers=())
     result = await agent.run("p")
     assert result.outcome is Outcome.COMPLETED
     assert {told["agent_mode"] for told in notes.told} == {"llm_loop"}
@@ -128,7 +126,7 @@ async def test_in_the_llm_loop_too() -> None:
 
 async def test_a_policy_ends_a_run_of_the_llm_loop() -> None:
     hooks = [PolicyHooks(stopping=Notes(stop_at=2))]
-    agent = Orchestrator(ScriptedLLM(adding(5)), tools=[add], hooks=hooks, observers=())
+    agent = Agent(ScriptedLLM(adding(5)), tools=[add], hooks=hooks, observers=())
     result = await agent.run("p")
     assert (result.outcome, result.reason) == (Outcome.FAILED, "policy_stop")
     assert result.verdict is not None
@@ -138,7 +136,7 @@ async def test_a_policy_ends_a_run_of_the_llm_loop() -> None:
 
 async def test_each_run_of_an_agent_has_a_mapping_of_its_own() -> None:
     notes = Notes()
-    agent = Orchestrator(
+    agent = Agent(
         ScriptedLLM([*adding(1), *adding(1)]), tools=[add], hooks=[PolicyHooks(stopping=notes)], observers=()
     )
     await agent.run("p")
@@ -243,9 +241,7 @@ async def test_a_compressor_of_ones_own_may_be_async_and_works_in_the_llm_loop()
 
     llm = ScriptedLLM(adding(4))
     hooks = [PolicyHooks(compressor=Summary(), history_tokens=5)]
-    result = await Orchestrator(llm, tools=[add], hooks=hooks, observers=()).run(
-        "a question that is long enough"
-    )
+    result = await Agent(llm, tools=[add], hooks=hooks, observers=()).run("a question that is long enough")
     assert max(len(request.messages) for request in llm.requests) == 3
     assert len(result.messages) == 10, "the history stays whole"
     assert set(limits) == {5}
@@ -289,9 +285,9 @@ async def test_in_the_llm_loop_a_policy_decides_which_calls_of_agents_are_runs(
 ) -> None:
     llm = ScriptedLLM([call("helper", task=task), "one", *(["two"] if requests == 4 else []), "done"])
     inner = ScriptedLLM(["from the agent"])
-    helper = Orchestrator(inner, observers=()).as_tool("helper", "Helps.")
+    helper = Agent(inner, observers=()).as_tool("helper", "Helps.")
     hooks = [PolicyHooks(nested=SimpleNestedCallPolicy(10), agents=["helper"])]
-    result = await Orchestrator(llm, tools=[helper], hooks=hooks, observers=()).run("p")
+    result = await Agent(llm, tools=[helper], hooks=hooks, observers=()).run("p")
     told = next(message.text for message in result.messages if message.role == "tool")
     if requests == 3:
         assert (told, result.output, inner.requests) == ("one", "done", [])

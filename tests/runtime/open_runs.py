@@ -18,7 +18,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request
 from orchestrator.machines.pipeline.model import Evaluation
 from orchestrator.providers.scripted import FunctionLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.rlm.rlm import Rlm
 from orchestrator.tools.spec import tool
@@ -56,7 +56,7 @@ def pipeline(journal: Any) -> Pipeline:
 
 def starts(journal: Any) -> dict[str, Any]:
     """Return what starts each run, by its id."""
-    loop = Orchestrator(FunctionLLM(looking), tools=[search], journal=journal, observers=())
+    loop = Agent(FunctionLLM(looking), tools=[search], journal=journal, observers=())
     code = Rlm(FunctionLLM(coding), journal=journal, observers=())
     tools = Rlm(FunctionLLM(looking), mode="tools", tools=[search], journal=journal, observers=())
     return {
@@ -69,7 +69,7 @@ def starts(journal: Any) -> dict[str, Any]:
 
 def resumptions(journal: Any) -> dict[str, Any]:
     """Return what resumes each run, by its id."""
-    loop = Orchestrator(FunctionLLM(looking), tools=[search], journal=journal, observers=())
+    loop = Agent(FunctionLLM(looking), tools=[search], journal=journal, observers=())
     code = Rlm(FunctionLLM(coding), journal=journal, observers=())
     tools = Rlm(FunctionLLM(looking), mode="tools", tools=[search], journal=journal, observers=())
     return {

@@ -11,7 +11,7 @@ from orchestrator.llm.message import Message
 from orchestrator.llm.port import LLM, FailureEpisode
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.providers.scripted import ScriptedLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.testing.clock import FakeClock
 
 F = TypeVar("F")
@@ -75,10 +75,10 @@ class Notebook:
         self.summaries.append((key, summary))
 
 
-def agent(script: Any, /, tools: Any = (), **options: Any) -> Orchestrator:
+def agent(script: Any, /, tools: Any = (), **options: Any) -> Agent:
     """An agent that answers by script (or by any model) and is silent."""
     llm: LLM = script if hasattr(script, "complete") else ScriptedLLM(script)
-    return Orchestrator(llm, tools=tools, **{"observers": (), "retry": NO_WAIT, **options})
+    return Agent(llm, tools=tools, **{"observers": (), "retry": NO_WAIT, **options})
 
 
 def path(transitions: Iterable[Transition]) -> list[str]:

@@ -33,7 +33,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopEvent, Question
 from orchestrator.providers.mcp.session import McpSession
 from orchestrator.providers.scripted import FunctionLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.telemetry.exposition import debug
 from orchestrator.telemetry.exposition.server import serve_metrics
@@ -100,7 +100,7 @@ async def stubbornly() -> AsyncIterator[Stubborn]:
 class Place:
     """A run that stands in stubborn code."""
 
-    runner: Orchestrator
+    runner: Agent
     stubborn: Stubborn
     facts: Facts
     journal: MemoryJournal
@@ -307,7 +307,7 @@ def _pay(effect: str, code: Stubborn, undone: list[str], tries: int = 1) -> Tool
     return tool(effect=effect, timeout=SOON, undo=undo)(pay)  # type: ignore[call-overload, no-any-return]
 
 
-async def _asked(runner: Orchestrator) -> Question:
+async def _asked(runner: Agent) -> Question:
     async def questions() -> list[Question]:
         with contextlib.suppress(RunUnknown):
             return await runner.pending("r")

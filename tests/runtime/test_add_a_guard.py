@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import LLM_LOOP, Edge, Limits, Orchestrator, Outcome, Response, ToolCall, tool
+from orchestrator import LLM_LOOP, Agent, Edge, Limits, Outcome, Response, ToolCall, tool
 from orchestrator.kernel import Run
 from orchestrator.kernel.graph import bounding
 from orchestrator.machines.llm_loop.graph import may_continue
@@ -67,7 +67,7 @@ def talks(*answers: str) -> Iterator[Response | str]:
 
 async def test_a_guard_of_ones_own_stands_on_an_edge_and_a_refusal_says_its_numbers() -> None:
     llm = ScriptedLLM([*talks("one two", "three four")][:2])
-    result = await Orchestrator(llm, tools=[look], graph=ON_AN_EDGE, observers=()).run("go")
+    result = await Agent(llm, tools=[look], graph=ON_AN_EDGE, observers=()).run("go")
     assert (result.outcome, result.reason) == (Outcome.FAILED, "policy_stop")
     assert "words: 4 of 3 used" in str(result.error)
     assert [t.guard for t in result.transitions if t.guard] == ["may_talk_on"]
@@ -76,7 +76,7 @@ async def test_a_guard_of_ones_own_stands_on_an_edge_and_a_refusal_says_its_numb
 
 async def test_the_budgets_of_the_loop_hold_beside_it() -> None:
     llm = ScriptedLLM([*talks("one")][:1])
-    agent = Orchestrator(llm, tools=[look], graph=ON_AN_EDGE, observers=(), limits=Limits(max_iterations=1))
+    agent = Agent(llm, tools=[look], graph=ON_AN_EDGE, observers=(), limits=Limits(max_iterations=1))
     result = await agent.run("go")
     assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "max_iterations")
 
@@ -94,7 +94,7 @@ async def test_a_verdict_given_to_the_loop_ends_the_run_as_the_guard_of_that_nam
     name: str, wrap_up: int, outcome: Outcome, reason: str
 ) -> None:
     script = [*talks("one two", "three four")]
-    agent = Orchestrator(
+    agent = Agent(
         ScriptedLLM(script),
         tools=[look],
         hooks=[InAHook(name)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator import LLM_LOOP, Edge, Limits, Message, Orchestrator, Outcome
+from orchestrator import LLM_LOOP, Agent, Edge, Limits, Message, Outcome
 from orchestrator.kernel import Run
 from orchestrator.machines.llm_loop.graph import may_continue
 from orchestrator.testing import ScriptedLLM
@@ -39,7 +39,7 @@ class Review:
 
 async def test_a_phase_can_be_added_between_two_others() -> None:
     llm = ScriptedLLM(["Two moons.", "Two moons, source: NASA."])
-    agent = Orchestrator(llm, graph=REVIEWED, hooks=[Review()], observers=())
+    agent = Agent(llm, graph=REVIEWED, hooks=[Review()], observers=())
     result = await agent.run("How many moons?")
     assert (result.outcome, result.output) == (Outcome.COMPLETED, "Two moons, source: NASA.")
     assert [(t.source, t.event) for t in result.transitions if "review" in (t.source, t.dest)] == [
@@ -53,7 +53,7 @@ async def test_a_phase_can_be_added_between_two_others() -> None:
 
 async def test_the_budgets_of_the_loop_hold_in_the_new_phase_too() -> None:
     llm = ScriptedLLM(["Two moons."] * 3)
-    agent = Orchestrator(llm, graph=REVIEWED, hooks=[Review()], observers=(), limits=Limits(max_iterations=3))
+    agent = Agent(llm, graph=REVIEWED, hooks=[Review()], observers=(), limits=Limits(max_iterations=3))
     result = await agent.run("How many moons?")
     assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "max_iterations")
     llm.assert_complete()
@@ -64,6 +64,6 @@ async def test_an_error_in_the_new_phase_fails_the_run_like_any_other() -> None:
         async def enter_review(self, run: Run[Any, Any]) -> str:
             raise RuntimeError("no reviewer")
 
-    agent = Orchestrator(ScriptedLLM(["Two moons."]), graph=REVIEWED, hooks=[Broken()], observers=())
+    agent = Agent(ScriptedLLM(["Two moons."]), graph=REVIEWED, hooks=[Broken()], observers=())
     result = await agent.run("How many moons?")
     assert (result.outcome, result.transitions[-1].source) == (Outcome.FAILED, "review")

@@ -23,7 +23,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop import composition as compose
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount, lend_limits
@@ -240,13 +240,11 @@ OFF: dict[str, Any] = {
 }
 
 
-def family(
-    provider: Provider, limits: Limits, journal: Any, groups: int, each: int, inner: Limits
-) -> Orchestrator:
+def family(provider: Provider, limits: Limits, journal: Any, groups: int, each: int, inner: Limits) -> Agent:
     """A root whose first answer calls `groups` agents, each of which calls `each` agents that look around."""
     options: dict[str, Any] = {"params": {"max_tokens": MOST_OUT}, "limits": Limits(**OFF), **SILENT}
-    leaf = Orchestrator(provider.llm(), tools=[look], **options)
-    group = Orchestrator(provider.llm(), tools=[leaf.as_tool("leaf", "")], **options)
+    leaf = Agent(provider.llm(), tools=[look], **options)
+    group = Agent(provider.llm(), tools=[leaf.as_tool("leaf", "")], **options)
     tools = [group.as_tool("group", "", limits=inner), leaf.as_tool("leaf", "")]
     provider.fan["root"] = [ToolCall("x", "group", f'{{"task": "g{at}|{TASK}"}}') for at in range(groups)]
     if not groups:
@@ -255,7 +253,7 @@ def family(
         provider.fan[f"g{at}"] = [
             ToolCall("x", "leaf", f'{{"task": "g{at}.{leaf_at}|{TASK}"}}') for leaf_at in range(each)
         ]
-    return Orchestrator(provider.llm(), tools=tools, journal=journal, **{**options, "limits": limits})
+    return Agent(provider.llm(), tools=tools, journal=journal, **{**options, "limits": limits})
 
 
 @pytest.mark.parametrize("round_", range(8))
@@ -293,7 +291,7 @@ async def own_usage(journal: MemoryJournal) -> tuple[int, int]:
 
 
 async def run_through_crashes(
-    rng: random.Random, inner: MemoryJournal, agent: Callable[[Any], Orchestrator]
+    rng: random.Random, inner: MemoryJournal, agent: Callable[[Any], Agent]
 ) -> tuple[Result, int]:
     """Run a tree to its end though its journal fails, or its caller gives up, up to three times."""
     broken = 0
@@ -336,7 +334,7 @@ async def test_no_limit_of_any_run_is_exceeded_by_more_than_one_request_crashes_
         inside = Limits(max_output_tokens=rng.choice([0, rng.randrange(60, 400)]), **OFF)
         inner = MemoryJournal()
 
-        def agent(store: Any) -> Orchestrator:
+        def agent(store: Any) -> Agent:
             return family(provider, limits, store, groups, each, inside)  # noqa: B023 - called in this round
 
         try:
@@ -361,7 +359,7 @@ async def test_no_limit_of_any_run_is_exceeded_by_more_than_one_request_crashes_
     assert crashes > 10
 
 
-async def crashed_in_flight(provider: Provider, inner: MemoryJournal, agent: Orchestrator, runs: int) -> None:
+async def crashed_in_flight(provider: Provider, inner: MemoryJournal, agent: Agent, runs: int) -> None:
     """Run a tree up to where all its `runs` have asked, the leaves without an answer, or wait; then crash."""
     task = asyncio.create_task(agent.run(f"root|{TASK}", run_id="p"))
     async with asyncio.timeout(20):
@@ -412,9 +410,9 @@ async def test_what_was_in_flight_at_a_crash_is_counted_before_the_first_child_g
 
 
 async def test_the_parents_guards_count_what_its_children_used() -> None:
-    child = Orchestrator(ScriptedLLM(["gold", "gold"], usage=Usage(100, 1)), **SILENT)
+    child = Agent(ScriptedLLM(["gold", "gold"], usage=Usage(100, 1)), **SILENT)
     script: list[Any] = [call("dig", task="a"), call("dig", task="b"), "never asked"]
-    parent = Orchestrator(
+    parent = Agent(
         ScriptedLLM(script, usage=Usage(10, 1)),
         tools=[child.as_tool("dig", "")],
         limits=Limits(max_input_tokens=220),
@@ -428,8 +426,8 @@ async def test_the_parents_guards_count_what_its_children_used() -> None:
 
 
 async def test_a_child_is_refused_what_its_parent_has_not_left_and_the_parent_can_still_wrap_up() -> None:
-    child = Orchestrator(FunctionLLM(lambda _: call("look", n=1), usage=Usage(25, 1)), tools=[look], **SILENT)
-    parent = Orchestrator(
+    child = Agent(FunctionLLM(lambda _: call("look", n=1), usage=Usage(25, 1)), tools=[look], **SILENT)
+    parent = Agent(
         ScriptedLLM([call("dig", task="a"), "in short: nothing"], usage=Usage(10, 1)),
         tools=[child.as_tool("dig", "")],
         limits=Limits(max_input_tokens=150, wrap_up_turns=1, wrap_up_share=0.2),
@@ -442,9 +440,9 @@ async def test_a_child_is_refused_what_its_parent_has_not_left_and_the_parent_ca
 
 
 async def test_a_share_bounds_one_child_and_survives_with_it() -> None:
-    child = Orchestrator(FunctionLLM(lambda _: call("look", n=1), usage=Usage(30, 1)), tools=[look], **SILENT)
+    child = Agent(FunctionLLM(lambda _: call("look", n=1), usage=Usage(30, 1)), tools=[look], **SILENT)
     journal = MemoryJournal()
-    parent = Orchestrator(
+    parent = Agent(
         ScriptedLLM([call("dig", task="a"), "done"], usage=Usage(100, 1)),
         tools=[child.as_tool("dig", "", share=0.1)],
         limits=Limits(max_input_tokens=1_100),
@@ -472,9 +470,9 @@ async def test_cost_is_lent_by_the_price_of_each_agents_model() -> None:
         at_once -= 1
         return Response("gold", usage=Usage(1, 50))
 
-    child = Orchestrator(FunctionLLM(model), price=price, params={"max_tokens": 50}, **SILENT)
+    child = Agent(FunctionLLM(model), price=price, params={"max_tokens": 50}, **SILENT)
     script: list[Any] = [[call("dig", task=f"{n}") for n in range(20)], "done"]
-    parent = Orchestrator(
+    parent = Agent(
         ScriptedLLM(script, usage=Usage(1, 0)),
         price=price,
         tools=[child.as_tool("dig", "")],
@@ -494,8 +492,8 @@ async def test_a_request_that_is_cancelled_in_flight_counts_as_if_it_had_been_an
         await asyncio.Event().wait()
         return "never"
 
-    child = Orchestrator(FunctionLLM(model), params={"max_tokens": 70}, **SILENT)
-    parent = Orchestrator(
+    child = Agent(FunctionLLM(model), params={"max_tokens": 70}, **SILENT)
+    parent = Agent(
         ScriptedLLM([call("dig", task="a"), "done"], usage=Usage(1, 1)),
         tools=[child.as_tool("dig", "")],
         **SILENT,
@@ -515,10 +513,8 @@ async def test_a_run_that_calls_no_agent_has_no_account() -> None:
         async def before_finalize(self, run: LoopRun, _: Any) -> None:
             seen.append(run)
 
-    child = Orchestrator(ScriptedLLM([]), **SILENT)
-    agent = Orchestrator(
-        ScriptedLLM(["a", "b"]), tools=[look, child.as_tool("dig", "")], hooks=[Hooks()], **SILENT
-    )
+    child = Agent(ScriptedLLM([]), **SILENT)
+    agent = Agent(ScriptedLLM(["a", "b"]), tools=[look, child.as_tool("dig", "")], hooks=[Hooks()], **SILENT)
     await agent.run("go")
     await agent.run("go")
     one, two = seen

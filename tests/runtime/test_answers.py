@@ -18,7 +18,7 @@ from orchestrator.kernel.journal import Draft, Journal, Posted
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.answer import OpenQuestions
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.test_people import Office, waiting
@@ -74,7 +74,7 @@ async def approvals(journal: Journal) -> list[tuple[str, str]]:
     ]
 
 
-Say = Callable[[Orchestrator, str], Any]
+Say = Callable[[Agent, str], Any]
 ANSWERS: dict[str, Say] = {
     "approve": lambda agent, by: agent.approve("r", "1:0", by=by),
     "edit": lambda agent, by: agent.approve("r", "1:0", arguments=EDIT, by=by),

@@ -20,7 +20,7 @@ from orchestrator.machines.approval.plan import PlanDraft
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import ScriptedLLM
 from orchestrator.runtime.approval.approval import Approval
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.ralph.ralph import RalphOrchestrator
 from orchestrator.runtime.rlm.rlm import Rlm
@@ -98,19 +98,19 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
 @pytest.mark.parametrize(("given", "said"), WRONG, ids=[said for _, said in WRONG])
 def test_an_argument_of_the_wrong_kind_is_refused_at_once(given: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Orchestrator(**{"llm": ScriptedLLM([]), "observers": (), **given})
+        Agent(**{"llm": ScriptedLLM([]), "observers": (), **given})
     assert said in str(caught.value)
 
 
 def test_all_of_them_stand_in_one_error() -> None:
     with pytest.raises(ConfigError) as caught:
-        Orchestrator(ask, retry=4, journal="a.db", observers=())  # type: ignore[arg-type]
+        Agent(ask, retry=4, journal="a.db", observers=())  # type: ignore[arg-type]
     assert [part.split(" ")[0] for part in str(caught.value).split("; ")][::2] == ["llm", "retry", "journal"]
 
 
 def test_iterators_are_not_used_up_by_looking() -> None:
     facts, tools = iter([Facts()]), iter([look])
-    runner = Orchestrator(ScriptedLLM(["x"]), observers=facts, tools=tools)
+    runner = Agent(ScriptedLLM(["x"]), observers=facts, tools=tools)
     assert runner.run_sync("go").outcome is Outcome.COMPLETED
     assert runner.hosting.tools == ("look",)
 
@@ -177,7 +177,7 @@ async def test_a_run_is_not_resumed_with_limits_that_are_none() -> None:
 # ---- of every composition ----
 
 COMPOSITIONS: Mapping[str, Callable[..., object]] = {
-    "Orchestrator": lambda **given: Orchestrator(**{"llm": ScriptedLLM([]), "observers": (), **given}),
+    "Agent": lambda **given: Agent(**{"llm": ScriptedLLM([]), "observers": (), **given}),
     "Pipeline": lambda **given: Pipeline(print, print, print, print, **{"observers": (), **given}),
     "RalphOrchestrator": lambda **given: RalphOrchestrator(print, print, print, **{"observers": (), **given}),
     "Rlm": lambda **given: Rlm(**{"llm": ScriptedLLM([]), "observers": (), **given}),
@@ -211,9 +211,7 @@ MISFITS: Mapping[str, tuple[object, str]] = {
 
 TAKEN = [
     (name, argument)
-    for name, kind in zip(
-        COMPOSITIONS, (Orchestrator, Pipeline, RalphOrchestrator, Rlm, Approval), strict=True
-    )
+    for name, kind in zip(COMPOSITIONS, (Agent, Pipeline, RalphOrchestrator, Rlm, Approval), strict=True)
     for argument in inspect.signature(kind).parameters
     if argument in MISFITS
 ]
@@ -238,7 +236,7 @@ def test_the_planner_of_approval_is_an_object_and_no_plan() -> None:
 @pytest.mark.parametrize(
     ("name", "called", "instead"),
     [
-        ("Orchestrator", "run_sync", "await agent.run("),
+        ("Agent", "run_sync", "await agent.run("),
         ("Pipeline", "run_sync", "await pipeline.run("),
         ("RalphOrchestrator", "run_sync", "await ralph.run_async("),
         ("Rlm", "completion_sync", "await rlm.completion("),

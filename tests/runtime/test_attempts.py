@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Limits, LLMError, MemoryJournal, Orchestrator, RetryPolicy, ToolResult
+from orchestrator import Agent, Limits, LLMError, MemoryJournal, RetryPolicy, ToolResult
 from orchestrator.kernel.journal import Record
 from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.providers.fallback import Fallback
@@ -38,7 +38,7 @@ class Slow:
 
 async def records_after(llm: Any, **options: Any) -> list[Record]:
     journal = MemoryJournal()
-    agent = Orchestrator(llm, journal=journal, observers=(), **{"retry": RETRY, **options})
+    agent = Agent(llm, journal=journal, observers=(), **{"retry": RETRY, **options})
     await agent.run("go", run_id="r")
     return await journal.load("r")
 
@@ -154,7 +154,7 @@ async def test_a_call_that_a_cancellation_interrupts_has_its_times(calls: int) -
 
     journal = MemoryJournal()
     answer = [call("hangs", n=n + 1) for n in range(calls)]
-    agent = Orchestrator(ScriptedLLM([answer]), tools=[hangs], journal=journal, observers=(), clock=clock)
+    agent = Agent(ScriptedLLM([answer]), tools=[hangs], journal=journal, observers=(), clock=clock)
     running = asyncio.ensure_future(agent.run("go", run_id="r"))
     await started.wait()
     await clock.advance(4.0)

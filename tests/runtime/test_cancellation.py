@@ -15,13 +15,13 @@ from orchestrator.kernel.record import RunCompleted, RunParked, RunStarted, Tool
 from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.tools.spec import ToolContext, tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.stage import Facts, Notebook, agent, faults
 
-Stop: TypeAlias = Callable[[Orchestrator, "asyncio.Task[Result]", asyncio.Timeout], object]
+Stop: TypeAlias = Callable[[Agent, "asyncio.Task[Result]", asyncio.Timeout], object]
 
 PLACES = {
     "memory.prepare": "init",
@@ -60,7 +60,7 @@ class Gate:
             await self.open.wait()
             self.effects.append(f"went on behind {place}")
 
-    def agent(self, **options: Any) -> Orchestrator:
+    def agent(self, **options: Any) -> Agent:
         loop = asyncio.get_running_loop()
 
         async def model(request: Request) -> object:
@@ -125,7 +125,7 @@ class Held(Notebook):
         await self.gate(f"memory.{what}")
 
 
-async def stopped(gate: Gate, runner: Orchestrator, stop: Stop) -> asyncio.Task[Result]:
+async def stopped(gate: Gate, runner: Agent, stop: Stop) -> asyncio.Task[Result]:
     """Start a run, wait until it is held, stop it, and wait until that is acknowledged."""
     limits: list[asyncio.Timeout] = []
 
@@ -219,7 +219,7 @@ async def test_cancelling_twice_is_cancelling_once() -> None:
     gate = Gate("tool")
     runner = gate.agent()
 
-    def twice(runner: Orchestrator, task: asyncio.Task[Result], limit: asyncio.Timeout) -> None:
+    def twice(runner: Agent, task: asyncio.Task[Result], limit: asyncio.Timeout) -> None:
         runner.cancel("r", why="first")
         runner.cancel("r", why="second")
 

@@ -24,7 +24,7 @@ from orchestrator.machines.llm_loop.model import Question
 from orchestrator.providers.recording import record_from
 from orchestrator.providers.replay_tool import ReplayTools
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.tools.spec import ToolSpec, tool
@@ -60,13 +60,13 @@ class Bank:
 
         return tool(**{"approval": True, **options})(pay)
 
-    def agent(self, journal: Journal | None = None, **options: Any) -> Orchestrator:
+    def agent(self, journal: Journal | None = None, **options: Any) -> Agent:
         options = {"observers": (), "retry": NO_WAIT, "tools": [self.tool()], **options}
-        return Orchestrator(FunctionLLM(self.model), journal=journal, **options)
+        return Agent(FunctionLLM(self.model), journal=journal, **options)
 
 
 @contextlib.asynccontextmanager
-async def asked(agent: Orchestrator) -> AsyncIterator[tuple[asyncio.Task[Result], Question]]:
+async def asked(agent: Agent) -> AsyncIterator[tuple[asyncio.Task[Result], Question]]:
     """A run of `agent` that waits for a person."""
     task = asyncio.create_task(agent.run("pay", run_id="r"))
 
@@ -86,7 +86,7 @@ async def asked(agent: Orchestrator) -> AsyncIterator[tuple[asyncio.Task[Result]
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def records(agent: Orchestrator, kind: str) -> list[dict[str, Any]]:
+async def records(agent: Agent, kind: str) -> list[dict[str, Any]]:
     return [dict(record.body) for record in await agent._journal.load("r") if record.kind == kind]
 
 
@@ -251,7 +251,7 @@ async def test_a_call_is_asked_again_if_its_tool_is_another_one_now(
     assert bank.paid == [("ann", 5000, "")]
 
 
-async def _other(agent: Orchestrator, question: Question) -> Question | None:
+async def _other(agent: Agent, question: Question) -> Question | None:
     return next((one for one in await agent.pending("r") if one.digest != question.digest), None)
 
 

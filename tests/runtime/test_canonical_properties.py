@@ -25,7 +25,7 @@ from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.argument import DuplicateKeys, encode, json_data
 from orchestrator.tools.spec import ToolSpec, canonical_arguments, tool
 from orchestrator_guards import approval_digest
@@ -167,7 +167,7 @@ async def approved(
         return Response(None, (ToolCall("1", spec.name, text),))
 
     journal, question = MemoryJournal(), None
-    agent = Orchestrator(FunctionLLM(model), tools=[spec], journal=journal, observers=())
+    agent = Agent(FunctionLLM(model), tools=[spec], journal=journal, observers=())
     task = asyncio.create_task(agent.run("go", run_id="r"))
     while not task.done():
         await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from orchestrator.kernel.record import OperationAttempt
 from orchestrator.llm.message import Response, Usage
 from orchestrator.machines.llm_loop.limits import OFF, Limits
 from orchestrator.providers.scripted import ScriptedLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.telemetry.log import TransitionLog
 from tests.runtime.stage import Facts, Notebook, agent, faults
 
@@ -28,9 +28,7 @@ class Windowed(ScriptedLLM):
     context_window = 100
 
 
-async def warned(
-    runner: Orchestrator, stream: io.StringIO, **options: object
-) -> list[tuple[int, float, float]]:
+async def warned(runner: Agent, stream: io.StringIO, **options: object) -> list[tuple[int, float, float]]:
     await runner.run("go", **options)  # type: ignore[arg-type]
     lines = map(json.loads, stream.getvalue().splitlines())
     return [(x["iteration"], x["observed"], x["limit"]) for x in lines if x["msg"] == "context.filling"]

@@ -17,7 +17,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Message, Request
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT, Notebook, faults
 
@@ -33,16 +33,16 @@ def texts(request: Request) -> list[tuple[str, str]]:
     return [(message.role, message.text) for message in request.messages]
 
 
-def agent(journal: Any, *answers: Any, **options: Any) -> tuple[Orchestrator, ScriptedLLM]:
+def agent(journal: Any, *answers: Any, **options: Any) -> tuple[Agent, ScriptedLLM]:
     llm = ScriptedLLM(answers)
-    return Orchestrator(llm, journal=journal, **{**SILENT, **options}), llm
+    return Agent(llm, journal=journal, **{**SILENT, **options}), llm
 
 
 # ---- processes ----
 
 SAYS = """
 import asyncio, json, sys
-from orchestrator import Orchestrator, SqliteJournal
+from orchestrator import Agent, SqliteJournal
 from orchestrator.testing import FunctionLLM
 
 async def main(path, prompt):
@@ -51,7 +51,7 @@ async def main(path, prompt):
         said.extend((message.role, message.text) for message in request.messages)
         return f"answer to {prompt}"
     async with SqliteJournal(path) as journal:
-        one = Orchestrator(FunctionLLM(model), journal=journal, observers=(), instructions="be brief")
+        one = Agent(FunctionLLM(model), journal=journal, observers=(), instructions="be brief")
         await one.run(prompt, conversation_id="talk")
     print(json.dumps(said))
 
@@ -60,7 +60,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 HANGS = """
 import asyncio, sys
-from orchestrator import Orchestrator, SqliteJournal, tool
+from orchestrator import Agent, SqliteJournal, tool
 from orchestrator.testing import FunctionLLM
 from orchestrator.providers.scripted import call
 
@@ -77,7 +77,7 @@ async def main(path, where):
         return call("press")
 
     async with SqliteJournal(path) as journal:
-        one = Orchestrator(FunctionLLM(model), tools=[press], journal=journal, observers=())
+        one = Agent(FunctionLLM(model), tools=[press], journal=journal, observers=())
         await one.run("first", conversation_id="talk", run_id="one")
 
 asyncio.run(main(*sys.argv[1:]))
@@ -253,7 +253,7 @@ async def test_children_do_not_join_the_conversation_of_their_parent(kind: str, 
         shown.append(texts(request))
         return f"gold {len(shown)}"
 
-    child = Orchestrator(FunctionLLM(dig), **SILENT)
+    child = Agent(FunctionLLM(dig), **SILENT)
 
     async def talk(prompt: str) -> list[tuple[str, str]]:
         parent, llm = agent(journal, call("dig", task=prompt), "done", tools=[child.as_tool("dig", "")])

@@ -21,7 +21,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.providers import Fallback, price_table
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.agent_tool import agent_tool
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.rlm.rlm import Rlm
@@ -257,7 +257,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 
 def run_of(case: dict[str, Any], llm: Any, tools: Any, **options: Any) -> Any:
     limits = Limits(max_cost=case["max_cost"], wrap_up_turns=case["wrap_up"], completion_retries=0, **OFF)
-    one = Orchestrator(
+    one = Agent(
         llm,
         tools=tools,
         limits=limits,
@@ -316,8 +316,8 @@ def test_child_runs_that_share_a_limit_exceed_it_by_one_answer_at_most_and_not_a
         "retry": NO_WAIT,
         "limits": Limits(completion_retries=0, **OFF | {"max_iterations": 6}),
     }
-    leaf = Orchestrator(provider.llm("b", fails=case["fails"]), tools=[step], **options)
-    group = Orchestrator(
+    leaf = Agent(provider.llm("b", fails=case["fails"]), tools=[step], **options)
+    group = Agent(
         provider.llm("b", calls=("leaf", "step")), tools=[step, leaf.as_tool("leaf", "")], **options
     )
     tools = [step, group.as_tool("group", "", share=share), leaf.as_tool("leaf", "", share=share)]
@@ -353,7 +353,7 @@ class Hanging:
         return Response(None, (call("step", n=self.left),), usage=self.usage)
 
 
-async def crashed(llm: Hanging, one: Orchestrator, times: int) -> Result:
+async def crashed(llm: Hanging, one: Agent, times: int) -> Result:
     """Give a run up `times` times while its model is asked; then let it end."""
     for time in range(times):
         llm.asked.clear()
@@ -462,7 +462,7 @@ async def test_a_request_that_a_cancel_cuts_off_is_charged_as_an_estimate() -> N
         await asyncio.Event().wait()
         return "never"
 
-    runner = Orchestrator(FunctionLLM(hangs), observers=(), params={"max_tokens": 300})
+    runner = Agent(FunctionLLM(hangs), observers=(), params={"max_tokens": 300})
     running = asyncio.create_task(runner.run("go", run_id="r"))
     await asked.wait()
     runner.cancel("r", by="ann")

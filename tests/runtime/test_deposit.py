@@ -15,14 +15,14 @@ from orchestrator.llm.message import Request
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from tests.runtime.pipeline_stage import Stages
 from tests.runtime.stage import Facts
 
 
 async def test_nobody_asks_the_model_or_tells_of_a_run_before_somebody_takes_it_up() -> None:
     journal, told = MemoryJournal(), Facts()
-    client = Orchestrator(ScriptedLLM([]), journal=journal, observers=(told,))
+    client = Agent(ScriptedLLM([]), journal=journal, observers=(told,))
     run_id = await client.deposit("What is open?", run_id="r", limits=Limits(max_iterations=7))
     assert run_id == "r"
     head = await journal.head("r")
@@ -33,9 +33,9 @@ async def test_nobody_asks_the_model_or_tells_of_a_run_before_somebody_takes_it_
 
 async def test_whoever_takes_it_up_first_begins_it_with_the_limits_it_was_given() -> None:
     journal, told = MemoryJournal(), Facts()
-    client = Orchestrator(ScriptedLLM([]), journal=journal, observers=(), instructions="Be brief.")
+    client = Agent(ScriptedLLM([]), journal=journal, observers=(), instructions="Be brief.")
     await client.deposit("What is open?", run_id="r", limits=Limits(max_iterations=7))
-    worker = Orchestrator(ScriptedLLM(["Nothing."]), journal=journal, observers=(told,))
+    worker = Agent(ScriptedLLM(["Nothing."]), journal=journal, observers=(told,))
     result = await worker.resume("r")
     assert (result.outcome, result.output) == (Outcome.COMPLETED, "Nothing.")
     assert [message.text for message in result.messages] == ["Be brief.", "What is open?", "Nothing."]
@@ -47,7 +47,7 @@ async def test_whoever_takes_it_up_first_begins_it_with_the_limits_it_was_given(
 
 async def test_after_that_it_is_resumed_as_any_other() -> None:
     journal, told = MemoryJournal(), Facts()
-    client = Orchestrator(ScriptedLLM([]), journal=journal, observers=())
+    client = Agent(ScriptedLLM([]), journal=journal, observers=())
     await client.deposit("What is open?", run_id="r")
     asked = asyncio.Event()
 
@@ -56,13 +56,13 @@ async def test_after_that_it_is_resumed_as_any_other() -> None:
         await asyncio.Event().wait()
         raise AssertionError("unreachable")
 
-    first = Orchestrator(FunctionLLM(silent), journal=journal, observers=(told,))
+    first = Agent(FunctionLLM(silent), journal=journal, observers=(told,))
     carrying = asyncio.create_task(first.resume("r"))
     await asked.wait()
     carrying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await carrying
-    second = Orchestrator(ScriptedLLM(["Nothing."]), journal=journal, observers=(told,))
+    second = Agent(ScriptedLLM(["Nothing."]), journal=journal, observers=(told,))
     result = await second.resume("r")
     assert (result.outcome, result.output) == (Outcome.COMPLETED, "Nothing.")
     assert [fact.origin for fact in told.of(RunStarted)] == ["new", "resumed"]
@@ -70,7 +70,7 @@ async def test_after_that_it_is_resumed_as_any_other() -> None:
 
 async def test_a_known_id_is_refused_and_bad_arguments_leave_nothing_behind() -> None:
     journal = MemoryJournal()
-    client = Orchestrator(ScriptedLLM([]), journal=journal, observers=())
+    client = Agent(ScriptedLLM([]), journal=journal, observers=())
     await client.deposit("one", run_id="r")
     with pytest.raises(RunExists):
         await client.deposit("two", run_id="r")

@@ -18,7 +18,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunParked
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.tools.spec import ToolContext, ToolSpec, tool
 from tests.runtime.stage import NO_WAIT, Facts
@@ -102,8 +102,8 @@ def model(request: Request) -> Response:
     return Response(None, (ToolCall("a", "act", "{}"),))
 
 
-def agent(service: Service, effect: str, journal: Any, *observers: Any) -> Orchestrator:
-    return Orchestrator(
+def agent(service: Service, effect: str, journal: Any, *observers: Any) -> Agent:
+    return Agent(
         FunctionLLM(model), tools=[service.tool(effect)], journal=journal, observers=observers, retry=NO_WAIT
     )
 
@@ -121,7 +121,7 @@ async def killed(service: Service, effect: str, inner: MemoryJournal, when: str)
     inner.bury((await inner.head("r")).owner or "")
 
 
-async def resumed(one: Orchestrator, facts: Facts, say: Callable[[], Any]) -> Result:
+async def resumed(one: Agent, facts: Facts, say: Callable[[], Any]) -> Result:
     """Resume; when a person is asked, `say` it."""
     going = asyncio.create_task(one.resume("r"))
     while not going.done():

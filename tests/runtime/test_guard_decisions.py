@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import orjson
 import pytest
 
-from orchestrator import Limits, LLMError, MemoryJournal, Orchestrator
+from orchestrator import Agent, Limits, LLMError, MemoryJournal
 from orchestrator.journal.guard_decision import GuardCheck, check_decisions, guard_decisions
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Record
@@ -71,7 +71,7 @@ async def test_each_decision_on_the_recorded_conversations_is_made_again(
     for record in scan(CORPUS):
         assert not isinstance(record, ReplayError)
         for script in split_runs(record):
-            agent = Orchestrator(
+            agent = Agent(
                 ReplayLLM(script),
                 tools=ReplayTools(script),
                 limits=Limits(**limits),
@@ -161,7 +161,7 @@ CASES: dict[str, tuple[list[Any], dict[str, Any], dict[str, Any], set[str]]] = {
 async def test_each_guard_of_the_loop_is_recorded_with_its_inputs(case: str) -> None:
     answers, limits, options, expected = CASES[case]
     journal = MemoryJournal()
-    agent = Orchestrator(
+    agent = Agent(
         ScriptedLLM(answers),
         tools=[step, fails],
         limits=Limits(**limits),
@@ -186,7 +186,7 @@ async def test_each_guard_of_the_loop_is_recorded_with_its_inputs(case: str) -> 
 async def test_each_restart_keeps_the_window_that_the_context_loses() -> None:
     journal = MemoryJournal()
     limits = Limits(max_restarts=1, restart_stall_threshold=1, max_repeated_success=0)
-    await Orchestrator(
+    await Agent(
         ScriptedLLM([*SAME[:2], "done"]), tools=[step], limits=limits, journal=journal, observers=()
     ).run("go", run_id="r")
     [restart] = [one for one in guard_decisions("r", await journal.load("r")) if one.event == "restart_loop"][
@@ -206,7 +206,7 @@ def spoilt(records: Iterable[Record], number: int, body: dict[str, Any]) -> list
 async def test_one_corrupt_input_is_found() -> None:
     journal = MemoryJournal()
     limits = Limits(max_iterations=6, max_repeated_success=0, max_no_progress=3)
-    agent = Orchestrator(ScriptedLLM(SAME), tools=[step], limits=limits, journal=journal, observers=())
+    agent = Agent(ScriptedLLM(SAME), tools=[step], limits=limits, journal=journal, observers=())
     await agent.run("go", run_id="r")
     records = await journal.load("r")
     assert check_decisions("r", records).different == []
@@ -249,7 +249,7 @@ async def test_a_guard_of_the_host_is_recorded_and_can_be_given_for_the_check() 
         edges=[Edge("budget_ok", ("update_budgets",), "await_llm", may_talk_on)],
     )
     journal = MemoryJournal()
-    agent = Orchestrator(ScriptedLLM(STEPS), tools=[step], graph=table, journal=journal, observers=())
+    agent = Agent(ScriptedLLM(STEPS), tools=[step], graph=table, journal=journal, observers=())
     result = await agent.run("go", run_id="r")
     assert result.reason == "policy_stop"
     records = await journal.load("r")

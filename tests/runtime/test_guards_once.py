@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import Limits, MemoryJournal, Orchestrator
+from orchestrator import Agent, Limits, MemoryJournal
 from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.llm_loop import graph
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue, may_restart
@@ -62,10 +62,8 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return count
 
 
-def agent(
-    *script: Any, tool: Callable[..., Any] = step, table: Any = LLM_LOOP, **limits: Any
-) -> Orchestrator:
-    return Orchestrator(
+def agent(*script: Any, tool: Callable[..., Any] = step, table: Any = LLM_LOOP, **limits: Any) -> Agent:
+    return Agent(
         ScriptedLLM(script),
         tools=[tool],
         graph=table,
@@ -120,7 +118,7 @@ async def test_a_table_with_strict_guards_runs_as_the_plain_one() -> None:
 
 async def test_no_record_has_a_decision() -> None:
     journal = MemoryJournal()
-    runs = Orchestrator(ScriptedLLM([call("step", n=1), "done"]), tools=[step], journal=journal, observers=())
+    runs = Agent(ScriptedLLM([call("step", n=1), "done"]), tools=[step], journal=journal, observers=())
     result = await runs.run("go")
     records = await journal.load(result.run_id)
     assert len(records) > 3

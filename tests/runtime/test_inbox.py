@@ -16,7 +16,7 @@ from orchestrator.kernel.journal import Draft, Lease, Posted, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT, until
@@ -58,7 +58,7 @@ class Shared(MemoryJournal):
         return await super().head(run_id)
 
 
-def asking(journal: MemoryJournal) -> Orchestrator:
+def asking(journal: MemoryJournal) -> Agent:
     """An agent whose model asks for a call that needs a yes, and then says what it was told."""
 
     @tool(approval=True)
@@ -70,11 +70,11 @@ def asking(journal: MemoryJournal) -> Orchestrator:
             return Response(request.messages[-1].text)
         return Response(None, (ToolCall("a", "pay", "{}"),))
 
-    return Orchestrator(FunctionLLM(model), tools=[pay], journal=journal, observers=(), retry=NO_WAIT)
+    return Agent(FunctionLLM(model), tools=[pay], journal=journal, observers=(), retry=NO_WAIT)
 
 
 @asynccontextmanager
-async def waiting(agent: Orchestrator, *run_ids: str) -> AsyncIterator[list[asyncio.Task[Result]]]:
+async def waiting(agent: Agent, *run_ids: str) -> AsyncIterator[list[asyncio.Task[Result]]]:
     """Runs that wait for a person, each with its record of that."""
     tasks = [asyncio.create_task(agent.run("pay", run_id=run_id)) for run_id in run_ids]
 

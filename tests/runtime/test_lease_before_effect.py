@@ -14,7 +14,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.writer import DOUBT
 from orchestrator.llm.message import ToolCall
 from orchestrator.providers.scripted import call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.testing import FakeClock, ScriptedLLM
 from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
@@ -61,7 +61,7 @@ class Payment:
                     await found
                 self.journal.reads = 0
 
-        self.agent = Orchestrator(
+        self.agent = Agent(
             ScriptedLLM([call("pay"), "done"]),
             tools=[pay],
             hooks=[Late()],

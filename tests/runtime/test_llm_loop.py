@@ -19,7 +19,7 @@ from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.model_guard import refuse_real_models
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.scope import config_from_context, logger_from_context
 from tests.runtime.stage import Facts, agent, faults, path, states
@@ -81,7 +81,7 @@ async def test_a_model_that_answers_with_something_else_than_a_response_fails_th
 
 def test_something_without_complete_is_no_model() -> None:
     with pytest.raises(ConfigError, match=r"llm must have `async complete\(request\)`; object does not"):
-        Orchestrator(object())  # type: ignore[arg-type]
+        Agent(object())  # type: ignore[arg-type]
 
 
 async def test_with_real_models_switched_off_only_doubles_are_asked() -> None:

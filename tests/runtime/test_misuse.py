@@ -14,7 +14,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 
@@ -47,7 +47,7 @@ class TakesTooMuch:
 )
 def test_a_middleware_hook_that_could_not_be_called_is_refused_not_dropped(hooks: object, said: str) -> None:
     with pytest.raises(GraphError, match=said):
-        Orchestrator(ScriptedLLM([]), hooks=[hooks], observers=())
+        Agent(ScriptedLLM([]), hooks=[hooks], observers=())
 
 
 async def test_a_run_stopped_by_a_middleware_hook_does_not_run_the_tool() -> None:
@@ -56,9 +56,7 @@ async def test_a_run_stopped_by_a_middleware_hook_does_not_run_the_tool() -> Non
             run.cancel(why="policy")
 
     ran.clear()
-    agent = Orchestrator(
-        ScriptedLLM([call("remove", path="/")]), tools=[remove], hooks=[Policy()], observers=()
-    )
+    agent = Agent(ScriptedLLM([call("remove", path="/")]), tools=[remove], hooks=[Policy()], observers=())
 
     result = await agent.run("clean up")
 
@@ -71,7 +69,7 @@ async def test_a_run_stopped_before_the_request_does_not_ask_the_model() -> None
             run.cancel()
 
     llm = ScriptedLLM(["never"])
-    result = await Orchestrator(llm, hooks=[Policy()], observers=()).run("go")
+    result = await Agent(llm, hooks=[Policy()], observers=()).run("go")
 
     assert (result.outcome, llm.requests) == (Outcome.CANCELLED, [])
 
@@ -101,7 +99,7 @@ async def test_a_malformed_response_is_the_models_fault_and_leaves_nothing_behin
         async def complete(self, request: Request) -> Response:
             return response
 
-    agent = Orchestrator(Model(), observers=())
+    agent = Agent(Model(), observers=())
 
     result = await agent.run("go", run_id="r", conversation_id="c")
 
@@ -118,8 +116,8 @@ async def test_a_price_that_is_no_amount_fails_the_run_and_is_refused_where_a_li
 ) -> None:
     options: dict[str, Any] = {"observers": (), "price": lambda model, tokens: cost}
     with pytest.raises(ConfigError, match=re.escape(f"the price of 'scripted' is {cost!r}")):
-        Orchestrator(ScriptedLLM(["x"]), limits=Limits(max_cost=1.0), **options)
-    agent = Orchestrator(ScriptedLLM(["x"]), **options)
+        Agent(ScriptedLLM(["x"]), limits=Limits(max_cost=1.0), **options)
+    agent = Agent(ScriptedLLM(["x"]), **options)
 
     result = await agent.run("go", run_id="r")
 
@@ -136,7 +134,7 @@ async def test_a_conversation_has_one_run_at_a_time() -> None:
         await asyncio.Event().wait()
         return "never"
 
-    agent = Orchestrator(FunctionLLM(wait), observers=())
+    agent = Agent(FunctionLLM(wait), observers=())
     first = asyncio.create_task(agent.run("one", conversation_id="c", run_id="r"))
     await reached.wait()
 
@@ -151,7 +149,7 @@ async def test_a_conversation_has_one_run_at_a_time() -> None:
 async def test_a_deadline_that_has_passed_starts_nothing(deadline: float) -> None:
     llm = ScriptedLLM(["never"])
 
-    result = await Orchestrator(llm, observers=()).run("go", deadline=deadline)
+    result = await Agent(llm, observers=()).run("go", deadline=deadline)
 
     assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "time")
     assert llm.requests == []
@@ -181,7 +179,7 @@ async def test_a_run_whose_caller_lost_patience_is_not_lost() -> None:
         return "at last"
 
     asked: list[Request] = []
-    agent = Orchestrator(FunctionLLM(wait), observers=())
+    agent = Agent(FunctionLLM(wait), observers=())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(None) as patience:
             await agent.run("go", run_id="same")
@@ -195,7 +193,7 @@ async def test_a_run_whose_caller_lost_patience_is_not_lost() -> None:
 
 
 async def test_a_refused_run_id_does_not_make_the_run_that_has_it_forgotten() -> None:
-    agent = Orchestrator(ScriptedLLM(["one"]), observers=())
+    agent = Agent(ScriptedLLM(["one"]), observers=())
     await agent.run("go", run_id="r")
 
     for _ in range(2):

@@ -13,7 +13,7 @@ from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.approval.file_inspection import look
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.testing import ScriptedLLM
 from orchestrator.tools.spec import tool
 from tests.runtime.approval.stand import planted, project, waiting
@@ -80,6 +80,6 @@ async def test_a_closed_journal_has_no_open_files(tmp_path: Path) -> None:
         return "paid"
 
     async with SqliteJournal(tmp_path / "journal.db") as journal:
-        agent = Orchestrator(ScriptedLLM([call("pay"), "done"]), tools=[pay], journal=journal, observers=())
+        agent = Agent(ScriptedLLM([call("pay"), "done"]), tools=[pay], journal=journal, observers=())
         assert (await agent.run("go")).output == "done"
     assert open_below(tmp_path) == []

@@ -21,7 +21,7 @@ from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import tool
@@ -46,7 +46,7 @@ class Office:
             return Response(None, self.calls)
         return Response("; ".join(one.text for one in request.messages if one.role == "tool"))
 
-    def agent(self, journal: Any, **options: Any) -> Orchestrator:
+    def agent(self, journal: Any, **options: Any) -> Agent:
         @tool(approval=True)
         def pay(to: str, sum: int) -> str:  # noqa: A002
             self.paid.append((to, sum))
@@ -58,10 +58,10 @@ class Office:
             return "looked"
 
         options = {"observers": (), "retry": NO_WAIT, **options}
-        return Orchestrator(FunctionLLM(self.model), tools=[pay, look], journal=journal, **options)
+        return Agent(FunctionLLM(self.model), tools=[pay, look], journal=journal, **options)
 
 
-async def asked(agent: Orchestrator, run_id: str = "r") -> list[Question]:
+async def asked(agent: Agent, run_id: str = "r") -> list[Question]:
     """The questions of a run, once it asks any."""
 
     async def look() -> list[Question]:
@@ -75,7 +75,7 @@ async def asked(agent: Orchestrator, run_id: str = "r") -> list[Question]:
 
 
 @asynccontextmanager
-async def waiting(agent: Orchestrator) -> AsyncIterator[tuple[asyncio.Task[Result], Question]]:
+async def waiting(agent: Agent) -> AsyncIterator[tuple[asyncio.Task[Result], Question]]:
     """A run that waits for its first answer."""
     task = asyncio.create_task(agent.run("pay x", run_id="r"))
     questions = await asked(agent)
@@ -269,7 +269,7 @@ async def test_a_run_pauses_before_its_next_step_and_goes_on_when_told() -> None
         return "done"
 
     office = Office(ToolCall("a", "slow", "{}"))
-    agent = Orchestrator(FunctionLLM(office.model), tools=[slow], journal=journal, observers=[facts])
+    agent = Agent(FunctionLLM(office.model), tools=[slow], journal=journal, observers=[facts])
     task = asyncio.create_task(agent.run("go", run_id="r"))
     await begun.wait()
     agent.pause("r", by="ann", why="look first")
@@ -323,7 +323,7 @@ async def test_a_pause_that_the_journal_did_not_take_holds_nobody() -> None:
         return "done"
 
     office, journal = Office(ToolCall("a", "slow", "{}")), Down()
-    agent = Orchestrator(FunctionLLM(office.model), tools=[slow], journal=journal, observers=())
+    agent = Agent(FunctionLLM(office.model), tools=[slow], journal=journal, observers=())
     task = asyncio.create_task(agent.run("go", run_id="r"))
     await begun.wait()
     agent.pause("r", by="ann")

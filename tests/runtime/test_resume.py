@@ -20,7 +20,7 @@ from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.recovery import MOST_CLAIMS, Migration
 from orchestrator.testing.clock import FakeClock
@@ -73,9 +73,9 @@ class World:
         return [look, save]
 
 
-def agent(world: World, journal: Any, **options: Any) -> Orchestrator:
+def agent(world: World, journal: Any, **options: Any) -> Agent:
     options = {"observers": (), "retry": NO_WAIT, "output_type": Report, **options}
-    return Orchestrator(FunctionLLM(world.model), tools=world.tools(), journal=journal, **options)
+    return Agent(FunctionLLM(world.model), tools=world.tools(), journal=journal, **options)
 
 
 async def crashed_at(journal: CrashingJournal, **options: Any) -> tuple[World, Result | None]:
@@ -135,7 +135,7 @@ async def test_what_was_spent_counts_on_and_limits_can_be_raised() -> None:
         return stopped.model(request)
 
     options: dict[str, Any] = {"observers": (), "journal": inner, "output_type": Report}
-    one = Orchestrator(FunctionLLM(model), tools=stopped.tools(), limits=Limits(max_iterations=3), **options)
+    one = Agent(FunctionLLM(model), tools=stopped.tools(), limits=Limits(max_iterations=3), **options)
     task = asyncio.create_task(one.run("go", run_id="b"))
     await asked.wait()
     task.cancel()
@@ -228,7 +228,7 @@ async def test_a_run_that_kills_whoever_takes_it_up_is_parked_as_poison() -> Non
         inner.bury((await inner.head("r")).owner or "")
         killed = CrashingJournal(inner)
         with pytest.raises(Death):
-            await Orchestrator(FunctionLLM(deadly), journal=killed, observers=()).resume("r")
+            await Agent(FunctionLLM(deadly), journal=killed, observers=()).resume("r")
     inner.bury((await inner.head("r")).owner or "")
     with pytest.raises(Suspended, match=r"poison: taken up \d+ times without a step"):
         await agent(world, inner).resume("r")

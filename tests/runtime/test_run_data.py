@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import MemoryJournal, Orchestrator
+from orchestrator import Agent, MemoryJournal
 from orchestrator.errors import ConfigError, LLMError
 from orchestrator.journal.redacted import parted
 from orchestrator.providers.scripted import call
@@ -25,9 +25,9 @@ async def created(journal: MemoryJournal, run_id: str) -> dict[str, Any]:
     return {key: body[key] for key in KEYS if key in body}
 
 
-def agent(*answers: Any, **options: Any) -> tuple[Orchestrator, MemoryJournal]:
+def agent(*answers: Any, **options: Any) -> tuple[Agent, MemoryJournal]:
     journal = options.pop("journal", None) or MemoryJournal()
-    return Orchestrator(ScriptedLLM(answers), journal=journal, **{"observers": (), **options}), journal
+    return Agent(ScriptedLLM(answers), journal=journal, **{"observers": (), **options}), journal
 
 
 async def test_a_run_without_data_of_the_host_stores_none() -> None:
@@ -57,7 +57,7 @@ def test_run_sync_takes_the_same_options() -> None:
 
 async def test_a_resumed_run_and_its_child_runs_have_the_data() -> None:
     journal = MemoryJournal()
-    child = Orchestrator(ScriptedLLM(["found"]), observers=(), name="search")
+    child = Agent(ScriptedLLM(["found"]), observers=(), name="search")
     tools = [child.as_tool("search", "Search.")]
     broken, _ = agent(LLMError("down"), journal=journal, tools=tools, name="support")
     task = broken.stream("go", run_id="r", **DATA)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import MemoryJournal, Orchestrator, Response, Usage, tool
+from orchestrator import Agent, MemoryJournal, Response, Usage, tool
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import RunHead
@@ -35,9 +35,9 @@ def assert_counted(head: RunHead, result: Result) -> None:
 
 
 async def test_tokens_and_cost_are_those_of_the_result_with_child_runs(journal: Store) -> None:
-    child = Orchestrator(ScriptedLLM([said(text="found", tokens=400)]), observers=(), name="search")
+    child = Agent(ScriptedLLM([said(text="found", tokens=400)]), observers=(), name="search")
     model = ScriptedLLM([said(call("search", task="x")), said(text="done", tokens=30)])
-    one = Orchestrator(
+    one = Agent(
         model, tools=[child.as_tool("search", "Search.")], journal=journal, observers=(), name="support"
     )
     result = await one.run("go", run_id="r", tags={"team": "ops"})
@@ -56,12 +56,12 @@ async def test_an_answer_that_was_lost_is_in_the_tokens_as_it_is_in_the_budgets(
     crashing = CrashingJournal(journal, at=2)
     model = ScriptedLLM([said(text="lost", tokens=50)])
     with pytest.raises(Exception, match="crashed on purpose"):
-        (await Orchestrator(model, journal=crashing, observers=()).run("go", run_id="r")).raise_for_outcome()
+        (await Agent(model, journal=crashing, observers=()).run("go", run_id="r")).raise_for_outcome()
     if isinstance(journal, MemoryJournal):
         journal.retire("r")
     else:
         await journal.reopen()
-    one = Orchestrator(ScriptedLLM([said(text="done", tokens=7)]), journal=journal, observers=())
+    one = Agent(ScriptedLLM([said(text="done", tokens=7)]), journal=journal, observers=())
     result = await one.resume("r")
     assert result.usage.estimated_input_tokens > 0
     assert_counted(await journal.head("r"), result)
@@ -75,7 +75,7 @@ async def test_a_run_that_waits_for_a_person_names_the_tools(journal: Store) -> 
         return str(amount)
 
     model = ScriptedLLM([said(call("pay", amount=1), call("pay", amount=2)), said(text="done")])
-    one = Orchestrator(model, tools=[pay], journal=journal, observers=())
+    one = Agent(model, tools=[pay], journal=journal, observers=())
     going = asyncio.create_task(one.run("go", run_id="r"))
     while not [head async for head in journal.runs(waiting=True)]:  # noqa: ASYNC110  the journal has no event
         await asyncio.sleep(0.01)

@@ -47,7 +47,7 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.replay import ProviderRecord, ReplayLLM
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing.clock import FakeClock
@@ -72,7 +72,7 @@ def words(facts: Iterable[Streamed], run_id: str | None = None) -> dict[tuple[in
     return dict(said)
 
 
-async def told(runner: Orchestrator, prompt: str = "go", **options: Any) -> list[Streamed]:
+async def told(runner: Agent, prompt: str = "go", **options: Any) -> list[Streamed]:
     return [fact async for fact in runner.stream(prompt, **options)]
 
 

@@ -25,7 +25,7 @@ from orchestrator.kernel.record import (
 from orchestrator.llm.message import Request, Response
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.stream import FINE, KEPT, RunStream, StreamBuffer
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import Facts, agent, until
@@ -456,7 +456,7 @@ async def test_a_reader_may_answer_what_the_run_asks_people() -> None:
 
 
 async def test_streams_of_many_runs_at_once_keep_apart() -> None:
-    runner = Orchestrator(FunctionLLM(lambda request: f"answer to {request.messages[-1].text}"), observers=())
+    runner = Agent(FunctionLLM(lambda request: f"answer to {request.messages[-1].text}"), observers=())
 
     async def one(number: int) -> str:
         stream = runner.stream(f"question {number}")

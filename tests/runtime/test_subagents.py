@@ -27,7 +27,7 @@ from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.llm.message import ToolCall as Call
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.agent_tool import agent_tool
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.telemetry.log import TransitionLog
@@ -49,13 +49,13 @@ def told(result: Result) -> str:
     return next(message.text for message in result.messages if message.role == "tool")
 
 
-def parent_of(child: Orchestrator, *, calls: int = 1, **options: Any) -> Orchestrator:
+def parent_of(child: Agent, *, calls: int = 1, **options: Any) -> Agent:
     """An agent that calls `child` (as `dig`), then answers."""
     script: list[Any] = [[call("dig", task=f"dig {number}") for number in range(calls)], "done"]
-    return Orchestrator(ScriptedLLM(script), tools=[child.as_tool("dig", "Dig.")], **{**SILENT, **options})
+    return Agent(ScriptedLLM(script), tools=[child.as_tool("dig", "Dig.")], **{**SILENT, **options})
 
 
-async def asked_about(agent: Orchestrator, *run_ids: str) -> None:
+async def asked_about(agent: Agent, *run_ids: str) -> None:
     """Return once people are asked something about each of these runs, which live here."""
     async with asyncio.timeout(20):
         for run_id in run_ids:
@@ -69,7 +69,7 @@ async def asked_about(agent: Orchestrator, *run_ids: str) -> None:
 async def test_the_parent_reads_the_output_of_a_run_of_its_own() -> None:
     journal = MemoryJournal()
     llm = ScriptedLLM(["gold"], usage=USAGE)
-    result = await parent_of(Orchestrator(llm, **SILENT), journal=journal).run("go", run_id="p")
+    result = await parent_of(Agent(llm, **SILENT), journal=journal).run("go", run_id="p")
 
     assert (result.outcome, told(result)) == (Outcome.COMPLETED, "gold")
     assert [message.text for message in llm.requests[0].messages] == ["dig 0"], "nothing else of the talk"
@@ -78,7 +78,7 @@ async def test_the_parent_reads_the_output_of_a_run_of_its_own() -> None:
 
 
 async def test_structured_output_is_read_as_json() -> None:
-    child = Orchestrator(ScriptedLLM(['{"total": 7}']), output_type=Report, **SILENT)
+    child = Agent(ScriptedLLM(['{"total": 7}']), output_type=Report, **SILENT)
     assert json.loads(told(await parent_of(child).run("go"))) == {"total": 7}
 
 
@@ -98,7 +98,7 @@ async def test_a_child_that_did_not_complete_is_an_error_that_names_outcome_and_
     def look() -> str:
         return "nothing"
 
-    child = Orchestrator(ScriptedLLM(script), tools=[look], **{**SILENT, **options})
+    child = Agent(ScriptedLLM(script), tools=[look], **{**SILENT, **options})
     result = await parent_of(child).run("go", run_id="p")
     assert result.outcome is Outcome.COMPLETED
     read = json.loads(told(result))
@@ -114,7 +114,7 @@ async def test_children_of_one_turn_run_at_once_and_answer_in_the_order_of_the_c
         await together.wait()
         return request.messages[-1].text.upper()
 
-    result = await parent_of(Orchestrator(FunctionLLM(model), **SILENT), calls=3).run("go")
+    result = await parent_of(Agent(FunctionLLM(model), **SILENT), calls=3).run("go")
     read = [message.text for message in result.messages if message.role == "tool"]
     assert read == ["DIG 0", "DIG 1", "DIG 2"]
 
@@ -124,7 +124,7 @@ async def test_children_of_one_turn_run_at_once_and_answer_in_the_order_of_the_c
 
 async def test_journal_facts_and_log_name_the_parent() -> None:
     facts, stream = Facts(), io.StringIO()
-    child = Orchestrator(ScriptedLLM(["gold"]), observers=[facts, TransitionLog(stream)], retry=NO_WAIT)
+    child = Agent(ScriptedLLM(["gold"]), observers=[facts, TransitionLog(stream)], retry=NO_WAIT)
     journal = MemoryJournal()
     await parent_of(child, journal=journal).run("go", run_id="p")
 
@@ -138,7 +138,7 @@ async def test_journal_facts_and_log_name_the_parent() -> None:
 
 async def test_a_child_keeps_its_own_journal_for_runs_of_its_own() -> None:
     own, above = MemoryJournal(), MemoryJournal()
-    child = Orchestrator(ScriptedLLM(["one", "two"]), journal=own, **SILENT)
+    child = Agent(ScriptedLLM(["one", "two"]), journal=own, **SILENT)
     await parent_of(child, journal=above).run("go", run_id="p")
     await child.run("go", run_id="alone")
     assert [head.run_id async for head in own.runs()] == ["alone"]
@@ -146,7 +146,7 @@ async def test_a_child_keeps_its_own_journal_for_runs_of_its_own() -> None:
 
 
 async def test_agents_that_call_each_other_stop_at_the_depth_limit() -> None:
-    agents: list[Orchestrator] = []
+    agents: list[Agent] = []
     journal = MemoryJournal()
 
     def model(request: Request) -> Any:
@@ -154,7 +154,7 @@ async def test_agents_that_call_each_other_stop_at_the_depth_limit() -> None:
         return f"I read: {last.text}" if last.role == "tool" else call("deeper", task="again")
 
     deeper = agent_tool(lambda: agents[0], "deeper", "Ask yourself.", max_depth=3)
-    agents.append(Orchestrator(FunctionLLM(model), tools=[deeper], journal=journal, **SILENT))
+    agents.append(Agent(FunctionLLM(model), tools=[deeper], journal=journal, **SILENT))
     result = await agents[0].run("go", run_id="p")
     assert "agents already call each other to the maximum depth of 3" in result.output
     assert [head.run_id async for head in journal.runs()] == ["p", "p:1:0", "p:1:0:1:0", "p:1:0:1:0:1:0"]
@@ -166,11 +166,11 @@ async def test_agents_that_call_each_other_stop_at_the_depth_limit() -> None:
 )
 def test_options_that_cannot_work_are_one_sentence(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        Orchestrator(ScriptedLLM([]), **SILENT).as_tool("dig", "Dig.", **options)
+        Agent(ScriptedLLM([]), **SILENT).as_tool("dig", "Dig.", **options)
 
 
 async def test_outside_a_run_an_agents_tool_says_what_is_missing() -> None:
-    dig = Orchestrator(ScriptedLLM([]), **SILENT).as_tool("dig", "Dig.")
+    dig = Agent(ScriptedLLM([]), **SILENT).as_tool("dig", "Dig.")
     assert (dig.effect, list(dig.parameters["properties"])) == ("idempotent", ["task"])
     with pytest.raises(ConfigError, match="works only inside a run of another agent"):
         await dig(ToolContext("nobody", "nobody:1:0"), "dig")
@@ -185,7 +185,7 @@ class Slow:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.times = 0
-        self.agent = Orchestrator(FunctionLLM(self.model), **SILENT)
+        self.agent = Agent(FunctionLLM(self.model), **SILENT)
 
     async def model(self, _: Request) -> str:
         self.times += 1
@@ -244,8 +244,8 @@ async def test_a_cancelled_caller_leaves_the_whole_tree_for_resume() -> None:
     heads = {head.run_id: (head.status, head.owner) async for head in journal.runs()}
     assert heads == {"p": ("parked", None), "p:1:0": ("parked", None)}
 
-    fast = Orchestrator(ScriptedLLM(["gold"]), **SILENT)
-    later = Orchestrator(ScriptedLLM(["done"]), tools=[fast.as_tool("dig", "")], journal=journal, **SILENT)
+    fast = Agent(ScriptedLLM(["gold"]), **SILENT)
+    later = Agent(ScriptedLLM(["done"]), tools=[fast.as_tool("dig", "")], journal=journal, **SILENT)
     result = await later.resume("p")
     assert (result.outcome, told(result)) == (Outcome.COMPLETED, "gold")
     assert [head.run_id async for head in journal.runs()] == ["p", "p:1:0"]
@@ -257,7 +257,7 @@ async def test_a_tree_is_resumed_at_its_root() -> None:
     await slow.asked.wait()
     running.cancel()
     await asyncio.wait((running,))
-    child = Orchestrator(ScriptedLLM(["gold"]), journal=journal, **SILENT)
+    child = Agent(ScriptedLLM(["gold"]), journal=journal, **SILENT)
     before = await journal.load("p:1:0")
     with pytest.raises(ConfigError, match="run 'p:1:0' is part of run 'p', which resumes it"):
         await child.resume("p:1:0")
@@ -270,13 +270,11 @@ async def test_what_is_open_below_a_tree_that_has_ended_ends_as_cancelled() -> N
     await slow.asked.wait()
     running.cancel()
     await asyncio.wait((running,))
-    toolless = Orchestrator(
-        ScriptedLLM(["done"]), journal=journal, **SILENT
-    )  # so it cannot go on with its child
+    toolless = Agent(ScriptedLLM(["done"]), journal=journal, **SILENT)  # so it cannot go on with its child
     assert (await toolless.resume("p")).outcome is Outcome.COMPLETED
     assert (await journal.head("p:1:0")).status == "parked"
 
-    child = Orchestrator(ScriptedLLM([]), journal=journal, **SILENT)
+    child = Agent(ScriptedLLM([]), journal=journal, **SILENT)
     result = await child.resume("p:1:0")
     assert (result.outcome, result.reason) == (Outcome.CANCELLED, "caller")
     assert (await journal.head("p:1:0")).status == "ended"
@@ -292,19 +290,19 @@ class World:
         self.effects: Counter[str] = Counter()
         self.asked = 0
 
-    def agent(self, journal: Any) -> Orchestrator:
+    def agent(self, journal: Any) -> Agent:
         @tool(effect="idempotent")
         def save(context: ToolContext) -> str:
             self.effects[context.idempotency_key] += 1
             return "saved"
 
         bottom = self.llm([Call("a", "save", "{}")], "leaf")
-        leaf = Orchestrator(bottom, tools=[save], **SILENT)
+        leaf = Agent(bottom, tools=[save], **SILENT)
         middle = self.llm([Call("a", "leaf", '{"task": "t"}')], "branch")
-        branch = Orchestrator(middle, tools=[leaf.as_tool("leaf", "")], **SILENT)
+        branch = Agent(middle, tools=[leaf.as_tool("leaf", "")], **SILENT)
         two = [Call("a", "branch", '{"task": "t"}'), Call("b", "leaf", '{"task": "u"}')]
         tools = [branch.as_tool("branch", ""), leaf.as_tool("leaf", "")]
-        return Orchestrator(self.llm(two, "root"), tools=tools, journal=journal, **SILENT)
+        return Agent(self.llm(two, "root"), tools=tools, journal=journal, **SILENT)
 
     def llm(self, calls: list[Call], answer: str) -> FunctionLLM:
         def model(request: Request) -> Response:
@@ -376,8 +374,8 @@ async def test_a_child_that_ended_before_the_crash_is_told_and_not_run_again() -
         asked += 1
         return Response("gold", usage=USAGE)
 
-    def agent(store: Any) -> Orchestrator:
-        child = Orchestrator(FunctionLLM(model), **SILENT)
+    def agent(store: Any) -> Agent:
+        child = Agent(FunctionLLM(model), **SILENT)
         return parent_of(child, journal=store)
 
     whole = CrashingJournal(journal)
@@ -389,8 +387,8 @@ async def test_a_child_that_ended_before_the_crash_is_told_and_not_run_again() -
     assert ((await journal.head("p:1:0")).status, (await journal.head("p")).status) == ("ended", "open")
     journal.bury((await journal.head("p")).owner or "")
 
-    child = Orchestrator(FunctionLLM(model), **SILENT)
-    late = Orchestrator(ScriptedLLM(["done"]), tools=[child.as_tool("dig", "")], journal=journal, **SILENT)
+    child = Agent(FunctionLLM(model), **SILENT)
+    late = Agent(ScriptedLLM(["done"]), tools=[child.as_tool("dig", "")], journal=journal, **SILENT)
     result = await late.resume("p")
     assert (result.outcome, told(result), asked) == (Outcome.COMPLETED, "gold", 1)
     assert result.usage.input_tokens >= 10
@@ -405,9 +403,9 @@ def blow() -> str:
     return "boom"
 
 
-def careful(*answers: Any) -> Orchestrator:
+def careful(*answers: Any) -> Agent:
     script = answers or (call("blow"), "gold")
-    return Orchestrator(ScriptedLLM(script), tools=[blow], **SILENT)
+    return Agent(ScriptedLLM(script), tools=[blow], **SILENT)
 
 
 async def test_a_child_that_waits_for_a_person_is_parked_itself_and_answered_through_the_parents_agent() -> (
@@ -450,11 +448,9 @@ async def test_an_answer_given_while_nobody_runs_the_tree_counts_when_it_is_resu
         await asyncio.wait((running,))
 
     async with SqliteJournal(path) as journal:
-        await Orchestrator(ScriptedLLM([]), journal=journal, **SILENT).approve("p:1:0", by="ann")
+        await Agent(ScriptedLLM([]), journal=journal, **SILENT).approve("p:1:0", by="ann")
         child = careful("gold")
-        later = Orchestrator(
-            ScriptedLLM(["done"]), tools=[child.as_tool("dig", "")], journal=journal, **SILENT
-        )
+        later = Agent(ScriptedLLM(["done"]), tools=[child.as_tool("dig", "")], journal=journal, **SILENT)
         result = await later.resume("p")
         assert (result.outcome, told(result)) == (Outcome.COMPLETED, "gold")
         kinds = [record.kind for record in await journal.load("p:1:0")]
@@ -465,16 +461,16 @@ async def test_an_answer_given_while_nobody_runs_the_tree_counts_when_it_is_resu
 
 DIES = """
 import asyncio, sys
-from orchestrator import Orchestrator, SqliteJournal
+from orchestrator import Agent, SqliteJournal
 from orchestrator.testing import ScriptedLLM, FunctionLLM
 from orchestrator.journal.crashing import CrashingJournal, kill
 from orchestrator.providers.scripted import call
 
 async def main(path, at):
     journal = CrashingJournal(SqliteJournal(path), at=at, crash=kill, on=("create", "append"))
-    child = Orchestrator(FunctionLLM(lambda request: "gold"), observers=())
+    child = Agent(FunctionLLM(lambda request: "gold"), observers=())
     script = [[call("dig", task="a"), call("dig", task="b")], "done"]
-    parent = Orchestrator(ScriptedLLM(script), tools=[child.as_tool("dig", "")], journal=journal, observers=())
+    parent = Agent(ScriptedLLM(script), tools=[child.as_tool("dig", "")], journal=journal, observers=())
     await parent.run("go", run_id="p")
 
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))
@@ -490,7 +486,7 @@ async def test_a_killed_process_leaves_a_tree_that_another_goes_on_with(tmp_path
     )
     assert done.returncode == -9, done.stderr
     async with SqliteJournal(path) as journal:
-        child = Orchestrator(FunctionLLM(lambda _: "gold"), **SILENT)
+        child = Agent(FunctionLLM(lambda _: "gold"), **SILENT)
         answers = FunctionLLM(
             lambda request: (
                 "done"
@@ -498,7 +494,7 @@ async def test_a_killed_process_leaves_a_tree_that_another_goes_on_with(tmp_path
                 else [call("dig", task="a"), call("dig", task="b")]
             )
         )
-        later = Orchestrator(answers, tools=[child.as_tool("dig", "")], journal=journal, **SILENT)
+        later = Agent(answers, tools=[child.as_tool("dig", "")], journal=journal, **SILENT)
         result = await later.resume("p")
         assert (result.outcome, result.output) == (Outcome.COMPLETED, "done")
         assert sorted([head.run_id async for head in journal.runs(status="ended")]) == ["p", "p:1:0", "p:1:1"]

@@ -13,7 +13,7 @@ from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopRun
 from tests.runtime.stage import Notebook, agent, faults
@@ -127,7 +127,7 @@ async def test_the_history_is_valid_after_every_run(
         cancelling.append(run_id)
         runner.cancel(run_id)
 
-    runner: Orchestrator = agent(
+    runner: Agent = agent(
         FunctionLLM(model),
         [good, bad, threaded, alone],
         limits=limits,

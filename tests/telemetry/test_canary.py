@@ -20,7 +20,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.telemetry.configure import configure_logging
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.watchdog import Watchdog, dump
@@ -166,7 +166,7 @@ def test_planted_secrets_are_in_no_line_metric_dump_or_export_without_content(
             SqliteJournal(path) as journal,
             Watchdog(metrics, interval=0.01, blocked_after=60, stream=blocked, logger=log.logger) as dog,
         ):
-            agent = Orchestrator(
+            agent = Agent(
                 Model(),
                 tools=[fetch, explode],
                 instructions=PLANTED["instructions"],

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.campaign
 
 WORKER = """
 import asyncio, json, sys
-from orchestrator import Orchestrator, tool
+from orchestrator import Agent, tool
 from orchestrator.errors import RunUnknown
 from orchestrator.journal.crashing import CrashingJournal, kill
 from orchestrator.journal.sqlite import SqliteJournal
@@ -71,7 +71,7 @@ async def one(agent, store, name):
 async def main():
     async with SqliteJournal(f"{folder}/j.db") as store:
         journal = Noting(store, at=at, when=when, crash=kill)
-        agent = Orchestrator(Model(), tools=[look], journal=journal, observers=[TransitionLog(stream)])
+        agent = Agent(Model(), tools=[look], journal=journal, observers=[TransitionLog(stream)])
         await asyncio.gather(*(one(agent, store, f"r{number}") for number in range(runs)))
 
 notes, stream = open(f"{folder}/notes", "ab", buffering=0), open(f"{folder}/log", "ab", buffering=0)

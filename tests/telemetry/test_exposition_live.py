@@ -14,7 +14,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Response
 from orchestrator.llm.message import ToolCall as Asked
 from orchestrator.providers.scripted import ScriptedLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.telemetry.exposition import health, serve_metrics, writable
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.watchdog import Watchdog
@@ -44,7 +44,7 @@ async def test_a_run_at_work_is_on_every_page_and_nothing_it_works_with_is(tmp_p
     )
     metrics, path = Metrics(CollectorRegistry()), tmp_path / "journal.db"
     async with SqliteJournal(path) as journal, Watchdog(metrics) as watchdog:
-        agent = Orchestrator(llm, tools=[search], journal=journal, instructions=CANARY, observers=[metrics])
+        agent = Agent(llm, tools=[search], journal=journal, instructions=CANARY, observers=[metrics])
         with serve_metrics(
             metrics.registry,
             port=0,

@@ -11,7 +11,7 @@ import apsw
 import pytest
 from prometheus_client import CollectorRegistry
 
-from orchestrator import Orchestrator, SqliteJournal, tool
+from orchestrator import Agent, SqliteJournal, tool
 from orchestrator.errors import Corrupt, JournalError, StoreDown
 from orchestrator.journal.sqlite.error_mapping import explain
 from orchestrator.kernel.record import Observer
@@ -57,7 +57,7 @@ async def test_a_journal_that_another_process_holds_is_locked_in_metric_and_log(
 
     llm = ScriptedLLM([[ToolCall("1", "lock", "{}")], "never said"])
     async with stand.journal as journal:
-        agent = Orchestrator(llm, tools=[lock], journal=journal, observers=stand.observers)
+        agent = Agent(llm, tools=[lock], journal=journal, observers=stand.observers)
         result = await agent.run("go")
         rival.close()
     assert (result.outcome, result.reason) == ("failed", "journal_error")
@@ -78,7 +78,7 @@ async def test_a_disk_that_is_full_is_full_for_whoever_comes_later_too(tmp_path:
 
     async with stand.journal as journal:
         agents = [
-            Orchestrator(
+            Agent(
                 ScriptedLLM([[ToolCall("1", "fill", "{}")], "never said"]),
                 tools=[fill],
                 journal=journal,

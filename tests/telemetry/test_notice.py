@@ -16,7 +16,7 @@ from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import RunParked
 from orchestrator.llm.message import Response, ToolCall
 from orchestrator.providers.scripted import ScriptedLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.telemetry.notice import ParkNotice
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import until
@@ -77,7 +77,7 @@ def pay(secret: str) -> str:
 
 async def parked_run(notice: ParkNotice) -> Outcome:
     llm = ScriptedLLM([Response(None, (ToolCall("a", "pay", '{"secret": "canary"}'),)), "done"])
-    agent = Orchestrator(llm, tools=[pay], observers=[notice])
+    agent = Agent(llm, tools=[pay], observers=[notice])
     task = asyncio.create_task(agent.run("pay", run_id="r"))
     await until(lambda: agent._live.find("r") is not None and agent._live.get("r").ctx.ledger.asked)
     await agent.approve("r")

@@ -39,7 +39,7 @@ from orchestrator.llm.message import ToolCall as Asked
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import ScriptedLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.telemetry import semconv
 from orchestrator.telemetry.exposition.render import rendered
 from orchestrator.telemetry.metrics import Metrics
@@ -504,7 +504,7 @@ async def test_a_real_run_is_a_tree_of_spans_and_none_has_any_content() -> None:
             Response(f"The answer is {CANARY}."),
         ]
     )
-    agent = Orchestrator(
+    agent = Agent(
         llm,
         tools=[search],
         limits=Limits(),
@@ -538,7 +538,7 @@ async def test_a_real_run_is_a_tree_of_spans_and_none_has_any_content() -> None:
 async def test_every_attribute_is_in_the_table_of_names() -> None:
     stand = Stand()
     llm = ScriptedLLM([Response(tool_calls=(Asked("1", "search", '{"query": "boom"}'),)), Response("done")])
-    await Orchestrator(llm, tools=[search], observers=[stand.spans]).run("hi")
+    await Agent(llm, tools=[search], observers=[stand.spans]).run("hi")
     stand.tell(started(), answered(input_tokens=1, cost=0.5), ran("timeout", cut=True), parked())
     names = semconv.VERSIONS[semconv.LATEST]
     allowed = {value for value in vars(semconv).values() if isinstance(value, str)}
@@ -664,9 +664,9 @@ async def test_concurrent_runs_of_one_agent_each_have_a_tree_of_their_own(
 ) -> None:
     stand, count = Stand(), campaign(20, 500)
 
-    def agent() -> Orchestrator:
+    def agent() -> Agent:
         llm = ScriptedLLM([Response(tool_calls=(Asked("1", "search", '{"query": "a"}'),)), Response("done")])
-        return Orchestrator(llm, tools=[search], observers=[stand.spans])
+        return Agent(llm, tools=[search], observers=[stand.spans])
 
     await asyncio.gather(*[agent().run("hi", run_id=f"run-{number}") for number in range(count)])
     runs = {span.context.span_id: span for span in stand.named("invoke_workflow llm_loop") if span.context}

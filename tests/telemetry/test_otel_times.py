@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from orchestrator import Limits, LLMError, Orchestrator, RetryPolicy, SqliteJournal, ToolContext, tool
+from orchestrator import Agent, Limits, LLMError, RetryPolicy, SqliteJournal, ToolContext, tool
 from orchestrator.llm.message import ToolCall
 from orchestrator.telemetry.otel import Spans
 from orchestrator.testing import ScriptedLLM
@@ -56,7 +56,7 @@ def waits(*seconds: float) -> list[ToolCall]:
     return [ToolCall(f"c{number}", "wait", f'{{"seconds": {each}}}') for number, each in enumerate(seconds)]
 
 
-async def driven(agent: Orchestrator, clock: FakeClock) -> str:
+async def driven(agent: Agent, clock: FakeClock) -> str:
     """Let time pass until a run is over."""
     running = asyncio.create_task(agent.run("go"))
     while not running.done():
@@ -68,7 +68,7 @@ async def test_tools_of_one_turn_overlap_and_one_that_waits_for_a_slot_begins_wh
     stand, clock = Stand(), FakeClock()
     llm = ScriptedLLM([waits(3, 1, 2), "done"], latency=2.0, clock=clock)
     limits = Limits(max_concurrent_tools=2)
-    agent = Orchestrator(llm, tools=[wait], limits=limits, observers=[stand.spans], clock=clock)
+    agent = Agent(llm, tools=[wait], limits=limits, observers=[stand.spans], clock=clock)
     assert await driven(agent, clock) == "completed"
     assert stand.times("execute_tool wait") == [(2, 5), (2, 3), (3, 5)]
     assert stand.times("chat scripted") == [(0, 2), (5, 7)]
@@ -79,7 +79,7 @@ async def test_each_try_of_a_request_has_its_own_time_and_the_pause_between_is_n
     stand, clock = Stand(), FakeClock()
     llm = ScriptedLLM([LLMError("busy", kind="rate_limited"), "done"], latency=1.0, clock=clock)
     retry = RetryPolicy(attempts=3, base=4.0, jitter=0.0)
-    agent = Orchestrator(llm, retry=retry, observers=[stand.spans], clock=clock)
+    agent = Agent(llm, retry=retry, observers=[stand.spans], clock=clock)
     assert await driven(agent, clock) == "completed"
     assert stand.times("chat scripted") == [(0, 1), (5, 6)]
 
@@ -87,7 +87,7 @@ async def test_each_try_of_a_request_has_its_own_time_and_the_pause_between_is_n
 async def test_a_call_that_never_ran_has_a_span_where_its_turn_begins() -> None:
     stand, clock = Stand(), FakeClock()
     llm = ScriptedLLM([[*waits(2), ToolCall("x", "invented", "{}")], "done"], latency=1.0, clock=clock)
-    agent = Orchestrator(llm, tools=[wait], observers=[stand.spans], clock=clock)
+    agent = Agent(llm, tools=[wait], observers=[stand.spans], clock=clock)
     assert await driven(agent, clock) == "completed"
     assert stand.times("execute_tool wait") == [(1, 3)]
     assert stand.times("execute_tool _unregistered") == [(1, 1)]
@@ -97,7 +97,7 @@ async def test_spans_of_a_slow_journal_still_have_the_times_of_their_calls(tmp_p
     stand = Stand()
     llm = ScriptedLLM([waits(0.2, 0.2), "done"], latency=0.1)
     async with SqliteJournal(f"{tmp_path}/journal.db") as journal:
-        agent = Orchestrator(llm, tools=[wait], journal=journal, observers=[stand.spans])
+        agent = Agent(llm, tools=[wait], journal=journal, observers=[stand.spans])
         assert (await agent.run("go")).outcome == "completed"
     first, second = stand.times("execute_tool wait")
     (run,) = stand.times("invoke_workflow llm_loop")

@@ -11,7 +11,7 @@ from orchestrator.kernel.graph import bounding
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.providers.scripted import call
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.testing import (
     GraphCoverage,
     GuardImpure,
@@ -45,7 +45,7 @@ def search(query: str) -> list[str]:
 
 async def test_a_run_of_the_strict_graph_is_watched() -> None:
     coverage = GraphCoverage(LLM_LOOP)
-    agent = Orchestrator(
+    agent = Agent(
         ScriptedLLM([call("search", query="moon"), "One moon."]),
         tools=[search],
         graph=strict_guards(LLM_LOOP),
@@ -73,7 +73,7 @@ async def test_an_impure_guard_fails_a_run_of_the_strict_graph() -> None:
     impure = replace(LLM_LOOP, edges=tuple(edges))
     for graph, outcome in ((impure, "completed"), (strict_guards(impure), "failed")):
         llm = ScriptedLLM([call("search", query="moon"), "One moon."])
-        agent = Orchestrator(llm, tools=[search], graph=graph, observers=(), check_purity=False)
+        agent = Agent(llm, tools=[search], graph=graph, observers=(), check_purity=False)
         result = await agent.run("How many moons?")
         assert result.outcome == outcome
     assert isinstance(result.error, GuardImpure)

@@ -25,7 +25,7 @@ PYTHONPATH = os.pathsep.join(str(ROOT / folder) for folder in (".", "callbacks",
 README = """
 import asyncio
 
-from orchestrator import LLM_LOOP, Orchestrator
+from orchestrator import LLM_LOOP, Agent
 from orchestrator.testing import ScriptedLLM, parametrize_paths, strict_guards, walk
 
 
@@ -37,7 +37,7 @@ def test_every_edge(path, graph_coverage):
 def test_my_agent(graph_coverage, no_real_models):
     llm = ScriptedLLM(["Two moons."])
     graph = strict_guards(LLM_LOOP)                # a guard that mutates or awaits fails the run
-    agent = Orchestrator(llm, graph=graph, observers=[graph_coverage(LLM_LOOP)])
+    agent = Agent(llm, graph=graph, observers=[graph_coverage(LLM_LOOP)])
     assert agent.run_sync("How many moons?").output == "Two moons."
     llm.assert_complete()
 """
@@ -58,7 +58,7 @@ import asyncio
 import pytest
 from orchestrator.errors import ConfigError
 from orchestrator.llm.message import Response
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.providers.model_guard import real_models_refused
 
 class Paid:
@@ -67,7 +67,7 @@ class Paid:
         return Response("that cost you")
 
 def test_ask():
-    result = Orchestrator(Paid(), observers=()).run_sync("hello")
+    result = Agent(Paid(), observers=()).run_sync("hello")
     assert result.output == "that cost you"
 """
 

@@ -9,7 +9,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.providers.model_guard import NO_REAL_MODELS, real_models_refused, refuse_real_models
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 
 
 class Paid:
@@ -83,12 +83,12 @@ def test_a_bare_thread_sees_the_environment_only(monkeypatch: pytest.MonkeyPatch
 async def test_a_real_model_is_refused_before_it_is_asked() -> None:
     llm = Paid()
     with refuse_real_models(), pytest.raises(ConfigError, match="Paid is not a test double"):
-        await Orchestrator(llm, observers=()).run("hello")
+        await Agent(llm, observers=()).run("hello")
     assert llm.asked == 0
-    assert (await Orchestrator(llm, observers=()).run("hello")).output == "that cost you"
+    assert (await Agent(llm, observers=()).run("hello")).output == "that cost you"
 
 
 async def test_doubles_answer_while_real_models_are_refused() -> None:
     with refuse_real_models():
         for llm in (ScriptedLLM(["hi"]), FunctionLLM(lambda _: Message("assistant", "hi"))):
-            assert (await Orchestrator(llm, observers=()).run("hello")).output == "hi"
+            assert (await Agent(llm, observers=()).run("hello")).output == "hi"

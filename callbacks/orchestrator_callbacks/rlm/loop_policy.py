@@ -1,4 +1,4 @@
-"""The policies of the modes for the LLM loop, as hooks for an Orchestrator."""
+"""The policies of the modes for the LLM loop, as hooks for an Agent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PolicyHooks:
         ConfigError: `compressor` is given without `history_tokens`, or `nested` without `agents`, or vice versa.
 
     Example:
-        Orchestrator(llm, hooks=[PolicyHooks(stopping=StopAfter(repeats=3))])
+        Agent(llm, hooks=[PolicyHooks(stopping=StopAfter(repeats=3))])
     """
 
     def __init__(

@@ -27,7 +27,7 @@ from orchestrator.llm.message import Request as ModelRequest
 from orchestrator.llm.message import Response
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.codec import loop_codec
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.recovery import OpenRun, Recovery
@@ -70,7 +70,7 @@ def _go_on(options: RunsResumeOptions, found: StoredRunToResume) -> int:
     limits = _limits(options, found)
     by = actor_name(options.by)
 
-    async def go(agent: Orchestrator) -> Result:
+    async def go(agent: Agent) -> Result:
         try:
             return await agent.resume(run_id, limits=limits, by=by)
         except Suspended as error:

@@ -31,7 +31,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.approval.file_listing import MOST_FILES
 from orchestrator.runtime.approval.plan_request import intent_text
 from orchestrator.runtime.approval.workspace import Workspace
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.tools.spec import ToolSpec, tool
 
@@ -165,12 +165,12 @@ class ModelPlanner:
         return None
 
     @cached_property
-    def _extractor(self) -> Orchestrator:
-        return Orchestrator(self._model, output_type=Extraction, instructions=_EXTRACT, **self._options)  # type: ignore[arg-type]
+    def _extractor(self) -> Agent:
+        return Agent(self._model, output_type=Extraction, instructions=_EXTRACT, **self._options)  # type: ignore[arg-type]
 
     @cached_property
-    def _drafter(self) -> Orchestrator:
-        return Orchestrator(
+    def _drafter(self) -> Agent:
+        return Agent(
             self._model,
             output_type=PlanDraft,
             instructions=_PLAN,
@@ -178,7 +178,7 @@ class ModelPlanner:
             **self._options,  # type: ignore[arg-type]
         )
 
-    async def _answer(self, agent: Orchestrator, prompt: str) -> Any:
+    async def _answer(self, agent: Agent, prompt: str) -> Any:
         if fault := self.budget():
             raise ApprovalError(fault)
         result = await agent.run(prompt, limits=self._left())

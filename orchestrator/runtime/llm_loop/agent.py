@@ -1,4 +1,4 @@
-"""`Orchestrator`, the facade of the LLM loop: graph, guards, hooks and handles."""
+"""`Agent`, the facade of the LLM loop: graph, guards, hooks and handles."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider, open_acc
 from orchestrator_callbacks.llm_loop.request_usage import lost, refuse_unpriced
 
 
-class Orchestrator(HumanInput[Result]):
+class Agent(HumanInput[Result]):
     """Run the LLM loop: one agent for any number of runs, also concurrent ones.
 
     The constructor starts nothing.
@@ -80,7 +80,7 @@ class Orchestrator(HumanInput[Result]):
         GraphError: The graph is invalid or does not fit the hooks.
 
     Example:
-        agent = Orchestrator(llm, tools=[search], limits=Limits(max_iterations=20))
+        agent = Agent(llm, tools=[search], limits=Limits(max_iterations=20))
         result = await agent.run("Summarise the open incidents.")
     """
 
@@ -122,7 +122,7 @@ class Orchestrator(HumanInput[Result]):
             self._journal, self._driver, self._deps, self._live, self._recovery, launch
         )
         """Engine-only interface of this agent."""
-        self._members: dict[Orchestrator, Orchestrator] = {}  # agents of tools -> copies with our journal
+        self._members: dict[Agent, Agent] = {}  # agents of tools -> copies with our journal
         refuse_unpriced(self._limits, subagent.prices(self))
 
     def _wire(self, *watching: Observer, owner: str | None = None) -> None:
@@ -378,3 +378,7 @@ class Orchestrator(HumanInput[Result]):
 
     def _context_limit(self, limits: Limits) -> int:
         return limits.context_limit or int(getattr(self._deps.llm, "context_window", 0) or 0)
+
+
+Orchestrator = Agent
+"""The same class under the name of the specification."""

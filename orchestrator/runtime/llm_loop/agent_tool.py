@@ -34,14 +34,14 @@ from orchestrator_callbacks.llm_loop.deps import LoopRun, open_account
 from orchestrator_callbacks.llm_loop.request_usage import Pricing
 
 if TYPE_CHECKING:
-    from orchestrator.runtime.llm_loop.agent import Orchestrator
+    from orchestrator.runtime.llm_loop.agent import Agent
 
 MAX_DEPTH = 8
 """Maximum depth of child runs, without the root."""
 
 
 def agent_tool(
-    child: Orchestrator | Callable[[], Orchestrator],
+    child: Agent | Callable[[], Agent],
     name: str,
     description: str,
     *,
@@ -78,7 +78,7 @@ class AgentTool:
 
     def __init__(
         self,
-        child: Orchestrator | Callable[[], Orchestrator],
+        child: Agent | Callable[[], Agent],
         limits: Limits | None,
         share: float,
         max_depth: int,
@@ -91,7 +91,7 @@ class AgentTool:
         """Maximum number of runs above such a run."""
 
     @property
-    def child(self) -> Orchestrator:
+    def child(self) -> Agent:
         """The agent."""
         return self.source() if callable(self.source) else self.source
 
@@ -142,7 +142,7 @@ class AgentCall:
         self.guard.claim_child(run)
 
 
-def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
+def member(agent: Agent, child: Agent) -> Agent:
     """Return a copy of `child` whose runs use the journal, the live runs and the engine of `agent`."""
     found = agent._members.get(child)
     if found is None:
@@ -155,7 +155,7 @@ def member(agent: Orchestrator, child: Orchestrator) -> Orchestrator:
     return found
 
 
-def prices(agent: Orchestrator, seen: Collection[Orchestrator] = ()) -> Iterator[Pricing]:
+def prices(agent: Agent, seen: Collection[Agent] = ()) -> Iterator[Pricing]:
     """Yield the cost information of an agent's model, and of the agents among its tools.
 
     A function that returns an agent is not called for this; its price is checked when it runs.
@@ -168,7 +168,7 @@ def prices(agent: Orchestrator, seen: Collection[Orchestrator] = ()) -> Iterator
             yield from prices(source, (*seen, agent))
 
 
-async def _run_agent(agent: Orchestrator, call: AgentCall) -> Result:
+async def _run_agent(agent: Agent, call: AgentCall) -> Result:
     """Start, resume or read the run of a call."""
     result = await agent._run_child(call.lender.run, call.run_id, call.task, call.lend_limits, call.adopt)
     if not call.adopted:  # it had ended before the parent run was resumed
@@ -209,7 +209,7 @@ async def open_root(journal: Journal, head: RunHead) -> str | None:
     return head.run_id
 
 
-async def recount(agent: Orchestrator, run: LoopRun, stored: StoredRun) -> dict[str, Usage]:
+async def recount(agent: Agent, run: LoopRun, stored: StoredRun) -> dict[str, Usage]:
     """Count the usage of a restored run's child runs again, and return it for each direct child run.
 
     Earlier turns count as in the run's own records. The last turn counts as in the records of the child runs, which
@@ -232,7 +232,7 @@ async def recount(agent: Orchestrator, run: LoopRun, stored: StoredRun) -> dict[
     return found
 
 
-async def _used(agent: Orchestrator, run_id: str) -> Usage | None:
+async def _used(agent: Agent, run_id: str) -> Usage | None:
     """Return the actual and possible usage of a stored run with its child runs; None if it did not start."""
     try:
         stored, _ = await agent._recovery.read(run_id)

@@ -32,7 +32,7 @@ def machine(
     return Machine(graph, bound, check_purity=check_purity), points
 
 
-def handles(  # noqa: PLR0917 - arguments of Orchestrator with defaults or checks
+def handles(  # noqa: PLR0917 - arguments of Agent with defaults or checks
     llm: LLM,
     tools: Iterable[ToolSpec | Callable[..., Any]] | ToolProvider,
     clock: Clock | None,

@@ -56,7 +56,7 @@ class Pipeline(HumanInput[PipelineResult]):
         rubric: Thresholds for the judge's scores.
         budget: The host's own budget, checked before and after each stage in addition to `limits.token_budget`.
         deps: Handles of the host, in `StageRequest.deps`.
-        journal, observers, hooks, graph, clock, migrations, launch: As for Orchestrator.
+        journal, observers, hooks, graph, clock, migrations, launch: As for Agent.
 
     Raises:
         ConfigError: An argument is invalid.

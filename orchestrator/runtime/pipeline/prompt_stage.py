@@ -19,7 +19,7 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.pipeline.model import OrchestrationState
 from orchestrator.machines.pipeline.ports import StageRequest
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.child_agent import child_agent, run_child
 from orchestrator.runtime.service.hosting import LoopHosting
 
@@ -71,9 +71,9 @@ class PromptStage:
         llm: The model.
         prompt: Text that precedes all data of the stage, or a function that returns the whole prompt for a
             StageRequest.
-        output_type: As for Orchestrator; the schema of the stage by default.
+        output_type: As for Agent; the schema of the stage by default.
         limits: Limits of one stage. Its tokens are also limited by the rest of the pipeline's budget.
-        instructions, tools, retry, params, price: As for Orchestrator.
+        instructions, tools, retry, params, price: As for Agent.
 
     Raises:
         ConfigError: The prompt is empty.
@@ -121,7 +121,7 @@ class BoundStage:
 
     effect = "idempotent"
 
-    def __init__(self, agent: Orchestrator, prompt: str | Callable[[StageRequest], str]) -> None:
+    def __init__(self, agent: Agent, prompt: str | Callable[[StageRequest], str]) -> None:
         self._agent = agent
         self._prompt = prompt
 

@@ -17,7 +17,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.ralph.contract import OUTPUTS, Role
 from orchestrator.machines.ralph.ports import AgentPort, AgentRequest
 from orchestrator.machines.ralph.reports import report_of
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.ralph import prompt as ralph_prompt
 from orchestrator.runtime.ralph.session.directory import PROGRESS, TRANSITIONS
 from orchestrator.runtime.service.child_agent import child_agent, run_child
@@ -38,7 +38,7 @@ class PromptAgent:
         tools: Further tools, for example to run tests.
         instructions: Text after the instructions of its role.
         limits: Limits of one call.
-        retry, params, price: As for Orchestrator.
+        retry, params, price: As for Agent.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class PromptAgent:
 class _Bound:
     """A PromptAgent as a port of a loop."""
 
-    def __init__(self, agent: Orchestrator, folder: Path) -> None:
+    def __init__(self, agent: Agent, folder: Path) -> None:
         self._agent = agent
         self._folder = folder
 

@@ -57,7 +57,7 @@ class RalphOrchestrator(RunService[RalphResult]):
         open_questions: Behaviour when no round of questions is left: "proceed" or "fail".
         retry: Policy for network errors of agents.
         deps: Handles of the host, in `AgentRequest.deps`.
-        journal, observers, hooks, graph, clock, migrations, launch: As for Orchestrator.
+        journal, observers, hooks, graph, clock, migrations, launch: As for Agent.
 
     Raises:
         ConfigError: An argument is invalid.

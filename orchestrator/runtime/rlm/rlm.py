@@ -55,7 +55,7 @@ class Rlm(RunService[RlmResult]):
         nested: Decides which queries get a child run, while `limits.max_depth` allows one.
         repl: Makes the REPL of a run: `repl(context, broker=..., depth=..., correlation_id=...)`; None makes a
             WorkerRepl.
-        retry, journal, observers, hooks, graph, clock, price, params, migrations, launch: As for Orchestrator.
+        retry, journal, observers, hooks, graph, clock, price, params, migrations, launch: As for Agent.
 
     Raises ConfigError or GraphError for invalid arguments.
 
@@ -123,7 +123,7 @@ class Rlm(RunService[RlmResult]):
             prompt: Text, a message, or a conversation that ends with a message of the user.
             context: The data: text or JSON types; None for no data.
             conversation_id: The model sees earlier prompts and answers of it. The REPL is always a new one.
-            run_id, limits, deadline: As for `run` of an Orchestrator, like the errors and a cancelled caller.
+            run_id, limits, deadline: As for `run` of an Agent, like the errors and a cancelled caller.
         """
         self.check(run_id, conversation_id, limits, deadline)
         about = prompt, context
@@ -139,7 +139,7 @@ class Rlm(RunService[RlmResult]):
         limits: RlmLimits | None = None,
         tenant: str = "",
     ) -> str:
-        """Store a run in the journal for a worker, and return its id; as `deposit` of an Orchestrator."""
+        """Store a run in the journal for a worker, and return its id; as `deposit` of an Agent."""
         self.check(run_id, conversation_id, limits, None)
         return await self._deposit(
             await self._begun((prompt, context), run_id or new_id(), conversation_id, limits), tenant
@@ -184,7 +184,7 @@ class Rlm(RunService[RlmResult]):
 
         `again=True` says that a person has checked that interrupted calls of tools may run twice; it is required if
         such tools may have run. `limits` replace the run's own. Raises RunUnknown, Held, OtherGraph and Corrupt as
-        `resume` of an Orchestrator does, and Suspended if the run requires `again`.
+        `resume` of an Agent does, and Suspended if the run requires `again`.
         """
         arguments.check_run(limits=limits, kind=RlmLimits)
         return await self._resume(run_id, limits, by, again=again)

@@ -67,7 +67,7 @@ class RunResources:
         if with_approval := [spec.name for spec in tools if spec.approval]:
             raise ConfigError(
                 f"{', '.join(with_approval)}: mode 'tools' does not ask a person about calls; give tools with approval "
-                "to an Orchestrator"
+                "to an Agent"
             )
         names = ("instructions", "stopping", "compressor", "nested", "repl", "price")
         made = cls(

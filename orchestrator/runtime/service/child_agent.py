@@ -14,19 +14,19 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
 from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
 from orchestrator.runtime.service.run_service import RunService
 
 
-def child_agent(owner: RunService[Any], output_type: object, options: Mapping[str, Any]) -> Orchestrator:
+def child_agent(owner: RunService[Any], output_type: object, options: Mapping[str, Any]) -> Agent:
     """Return an agent whose runs use the journal, observers and live runs of `owner`.
 
-    `options` are for Orchestrator.
+    `options` are for Agent.
     """
-    agent = Orchestrator(
+    agent = Agent(
         journal=owner._journal,
         observers=owner._observers,
         clock=owner._control.clock,
@@ -39,7 +39,7 @@ def child_agent(owner: RunService[Any], output_type: object, options: Mapping[st
 
 
 async def run_child(
-    agent: Orchestrator,
+    agent: Agent,
     parent_id: str,
     key: str,
     prompt: str,

@@ -32,7 +32,7 @@ class RunScope:
 
     def __init__(self, agent: Any, run: Run[Any, Any]) -> None:
         self.agent = agent
-        """Its driver: an Orchestrator, or the facade of another graph."""
+        """Its driver: an Agent, or the facade of another graph."""
         self.run = run
         self.waiting_children = 0
         """Number of its active direct child runs."""

@@ -50,7 +50,7 @@ class RunStream:
     """A stream of one run: yields its facts in the order of publication, and TokenDelta.
 
     Facts and deltas of child runs (the agents among its tools) are included with their own `run_id`; its own have
-    `stream.run_id`. The stream ends after the run's RunCompleted and raises the errors of `Orchestrator.run`. The
+    `stream.run_id`. The stream ends after the run's RunCompleted and raises the errors of `Agent.run`. The
     outcome is `(await stream.result()).outcome`. The run starts when the first fact is requested, or with `async
     with`. Several loops, consecutive or concurrent, share the facts: each fact is read once.
     """
@@ -85,7 +85,7 @@ class RunStream:
     async def result(self) -> Result:
         """Return the Result when the run has ended, whether or not its facts are read.
 
-        Raises the errors of `Orchestrator.run`, and Suspended if the run was left before its end. If the caller is
+        Raises the errors of `Agent.run`, and Suspended if the run was left before its end. If the caller is
         cancelled, the run is left if this call started it; otherwise only the waiting ends.
         """
         task, begun = self._begin()

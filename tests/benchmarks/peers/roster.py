@@ -75,7 +75,7 @@ ROSTER = (
         arguments=("full",),
         bundled=True,
         package="orchestrator",
-        imports="from orchestrator import Limits, Orchestrator, tool",
+        imports="from orchestrator import Limits, Agent, tool",
         remark=(
             "With its JSON log (a line for each transition, to a file), every metric, its in-memory journal, and the "
             "budget, loop and progress guards on; it does not stream here and no provider's wire format is made."

@@ -85,7 +85,7 @@ class OrchestrationStateMachine:
     Args:
         max_iterations: Limit of `reached_max_iterations`; 0 is unlimited.
         max_refinements: Limit for `strict=True` only; 0 is unlimited.
-        observers: As for Orchestrator. `add_observer` adds observers of transitions.
+        observers: As for Agent. `add_observer` adds observers of transitions.
 
     Example:
         machine = OrchestrationStateMachine(max_iterations=3)

@@ -1,4 +1,4 @@
-"""Ours: `Orchestrator`, bare or, with the argument `full`, with its JSON log to a file and every metric."""
+"""Ours: `Agent`, bare or, with the argument `full`, with its JSON log to a file and every metric."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Lease
 from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.runtime.llm_loop.agent import Orchestrator
+from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.tools.spec import tool
@@ -59,7 +59,7 @@ class Ours:
 
         self._log = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  as long as the agent
         observers = (TransitionLog(self._log), Metrics(CollectorRegistry())) if full else ()
-        self._agent = Orchestrator(
+        self._agent = Agent(
             ScriptedLLM(script), tools=[look_up], limits=_LIMITS, journal=journal, observers=observers
         )
 

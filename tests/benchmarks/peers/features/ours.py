@@ -1,4 +1,4 @@
-"""Ours: `Orchestrator` with its SQLite journal, its default guards and its metrics."""
+"""Ours: `Agent` with its SQLite journal, its default guards and its metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from orchestrator import Limits, Orchestrator, Response, SqliteJournal, SqliteMemory, ToolCall, Usage, tool
+from orchestrator import Agent, Limits, Response, SqliteJournal, SqliteMemory, ToolCall, Usage, tool
 from orchestrator.cli.runs.fork import cut
 from orchestrator.errors import GraphError, Held
 from orchestrator.kernel.diagram import mermaid
@@ -45,7 +45,7 @@ class Model:
         return Response(ANSWER, usage=USAGE)
 
 
-def agent(world: World, **options: Any) -> Orchestrator:
+def agent(world: World, **options: Any) -> Agent:
     """Return the agent of a scenario."""
     approval, endless = options.pop("approval", False), options.pop("endless", False)
 
@@ -54,7 +54,7 @@ def agent(world: World, **options: Any) -> Orchestrator:
         """Pay an invoice."""
         return await world.tool()
 
-    return Orchestrator(Model(world, endless=endless), **{"tools": [pay], "observers": (), **options})
+    return Agent(Model(world, endless=endless), **{"tools": [pay], "observers": (), **options})
 
 
 def journal(world: World) -> SqliteJournal:
@@ -163,7 +163,7 @@ async def cancel(world: World) -> dict[str, Any]:
 
 async def stream(world: World) -> dict[str, Any]:
     """Read the text of the answer while it arrives."""
-    streaming = Orchestrator(ScriptedLLM(["one two three"]), observers=())
+    streaming = Agent(ScriptedLLM(["one two three"]), observers=())
     async with streaming.stream(PROMPT) as facts:
         pieces = [fact.text async for fact in facts if isinstance(fact, TokenDelta)]
     return {"ok": len(pieces) > 1, "observed": f"{len(pieces)} pieces"}
@@ -191,7 +191,7 @@ async def talk(world: World) -> dict[str, Any]:
             return Response(str(len(request.messages)))
 
     memory = SqliteMemory(Path(world.folder) / "memory.db")
-    talking = Orchestrator(Counting(), observers=(), memory=memory)
+    talking = Agent(Counting(), observers=(), memory=memory)
     result = await talking.run([Message("user", PROMPT)], conversation_id="c")
     return {"output": result.output}
 
