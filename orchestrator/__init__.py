@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.errors import GraphError as GraphError
     from orchestrator.errors import JournalError as JournalError
     from orchestrator.errors import LLMError as LLMError
+    from orchestrator.errors import ModelRetry as ModelRetry
     from orchestrator.errors import OrchestratorError as OrchestratorError
     from orchestrator.errors import Refused as Refused
     from orchestrator.errors import RunError as RunError
@@ -103,6 +104,7 @@ _PUBLIC = {
     "MemoryJournal": "journal.memory",
     "Message": "llm.message",
     "Migration": "runtime.service.recovery",
+    "ModelRetry": "errors",
     "OpenRun": "runtime.service.recovery",
     "OrchestratorError": "errors",
     "Outcome": "kernel.outcome",

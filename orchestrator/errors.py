@@ -2,6 +2,7 @@
 
 OrchestratorError
 ├── GraphError              a graph or its hooks cannot be built; lists every problem
+├── ModelRetry              raised by tools and output validators: ask the model again
 ├── ConfigError             a limit, setting or argument is out of range (also a ValueError)
 ├── EventError              an event was not carried out; the state has not changed
 │   ├── InvalidEvent        known event, no edge from this state
@@ -68,6 +69,10 @@ class GraphError(OrchestratorError):
 
 class ConfigError(OrchestratorError, ValueError):
     """A limit, setting or argument is not acceptable; the message names the allowed values."""
+
+
+class ModelRetry(OrchestratorError):
+    """Raised by a tool or an output validator: the model reads the text and tries again."""
 
 
 class EventError(OrchestratorError):
@@ -382,9 +387,6 @@ class RunRejected(RunStopped):
 
 class RunFailed(RunStopped):
     """The run failed; `__cause__` is the first error."""
-
-
-# ---- installation ----
 
 
 class MissingExtra(ImportError):

@@ -323,7 +323,7 @@ _OBSERVED: tuple[Metric, ...] = (
         "tool outcome",
         "Tool calls; `_unregistered` is a name that the model invented.",
         ToolExecution,
-        outcome=("ok", "error", "timeout", "denied", *INVALID, "cancelled"),
+        outcome=("ok", "error", "timeout", "retry", "denied", *INVALID, "cancelled"),
     ),
     histogram("tool_call_duration_seconds", "tool", _TOOL, "Time of one tool call.", ToolExecution),
     # ---- journal ----

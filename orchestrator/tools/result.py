@@ -9,19 +9,29 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic_core import to_json
 
+from orchestrator.errors import ModelRetry
 from orchestrator.kernel.abandonment import TimeLimitPassed
 from orchestrator.kernel.value import value
 from orchestrator.llm.message import Message, ToolCall, encodable
 from orchestrator.tools.argument import BadArguments, DuplicateKeys, UnstableArguments
 
 ToolOutcome: TypeAlias = Literal[
-    "ok", "error", "timeout", "denied", "invalid_args", "duplicate_keys", "unstable_args", "cancelled"
+    "ok",
+    "error",
+    "timeout",
+    "retry",
+    "denied",
+    "invalid_args",
+    "duplicate_keys",
+    "unstable_args",
+    "cancelled",
 ]
 
 READ_RESULT = "read_result"
 """Name of the tool that reads stored results (`tools.stored_result`): with it, whole results are stored."""
 _ERROR_CHARS = 2_000
 _ABANDONED = "; it did not stop when it was cancelled, was abandoned and may still be running"
+_TRY_AGAIN = "; correct the call and try again"
 _SHOWN_LEAVES = 5
 
 
@@ -86,8 +96,13 @@ def error_text(why: str, kind: str) -> str:
     return to_json({"error": text, "type": kind}).decode()
 
 
-def failure_of(error: BaseException) -> tuple[ToolOutcome, str]:
-    """Return the outcome and the result text of a call that raised."""
+def failure_of(error: BaseException, *, may_retry: bool = False) -> tuple[ToolOutcome, str]:
+    """Return the outcome and the result text of a call that raised. Without `may_retry` a ModelRetry is any error.
+
+    The text of a ModelRetry is the same each time, so that the progress guard recognizes a repetition.
+    """
+    if may_retry and isinstance(error, ModelRetry):
+        return "retry", error_text(f"{why_of(error)}{_TRY_AGAIN}", "ModelRetry")
     if isinstance(error, BadArguments):
         return _REASONS.get(type(error), "invalid_args"), error_text(str(error), type(error).__name__)
     if isinstance(error, TimeLimitPassed):

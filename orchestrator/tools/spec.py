@@ -51,7 +51,7 @@ _SYSTEM_CLOCK = SystemClock()
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """The context of one call, for a tool whose first parameter has this type. Each call has its own.
+    """The context of one call, for a tool whose first parameter has this type, and for an output validator.
 
     Example:
         @tool(effect="idempotent")
@@ -73,6 +73,11 @@ class ToolContext:
     stored_result: Callable[[str], Awaitable[str]] | None = None
     """Returns the whole text of an earlier result of the run that was cut, by its handle. None: nothing is stored."""
     clock: Clock = _SYSTEM_CLOCK
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """JSON data that the host gave the run."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    retry: int = 0
+    """How often the model was asked to try again so far: by this tool in consecutive turns, or for its final answer."""
 
     def remaining(self) -> float | None:
         """Return the seconds until the deadline, never below 0; None without a deadline."""
@@ -123,6 +128,8 @@ class ToolSpec:
     """True if a failure is also recognised from the text of a result."""
     max_concurrency: int = 0
     """Maximum concurrent calls of this tool over all runs; 0 leaves only the limit of the turn."""
+    retries: int = 2
+    """Consecutive turns in which a ModelRetry of this tool asks the model to try again; the next one is an error."""
     kind: str = field(default="tool", repr=False)
     """Its kind in metrics and dumps of abandoned work: `tool`, or `mcp` for a tool of an MCP server."""
     read: Read = field(default=_by_schema, repr=False)
@@ -172,6 +179,7 @@ def tool(
     progress: Progress = "strict",
     plain_text: bool = False,
     max_concurrency: int = 0,
+    retries: int = 2,
 ) -> Callable[[Callable[..., Any]], ToolSpec]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -196,6 +204,7 @@ def tool(
         progress="strict"           how repeated calls count: "strict", "poll" or "cumulative"
         plain_text=False            bool: a failure is also recognised from the text of a result
         max_concurrency=0           concurrent calls (int) over all runs; 0 leaves only the limit of the turn
+        retries=2                   consecutive ModelRetry (int) that ask the model again; 0: each one is an error
     """
     for option in options.keys() - set(_OPTIONS):
         close = difflib.get_close_matches(option, _OPTIONS, n=1)
@@ -260,6 +269,8 @@ def _option_faults(spec: ToolSpec) -> list[str]:
         faults.append(f"approval is {rule!r}; possible: True, False, or a plain function of the arguments")
     numbers = {"max_result_chars": spec.max_result_chars, "max_concurrency": spec.max_concurrency}
     faults += [f"{name} is {n}; possible: 0 for no limit, or more" for name, n in numbers.items() if n < 0]
+    if spec.retries < 0:
+        faults.append(f"retries is {spec.retries}; possible: 0 for none, or more")
     if (spec.effect == "compensable") != (spec.undo is not None):
         faults.append("effect 'compensable' and undo need each other: give both or neither")
     if spec.timeout is not None and not (spec.timeout > 0 and math.isfinite(spec.timeout)):

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from orchestrator.errors import ConfigError, RunError
+from orchestrator.errors import ConfigError, ModelRetry, RunError
 from orchestrator.kernel.abandonment import (
     AbandonableTask,
     TimeLimitPassed,
@@ -226,7 +226,8 @@ class ToolSet:
                 context.cancelled.set()
             if not _is_the_tools_own(error, before):
                 raise
-            outcome, content = failure_of(error)
+            may_retry = isinstance(error, ModelRetry) and context_for(call, position).retry < spec.retries
+            outcome, content = failure_of(error, may_retry=may_retry)
             abandoned = isinstance(error, TimeLimitPassed) and error.abandoned
         seconds = self._clock.monotonic() - started
         return ToolResult(call, position, content, outcome, seconds, queued, was_cut, at, abandoned, whole)

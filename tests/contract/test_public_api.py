@@ -30,7 +30,7 @@ PUBLIC = {
     "Graph", "Edge", "LLM_LOOP", "Verdict", "StateMachine",
     # errors
     "OrchestratorError", "GraphError", "ConfigError", "Refused", "RunError", "RunStopped", "RunExists", "RunUnknown",
-    "AnswerRefused", "LLMError", "JournalError",
+    "AnswerRefused", "LLMError", "JournalError", "ModelRetry",
 }  # fmt: skip
 
 SPECIFIED = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 from orchestrator.kernel.record import RolledBack, ToolExecution
 from orchestrator.llm.message import ToolCall
@@ -30,6 +31,7 @@ from orchestrator_callbacks.llm_loop.admission import (
     unfinished,
 )
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
+from orchestrator_guards import tool_key
 
 
 async def run_calls(run: LoopRun) -> None:
@@ -225,7 +227,21 @@ def context(run: LoopRun, position: int) -> ToolContext:
     deps, run_id = run.deps, run.run_id
     key = f"{run_id}:{key_of(run.ctx, position)}"
     stored = None if deps.stored_result is None else partial(deps.stored_result, run_id)
-    return ToolContext(run_id, key, deps.host, run.expires_at, clock=deps.clock, stored_result=stored)
+    data, retries = run.data or _NO_DATA, run.ctx.progress.model_retries
+    return ToolContext(
+        run_id,
+        key,
+        deps.host,
+        run.expires_at,
+        clock=deps.clock,
+        stored_result=stored,
+        metadata=data.get("metadata", _NO_DATA),
+        tags=data.get("tags", _NO_DATA),
+        retry=retries.get(tool_key(effective_call(run.ctx, position).name), 0) if retries else 0,
+    )
+
+
+_NO_DATA: Mapping[str, Any] = MappingProxyType({})
 
 
 def _report(run: LoopRun) -> None:

@@ -45,16 +45,36 @@ def account(run: LoopRun) -> Verdict | None:
     ctx = run.ctx
     note_time(run)
     seen: list[ObservedCall] = []
+    retried = False
     for result in ctx.results:
         if result is None:
             continue
         call = _seen(run.deps.tools, result)
         seen.append(call)
-        if result.outcome != "denied":  # it did not run, so it is neither an error nor a success of the tool
+        if result.outcome == "retry":  # the tool asked the model to try again: neither an error nor a success
+            retried = True
+        elif (
+            result.outcome != "denied"
+        ):  # it did not run, so it is neither an error nor a success of the tool
             _count(ctx.progress, call)
+    if retried or ctx.progress.model_retries:
+        _count_model_retries(ctx.progress, ctx.results)
     if ctx.limits.max_no_progress or ctx.limits.max_restarts:
         return remember(ctx, seen)
     return None
+
+
+def _count_model_retries(state: Progress, results: Iterable[ToolResult | None]) -> None:
+    """Count for each tool the consecutive turns with a ModelRetry, until a call of it succeeds.
+
+    A turn counts once: the model could not read one result before it made the other calls.
+    """
+    done = [result for result in results if result is not None]
+    asked = {tool_key(result.call.name) for result in done if result.outcome == "retry"}
+    for tool in asked:
+        state.model_retries[tool] = state.model_retries.get(tool, 0) + 1
+    for tool in {tool_key(result.call.name) for result in done if result.outcome == "ok"} - asked:
+        state.model_retries.pop(tool, None)
 
 
 def note_time(run: LoopRun) -> None:

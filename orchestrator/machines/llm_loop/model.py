@@ -107,6 +107,8 @@ class Progress:
         default=None, metadata={"fingerprint": ("expected", "Turn | None")}
     )
     """The turn that would extend a stall: its calls are not run again."""
+    model_retries: dict[str, int] = field(default_factory=dict, metadata={"fingerprint": None})
+    """Folded tool name -> consecutive turns in which it asked the model to try again."""
     warning: str = ""
     """Warning for the model before its next turn."""
 
