@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
 from orchestrator.errors import ConfigError, ModelRetry, StoreDown
 from orchestrator.journal.crashing import CrashingJournal
@@ -114,10 +116,12 @@ def test_negative_retries_of_a_tool_are_refused() -> None:
         looking(retries=-1)
 
 
-async def crashed(journal: CrashingJournal, script: Sequence[Any], prepare: Callable[[Agent], None]) -> None:
+async def crashed(
+    journal: CrashingJournal, script: Sequence[Any], prepare: Callable[[Agent], None], **options: Any
+) -> None:
     """Run until the journal fails, or to the end."""
     looks, _ = looking(retries=1)
-    one = agent(FunctionLLM(by_position(script)), [looks], journal=journal)
+    one = agent(FunctionLLM(by_position(script)), [looks], journal=journal, **options)
     prepare(one)
     with suppress(StoreDown):
         await one.run("?", run_id="r")
@@ -128,21 +132,23 @@ def by_position(script: Sequence[Any]) -> Callable[[Request], Any]:
     return lambda request: script[sum(one.role == "assistant" for one in request.messages)]
 
 
-async def resumed_at_each_append(script: Sequence[Any], prepare: Callable[[Agent], None]) -> Result:
+async def resumed_at_each_append(
+    script: Sequence[Any], prepare: Callable[[Agent], None], **options: Any
+) -> Result:
     """Crash the run before and after each append and resume it; the messages are those of the whole run."""
     whole = CrashingJournal(MemoryJournal())
-    await crashed(whole, script, prepare)
-    expected = await agent([], journal=whole).resume("r")
+    await crashed(whole, script, prepare, **options)
+    expected = await agent([], journal=whole, **options).resume("r")
     for at, when in itertools.product(range(1, len(whole.writes)), WHEN):
         inner = MemoryJournal()
-        await crashed(CrashingJournal(inner, at=at, when=when), script, prepare)
+        await crashed(CrashingJournal(inner, at=at, when=when), script, prepare, **options)
         inner.bury((await inner.head("r")).owner or "")
         looks, _ = looking(retries=1)
-        one = agent(FunctionLLM(by_position(script)), [looks], journal=inner)
+        one = agent(FunctionLLM(by_position(script)), [looks], journal=inner, **options)
         prepare(one)
         result = await one.resume("r")
         assert result.messages == expected.messages, (at, when)
-        assert result.outcome is expected.outcome, (at, when)
+        assert (result.outcome, result.output) == (expected.outcome, expected.output), (at, when)
     return expected
 
 
@@ -151,3 +157,133 @@ async def test_a_crash_at_any_append_changes_no_message_about_retries_of_a_tool(
     script = [*(Response(None, tuple(turn)) for turn in turns), Response("sorry")]
     result = await resumed_at_each_append(script, lambda _: None)
     assert errors(result.messages) == [AGAIN, WHY, AGAIN]
+
+
+# ---- output validators ----
+
+
+class City(BaseModel):
+    name: str
+    people: int
+
+
+PARIS = '{"name": "Paris", "people": 2}'
+PARIIS = '{"name": "Pariis", "people": 2}'
+
+
+def known(output: City, _: ToolContext) -> None:
+    if output.name != "Paris":
+        raise ModelRetry(WHY)
+
+
+async def known_later(output: City, context: ToolContext) -> None:
+    await context.clock.sleep(0)
+    known(output, context)
+
+
+@pytest.mark.parametrize("validator", [known, known_later])
+async def test_a_validator_has_the_model_answer_again(validator: Any) -> None:
+    llm = ScriptedLLM([PARIIS, PARIS])
+    one = agent(llm, output_type=City)
+    assert one.output_validator(validator) is validator
+    result = await one.run("?")
+    assert (result.outcome, result.output) == (Outcome.COMPLETED, City(name="Paris", people=2))
+    said = llm.requests[1].messages[-1]
+    assert said.role == "user"
+    assert said.text.startswith(
+        f"Your answer could not be used (attempt 1 of 2): {WHY}. Answer again as JSON"
+    )
+
+
+async def test_schema_faults_and_refusals_of_validators_share_the_completion_retries() -> None:
+    one = agent(['{"name": 1}', PARIIS, PARIIS], output_type=City, limits=Limits(completion_retries=2))
+    one.output_validator(known)
+    result = await one.run("?")
+    assert (result.outcome, result.reason, result.output) == (Outcome.FAILED, "completion_invalid", None)
+    assert str(result.error).startswith(f"no usable final answer after 2 retries: {WHY};")
+
+
+async def test_validators_change_the_output_in_order_and_see_the_run() -> None:
+    seen: list[tuple[Any, ...]] = []
+    one = agent(["no", "yes"], deps="database")
+
+    @one.output_validator
+    def certain(output: str, context: ToolContext) -> str:
+        seen.append((output, context.metadata, context.tags, context.deps, context.retry))
+        if output == "no":
+            raise ModelRetry("say yes")
+        return output.upper()
+
+    @one.output_validator
+    async def loud(output: str, context: ToolContext) -> str:
+        return f"{output}! {context.idempotency_key}"
+
+    result = await one.run("?", run_id="r", metadata={"tenant": 7}, tags={"team": "ops"})
+    assert result.output == "YES! r:output:2"
+    assert seen == [
+        ("no", {"tenant": 7}, {"team": "ops"}, "database", 0),
+        ("yes", {"tenant": 7}, {"team": "ops"}, "database", 1),
+    ]
+    assert result.messages[-1].text == "yes", "the history has what the model said"
+    assert (await one.resume("r")).output == result.output
+
+
+async def test_an_answer_that_is_refused_in_the_wrap_up_turn_is_no_output() -> None:
+    journal = MemoryJournal()
+    limits = Limits(max_iterations=2, wrap_up_turns=1)
+    one = agent([city("Paris"), "no"], [looking()[0]], limits=limits, journal=journal)
+
+    @one.output_validator
+    def never(_: str, __: ToolContext) -> None:
+        raise ModelRetry("not good enough")
+
+    result = await one.run("?", run_id="r")
+    assert (result.outcome, result.output, result.messages[-1].text) == (Outcome.PARTIAL, None, "no")
+    assert (await one.resume("r")).output is None
+
+
+async def test_another_error_of_a_validator_fails_the_run_and_names_it() -> None:
+    one = agent(["yes"])
+
+    @one.output_validator
+    def broken(_: str, __: ToolContext) -> None:
+        raise ZeroDivisionError("by zero")
+
+    result = await one.run("?")
+    assert (result.outcome, result.output) == (Outcome.FAILED, None)
+    assert isinstance(result.error, ZeroDivisionError)
+
+
+def test_what_cannot_be_a_validator_is_refused() -> None:
+    for wrong in ("text", City, lambda output: output):
+        with pytest.raises(ConfigError, match=r"must be a function of \(output, context\)"):
+            agent(["yes"]).output_validator(wrong)  # type: ignore[type-var]
+
+
+async def test_a_run_is_cancelled_while_a_validator_waits() -> None:
+    one, waiting = agent(["yes"]), asyncio.Event()
+
+    @one.output_validator
+    async def wait(_: str, __: ToolContext) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(one.run("?", run_id="r"))
+    await waiting.wait()
+    one.cancel("r")
+    assert (await running).outcome is Outcome.CANCELLED
+
+
+def changing(one: Agent) -> None:
+    """Validators that refuse one city and change another in place."""
+    one.output_validator(known)
+
+    @one.output_validator
+    def count(output: City, _: ToolContext) -> None:
+        output.people += 1
+
+
+async def test_a_crash_at_any_append_changes_no_message_about_answers_and_no_output() -> None:
+    script = [Response(PARIIS), Response(PARIS)]
+    result = await resumed_at_each_append(script, changing, output_type=City)
+    assert result.output == City(name="Paris", people=3)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 from orchestrator.errors import RunError
@@ -22,6 +24,9 @@ from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 
 Point: TypeAlias = Callable[..., Awaitable[Any]]
 """A host's hook at one of the POINTS. Its result replaces its argument; None keeps the argument."""
+
+OutputValidator: TypeAlias = Callable[[Any, ToolContext], Awaitable[Any]]
+"""Checks a final answer: returns a changed output, or None to keep it, or raises ModelRetry."""
 
 POINTS = {
     "before_llm_request": "request",
@@ -126,6 +131,7 @@ class LoopDeps:
     unpriced: set[tuple[str, float]] = field(default_factory=set)
     """(model, max_cost) pairs whose unknown price was logged already."""
     points: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
+    validators: tuple[OutputValidator, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     host: Any = None
     """The host's own handles: `ToolContext.deps`."""
@@ -156,6 +162,25 @@ def open_account(
     run.deps = replace(run.deps, account=account)
     return account
 
+
+def tool_context(run: LoopRun, key: str, retry: int = 0) -> ToolContext:
+    """Return the context of a call or of an output validator; `key` identifies it within the run."""
+    deps, run_id, data = run.deps, run.run_id, run.data or _NO_DATA
+    stored = None if deps.stored_result is None else partial(deps.stored_result, run_id)
+    return ToolContext(
+        run_id,
+        f"{run_id}:{key}",
+        deps.host,
+        run.expires_at,
+        clock=deps.clock,
+        stored_result=stored,
+        metadata=data.get("metadata", _NO_DATA),
+        tags=data.get("tags", _NO_DATA),
+        retry=retry,
+    )
+
+
+_NO_DATA: Mapping[str, Any] = MappingProxyType({})
 
 _GIVES: Mapping[str, tuple[type, ...]] = {
     "before_llm_request": (Request,),

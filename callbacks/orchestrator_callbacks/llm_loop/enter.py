@@ -6,7 +6,15 @@ from orchestrator.errors import LimitReached
 from orchestrator.kernel.record import BudgetChecked
 from orchestrator.machines.llm_loop.graph import decided, verdicts, whole_budgets
 from orchestrator.machines.llm_loop.model import LoopEvent
-from orchestrator_callbacks.llm_loop import answer, compaction, memory, tool_work, turn, turn_accounting
+from orchestrator_callbacks.llm_loop import (
+    answer,
+    compaction,
+    memory,
+    output_validation,
+    tool_work,
+    turn,
+    turn_accounting,
+)
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through
 from orchestrator_callbacks.llm_loop.guard_record import record_guards
 from orchestrator_guards import first_refusal
@@ -69,7 +77,7 @@ async def enter_update_budgets(run: LoopRun) -> LoopEvent:
 async def enter_handle_completion(run: LoopRun) -> LoopEvent:
     """Accept the final answer, or request a better one while retries are left."""
     turn_accounting.note_time(run)
-    issue = answer.read(run)
+    issue = answer.read(run) or await output_validation.validate(run)
     if issue is None:
         return LoopEvent.COMPLETION_SUCCESS
     answer.request_another(run, issue)

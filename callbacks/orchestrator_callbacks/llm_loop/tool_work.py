@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from orchestrator.kernel.record import RolledBack, ToolExecution
 from orchestrator.llm.message import ToolCall
@@ -30,7 +28,7 @@ from orchestrator_callbacks.llm_loop.admission import (
     set_form,
     unfinished,
 )
-from orchestrator_callbacks.llm_loop.deps import LoopRun, through
+from orchestrator_callbacks.llm_loop.deps import LoopRun, through, tool_context
 from orchestrator_guards import tool_key
 
 
@@ -224,24 +222,9 @@ def _publish_rollback(run: LoopRun, outcome: str) -> None:
 
 def context(run: LoopRun, position: int) -> ToolContext:
     """Return the context of a call for its tool. The key is the same for every attempt, also after a crash."""
-    deps, run_id = run.deps, run.run_id
-    key = f"{run_id}:{key_of(run.ctx, position)}"
-    stored = None if deps.stored_result is None else partial(deps.stored_result, run_id)
-    data, retries = run.data or _NO_DATA, run.ctx.progress.model_retries
-    return ToolContext(
-        run_id,
-        key,
-        deps.host,
-        run.expires_at,
-        clock=deps.clock,
-        stored_result=stored,
-        metadata=data.get("metadata", _NO_DATA),
-        tags=data.get("tags", _NO_DATA),
-        retry=retries.get(tool_key(effective_call(run.ctx, position).name), 0) if retries else 0,
-    )
-
-
-_NO_DATA: Mapping[str, Any] = MappingProxyType({})
+    retries = run.ctx.progress.model_retries
+    retry = retries.get(tool_key(effective_call(run.ctx, position).name), 0) if retries else 0
+    return tool_context(run, key_of(run.ctx, position), retry)
 
 
 def _report(run: LoopRun) -> None:

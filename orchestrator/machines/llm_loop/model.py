@@ -121,6 +121,9 @@ class Completion:
     mark: int = -1
     """Index of the unusable answer that the next feedback replaces, or -1."""
     issue: str = ""
+    """The reason why an output validator refused the answer of the wrap-up turn."""
+    output: Any = field(default=None, metadata={"fingerprint": None})
+    """The output as JSON if a validator changed it, else None."""
 
 
 @dataclass

@@ -42,6 +42,7 @@ from orchestrator.tools.spec import ToolSpec
 from orchestrator_callbacks.llm_loop import admission
 from orchestrator_callbacks.llm_loop import memory as memory_hooks
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider, open_account
+from orchestrator_callbacks.llm_loop.output_validation import V, as_validator
 from orchestrator_callbacks.llm_loop.request_usage import lost, refuse_unpriced
 
 
@@ -240,6 +241,15 @@ class Agent(HumanInput[Result]):
     def as_tool(self, name: str, description: str, **options: Any) -> ToolSpec:
         """Return a tool with which the model of another agent runs this one; options as for `agent_tool`."""
         return subagent.agent_tool(self, name, description, **options)
+
+    def output_validator(self, function: V) -> V:
+        """Check each final answer with a function of (output, context), sync or async; a decorator.
+
+        It may return a changed output, or raise ModelRetry: the model reads the text and answers again. Several
+        functions run in the order of their decoration.
+        """
+        self._deps.validators += (as_validator(function),)
+        return function
 
     # ---- called by an engine ----
 

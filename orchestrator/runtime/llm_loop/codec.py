@@ -14,7 +14,7 @@ from orchestrator.llm.message import Message, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, LoopState, Question
 from orchestrator.runtime.service.position import rebuilt
 from orchestrator.tools.result import ToolResult
-from orchestrator_callbacks.llm_loop import answer, memory
+from orchestrator_callbacks.llm_loop import answer, memory, output_validation
 from orchestrator_callbacks.llm_loop.admission import UNDECIDED, close_turn, key_of
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun
 
@@ -82,6 +82,7 @@ def restored(
     run: LoopRun = rebuilt(stored, machine, ctx, deps, codec)
     if run.state == LoopState.FINALIZE:
         answer.read(run)
+        output_validation.restore(run)
     return run
 
 
