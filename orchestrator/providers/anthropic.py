@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,7 @@ from orchestrator.providers.anthropic_answer import MessageAssembly, merged, res
 from orchestrator.providers.anthropic_request import conversation, tools
 from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of
 from orchestrator.providers.openai_schema import is_object
+from orchestrator.providers.readable_part import checked_kinds
 from orchestrator.providers.reading import mapping
 from orchestrator.providers.schema_prompt import instructed
 from orchestrator.providers.sdk import SdkModel
@@ -57,6 +58,8 @@ class Anthropic(SdkModel):
             output. A schema that the API's mode cannot express always goes into the prompt.
         max_response_bytes: Maximum bytes, after decompression, of a body, of each event of a stream, and of the
             stored part of a stream; 0 is no limit. A larger answer is an LLMError (`malformed`) that is not retried.
+        reads: Kinds of content parts that the model reads, of `text`, `image`, `file` and `audio`; None means all
+            that the API carries. A request with another part is a ConfigError and is not sent.
 
     Raises:
         ConfigError: An argument cannot work.
@@ -80,12 +83,14 @@ class Anthropic(SdkModel):
         timeout: float = 600.0,
         structured: Literal["native", "prompt"] = "native",
         max_response_bytes: int = DEFAULT_BYTES,
+        reads: Collection[str] | None = None,
     ) -> None:
         try:
             import anthropic  # noqa: F401
         except ImportError as error:
             raise MissingExtra("anthropic", "anthropic", "providers") from error
         check_model(model, structured, timeout, base_url)
+        kinds = checked_kinds(reads, ("text", "image", "file"))
         if max_tokens < 1:
             raise ConfigError(f"max_tokens is {max_tokens!r}; possible: 1 or more")
         if client is not None and not _is_client(client):
@@ -101,6 +106,7 @@ class Anthropic(SdkModel):
         else:
             known = SecretStr(getattr(client, "api_key", None) or "")
             super().__init__(model, form, known, client.with_options(max_retries=0), max_response_bytes)
+        self.reads = kinds
 
     def __repr__(self) -> str:
         return f"Anthropic({self.model!r})"

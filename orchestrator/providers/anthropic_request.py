@@ -18,17 +18,19 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import from_json
 
+from orchestrator.errors import ConfigError
+from orchestrator.llm.content_part import data_of
 from orchestrator.llm.message import Content, Message, Request, ToolCall
 from orchestrator.providers.reading import mapping
 
 _ODD = re.compile(r"[^a-zA-Z0-9_-]")
 _NAME_CHARS = 64
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 _BEGINNING = "(The conversation begins with the assistant.)"
 _NO_RESULT = "No result of this call was recorded."
 
@@ -208,6 +210,8 @@ def _block(part: Mapping[str, Any]) -> Block | None:
         return dict(part) if str(part.get("text") or "").strip() else None
     if kind == "image_url":
         return _picture(part)
+    if kind == "file":
+        return _document(part)
     if kind == "reasoning" or (kind == "thinking" and not part.get("signature")):
         return None  # another vendor's: only the API that made it accepts it back
     return dict(part)
@@ -219,8 +223,30 @@ def _picture(part: Mapping[str, Any]) -> Block:
     if not isinstance(url, str):
         return dict(part)
     kept = {name: value for name, value in part.items() if name == "cache_control"}
-    if data := _DATA_URL.fullmatch(url):
-        source = {"type": "base64", "media_type": data[1], "data": data[2]}
+    if data := data_of(url):
+        source = {"type": "base64", "media_type": data[0], "data": data[1]}
     else:
         source = {"type": "url", "url": url}
     return {"type": "image", "source": source, **kept}
+
+
+def _document(part: Mapping[str, Any]) -> Block:
+    """Return a file in this API's form: a PDF, or a text. Raises ConfigError for another media type."""
+    given = mapping(part.get("file"))
+    data = data_of(str(given.get("file_data") or ""))
+    if data is None:
+        raise ConfigError(
+            "Anthropic reads files from their bytes only; give file_data as a data URL with base64"
+        )
+    media, encoded = data
+    if media == "application/pdf":
+        source = {"type": "base64", "media_type": media, "data": encoded}
+    elif media.startswith("text/"):
+        text = b64decode(encoded).decode(errors="replace")
+        source = {"type": "text", "media_type": "text/plain", "data": text}
+    else:
+        raise ConfigError(
+            f"Anthropic cannot read a file of type {media!r}; possible: application/pdf and text/*"
+        )
+    title = {"title": given["filename"]} if given.get("filename") else {}
+    return {"type": "document", "source": source, **title}

@@ -8,18 +8,20 @@ The SDK does transport, authentication and addresses, with its retries off: `Ret
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, MissingExtra
+from orchestrator.llm.content_part import KINDS
 from orchestrator.llm.message import encodable
 from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of
 from orchestrator.providers.openai_chat import ChatForm
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_responses import ResponsesForm
+from orchestrator.providers.readable_part import checked_kinds
 from orchestrator.providers.sdk import ApiForm, SdkModel
 from orchestrator.providers.size_limit import DEFAULT_BYTES
 
@@ -51,6 +53,8 @@ class OpenAI(SdkModel):
         stream_usage: False omits `stream_options`, for servers that refuse it: streamed answers then report no
             tokens.
         reasoning_field: Name under which reasoning is sent back (`reasoning_content` for DeepSeek); None sends none.
+        reads: Kinds of content parts that the model reads, of `text`, `image`, `file` and `audio`; None means all
+            that the API carries. A request with another part is a ConfigError and is not sent.
 
     Raises:
         ConfigError: An argument cannot work.
@@ -77,6 +81,7 @@ class OpenAI(SdkModel):
         max_response_bytes: int = DEFAULT_BYTES,
         stream_usage: bool = True,
         reasoning_field: str | None = None,
+        reads: Collection[str] | None = None,
     ) -> None:
         try:
             import openai
@@ -89,6 +94,7 @@ class OpenAI(SdkModel):
             raise ConfigError(f"client is a {type(client).__name__}; possible: openai.AsyncOpenAI")
         if client is not None and (base_url is not None or api_key is not None):
             raise ConfigError("client brings its own address and key: give base_url and api_key to it")
+        kinds = checked_kinds(reads, KINDS if api == "chat" else ("text", "image", "file"))
         self.api = api
         self.base_url = base_url
         self.timeout = timeout
@@ -98,6 +104,7 @@ class OpenAI(SdkModel):
         else:
             own = client.with_options(max_retries=0)
             super().__init__(model, form, SecretStr(client.api_key), own, max_response_bytes)
+        self.reads = kinds
 
     @property
     def reports_cost(self) -> bool:

@@ -14,8 +14,8 @@ Behaviour of real servers, and how it is handled (recordings in tests/data/provi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.errors import LLMError
@@ -59,7 +59,7 @@ class ChatForm:
         body: dict[str, Any] = {
             **request.params,
             "model": model,
-            "messages": [self._message(message) for message in messages],
+            "messages": [self._message(message) for message in _with_results_as_text(messages)],
         }
         body.update(_tools(request))
         if native is not None:
@@ -107,6 +107,25 @@ class ChatForm:
         if self.options.reasoning_field is not None and message.reasoning is not None:
             raw[self.options.reasoning_field] = message.reasoning
         return raw
+
+
+def _with_results_as_text(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield the messages; the API allows only text in results, so their other parts follow as a user message."""
+    moved: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role != "tool" and moved:
+            yield Message("user", moved)
+            moved = []
+        parts = message.content if message.role == "tool" and isinstance(message.content, list) else []
+        others = [part for part in parts if part.get("type") != "text"]
+        if not others:
+            yield message
+            continue
+        about = f"Content of the result of call {message.tool_call_id or message.name}:"
+        moved += [{"type": "text", "text": about}, *others]
+        yield replace(message, content=message.text or "The result is in the next user message.")
+    if moved:
+        yield Message("user", moved)
 
 
 def _tools(request: Request) -> dict[str, Any]:

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple, Protocol, Self
 from pydantic import SecretStr
 
 from orchestrator.errors import LLMError
+from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.message import Request, Response
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import EventDecoder, EventTooLarge, ServerSentEvent
+from orchestrator.providers.readable_part import refuse_unreadable
 from orchestrator.providers.reading import malformed, parsed, storable
 from orchestrator.providers.size_limit import (
     body_of,
@@ -76,6 +78,7 @@ class SdkModel(ABC):
         self, model: str, form: ApiForm, key: SecretStr, host_client: Any | None, max_response_bytes: int
     ) -> None:
         self.model = model
+        self.reads: tuple[PartKind, ...] = KINDS
         self.max_response_bytes = check_limit("max_response_bytes", max_response_bytes)
         self._form = form
         self._key = key
@@ -100,7 +103,8 @@ class SdkModel(ABC):
         """Return the arguments of `create` that produce this body."""
 
     async def complete(self, request: Request) -> Response:
-        """Answer one request; stream the pieces if it has an `on_delta`. Raises LLMError."""
+        """Answer one request; stream the pieces if it has an `on_delta`. Raises LLMError, ConfigError."""
+        refuse_unreadable(self.model, self.reads, request.messages)
         body = self._form.body(self.model, request, streamed=request.on_delta is not None)
         try:
             return storable(await self._answered(body, request.on_delta))

@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from orchestrator.errors import ModelRetry
 from orchestrator.kernel.abandonment import TimeLimitPassed
 from orchestrator.kernel.value import value
+from orchestrator.llm.content_part import described, returned_parts
 from orchestrator.llm.message import Message, ToolCall, encodable
 from orchestrator.tools.argument import BadArguments, DuplicateKeys, UnstableArguments
 
@@ -53,6 +54,8 @@ class ToolResult:
     """True if the tool timed out and did not stop when it was cancelled: it may still be running."""
     whole: str | None = field(default=None, compare=False, repr=False)
     """The text before it was cut, until it is stored; None if nothing was cut or the agent has no `read_result`."""
+    parts: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+    """Content parts for the model if the tool returned any; `content` then describes them."""
 
     @property
     def is_error(self) -> bool:
@@ -60,13 +63,14 @@ class ToolResult:
 
     def message(self) -> Message:
         """Return the tool message that answers the call."""
-        return Message("tool", self.content, (), self.call.id, self.call.name, None, None, self.is_error)
+        said = list(self.parts) or self.content
+        return Message("tool", said, (), self.call.id, self.call.name, None, None, self.is_error)
 
     def is_said_by(self, message: Message) -> bool:
         """Return whether a tool message equals `message()`, without building that message."""
         return (
             message.tool_call_id == self.call.id
-            and message.content == self.content
+            and message.content == (list(self.parts) or self.content)
             and message.name == self.call.name
             and message.is_error == self.is_error
             and message.role == "tool"
@@ -156,6 +160,8 @@ def _encodable(text: str) -> str:
 def _serialised(value: object) -> str:
     if isinstance(value, str):
         return str.__str__(value)
+    if parts := returned_parts(value):
+        return "\n".join(map(described, parts))
     if isinstance(value, bytes | bytearray | memoryview | Iterator):
         raise TypeError(f"the tool returned {type(value).__name__}; a result is text or a JSON value")
     return to_json(value, inf_nan_mode="strings").decode()

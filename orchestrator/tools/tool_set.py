@@ -28,9 +28,18 @@ from orchestrator.kernel.abandonment import (
 )
 from orchestrator.kernel.cancel_scope import cancellations
 from orchestrator.kernel.thread import in_thread
-from orchestrator.llm.message import ToolCall
+from orchestrator.llm.content_part import returned_parts
+from orchestrator.llm.message import ToolCall, encodable
 from orchestrator.llm.port import Clock, SystemClock
-from orchestrator.tools.result import READ_RESULT, ToolOutcome, ToolResult, explain, failure_of, shortened
+from orchestrator.tools.result import (
+    READ_RESULT,
+    ToolOutcome,
+    ToolResult,
+    cut,
+    explain,
+    failure_of,
+    shortened,
+)
 from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -213,6 +222,7 @@ class ToolSet:
         bound = (self._narrowed(context_for(call, position), spec),) if spec.takes_context else ()
         outcome: ToolOutcome = "ok"
         was_cut, abandoned, whole, before = False, False, None, _cancels()
+        value: object = None
         try:
             arguments = parse_arguments(spec, call.arguments, exact=exact)
             if spec.timeout is None:
@@ -230,7 +240,8 @@ class ToolSet:
             outcome, content = failure_of(error, may_retry=may_retry)
             abandoned = isinstance(error, TimeLimitPassed) and error.abandoned
         seconds = self._clock.monotonic() - started
-        return ToolResult(call, position, content, outcome, seconds, queued, was_cut, at, abandoned, whole)
+        done = ToolResult(call, position, content, outcome, seconds, queued, was_cut, at, abandoned, whole)
+        return done if type(value) is str else _with_parts(done, value, spec.max_result_chars)
 
     def _narrowed(self, context: ToolContext, spec: ToolSpec) -> ToolContext:
         """Return the context with the tool's own timeout in its deadline."""
@@ -349,6 +360,15 @@ async def _in_thread(
     if isinstance(error, Exception):
         raise error
     raise RuntimeError(f"the tool raised {explain(error)}") from error
+
+
+def _with_parts(result: ToolResult, value: object, limit: int) -> ToolResult:
+    """Return a result with the content parts that its tool returned; at most `limit` characters of each text."""
+    parts = [] if result.is_error else returned_parts(value)
+    for part in parts:
+        if part.get("type") == "text":
+            part["text"] = cut(str(part["text"]), limit)[0]
+    return replace(result, parts=tuple(encodable(dict(part)) for part in parts)) if parts else result
 
 
 def _cancels() -> int:

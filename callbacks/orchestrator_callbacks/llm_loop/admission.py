@@ -253,6 +253,8 @@ def note_result(run: LoopRun, result: ToolResult) -> None:
         body["queued"] = micros(result.queued)
     if result.cut:
         body["cut"] = True
+    if result.parts:
+        body["parts"] = result.parts
     if result.whole is not None:
         body["whole"] = run.store(result.whole.encode())
     announced = effective_call(ctx, position)

@@ -54,7 +54,9 @@ def _plain_messages(ctx: LoopContext, messages: list[Message]) -> list[Any]:
 
 
 def _says(message: Message, result: ToolResult | None) -> bool:
-    return result is not None and result.content is message.content and result.is_said_by(message)
+    if result is None or (result.content is not message.content and not result.parts):
+        return False
+    return result.is_said_by(message)
 
 
 def _output(ctx: LoopContext) -> Mapping[str, Any]:
@@ -133,6 +135,7 @@ def _result(entry: EffectEntry, call: ToolCall) -> ToolResult:
         body.get("queued", 0.0),
         body.get("cut", False),
         body.get("at", 0.0),
+        parts=tuple(body.get("parts", ())),
     )
 
 
