@@ -25,6 +25,7 @@ OrchestratorError
     ├── NotAdmitting        an engine accepts no new runs now
     ├── Overloaded          the queue of an engine is full
     ├── OtherGraph          the stored run belongs to another version of its graph
+    ├── OtherAgent          the stored run belongs to an agent of another name
     ├── LLMError            a model call failed, classified by ErrorKind
     ├── CompletionError     the model's final answer stayed unusable
     ├── LimitReached        a guard refused in a state that can only fail
@@ -170,8 +171,7 @@ class StateTimeout(RunError):
 
     def __init__(self, state: str, seconds: float) -> None:
         super().__init__(f"state {state!r} lasted longer than its limit of {seconds:g} s")
-        self.state = state
-        self.seconds = seconds
+        self.state, self.seconds = state, seconds
 
 
 class DeadlineExceeded(RunError):
@@ -222,8 +222,7 @@ class Suspended(RunError):
 
     def __init__(self, run_id: str, reason: str) -> None:
         super().__init__(f"run {run_id!r} is suspended ({reason}); call resume({run_id!r}) to continue it")
-        self.run_id = run_id
-        self.reason = reason
+        self.run_id, self.reason = run_id, reason
 
 
 class NotAdmitting(RunError):
@@ -231,8 +230,7 @@ class NotAdmitting(RunError):
 
     def __init__(self, engine: str, why: str, then: str) -> None:
         super().__init__(f"engine {engine!r} does not accept this run: {why}; {then}; {see_guide('workers')}")
-        self.engine = engine
-        self.why = why
+        self.engine, self.why = engine, why
 
 
 class Overloaded(RunError):
@@ -243,9 +241,7 @@ class Overloaded(RunError):
             f"the queue of engine {engine!r} is full: {queue} runs wait for its {slots} slots; submit again later, "
             f"submit elsewhere, or give the engine more slots or a longer queue; {see_guide('workers')}"
         )
-        self.engine = engine
-        self.queue = queue
-        self.slots = slots
+        self.engine, self.queue, self.slots = engine, queue, slots
 
 
 class OtherGraph(RunError):
@@ -256,17 +252,11 @@ class OtherGraph(RunError):
             f"run {run_id!r} was started with another version of graph {graph!r} (fingerprint {made[:12]}, here "
             f"{have[:12]}): resume it with that version, or register a migration; {see_guide('durability')}"
         )
-        self.run_id = run_id
-        self.made = made
-        self.have = have
+        self.run_id, self.made, self.have = run_id, made, have
 
 
 class OtherAgent(RunError):
-    """A stored run belongs to an agent of another name.
-
-    `owner` is the name of the agent that started the run, `here` the name of the agent that was to resume it; empty
-    means without a name.
-    """
+    """A stored run belongs to agent `owner`, and this is agent `here`; an empty name means without a name."""
 
     def __init__(self, run_id: str, owner: str, here: str) -> None:
         started = f"agent {owner!r}" if owner else "an agent without a name"
@@ -275,9 +265,7 @@ class OtherAgent(RunError):
             f"run {run_id!r} belongs to {started}, and this is {this}: resume it with its own agent, or transfer it "
             f"with resume({run_id!r}, from_agent={owner!r})"
         )
-        self.run_id = run_id
-        self.owner = owner
-        self.here = here
+        self.run_id, self.owner, self.here = run_id, owner, here
 
 
 class LLMError(RunError):
@@ -301,11 +289,9 @@ class LLMError(RunError):
         if kind not in ERROR_KINDS:
             raise ConfigError(f"unknown error kind {kind!r}; known: {', '.join(sorted(ERROR_KINDS))}")
         super().__init__(message)
-        self.kind = kind
-        self.status = status
-        self.retry_after = retry_after
+        self.kind, self.status = kind, status
+        self.retry_after, self.retryable = retry_after, retryable
         self.partial = partial
-        self.retryable = retryable
 
 
 ERROR_KINDS = frozenset(("rate_limited", "timeout", "server_error", "client_error", "auth", "content_filter"))
@@ -318,8 +304,7 @@ class CompletionError(RunError):
 
     def __init__(self, issue: str, attempts: int) -> None:
         super().__init__(f"no usable final answer after {attempts} retries: {issue}; {see_guide('agents')}")
-        self.issue = issue
-        self.attempts = attempts
+        self.issue, self.attempts = issue, attempts
 
 
 class LimitReached(RunError):
@@ -343,9 +328,7 @@ class Held(JournalError):
     def __init__(self, run_id: str, owner: str, warning: str = "") -> None:
         then = f"wait until it is released, cancel the run, or inspect it: `orchestrator runs show {run_id}`"
         super().__init__(f"run {run_id!r} is held by {owner}; {warning or then}; {see_guide('durability')}")
-        self.run_id = run_id
-        self.owner = owner
-        self.warning = warning
+        self.run_id, self.owner, self.warning = run_id, owner, warning
 
 
 class Fenced(JournalError):
@@ -354,8 +337,7 @@ class Fenced(JournalError):
     def __init__(self, run_id: str, epoch: int) -> None:
         why = f"another process has claimed it, and lease epoch {epoch} is out of date"
         super().__init__(f"run {run_id!r} cannot be continued here: {why}; {see_guide('durability')}")
-        self.run_id = run_id
-        self.epoch = epoch
+        self.run_id, self.epoch = run_id, epoch
 
 
 class StoreDown(JournalError):

@@ -96,11 +96,9 @@ class Rlm(RunService[RlmResult]):
         graph = self._mode.graph if graph is None else graph
         arguments.check_agent(locals(), RlmLimits)
         self._equipment = given = RunResources.of(locals())
-        self._limits = limits or self._mode.limits
-        self._data = agent_data(name, version)
+        self._limits, self._data = limits or self._mode.limits, agent_data(name, version)
         self._set_up(given.clock, journal, observers, migrations)
-        self._machine = self._mode.machine(graph, hooks)
-        self.laps = self._mode.laps
+        self._machine, self.laps = self._mode.machine(graph, hooks), self._mode.laps
         self._conversations, self._hosted = Conversations(), HostReference()
         self._codec = rlm_record.codec(self._mode.context, launch)
         self._wire()
