@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.errors import ConfigError, RunExists, RunUnknown
+from orchestrator.errors import ConfigError
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
@@ -35,7 +35,7 @@ from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.hosting import LoopHosting
 from orchestrator.runtime.service.human_input import HumanInput
 from orchestrator.runtime.service.recovery import Migration
-from orchestrator.runtime.service.run_data import SHARED, agent_data, run_data, stored_data
+from orchestrator.runtime.service.run_data import agent_data, run_data
 from orchestrator.runtime.service.run_service import new_id, outside_loop
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.tools.spec import ToolSpec
@@ -325,36 +325,6 @@ class Agent(HumanInput[Result]):
         self._conversations.keep(run.ctx.conversation_id, run.run_id, memory_hooks.conversation(run.ctx))
 
     # ---- private ----
-
-    async def _run_child(
-        self,
-        parent: Run[Any, Any],
-        run_id: str,
-        prompt: str,
-        lender: Callable[[Limits], Limits],
-        adopt: Callable[[LoopRun], None],
-    ) -> Result:
-        """Start or resume a child run and drive it to its end; for an ended one the Result is only read.
-
-        `lender` makes the limits of a new run from the agent's own; `adopt` gets the run before it is driven. Raises
-        RunExists if `run_id` is not a child of `parent`.
-        """
-        path: Iterable[Transition] = ()
-        try:
-            head = await self._journal.head(run_id)
-        except RunUnknown:
-            data = stored_data(parent.data or {}, SHARED)
-            run = self._new(prompt, (), run_id, None, lender(self._limits), data)
-            run.parent_run_id = parent.run_id
-            self._limit_time(run, None)
-        else:
-            if head.parent_run_id != parent.run_id:
-                raise RunExists(run_id)
-            if head.status == "ended":
-                return await self._ended_result(run_id)
-            run, path = await self._claim(run_id, None, f"run {parent.run_id}")
-        adopt(run)
-        return await self._drive_run(run, path)
 
     async def _said_in(self, run_id: str) -> Sequence[Message]:
         """Return the messages of a stored run up to its end or its last record."""
