@@ -22,12 +22,12 @@ from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
 from orchestrator.runtime.service.run_service import RunService
 
 
-def child_agent(owner: RunService[Any], output_type: object, options: Mapping[str, Any]) -> Agent:
+def child_agent(owner: RunService[Any], output_type: Any, options: Mapping[str, Any]) -> Agent:
     """Return an agent whose runs use the journal, observers and live runs of `owner`.
 
     `options` are for Agent.
     """
-    agent = Agent(
+    agent: Agent = Agent(
         journal=owner._journal,
         observers=owner._observers,
         clock=owner._control.clock,
