@@ -18,7 +18,7 @@ DepsT_contra = TypeVar("DepsT_contra", default=Any, contravariant=True)
 _SYSTEM_CLOCK = SystemClock()
 
 
-@dataclass(frozen=True)  # no slots: with them `ToolContext[Bank](...)` is a TypeError on Python 3.11
+@dataclass(frozen=True)  # with slots `ToolContext[Bank](...)` is a TypeError on Python 3.11
 class ToolContext(Generic[DepsT_co]):
     """The context of one call, for a tool whose first parameter has this type. Each call has its own.
 

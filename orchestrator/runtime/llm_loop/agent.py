@@ -37,7 +37,7 @@ from orchestrator.runtime.service.hosting import LoopHosting
 from orchestrator.runtime.service.human_input import HumanInput
 from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_data import agent_data, run_data
-from orchestrator.runtime.service.run_service import new_id, outside_loop
+from orchestrator.runtime.service.run_service import new_id, outside_loop, with_arguments_of
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.tools.context import DepsT_contra
 from orchestrator.tools.spec import ToolSource, ToolSpec
@@ -214,6 +214,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         run = self._new(prompt, history, name, conversation_id, limits or self._limits, data)
         return await self._deposit(run, tenant)
 
+    @with_arguments_of(run)
     def run_sync(self, prompt: Prompt, **options: Any) -> Result[OutputT]:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
         return outside_loop("run_sync", "agent.run", lambda: self.run(prompt, **options))

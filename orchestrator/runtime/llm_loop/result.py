@@ -68,9 +68,7 @@ def stopped(ended: BaseResult, why: str = "") -> RunStopped:
     return STOPPED[ended.outcome](f"run {ended.run_id} {ended_as(ended, why)}", ended)
 
 
-@dataclass(
-    frozen=True, kw_only=True
-)  # no slots: with them `Result[Report](...)` is a TypeError on Python 3.11
+@dataclass(frozen=True, kw_only=True)  # with slots `Result[Report](...)` is a TypeError on Python 3.11
 class Result(Generic[OutputT_co]):
     """The end of a run, with its messages and its usage. `Result[Report]` has a Report as its output.
 
@@ -105,6 +103,10 @@ class Result(Generic[OutputT_co]):
         if self.outcome is Outcome.COMPLETED:
             return self
         raise stopped(self) from self.error
+
+
+ResultT_co = TypeVar("ResultT_co", default=Result[OutputT_co], covariant=True)
+"""Result of a run of any agent; a Result[Output] unless it is given."""
 
 
 def result_of(run: LoopRun, path: Iterable[Transition], end: Ending) -> Result:
