@@ -82,8 +82,8 @@ if TYPE_CHECKING:
     from orchestrator.runtime.service.recovery import Migration as Migration
     from orchestrator.runtime.service.recovery import OpenRun as OpenRun
     from orchestrator.runtime.service.stream import RunStream as RunStream
+    from orchestrator.tools.context import ToolContext as ToolContext
     from orchestrator.tools.result import ToolResult as ToolResult
-    from orchestrator.tools.spec import ToolContext as ToolContext
     from orchestrator.tools.spec import ToolSpec as ToolSpec
     from orchestrator.tools.spec import tool as tool
     from orchestrator_guards import Verdict as Verdict
@@ -125,7 +125,7 @@ _PUBLIC = {
     "SqliteMemory": "journal.sqlite.conversation",
     "StateMachine": "kernel.typed",
     "ToolCall": "llm.message",
-    "ToolContext": "tools.spec",
+    "ToolContext": "tools.context",
     "ToolResult": "tools.result",
     "ToolSpec": "tools.spec",
     "Usage": "llm.message",

@@ -101,7 +101,7 @@ def test_what_libpq_reads_is_taken_as_it_is(good: str) -> None:
 
 def test_an_agent_that_is_given_an_address_for_a_journal_is_told_what_to_give() -> None:
     with pytest.raises(ConfigError, match="PostgresJournal") as refused:
-        Agent(ScriptedLLM([]), journal="postgresql://me:secret@h/d", observers=())  # type: ignore[arg-type]
+        Agent(ScriptedLLM([]), journal="postgresql://me:secret@h/d", observers=())  # type: ignore[call-overload]
     assert "secret" not in str(refused.value)
 
 

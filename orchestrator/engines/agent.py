@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypedDict, runtime_checkable
+
+from typing_extensions import TypeVar
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.record import Follower
 from orchestrator.runtime.service.hosting import Hosting
 
+AgentResultT_co = TypeVar("AgentResultT_co", default=Any, covariant=True)
+
+
+class RunLimits(Protocol):
+    """The limits of one run. Each agent has its own class of limits."""
+
+    @property
+    def max_seconds(self) -> float: ...
+
+
+class SubmitArguments(TypedDict, total=False):
+    """Options of a submitted run, as in `LocalEngine.submit`."""
+
+    agent: str | None
+    conversation_id: str | None
+    limits: RunLimits | None
+    deadline: float | None
+
 
 @runtime_checkable
-class EngineAgent(Protocol):
+class EngineAgent(Protocol[AgentResultT_co]):
     """An agent that executes the runs of one graph. It defines the types of its input and of its results."""
 
     @property
@@ -35,11 +55,13 @@ class EngineAgent(Protocol):
         deadline: float | None,
         follower: Follower | None = None,
         /,
-    ) -> Coroutine[Any, Any, Any]:
+    ) -> Coroutine[Any, Any, AgentResultT_co]:
         """Start a run with checked arguments and drive it until it ends. Raises RunExists."""
         ...
 
-    def resume(self, run_id: str, /, *, limits: Any = None, by: str = "") -> Coroutine[Any, Any, Any]:
+    def resume(
+        self, run_id: str, /, *, limits: Any = None, by: str = ""
+    ) -> Coroutine[Any, Any, AgentResultT_co]:
         """Resume a run of the journal from its last record."""
         ...
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, cast
 
+from orchestrator.runtime.llm_loop.result import OutputT_co, ResultT_co
 from orchestrator.runtime.service.hosting import Hosting
 
 
@@ -61,8 +62,11 @@ class EngineJob:
             self.end.set_result(outcome)
 
 
-class Handle:
+class Handle(Generic[OutputT_co, ResultT_co]):
     """A run that an engine admitted. Await the handle for the value that `run` of its agent returns.
+
+    `Handle[Report]` gives a `Result[Report]`. An agent with another class of results, such as a Pipeline, has it as
+    the second parameter.
 
     Cancelling the caller that awaits the handle does not affect the run.
 
@@ -96,14 +100,14 @@ class Handle:
         """Return whether awaiting the handle returns or raises at once."""
         return self._job.end.done()
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[Any, None, ResultT_co]:
         return self._wait().__await__()
 
-    async def _wait(self) -> Any:
+    async def _wait(self) -> ResultT_co:
         outcome = await asyncio.shield(self._job.end)
         if isinstance(outcome, BaseException):
             raise outcome
-        return outcome
+        return cast("ResultT_co", outcome)
 
     def __repr__(self) -> str:
         return f"Handle({self._job.run_id!r}, {self._job.phase.value})"

@@ -28,9 +28,9 @@ import signal
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import asdict, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, Unpack
 
-from orchestrator.engines.agent import EngineAgent
+from orchestrator.engines.agent import AgentResultT_co, EngineAgent, RunLimits, SubmitArguments
 from orchestrator.engines.agent_registry import AgentRegistry
 from orchestrator.engines.command_handler import CommandHandler
 from orchestrator.engines.dispatcher import Scheduler
@@ -51,7 +51,7 @@ from orchestrator.runtime.service.stream import RunStream
 from orchestrator.telemetry.engine import Load
 
 
-class LocalEngine:
+class LocalEngine(Generic[AgentResultT_co]):
     """Execute runs of agents that share one journal, at most `slots` runs at once.
 
     With `recover="resume"` the engine also resumes orphaned runs, at its start and as long as it lives: runs whose
@@ -75,7 +75,7 @@ class LocalEngine:
 
     def __init__(
         self,
-        agent: EngineAgent | Mapping[str, EngineAgent],
+        agent: EngineAgent[AgentResultT_co] | Mapping[str, EngineAgent[Any]],
         *,
         slots: int = 16,
         queue: int = 1000,
@@ -183,10 +183,10 @@ class LocalEngine:
         agent: str | None = None,
         run_id: str | None = None,
         conversation_id: str | None = None,
-        limits: Any = None,
+        limits: RunLimits | None = None,
         deadline: float | None = None,
         follower: Follower | None = None,
-    ) -> Handle:
+    ) -> Handle[Any, AgentResultT_co]:
         """Queue a run and return its handle at once; options as for `run` of the agent, `deadline` in seconds from now.
 
         `agent` names one of several agents; `follower` is called with each item that a stream of the run would yield.
@@ -209,22 +209,24 @@ class LocalEngine:
         self._line.enter(job)
         return Handle(job)
 
-    def stream(self, prompt: Any, *, run_id: str | None = None, **options: Any) -> RunStream:
+    def stream(
+        self, prompt: Any, *, run_id: str | None = None, **options: Unpack[SubmitArguments]
+    ) -> RunStream[Any, AgentResultT_co]:
         """Submit a run when its first fact is requested, and stream its facts; options as for `submit`.
 
         As `Agent.stream`, except that closing the stream does not stop the run, which continues in this engine.
         """
         name = run_id or secrets.token_hex(16)
 
-        async def work(follower: Follower) -> Any:
+        async def work(follower: Follower) -> AgentResultT_co:
             return await (await self.submit(prompt, run_id=name, follower=follower, **options))
 
         gone = RunError(f"the stream of run {name!r} was closed; the run continues in engine {self.name!r}")
         return RunStream(name, self._agents.graph(options.get("agent")), work, gone)
 
     async def resume(
-        self, run_id: str, *, agent: str | None = None, limits: Any = None, by: str = ""
-    ) -> Handle:
+        self, run_id: str, *, agent: str | None = None, limits: RunLimits | None = None, by: str = ""
+    ) -> Handle[Any, AgentResultT_co]:
         """Queue a run of the journal to resume it; a run that is paused in this engine resumes at once.
 
         Raises RunUnknown and the errors of `submit`. The handle raises the errors of `Agent.resume`.
@@ -317,7 +319,7 @@ class LocalEngine:
     def _drain_for_signal(self) -> None:
         self._ordered(self._drain_on_command(OperatorCommand("drain", "signal", self._signal)))
 
-    # ---- private: runs ----
+    # ---- private: runs and stop ----
 
     def _may_begin(self, job: EngineJob) -> bool:
         """Return whether a queued run may start: its model is not blocked, and no run of its conversation is active."""
@@ -340,8 +342,6 @@ class LocalEngine:
 
     def _refuse_foreign(self, *, started: bool = True) -> None:
         refuse_foreign(self.name, self._affinity, started=started)
-
-    # ---- private: stop ----
 
     async def _drain_on_command(self, command: OperatorCommand) -> None:
         await self._registration.notify("control", {**command.body(), "id": secrets.token_hex(8)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.kernel.clock import Cancellable, Clock, SystemClock
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.llm.message import Message, Request, Response
 
 
-__all__ = ["LLM", "Cancellable", "Clock", "Deps", "FailureEpisode", "Memory", "Price", "SystemClock"]
+__all__ = ["LLM", "Cancellable", "Clock", "FailureEpisode", "Memory", "Price", "SystemClock"]
 
 
 class LLM(Protocol):
@@ -72,6 +72,3 @@ Price = Callable[[str | None, Mapping[str, int]], float | None]
 It is called with the model name of the answer and, if that name is unknown, with the configured one. It must not
 raise.
 """
-
-Deps = Any
-"""The host's own handles, passed to tools and hooks unchanged."""

@@ -10,17 +10,26 @@ import difflib
 import functools
 import inspect
 import math
-import threading
 import typing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    get_args,
+    get_origin,
+    overload,
+)
 
 from pydantic_core import from_json, to_jsonable_python
 
 from orchestrator.errors import ConfigError
 from orchestrator.llm.json_schema import UnusableSchema, checker
-from orchestrator.llm.port import Clock, Deps, SystemClock
 from orchestrator.tools.argument import (
     BadArguments,
     Dump,
@@ -31,6 +40,8 @@ from orchestrator.tools.argument import (
     schema_dump,
     typed_reader,
 )
+from orchestrator.tools.context import DepsT, DepsT_contra
+from orchestrator.tools.context import ToolContext as ToolContext  # noqa: PLC0414 - its tools name it
 from orchestrator.tools.docstring import split_docstring
 from orchestrator_guards import Verdict
 
@@ -46,52 +57,15 @@ It is a pure function. If it raises or returns another value, the person is aske
 shows guard, observed value, limit and detail of a Verdict.
 """
 
-_SYSTEM_CLOCK = SystemClock()
-
-
-@dataclass(frozen=True, slots=True)
-class ToolContext:
-    """The context of one call, for a tool whose first parameter has this type, and for an output validator.
-
-    Example:
-        @tool(effect="idempotent")
-        def pay(context: ToolContext, invoice: int) -> str:
-            "Pay an invoice."
-            return bank.pay(invoice, key=context.idempotency_key, timeout=context.remaining())
-    """
-
-    run_id: str
-    idempotency_key: str
-    """The same for every try of this call, also after a crash; pass it to the service that the tool calls."""
-    deps: Deps = None
-    deadline: float | None = None
-    """The time at which the call is given up, in seconds of `clock.monotonic()`; None means never."""
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    """Set when no caller waits for the result any more. A thread cannot be stopped from outside, so it must check
-    this."""
-    progress: Callable[[str], None] = lambda _: None
-    stored_result: Callable[[str], Awaitable[str]] | None = None
-    """Returns the whole text of an earlier result of the run that was cut, by its handle. None: nothing is stored."""
-    clock: Clock = _SYSTEM_CLOCK
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    """JSON data that the host gave the run."""
-    tags: Mapping[str, str] = field(default_factory=dict)
-    retry: int = 0
-    """How often the model was asked to try again so far: by this tool in consecutive turns, or for its final answer."""
-
-    def remaining(self) -> float | None:
-        """Return the seconds until the deadline, never below 0; None without a deadline."""
-        return None if self.deadline is None else max(0.0, self.deadline - self.clock.monotonic())
-
 
 def _by_schema(_: str) -> dict[str, Any]:
     """Mark a tool as checked by `parameters`; ToolSpec replaces this with the real check."""
     raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ToolSpec:
-    """One tool, built by `@tool` or from a JSON schema.
+@dataclass(frozen=True, eq=False)
+class ToolSpec(Generic[DepsT_contra]):
+    """One tool, built by `@tool` or from a JSON schema. `ToolSpec[Bank]` reads a Bank from its ToolContext.
 
     A call of it calls the wrapped function unchanged. The handler receives the arguments by keyword, after the
     ToolContext if its first parameter is annotated so.
@@ -163,8 +137,36 @@ class ToolSpec:
         return {"type": "function", "function": about}
 
 
+class ToolFunction(Protocol):
+    """A function that can become a tool.
+
+    It has a name. A ToolSpec has none, so a type checker does not accept one with the wrong `deps` as a function.
+    """
+
+    __name__: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+ToolSource: TypeAlias = "ToolSpec[DepsT] | ToolFunction | functools.partial[Any]"
+"""What an agent accepts as a tool."""
+
+
+class ToolDecorator(Protocol):
+    """The decorator that `tool(...)` returns."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[ToolContext[DepsT], ...], Any], /
+    ) -> ToolSpec[DepsT]: ...
+    @overload
+    def __call__(self, function: Callable[..., Any], /) -> ToolSpec[object]: ...
+
+
 @overload
-def tool(function: Callable[..., Any], /) -> ToolSpec: ...
+def tool(function: Callable[Concatenate[ToolContext[DepsT], ...], Any], /) -> ToolSpec[DepsT]: ...
+@overload
+def tool(function: Callable[..., Any], /) -> ToolSpec[object]: ...
 @overload
 def tool(
     *,
@@ -180,7 +182,7 @@ def tool(
     plain_text: bool = False,
     max_concurrency: int = 0,
     retries: int = 2,
-) -> Callable[[Callable[..., Any]], ToolSpec]: ...
+) -> ToolDecorator: ...
 def tool(
     function: Callable[..., Any] | None = None,
     /,
@@ -315,8 +317,12 @@ def _signature(target: object, name: str) -> _Signature:
     bound = target.keywords if isinstance(target, functools.partial) else {}
     given = [p for p in inspect.signature(target).parameters.values() if p.name not in bound]
     parameters = _resolved(given, _function(target), name)
-    takes_context = bool(parameters) and parameters[0].annotation is ToolContext
+    takes_context = bool(parameters) and _is_context(parameters[0].annotation)
     return _Signature(takes_context, tuple(parameters[takes_context:]))
+
+
+def _is_context(annotation: object) -> bool:
+    return annotation is ToolContext or get_origin(annotation) is ToolContext
 
 
 def _resolved(parameters: list[inspect.Parameter], function: object, name: str) -> list[inspect.Parameter]:
@@ -344,7 +350,7 @@ def _signature_faults(target: object, parameters: Sequence[inspect.Parameter]) -
             faults.append(f"parameter {p.name!r} takes any number of arguments; name each one")
         elif p.kind is p.POSITIONAL_ONLY:
             faults.append(f"parameter {p.name!r} is positional-only; a model passes arguments by name")
-        elif p.annotation is ToolContext:
+        elif _is_context(p.annotation):
             faults.append(f"the ToolContext must be the first parameter, not {p.name!r}")
     if parameters and parameters[0].name == "self":
         faults.append("it is a method without its object; make the tool of the bound method")

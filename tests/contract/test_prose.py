@@ -109,7 +109,9 @@ def arguments(node: ast.AST) -> list[str] | None:
     """Return the names of the arguments of a function or of a class's constructor, None if they are unknown."""
     if isinstance(node, ast.ClassDef):
         functions = [item for item in node.body if isinstance(item, ast.FunctionDef)]
-        node = next((item for item in functions if item.name == "__init__"), node)
+        node = next(
+            (item for item in reversed(functions) if item.name == "__init__"), node
+        )  # overloads come first
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
     given = node.args

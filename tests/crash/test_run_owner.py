@@ -66,7 +66,7 @@ async def five(agents: list[Agent], desk: Agent) -> list[Any]:
     while not any(one._live.find(RUN) for one in agents):  # noqa: ASYNC110
         await asyncio.sleep(0)
     await desk.approve(RUN, by="ann")
-    return await asyncio.gather(*going, return_exceptions=True)
+    return list(await asyncio.gather(*going, return_exceptions=True))
 
 
 @pytest.mark.canary

@@ -104,7 +104,7 @@ def test_an_argument_of_the_wrong_kind_is_refused_at_once(given: Mapping[str, An
 
 def test_all_of_them_stand_in_one_error() -> None:
     with pytest.raises(ConfigError) as caught:
-        Agent(ask, retry=4, journal="a.db", observers=())  # type: ignore[arg-type]
+        Agent(ask, retry=4, journal="a.db", observers=())  # type: ignore[call-overload]
     assert [part.split(" ")[0] for part in str(caught.value).split("; ")][::2] == ["llm", "retry", "journal"]
 
 

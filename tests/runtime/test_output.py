@@ -215,7 +215,7 @@ async def test_any_type_and_any_schema_can_be_asked_for(kind: object, answer: st
     assert (result.outcome, result.output) == (Outcome.COMPLETED, value)
 
 
-@pytest.mark.parametrize("kind", [{"type": "nonsense"}, "City", object()])
+@pytest.mark.parametrize("kind", [{"type": "nonsense"}, "City", object(), 3])
 def test_an_output_type_that_is_none_is_refused(kind: Any) -> None:
     with pytest.raises(ConfigError, match="output_type"):
         agent([], output_type=kind)

@@ -584,7 +584,7 @@ def test_what_cannot_do_the_work_of_a_stage_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="is_exhausted"):
         Stages().pipeline(budget=object())
     with pytest.raises(ConfigError, match="PipelineLimits"):
-        Stages().pipeline().run_sync("x", limits={"max_iterations": 3})
+        Stages().pipeline().run_sync("x", limits={"max_iterations": 3})  # type: ignore[arg-type]
 
 
 def test_every_answer_of_a_budget_is_told() -> None:

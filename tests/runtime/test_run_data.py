@@ -52,7 +52,7 @@ def test_run_sync_takes_the_same_options() -> None:
     one, _ = agent("a")
     assert one.run_sync("go", **DATA).output == "a"
     with pytest.raises(ConfigError, match="metadata is 3"):
-        one.run_sync("go", metadata=3)
+        one.run_sync("go", metadata=3)  # type: ignore[arg-type]
 
 
 async def test_a_resumed_run_and_its_child_runs_have_the_data() -> None:

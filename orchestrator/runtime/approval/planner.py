@@ -115,7 +115,7 @@ class ModelPlanner:
         self._workspace = Workspace(root, caps)
         self._limits = limits or LIMITS
         self._used = Usage()
-        self._options = {
+        self._options: dict[str, Any] = {
             "retry": RetryPolicy(attempts=1),
             "observers": (),
             "clock": clock,
@@ -166,7 +166,7 @@ class ModelPlanner:
 
     @cached_property
     def _extractor(self) -> Agent:
-        return Agent(self._model, output_type=Extraction, instructions=_EXTRACT, **self._options)  # type: ignore[arg-type]
+        return Agent(self._model, output_type=Extraction, instructions=_EXTRACT, **self._options)
 
     @cached_property
     def _drafter(self) -> Agent:
@@ -175,7 +175,7 @@ class ModelPlanner:
             output_type=PlanDraft,
             instructions=_PLAN,
             tools=reading(self._workspace),
-            **self._options,  # type: ignore[arg-type]
+            **self._options,
         )
 
     async def _answer(self, agent: Agent, prompt: str) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, Unpack, overload
 
-from orchestrator.errors import ConfigError, RunExists, RunUnknown
+from orchestrator.errors import ConfigError
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
@@ -26,6 +26,7 @@ from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.providers.model_guard import refuse_real
 from orchestrator.runtime.llm_loop import agent_tool as subagent
 from orchestrator.runtime.llm_loop import composition as compose
+from orchestrator.runtime.llm_loop.agent_arguments import AgentArguments, OutputT, TypeForm
 from orchestrator.runtime.llm_loop.codec import history_of, loop_codec, restored
 from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result, result_of
@@ -35,10 +36,11 @@ from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.hosting import LoopHosting
 from orchestrator.runtime.service.human_input import HumanInput
 from orchestrator.runtime.service.recovery import Migration
-from orchestrator.runtime.service.run_data import SHARED, agent_data, run_data, stored_data
-from orchestrator.runtime.service.run_service import new_id, outside_loop
+from orchestrator.runtime.service.run_data import agent_data, run_data
+from orchestrator.runtime.service.run_service import new_id, outside_loop, with_arguments_of
 from orchestrator.runtime.service.stream import RunStream
-from orchestrator.tools.spec import ToolSpec
+from orchestrator.tools.context import DepsT_contra
+from orchestrator.tools.spec import ToolSource, ToolSpec
 from orchestrator_callbacks.llm_loop import admission
 from orchestrator_callbacks.llm_loop import memory as memory_hooks
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider, open_account
@@ -46,8 +48,10 @@ from orchestrator_callbacks.llm_loop.output_validation import V, as_validator
 from orchestrator_callbacks.llm_loop.request_usage import lost, refuse_unpriced
 
 
-class Agent(HumanInput[Result]):
+class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
     """Run the LLM loop: one agent for any number of runs, also concurrent ones.
+
+    `Agent[Bank, Report]` gives a Bank to its tools and has a Report as its output; a type checker infers both.
 
     The constructor starts nothing.
 
@@ -85,11 +89,31 @@ class Agent(HumanInput[Result]):
         result = await agent.run("Summarise the open incidents.")
     """
 
+    @overload
+    def __init__(
+        self: Agent[DepsT_contra, str],
+        llm: LLM,
+        *,
+        output_type: None = None,
+        **arguments: Unpack[AgentArguments[DepsT_contra]],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, llm: LLM, *, output_type: type[OutputT], **arguments: Unpack[AgentArguments[DepsT_contra]]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Agent[DepsT_contra, Any],
+        llm: LLM,
+        *,
+        output_type: Mapping[str, Any] | TypeForm,
+        **arguments: Unpack[AgentArguments[DepsT_contra]],
+    ) -> None: ...
     def __init__(
         self,
         llm: LLM,
         *,
-        tools: Iterable[ToolSpec | Callable[..., Any]] | ToolProvider = (),
+        tools: Iterable[ToolSource[Any]] | ToolProvider = (),
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
         journal: Journal | None = None,
@@ -142,7 +166,7 @@ class Agent(HumanInput[Result]):
         deadline: float | None = None,
         metadata: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
-    ) -> Result:
+    ) -> Result[OutputT]:
         """Run one prompt, or a conversation given as messages, to its end and return the Result.
 
         While a person is asked or has paused the run, this call waits, and the time does not count. If the caller is
@@ -191,7 +215,8 @@ class Agent(HumanInput[Result]):
         run = self._new(prompt, history, name, conversation_id, limits or self._limits, data)
         return await self._deposit(run, tenant)
 
-    def run_sync(self, prompt: Prompt, **options: Any) -> Result:
+    @with_arguments_of(run)
+    def run_sync(self, prompt: Prompt, **options: Any) -> Result[OutputT]:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
         return outside_loop("run_sync", "agent.run", lambda: self.run(prompt, **options))
 
@@ -205,7 +230,7 @@ class Agent(HumanInput[Result]):
         deadline: float | None = None,
         metadata: Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
-    ) -> RunStream:
+    ) -> RunStream[OutputT]:
         """Run one prompt as `run` does and stream its facts: `async for fact in agent.stream(...)`.
 
         Yields every fact about the run and its child runs, and the model's text as TokenDelta; the last fact is
@@ -220,7 +245,7 @@ class Agent(HumanInput[Result]):
 
     async def resume(
         self, run_id: str, *, limits: Limits | None = None, by: str = "", from_agent: str | None = None
-    ) -> Result:
+    ) -> Result[OutputT]:
         """Resume a run of the journal from its last record and return its Result.
 
         For an ended run the Result is only read.
@@ -271,7 +296,7 @@ class Agent(HumanInput[Result]):
         follower: Follower | None = None,
         *,
         data: Mapping[str, Any] | None = None,
-    ) -> Result:
+    ) -> Result[OutputT]:
         """Start a run with checked arguments and drive it to its end."""
         history = await self._conversations.before(conversation_id, self._journal, self._said_in)
         run = self._new(prompt, history, run_id, conversation_id, limits or self._limits, data)
@@ -290,10 +315,10 @@ class Agent(HumanInput[Result]):
     def _summary(self, run: LoopRun) -> Mapping[str, Any]:
         return summary(run)
 
-    def _result(self, run: LoopRun, path: Iterable[Transition], end: Ending) -> Result:
+    def _result(self, run: LoopRun, path: Iterable[Transition], end: Ending) -> Result[OutputT]:
         return result_of(run, path, end)
 
-    def _with_recorded_output(self, result: Result, ended: Mapping[str, Any]) -> Result:
+    def _with_recorded_output(self, result: Result[OutputT], ended: Mapping[str, Any]) -> Result[OutputT]:
         if self._deps.output is None and "output" in ended and result.outcome in ANSWERED:
             return replace(result, output=ended["output"])
         return result
@@ -326,7 +351,7 @@ class Agent(HumanInput[Result]):
         if subagent.asks(run, stored):
             run.ctx.spent.usage = run.ctx.spent.usage + lost(run)
 
-    async def _drive(self, run: LoopRun, path: Iterable[Transition]) -> Result:
+    async def _drive(self, run: LoopRun, path: Iterable[Transition]) -> Result[OutputT]:
         if run.parent_run_id is not None:  # otherwise `_check_resume` has refused: its parent run has ended
             why = f"run {run.parent_run_id!r} above it has ended"
             run.mailbox.post(Signal(kind="cancel", id=new_id(), by="caller", why=why))
@@ -339,36 +364,6 @@ class Agent(HumanInput[Result]):
         self._conversations.keep(run.ctx.conversation_id, run.run_id, memory_hooks.conversation(run.ctx))
 
     # ---- private ----
-
-    async def _run_child(
-        self,
-        parent: Run[Any, Any],
-        run_id: str,
-        prompt: str,
-        lender: Callable[[Limits], Limits],
-        adopt: Callable[[LoopRun], None],
-    ) -> Result:
-        """Start or resume a child run and drive it to its end; for an ended one the Result is only read.
-
-        `lender` makes the limits of a new run from the agent's own; `adopt` gets the run before it is driven. Raises
-        RunExists if `run_id` is not a child of `parent`.
-        """
-        path: Iterable[Transition] = ()
-        try:
-            head = await self._journal.head(run_id)
-        except RunUnknown:
-            data = stored_data(parent.data or {}, SHARED)
-            run = self._new(prompt, (), run_id, None, lender(self._limits), data)
-            run.parent_run_id = parent.run_id
-            self._limit_time(run, None)
-        else:
-            if head.parent_run_id != parent.run_id:
-                raise RunExists(run_id)
-            if head.status == "ended":
-                return await self._ended_result(run_id)
-            run, path = await self._claim(run_id, None, f"run {parent.run_id}")
-        adopt(run)
-        return await self._drive_run(run, path)
 
     async def _said_in(self, run_id: str) -> Sequence[Message]:
         """Return the messages of a stored run up to its end or its last record."""

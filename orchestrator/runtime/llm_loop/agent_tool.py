@@ -12,20 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ConfigError, RunError, RunStopped, RunUnknown
+from orchestrator.errors import ConfigError, RunError, RunExists, RunStopped, RunUnknown
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.record import Transition
+from orchestrator.kernel.run import Run
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext, LoopState
 from orchestrator.runtime.llm_loop.codec import restored
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
+from orchestrator.runtime.service.run_data import SHARED, stored_data
 from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
 from orchestrator.tools.spec import ToolContext, ToolSpec, tool
 from orchestrator_callbacks.llm_loop import request_usage
@@ -170,10 +173,41 @@ def prices(agent: Agent, seen: Collection[Agent] = ()) -> Iterator[Pricing]:
 
 async def _run_agent(agent: Agent, call: AgentCall) -> Result:
     """Start, resume or read the run of a call."""
-    result = await agent._run_child(call.lender.run, call.run_id, call.task, call.lend_limits, call.adopt)
+    result = await drive_child(agent, call.lender.run, call.run_id, call.task, call.lend_limits, call.adopt)
     if not call.adopted:  # it had ended before the parent run was resumed
         call.lender.found(call.run_id, result.usage)
     return result
+
+
+async def drive_child(  # noqa: PLR0917 - the arguments of a child run
+    agent: Agent,
+    parent: Run[Any, Any],
+    run_id: str,
+    prompt: str,
+    lender: Callable[[Limits], Limits],
+    adopt: Callable[[LoopRun], None],
+) -> Result:
+    """Start or resume a child run and drive it to its end; for an ended one the Result is only read.
+
+    `lender` makes the limits of a new run from the agent's own; `adopt` gets the run before it is driven. Raises
+    RunExists if `run_id` is not a child of `parent`.
+    """
+    path: Iterable[Transition] = ()
+    try:
+        head = await agent._journal.head(run_id)
+    except RunUnknown:
+        data = stored_data(parent.data or {}, SHARED)
+        run = agent._new(prompt, (), run_id, None, lender(agent._limits), data)
+        run.parent_run_id = parent.run_id
+        agent._limit_time(run, None)
+    else:
+        if head.parent_run_id != parent.run_id:
+            raise RunExists(run_id)
+        if head.status == "ended":
+            return await agent._ended_result(run_id)
+        run, path = await agent._claim(run_id, None, f"run {parent.run_id}")
+    adopt(run)
+    return await agent._drive_run(run, path)
 
 
 def _answer(result: Result) -> str:

@@ -18,7 +18,7 @@ from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.telemetry.connection import connect, is_metrics
 from orchestrator.telemetry.log import TransitionLog
-from orchestrator.tools.spec import ToolSpec
+from orchestrator.tools.spec import ToolSource
 from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop import after, before, enter, leave
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, LoopRun, Point, ToolProvider, split
@@ -34,7 +34,7 @@ def machine(
 
 def handles(  # noqa: PLR0917 - arguments of Agent with defaults or checks
     llm: LLM,
-    tools: Iterable[ToolSpec | Callable[..., Any]] | ToolProvider,
+    tools: Iterable[ToolSource[Any]] | ToolProvider,
     clock: Clock | None,
     output_type: object,
     retry: RetryPolicy | None,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, Self
+
+from typing_extensions import TypeVar
 
 from orchestrator.errors import (
     BudgetExceeded,
@@ -37,6 +39,9 @@ ANSWERED = (Outcome.COMPLETED, Outcome.PARTIAL)
 """Outcomes of runs that have an output."""
 
 
+OutputT_co = TypeVar("OutputT_co", default=Any, covariant=True)
+
+
 class BaseResult(Protocol):
     """Common part of the results of all graphs."""
 
@@ -63,9 +68,9 @@ def stopped(ended: BaseResult, why: str = "") -> RunStopped:
     return STOPPED[ended.outcome](f"run {ended.run_id} {ended_as(ended, why)}", ended)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """The end of a run, with its messages and its usage.
+@dataclass(frozen=True, kw_only=True)  # with slots `Result[Report](...)` is a TypeError on Python 3.11
+class Result(Generic[OutputT_co]):
+    """The end of a run, with its messages and its usage. `Result[Report]` has a Report as its output.
 
     Example:
         result = await agent.run("Summarise the open incidents.")
@@ -76,7 +81,7 @@ class Result:
     outcome: Outcome
     reason: str
     """One of REASONS[outcome]."""
-    output: Any
+    output: OutputT_co
     """The final answer: text, or a value of `output_type`. None unless the run is `completed` or `partial`.
 
     The last response of a stopped run is not an answer: it may be incomplete, of the wrong type, or rejected by a
@@ -93,11 +98,15 @@ class Result:
     error: Exception | None = None
     """The first error, also of a run that completed in spite of it."""
 
-    def raise_for_outcome(self) -> Result:
+    def raise_for_outcome(self) -> Self:
         """Return self if the run completed; else raise the RunStopped of its outcome, caused by the first error."""
         if self.outcome is Outcome.COMPLETED:
             return self
         raise stopped(self) from self.error
+
+
+ResultT_co = TypeVar("ResultT_co", default=Result[OutputT_co], covariant=True)
+"""Result of a run of any agent; a Result[Output] unless it is given."""
 
 
 def result_of(run: LoopRun, path: Iterable[Transition], end: Ending) -> Result:

@@ -38,7 +38,7 @@ from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.human_input import HumanInput
 from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_data import agent_data
-from orchestrator.runtime.service.run_service import new_id, outside_loop
+from orchestrator.runtime.service.run_service import new_id, outside_loop, with_arguments_of
 from orchestrator_callbacks.pipeline import before, enter, leave
 from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
 
@@ -155,6 +155,7 @@ class Pipeline(HumanInput[PipelineResult]):
         self.check(run_id, None, limits, None)
         return await self._deposit(self._new(spec, run_id or new_id(), limits), tenant)
 
+    @with_arguments_of(run)
     def run_sync(self, spec: Any, **options: Any) -> PipelineResult:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
         return outside_loop("run_sync", "pipeline.run", lambda: self.run(spec, **options))

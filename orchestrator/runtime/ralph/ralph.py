@@ -34,7 +34,7 @@ from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.position import rebuilt
 from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_data import agent_data
-from orchestrator.runtime.service.run_service import RunService, outside_loop
+from orchestrator.runtime.service.run_service import RunService, outside_loop, with_arguments_of
 from orchestrator_callbacks.ralph import before, enter
 from orchestrator_callbacks.ralph.deps import Asks, RalphDeps, RalphRun
 
@@ -149,6 +149,7 @@ class RalphOrchestrator(RunService[RalphResult]):
         self._limit_time(run, deadline)
         return await self._alone(run, files)
 
+    @with_arguments_of(run_async)
     def run_sync(self, request: str = "", **options: Any) -> RalphResult:
         """Run from code without an event loop; options as for `run_async`. Raises ConfigError inside a running loop."""
         return outside_loop("run_sync", "ralph.run_async", lambda: self.run_async(request, **options))

@@ -32,7 +32,7 @@ from orchestrator.runtime.rlm.run_setup import RunResources, equipped
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_data import agent_data
-from orchestrator.runtime.service.run_service import RunService, new_id, outside_loop
+from orchestrator.runtime.service.run_service import RunService, new_id, outside_loop, with_arguments_of
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
@@ -147,6 +147,7 @@ class Rlm(RunService[RlmResult]):
             await self._begun((prompt, context), run_id or new_id(), conversation_id, limits), tenant
         )
 
+    @with_arguments_of(completion)
     def completion_sync(self, prompt: Prompt, context: Any = None, **options: Any) -> RlmResult:
         """Answer from code without an event loop; options as for `completion`. Raises ConfigError inside one."""
         return outside_loop(

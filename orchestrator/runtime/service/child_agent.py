@@ -4,7 +4,7 @@ The child run is in the journal of its parent under its own key. Therefore it is
 with its parent, and its facts go to the same observers.
 """
 
-# ruff: noqa: SLF001 - drives the run in the same way as child runs of an agent
+# ruff: noqa: SLF001 - joins the live runs of its owner
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.runtime.llm_loop.agent_tool import drive_child
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
 from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
 from orchestrator.runtime.service.run_service import RunService
 
 
-def child_agent(owner: RunService[Any], output_type: object, options: Mapping[str, Any]) -> Agent:
+def child_agent(owner: RunService[Any], output_type: Any, options: Mapping[str, Any]) -> Agent:
     """Return an agent whose runs use the journal, observers and live runs of `owner`.
 
     `options` are for Agent.
     """
-    agent = Agent(
+    agent: Agent = Agent(
         journal=owner._journal,
         observers=owner._observers,
         clock=owner._control.clock,
@@ -56,7 +57,7 @@ async def run_child(
     if above is None or above.run.run_id != parent_id:
         raise ConfigError("a model as a port works only inside a run of its graph")
     leash = ChildRunGuard(parent_id)
-    work = asyncio.ensure_future(agent._run_child(above.run, key, prompt, lender, leash.claim_child))
+    work = asyncio.ensure_future(drive_child(agent, above.run, key, prompt, lender, leash.claim_child))
     try:
         return await joined(work, leash, above)
     finally:

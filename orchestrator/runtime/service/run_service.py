@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from orchestrator.errors import (
     ConfigError,
@@ -46,6 +47,8 @@ from orchestrator.telemetry.scope import scope
 from orchestrator_callbacks.llm_loop.deps import ToolProvider
 
 R = TypeVar("R")
+S = TypeVar("S")
+P = ParamSpec("P")
 
 _LOG = logging.getLogger("orchestrator")
 _NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corrupt"}
@@ -363,6 +366,18 @@ class RunService(Generic[R]):
 def new_id() -> str:
     """Return a random run id."""
     return secrets.token_hex(16)
+
+
+def with_arguments_of(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]],
+) -> Callable[[Callable[..., R]], Callable[Concatenate[S, P], R]]:
+    """Give a method that passes its arguments on to the coroutine `method` the same signature."""
+
+    def decorate(function: Callable[..., R]) -> Callable[Concatenate[S, P], R]:
+        function.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
 
 
 def outside_loop(called: str, instead: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:

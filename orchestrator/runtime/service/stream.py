@@ -34,11 +34,11 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from io import StringIO
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from orchestrator.errors import RunError, Suspended
 from orchestrator.kernel.record import FactsDropped, Follower, Streamed, TokenDelta
-from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.llm_loop.result import OutputT_co, ResultT_co
 
 FINE = 256
 """Unread entries above which chunks of an answer are merged."""
@@ -46,8 +46,10 @@ KEPT = 10_000
 """Maximum unread entries: some 800 turns, as many as the transitions in a Result."""
 
 
-class RunStream:
+class RunStream(Generic[OutputT_co, ResultT_co]):
     """A stream of one run: yields its facts in the order of publication, and TokenDelta.
+
+    `RunStream[Report]` ends with a `Result[Report]`. The second parameter is another class of results, as in `Handle`.
 
     Facts and deltas of child runs (the agents among its tools) are included with their own `run_id`; its own have
     `stream.run_id`. The stream ends after the run's RunCompleted and raises the errors of `Agent.run`. The
@@ -59,7 +61,7 @@ class RunStream:
         self,
         run_id: str,
         graph: str,
-        work: Callable[[Follower], Coroutine[Any, Any, Result]],
+        work: Callable[[Follower], Coroutine[Any, Any, ResultT_co]],
         gone: RunError | None = None,
     ) -> None:
         self.run_id = run_id
@@ -67,7 +69,7 @@ class RunStream:
         self._work = work
         self._gone = gone or Suspended(run_id, "interrupted")
         self._backlog = StreamBuffer(graph, run_id)
-        self._task: asyncio.Task[Result] | None = None
+        self._task: asyncio.Task[ResultT_co] | None = None
         self._left = False
 
     def __aiter__(self) -> AsyncIterator[Streamed]:
@@ -82,7 +84,7 @@ class RunStream:
     ) -> None:
         await self.aclose()
 
-    async def result(self) -> Result:
+    async def result(self) -> ResultT_co:
         """Return the Result when the run has ended, whether or not its facts are read.
 
         Raises the errors of `Agent.run`, and Suspended if the run was left before its end. If the caller is
@@ -120,7 +122,7 @@ class RunStream:
             if begun:
                 await self.aclose()
 
-    def _begin(self) -> tuple[asyncio.Task[Result], bool]:
+    def _begin(self) -> tuple[asyncio.Task[ResultT_co], bool]:
         """Return the task that drives the run, and whether this call started it: then the caller has to end it."""
         if self._task is not None:
             return self._task, False
@@ -132,7 +134,7 @@ class RunStream:
         task.add_done_callback(lambda _: self._backlog.end())
         return task, True
 
-    def _outcome(self, task: asyncio.Task[Result]) -> Result:
+    def _outcome(self, task: asyncio.Task[ResultT_co]) -> ResultT_co:
         if task.cancelled():
             raise self._gone
         return task.result()

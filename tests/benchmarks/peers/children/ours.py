@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal, Lease
+from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.agent import Agent
@@ -66,12 +67,12 @@ class Ours:
     async def run(self, name: str) -> str:
         """Run a conversation to its end."""
         result = await self._agent.run(PROMPT, run_id=name)
-        return result.output if isinstance(result.output, str) else f"{result.outcome}: {result.reason}"
+        return result.output if result.outcome is Outcome.COMPLETED else f"{result.outcome}: {result.reason}"
 
     async def resume(self, name: str) -> str:
         """Go on with a conversation."""
         result = await self._agent.resume(name)
-        return result.output if isinstance(result.output, str) else f"{result.outcome}: {result.reason}"
+        return result.output if result.outcome is Outcome.COMPLETED else f"{result.outcome}: {result.reason}"
 
 
 class TimedJournal(SqliteJournal):

@@ -1,0 +1,53 @@
+"""The keyword arguments of an agent as one type, for signatures that pass them on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict
+
+from typing_extensions import TypeVar
+
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.record import Observer
+from orchestrator.llm.port import Clock, Memory, Price
+from orchestrator.llm.retry import RetryPolicy
+from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.runtime.service.recovery import Migration
+from orchestrator.tools.context import DepsT
+from orchestrator.tools.spec import ToolSource
+from orchestrator_callbacks.llm_loop.deps import ToolProvider
+
+if TYPE_CHECKING:
+    from typing import _SpecialForm as SpecialForm
+
+OutputT = TypeVar("OutputT", default=Any)
+
+TypeForm: TypeAlias = "UnionType | SpecialForm"
+"""A type that is no class: `Report | None`, and for mypy also `Literal[...]` and `Annotated[...]`."""
+DepsFactory: TypeAlias = Callable[[Mapping[str, Any]], DepsT | Awaitable[DepsT]]
+"""Makes the handles of a run from its metadata."""
+
+
+class AgentArguments(TypedDict, Generic[DepsT], total=False):
+    """Keyword arguments of `Agent` except `output_type`, which decides the type of its output."""
+
+    tools: Iterable[ToolSource[DepsT]] | ToolProvider
+    limits: Limits | None
+    retry: RetryPolicy | None
+    journal: Journal | None
+    memory: Memory | None
+    observers: Iterable[Observer] | None
+    hooks: Iterable[object]
+    graph: Graph
+    instructions: str | None
+    deps: DepsT | DepsFactory[DepsT] | None
+    clock: Clock | None
+    price: Price | None
+    params: Mapping[str, Any] | None
+    migrations: Iterable[Migration]
+    launch: Mapping[str, Any] | None
+    name: str | None
+    version: str | None
+    check_purity: bool | None

@@ -1,0 +1,96 @@
+"""Deps and Output of agents as type checkers infer them: a file of cases, given to mypy and to pyright, both strict."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import Agent, ConfigError, ToolCall, ToolContext, tool
+from orchestrator.runtime.llm_loop.agent_arguments import AgentArguments
+from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.rlm.rlm import Rlm
+from orchestrator.testing import ScriptedLLM
+from tests.types import checkers
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@dataclass
+class Bank:
+    name: str
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> Path:
+    return checkers.copied("agent.py.txt", tmp_path)
+
+
+@pytest.mark.campaign
+def test_mypy_infers_deps_and_output_and_refuses_each_wrong_line_once(cases: Path) -> None:
+    lines, report = checkers.mypy(cases)
+    assert len(checkers.refused(cases)) == 11
+    assert lines == sorted(checkers.refused(cases)), report
+
+
+@pytest.mark.campaign
+def test_pyright_infers_deps_and_output_and_refuses_each_wrong_line(cases: Path) -> None:
+    lines, report = checkers.pyright(cases)
+    assert set(lines) == checkers.refused(cases), report
+
+
+def test_the_typed_arguments_of_an_agent_are_those_of_its_constructor() -> None:
+    given = inspect.signature(Agent.__init__).parameters
+    keywords = {name for name, one in given.items() if one.kind is one.KEYWORD_ONLY}
+    assert set(AgentArguments.__annotations__) == keywords - {"output_type"}
+
+
+def test_a_parametrised_context_can_be_made() -> None:
+    context = ToolContext[int]("run", "key", 3)
+    assert (context, context.deps) == (ToolContext("run", "key", 3, cancelled=context.cancelled), 3)
+
+
+def test_a_parametrised_context_is_the_context_of_a_tool_and_no_argument_of_the_model() -> None:
+    @tool
+    def pay(context: ToolContext[Bank], invoice: int) -> str:
+        """Pay."""
+        return f"{context.deps.name} paid {invoice}"
+
+    assert pay.takes_context
+    assert list(pay.parameters["properties"]) == ["invoice"]
+    assert pay(ToolContext[Bank]("run", "key", Bank("city")), 3) == "city paid 3"
+
+
+def test_a_parametrised_context_that_is_not_the_first_parameter_is_refused() -> None:
+    def pay(invoice: int, context: ToolContext[Bank]) -> None: ...
+
+    with pytest.raises(ConfigError, match="the ToolContext must be the first parameter, not 'context'"):
+        tool(pay)
+
+
+def test_an_agent_with_parameters_gives_its_deps_to_its_tools() -> None:
+    @tool(effect="pure")
+    def name(context: ToolContext[Bank]) -> str:
+        """Return the name."""
+        return context.deps.name
+
+    llm = ScriptedLLM([ToolCall("c1", "name", "{}"), "done"])
+    result = Agent[Bank, str](llm, tools=[name], deps=Bank("city"), observers=()).run_sync("go")
+    assert (result.messages[-2].content, result.output) == ("city", "done")
+
+
+@pytest.mark.parametrize(
+    ("sync", "coroutine"),
+    [
+        (Agent.run_sync, Agent.run),
+        (Pipeline.run_sync, Pipeline.run),
+        (Rlm.completion_sync, Rlm.completion),
+        (RalphOrchestrator.run_sync, RalphOrchestrator.run_async),
+    ],
+)
+def test_a_method_without_an_event_loop_has_the_arguments_of_its_coroutine(sync: Any, coroutine: Any) -> None:
+    assert inspect.signature(sync) == inspect.signature(coroutine)
