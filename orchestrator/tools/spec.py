@@ -73,6 +73,10 @@ class ToolContext:
     stored_result: Callable[[str], Awaitable[str]] | None = None
     """Returns the whole text of an earlier result of the run that was cut, by its handle. None: nothing is stored."""
     clock: Clock = _SYSTEM_CLOCK
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """The JSON data that the host gave the run. Not to be changed."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """The tags that the host gave the run."""
 
     def remaining(self) -> float | None:
         """Return the seconds until the deadline, never below 0; None without a deadline."""

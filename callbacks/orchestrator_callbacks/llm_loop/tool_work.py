@@ -225,7 +225,16 @@ def context(run: LoopRun, position: int) -> ToolContext:
     deps, run_id = run.deps, run.run_id
     key = f"{run_id}:{key_of(run.ctx, position)}"
     stored = None if deps.stored_result is None else partial(deps.stored_result, run_id)
-    return ToolContext(run_id, key, deps.host, run.expires_at, clock=deps.clock, stored_result=stored)
+    return ToolContext(
+        run_id,
+        key,
+        deps.host,
+        run.expires_at,
+        stored_result=stored,
+        clock=deps.clock,
+        metadata=run.metadata,
+        tags=run.tags,
+    )
 
 
 def _report(run: LoopRun) -> None:
