@@ -9,13 +9,14 @@ other tools nor keeps the interpreter from exiting.
 from __future__ import annotations
 
 import asyncio
+import copy
 import difflib
 import functools
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.kernel.abandonment import (
@@ -79,6 +80,14 @@ class ToolSet:
                     f"two tools are named {spec.name!r}; names that differ only in case count as equal; tools "
                     "of an MCP server get other names by `prefix=`, or `--mcp NAME=COMMAND`"
                 )
+
+    def select(self, names: Collection[str]) -> Self:
+        """Return a set of the tools with these names. It shares the limits on concurrent calls."""
+        chosen = copy.copy(self)
+        chosen.offers = tuple(spec for spec in self.offers if spec.name in names)
+        chosen._exact = {spec.name: spec for spec in chosen.offers}  # noqa: SLF001 - of this class
+        chosen._folded = {spec.name.casefold(): spec for spec in chosen.offers}  # noqa: SLF001
+        return chosen
 
     def find(self, name: str) -> ToolSpec | None:
         """Return the tool with exactly this name, else with this name in other capitals, else None."""

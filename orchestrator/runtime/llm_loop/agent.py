@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from orchestrator.errors import ConfigError
 from orchestrator.journal.context import ContextCodec
@@ -29,13 +29,23 @@ from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop.codec import history_of, loop_codec, restored
 from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result, result_of
+from orchestrator.runtime.llm_loop.run_options import (
+    NO_OPTIONS,
+    DepsSource,
+    RunArguments,
+    RunFunction,
+    RunOptions,
+    prepare_run,
+    run_deps,
+    run_options,
+)
 from orchestrator.runtime.llm_loop.stored_results import StoredResults
 from orchestrator.runtime.llm_loop.summary import summary
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.hosting import LoopHosting
 from orchestrator.runtime.service.human_input import HumanInput
 from orchestrator.runtime.service.recovery import Migration
-from orchestrator.runtime.service.run_data import agent_data, run_data
+from orchestrator.runtime.service.run_data import OPTIONS, agent_data
 from orchestrator.runtime.service.run_service import new_id, outside_loop
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.tools.spec import ToolSpec
@@ -63,8 +73,9 @@ class Agent(HumanInput[Result]):
         hooks: Modules or objects with `enter_/leave_/before_/after_` functions, which run after the loop's own, and
             with functions for the five middleware points.
         graph: The graph; extend `LLM_LOOP` for another one.
-        instructions: System message of each run.
-        deps: Handles of the host, for tools.
+        instructions: System message of each run: text, or a function of its RunContext, evaluated once for each run.
+        deps: Handles of the host, for tools, or a factory: a function that makes them from the RunContext of each run,
+            also when it is resumed. Functions may be sync (called in a thread) or async.
         clock: Clock, for tests.
         price: Price table of the models.
         params: Parameters of every model request.
@@ -97,7 +108,7 @@ class Agent(HumanInput[Result]):
         observers: Iterable[Observer] | None = None,
         hooks: Iterable[object] = (),
         graph: Graph = LLM_LOOP,
-        instructions: str | None = None,
+        instructions: str | RunFunction | None = None,
         deps: Any = None,
         clock: Clock | None = None,
         price: Price | None = None,
@@ -112,7 +123,8 @@ class Agent(HumanInput[Result]):
         self._data = agent_data(name, version)
         self._limits, self._instructions = limits or Limits(), instructions
         self._machine, points = compose.machine(graph, hooks, check_purity=check_purity)
-        given = {"memory": memory, "price": price, "points": points, "host": deps}
+        self._source = DepsSource(deps)
+        given = {"memory": memory, "price": price, "points": points, "host": self._source.host}
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
         self._set_up(self._deps.clock, journal, observers, migrations, self._deps.tools)
         self._conversations = Conversations()
@@ -139,8 +151,7 @@ class Agent(HumanInput[Result]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        tags: Mapping[str, str] | None = None,
+        **options: Unpack[RunArguments],
     ) -> Result:
         """Run one prompt, or a conversation given as messages, to its end and return the Result.
 
@@ -153,19 +164,22 @@ class Agent(HumanInput[Result]):
             conversation_id: Conversation that the run continues.
             limits: Limits of this run instead of the agent's.
             deadline: Seconds from now, in addition to `limits`; 0 has passed already.
-            metadata: JSON data of the host, stored with the run and its child runs, never logged; at most 16 kB.
-            tags: Text by name, likewise; at most 32.
+            options: `deps`, `metadata`, `tags`, `instructions`, `params`, `output_type` and `tools` of this run, see
+                `RunArguments`.
 
         Returns:
             The Result. Its `outcome` says how the run ended.
 
         Raises:
             RunExists: `run_id` is in use.
-            ConfigError: The prompt is invalid, or the conversation has an active run.
+            ConfigError: The prompt or an option is invalid, or the conversation has an active run.
+            RunError: The factory of the deps or the function of the instructions failed.
         """
         arguments.check_run(run_id, conversation_id, limits, deadline)
-        data = run_data(metadata, tags)
-        return await self.begin(prompt, run_id or new_id(), conversation_id, limits, deadline, data=data)
+        checked = self.check_options(**options)
+        return await self.begin(
+            prompt, run_id or new_id(), conversation_id, limits, deadline, options=checked
+        )
 
     async def deposit(
         self,
@@ -175,19 +189,21 @@ class Agent(HumanInput[Result]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         tenant: str = "",
-        metadata: Mapping[str, Any] | None = None,
-        tags: Mapping[str, str] | None = None,
+        **options: Unpack[RunArguments],
     ) -> str:
         """Store a run in the journal for a worker, and return its id; the model is not called here.
 
         Requires a journal that other processes share. `tenant` names the owner of the run, for limits per tenant.
-        Raises the errors of `run`.
+        Options as for `run`, without `deps`: the agent of the worker makes them. Raises the errors of `run`.
         """
         arguments.check_run(run_id, conversation_id, limits)
-        data = run_data(metadata, tags)
+        if options.get("deps") is not None:
+            raise ConfigError(
+                "deps of a deposited run cannot be stored; give the worker's agent a factory for them"
+            )
+        checked, name = self.check_options(**options), run_id or new_id()
         history = await self._conversations.before(conversation_id, self._journal, self._said_in)
-        name = run_id or new_id()
-        run = self._new(prompt, history, name, conversation_id, limits or self._limits, data)
+        run = await self._new(prompt, history, name, conversation_id, limits, checked, deposited=True)
         return await self._deposit(run, tenant)
 
     def run_sync(self, prompt: Prompt, **options: Any) -> Result:
@@ -202,8 +218,7 @@ class Agent(HumanInput[Result]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        tags: Mapping[str, str] | None = None,
+        **options: Unpack[RunArguments],
     ) -> RunStream:
         """Run one prompt as `run` does and stream its facts: `async for fact in agent.stream(...)`.
 
@@ -213,29 +228,32 @@ class Agent(HumanInput[Result]):
         `deadline` start when the first fact is requested. Raises ConfigError; iterating raises the errors of `run`.
         """
         arguments.check_run(run_id, conversation_id, limits, deadline)
-        data, name = run_data(metadata, tags), run_id or new_id()
-        work = functools.partial(self.begin, prompt, name, conversation_id, limits, deadline, data=data)
+        checked, name = self.check_options(**options), run_id or new_id()
+        work = functools.partial(self.begin, prompt, name, conversation_id, limits, deadline, options=checked)
         return RunStream(name, self._machine.graph.name, work)
 
-    async def resume(self, run_id: str, *, limits: Limits | None = None, by: str = "") -> Result:
+    async def resume(
+        self, run_id: str, *, limits: Limits | None = None, by: str = "", deps: Any = None
+    ) -> Result:
         """Resume a run of the journal from its last record and return its Result.
 
         For an ended run the Result is only read.
 
         A paused run is resumed, also if it lives in this process.
 
-        `limits` replace the run's own from now on; `by` is who resumes the run.
+        `limits` replace the run's own from now on; `by` is who resumes the run; `deps` are live handles for its tools.
 
         Raises:
             RunUnknown: The journal does not have the run.
             Held: Another process owns the run.
             OtherGraph: The run has another version of the graph and there is no migration.
-            Suspended: The run failed to make progress too often.
+            Suspended: The run failed to make progress too often, or needs deps.
             Corrupt: The run is damaged.
             ConfigError: The run is a child of an open run, which resumes it.
         """
         arguments.check_run(limits=limits)
-        return await self._resume(run_id, limits, by)
+        with self._source.given(run_id, deps):
+            return await self._resume(run_id, limits, by)
 
     def as_tool(self, name: str, description: str, **options: Any) -> ToolSpec:
         """Return a tool with which the model of another agent runs this one; options as for `agent_tool`."""
@@ -247,6 +265,10 @@ class Agent(HumanInput[Result]):
         """Check the arguments of one run. Raises ConfigError."""
         arguments.check_run(run_id, conversation_id, limits, deadline)
 
+    def check_options(self, **options: Unpack[RunArguments]) -> RunOptions:
+        """Check the options of one run. Raises ConfigError."""
+        return run_options(self._deps, **options) if options else NO_OPTIONS
+
     async def begin(  # noqa: PLR0917 - the arguments of `run`
         self,
         prompt: Prompt,
@@ -256,11 +278,11 @@ class Agent(HumanInput[Result]):
         deadline: float | None,
         follower: Follower | None = None,
         *,
-        data: Mapping[str, Any] | None = None,
+        options: RunOptions = NO_OPTIONS,
     ) -> Result:
         """Start a run with checked arguments and drive it to its end."""
         history = await self._conversations.before(conversation_id, self._journal, self._said_in)
-        run = self._new(prompt, history, run_id, conversation_id, limits or self._limits, data)
+        run = await self._new(prompt, history, run_id, conversation_id, limits, options)
         run.follow(follower)
         self._limit_time(run, deadline)
         return await self._drive_run(run, park=self.parks)
@@ -285,7 +307,11 @@ class Agent(HumanInput[Result]):
         return result
 
     def _restore(self, stored: StoredRun, records: Iterable[Record]) -> LoopRun:  # noqa: ARG002 - `stored` has all
-        return restored(stored, self._machine, self._deps, self._codec)
+        handles = run_deps(self._deps, stored.created.get(OPTIONS) or {})
+        return restored(stored, self._machine, handles, self._codec)
+
+    def _lacks_deps(self, stored: StoredRun) -> bool:
+        return self._source.lacks(stored)
 
     def _check_model(self, limits: Limits | None) -> None:
         refuse_real(self._deps.llm)
@@ -302,7 +328,8 @@ class Agent(HumanInput[Result]):
     async def _update(
         self, run: LoopRun, stored: StoredRun, records: Sequence[Record], limits: Limits | None
     ) -> None:
-        """Count the usage of its child runs, set other limits, and charge a lost answer."""
+        """Make its deps, count the usage of its child runs, set other limits, and charge a lost answer."""
+        await self._source.restore(run)
         below = await subagent.recount(self, run, stored)
         if below:
             open_account(run, dormant=below)
@@ -331,20 +358,27 @@ class Agent(HumanInput[Result]):
         stored, _ = await self._recovery.read(run_id)
         return history_of(stored, self._codec)
 
-    def _new(  # noqa: PLR0917 - the arguments of `run`
+    async def _new(  # noqa: PLR0917 - the arguments of `run`
         self,
         prompt: Prompt,
         history: Sequence[Message],
         run_id: str,
         conversation_id: str | None,
-        limits: Limits,
-        data: Mapping[str, Any] | None = None,
+        limits: Limits | None,
+        options: RunOptions,
+        *,
+        deposited: bool = False,
     ) -> LoopRun:
+        """Return a new run. A deposited one has deps only for the function of its instructions."""
         self._check_model(None if limits is self._limits else limits)
-        messages = opening(prompt, history, self._instructions)
+        limits = limits or self._limits
+        said = options.instructions or self._instructions
+        factory = None if deposited and not callable(said) else self._source.factory
+        deps, text = await prepare_run(self._deps, run_id, options, self._instructions, factory)
+        messages = opening(prompt, history, text)
         ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
         ctx.context.limit = self._context_limit(limits)
-        return Run(self._machine, run_id, ctx, self._deps, data={**self._data, **(data or {})} or None)
+        return Run(self._machine, run_id, ctx, deps, data={**self._data, **options.data} or None)
 
     def _context_limit(self, limits: Limits) -> int:
         return limits.context_limit or int(getattr(self._deps.llm, "context_window", 0) or 0)

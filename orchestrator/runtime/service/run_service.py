@@ -30,8 +30,9 @@ from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.control import RunController
+from orchestrator.runtime.service.deps_recovery import DepsRequired
 from orchestrator.runtime.service.live_run import RunRegistry
-from orchestrator.runtime.service.program_recovery import REASON, ProgramsUnknown
+from orchestrator.runtime.service.program_recovery import ProgramsUnknown
 from orchestrator.runtime.service.recovery import (
     ClaimedRun,
     Migration,
@@ -97,7 +98,13 @@ class RunService(Generic[R]):
         )
         graph, now = self._machine.graph, self._clock.time
         self._recovery = Recovery(
-            self._journal, graph, self._codec, self._driver.owner, self._migrations, now=now
+            self._journal,
+            graph,
+            self._codec,
+            self._driver.owner,
+            self._migrations,
+            now=now,
+            lacks_deps=self._lacks_deps,
         )
 
     # ---- implemented by facades ----
@@ -125,6 +132,10 @@ class RunService(Generic[R]):
     def _restore(self, stored: StoredRun, records: Iterable[Record]) -> Run[Any, Any]:
         """Return a run as of its last record. Changes nothing outside."""
         raise NotImplementedError
+
+    def _lacks_deps(self, stored: StoredRun) -> bool:  # noqa: ARG002 - by default no run has deps
+        """Return whether a run needs live deps that cannot be made here."""
+        return False
 
     def _check_model(self, limits: Any) -> None:
         """Check that a run with these limits may call its model. None means unchanged limits."""
@@ -314,7 +325,7 @@ class RunService(Generic[R]):
         """Claim a run, and publish the recovery of one that its last owner had left."""
         try:
             found = await self._recovery.claim(run_id, again=again)
-        except ProgramsUnknown as error:
+        except (ProgramsUnknown, DepsRequired) as error:
             if error.parked:
                 self._driver.publish(await self._parked(run_id))
             raise
@@ -326,11 +337,12 @@ class RunService(Generic[R]):
         return found
 
     async def _parked(self, run_id: str) -> RunParked:
-        """Return the fact that a run waits for a person who has to check its programs."""
+        """Return the fact that a run waits for a person, who has to check its programs or to give it deps."""
         stored, _ = await self._recovery.read(run_id)
         graph = self._driver.machine.graph
         state = stored.state or graph.initial.value
-        return RunParked(graph.name, run_id, state, REASON, self._control.clock.time())
+        reason = str((stored.parked or {}).get("reason", ""))
+        return RunParked(graph.name, run_id, state, reason, self._control.clock.time())
 
     def _publish_recovered(self, run_id: str, outcome: str) -> None:
         graph = self._driver.machine.graph.name
