@@ -355,3 +355,75 @@ async def test_deps_of_a_deposited_run_are_refused() -> None:
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(TypeError, match="run_idd"):
         agent("never").run_sync("go", run_idd="r")
+
+
+# ---- variants of an agent ----
+
+
+async def test_a_variant_has_its_own_model_and_tools_and_shares_machine_and_journal() -> None:
+    journal = MemoryJournal()
+    one = agent("agent's", journal=journal, name="support", instructions="Agent.", params={"seed": 3})
+    hooks = Requests()
+    other = agent(
+        call("search", query="x"), "variant's", hooks=[hooks], tools=[search], instructions="Agent."
+    )
+    assert (await other.replace(model=ScriptedLLM(["replaced"])).run("go")).output == "replaced"
+    small = one.replace(model=ScriptedLLM([call("look"), "done"]), tools=[search], deps="own")
+    result = await small.run("go", run_id="v")
+    assert "there is no tool 'look'" in result.messages[-2].text
+    assert (await one.run("go", run_id="a")).output == "agent's"
+    assert {head.agent async for head in journal.runs()} == {"support"}
+    assert small._machine is one._machine
+    assert [message.text for message in result.messages[:1]] == ["Agent."]
+
+
+async def test_a_variant_keeps_what_is_not_replaced() -> None:
+    hooks = Requests()
+    one = agent('{"name": "Delft"}', hooks=[hooks], output_type=City, params={"seed": 3}, deps="host's")
+    other = one.replace(instructions="Other.", name="other", version="2")
+    assert (await other.run("go")).output == City(name="Delft")
+    [request] = hooks.seen
+    assert (request.params, request.messages[0].text) == ({"seed": 3}, "Other.")
+    plain = one.replace(model=ScriptedLLM([call("look"), "text"]), output_type=None)
+    assert (await plain.run("go")).output == "text"
+    assert SEEN == ["host's"]
+
+
+async def test_an_engine_hosts_an_agent_and_its_variant() -> None:
+    one = agent("agent's")
+    agents = {"a": one, "b": one.replace(model=ScriptedLLM(["variant's"]))}
+    async with LocalEngine(agents) as engine:
+        assert [(await (await engine.submit("go", agent=name))).output for name in "ab"] == [
+            "agent's",
+            "variant's",
+        ]
+
+
+async def test_a_variant_with_a_factory_resumes_a_run_that_waits_for_deps() -> None:
+    journal = MemoryJournal()
+    await left(journal, {}, deps="live")
+    one = agent(call("look"), "done", journal=journal)
+    with pytest.raises(Suspended):
+        await one.resume("r")
+    assert (await one.replace(deps=lambda _: "built").resume("r")).output == "done"
+    assert SEEN == ["built"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"model": 3}, "llm must have `async complete"),
+        ({"tools": 3}, "tools is 3; give a list of functions"),
+        ({"name": "a b"}, "name is 'a b'; give 1 to 100 letters"),
+        ({"output_type": 3}, "output_type 3 is neither a type nor a JSON schema"),
+    ],
+)
+def test_invalid_changes_of_an_agent_are_refused(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        agent("never").replace(**changes)
+    assert str(refused.value).startswith(why)
+
+
+def test_an_unknown_change_is_refused() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'modle'"):
+        agent("never").replace(modle=3)  # type: ignore[call-arg]

@@ -26,6 +26,7 @@ from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.providers.model_guard import refuse_real
 from orchestrator.runtime.llm_loop import agent_tool as subagent
 from orchestrator.runtime.llm_loop import composition as compose
+from orchestrator.runtime.llm_loop.agent_variant import AgentChanges, variant
 from orchestrator.runtime.llm_loop.codec import history_of, loop_codec, restored
 from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result, result_of
@@ -129,6 +130,7 @@ class Agent(HumanInput[Result]):
         self._set_up(self._deps.clock, journal, observers, migrations, self._deps.tools)
         self._conversations = Conversations()
         self._codec: ContextCodec[LoopContext] = loop_codec(launch)
+        self._launch = launch
         self._wire()
         self.hosting = LoopHosting(
             self._journal, self._driver, self._deps, self._live, self._recovery, launch
@@ -139,6 +141,7 @@ class Agent(HumanInput[Result]):
 
     def _wire(self, *watching: Observer, owner: str | None = None) -> None:
         self._deps.stored_result = StoredResults(self._journal).read
+        self._declared: set[object] = set()
         super()._wire(*watching, owner=owner)
 
     # ---- run ----
@@ -239,9 +242,8 @@ class Agent(HumanInput[Result]):
 
         For an ended run the Result is only read.
 
-        A paused run is resumed, also if it lives in this process.
-
-        `limits` replace the run's own from now on; `by` is who resumes the run; `deps` are live handles for its tools.
+        A paused run is resumed, also if it lives in this process. `limits` replace the run's own from now on; `by` is
+        who resumes the run; `deps` are live handles for its tools.
 
         Raises:
             RunUnknown: The journal does not have the run.
@@ -254,6 +256,13 @@ class Agent(HumanInput[Result]):
         arguments.check_run(limits=limits)
         with self._source.given(run_id, deps):
             return await self._resume(run_id, limits, by)
+
+    def replace(self, **changes: Unpack[AgentChanges]) -> Agent:
+        """Return a variant of this agent: another `model`, `tools`, `limits`, `instructions`, `name`, and so on.
+
+        It shares machine, journal and observers, and costs below 100 µs. See `AgentChanges`. Raises ConfigError.
+        """
+        return variant(self, changes)
 
     def as_tool(self, name: str, description: str, **options: Any) -> ToolSpec:
         """Return a tool with which the model of another agent runs this one; options as for `agent_tool`."""
@@ -290,7 +299,10 @@ class Agent(HumanInput[Result]):
     # ---- called by RunService ----
 
     def _declare(self) -> None:
-        compose.declare(self._observers, self._machine, self._deps, self._journal, self._limits)
+        names = (self._deps.model, *(spec.name for spec in self._deps.tools.offers))
+        if names not in self._declared:  # variants share this set
+            self._declared.add(names)
+            compose.declare(self._observers, self._machine, self._deps, self._journal, self._limits)
 
     def _ending(self, run: LoopRun) -> Ending:
         return ending(run)

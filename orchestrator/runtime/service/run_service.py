@@ -96,14 +96,16 @@ class RunService(Generic[R]):
             summary=self._summary,
             codec=self._codec,
         )
-        graph, now = self._machine.graph, self._clock.time
-        self._recovery = Recovery(
+        self._recovery = self._make_recovery()
+
+    def _make_recovery(self) -> Recovery:
+        return Recovery(
             self._journal,
-            graph,
+            self._machine.graph,
             self._codec,
             self._driver.owner,
             self._migrations,
-            now=now,
+            now=self._clock.time,
             lacks_deps=self._lacks_deps,
         )
 
