@@ -35,7 +35,7 @@ from orchestrator.runtime.llm_loop.run_options import (
     DepsSource,
     RunArguments,
     RunFunction,
-    RunOptions,
+    RunSettings,
     prepare_run,
     run_deps,
     run_options,
@@ -274,7 +274,7 @@ class Agent(HumanInput[Result]):
         """Check the arguments of one run. Raises ConfigError."""
         arguments.check_run(run_id, conversation_id, limits, deadline)
 
-    def check_options(self, **options: Unpack[RunArguments]) -> RunOptions:
+    def check_options(self, **options: Unpack[RunArguments]) -> RunSettings:
         """Check the options of one run. Raises ConfigError."""
         return run_options(self._deps, **options) if options else NO_OPTIONS
 
@@ -287,7 +287,7 @@ class Agent(HumanInput[Result]):
         deadline: float | None,
         follower: Follower | None = None,
         *,
-        options: RunOptions = NO_OPTIONS,
+        options: RunSettings = NO_OPTIONS,
     ) -> Result:
         """Start a run with checked arguments and drive it to its end."""
         history = await self._conversations.before(conversation_id, self._journal, self._said_in)
@@ -377,7 +377,7 @@ class Agent(HumanInput[Result]):
         run_id: str,
         conversation_id: str | None,
         limits: Limits | None,
-        options: RunOptions,
+        options: RunSettings,
         *,
         deposited: bool = False,
     ) -> LoopRun:

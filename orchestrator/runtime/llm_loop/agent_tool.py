@@ -27,7 +27,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext, LoopState
 from orchestrator.runtime.llm_loop.codec import restored
 from orchestrator.runtime.llm_loop.result import Result
-from orchestrator.runtime.llm_loop.run_options import RunOptions
+from orchestrator.runtime.llm_loop.run_options import RunSettings
 from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
 from orchestrator.runtime.service.run_data import SHARED, stored_data
 from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
@@ -197,7 +197,7 @@ async def drive_child(  # noqa: PLR0917 - the arguments of a child run
     try:
         head = await agent._journal.head(run_id)
     except RunUnknown:
-        options = RunOptions(stored_data(parent.data or {}, SHARED))
+        options = RunSettings(stored_data(parent.data or {}, SHARED))
         run = await agent._new(prompt, (), run_id, None, lender(agent._limits), options)
         run.parent_run_id = parent.run_id
         agent._limit_time(run, None)

@@ -1,6 +1,6 @@
 """Options of one run in place of its agent's: checked before the run, stored with it, and restored when it is resumed.
 
-`RunArguments` are the options as a caller writes them, `RunOptions` the checked ones. The `created` record has under
+`RunArguments` are the options as a caller writes them, `RunSettings` the checked ones. The `created` record has under
 `options` only what differs from the agent: names of tools, parameters, the schema of the output, and that the run has
 live deps. Instructions are part of the messages. Deps cannot be stored: the agent's factory builds them again from the
 metadata of the run, or the run is parked as `deps_required`.
@@ -56,7 +56,7 @@ class RunArguments(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunSettings:
     """Checked options of one run."""
 
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class RunOptions:
         return found
 
 
-NO_OPTIONS: Final = RunOptions()
+NO_OPTIONS: Final = RunSettings()
 
 
 def run_options(
@@ -85,7 +85,7 @@ def run_options(
     params: object = None,
     output_type: object = None,
     tools: object = None,
-) -> RunOptions:
+) -> RunSettings:
     """Check the options of one run of an agent with these handles; None is the agent's own. Raises ConfigError."""
     stored: dict[str, Any] = {}
     output = None
@@ -101,7 +101,7 @@ def run_options(
     if not (instructions is None or isinstance(instructions, str) or callable(instructions)):
         raise ConfigError(f"instructions is {instructions!r}; give text or a function of the run")
     data = run_data(metadata, tags) | ({OPTIONS: stored} if stored else {})
-    return RunOptions(data, deps, instructions, output)
+    return RunSettings(data, deps, instructions, output)
 
 
 def run_deps(own: LoopDeps, stored: Mapping[str, Any], output: OutputSpec | None = None) -> LoopDeps:
@@ -158,7 +158,7 @@ class DepsSource:
 async def prepare_run(
     own: LoopDeps,
     run_id: str,
-    options: RunOptions,
+    options: RunSettings,
     instructions: str | RunFunction | None,
     factory: RunFunction | None,
 ) -> tuple[LoopDeps, str | None]:
