@@ -390,8 +390,8 @@ async def test_a_variant_keeps_what_is_not_replaced() -> None:
 
 
 async def test_an_engine_hosts_an_agent_and_its_variant() -> None:
-    one = agent("agent's")
-    agents = {"a": one, "b": one.replace(model=ScriptedLLM(["variant's"]))}
+    one = agent("agent's", name="a")
+    agents = {"a": one, "b": one.replace(name="b", model=ScriptedLLM(["variant's"]))}
     async with LocalEngine(agents) as engine:
         assert [(await (await engine.submit("go", agent=name))).output for name in "ab"] == [
             "agent's",

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from orchestrator.errors import ConfigError
-from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal, Record, RunHead
@@ -26,20 +25,11 @@ from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.providers.model_guard import refuse_real
 from orchestrator.runtime.llm_loop import agent_tool as subagent
 from orchestrator.runtime.llm_loop import composition as compose
+from orchestrator.runtime.llm_loop import run_options as per_run
 from orchestrator.runtime.llm_loop.agent_variant import AgentChanges, variant
 from orchestrator.runtime.llm_loop.codec import history_of, loop_codec, restored
 from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result, result_of
-from orchestrator.runtime.llm_loop.run_options import (
-    NO_OPTIONS,
-    DepsSource,
-    RunArguments,
-    RunFunction,
-    RunSettings,
-    prepare_run,
-    run_deps,
-    run_options,
-)
 from orchestrator.runtime.llm_loop.stored_results import StoredResults
 from orchestrator.runtime.llm_loop.summary import summary
 from orchestrator.runtime.service import argument_check as arguments
@@ -109,7 +99,7 @@ class Agent(HumanInput[Result]):
         observers: Iterable[Observer] | None = None,
         hooks: Iterable[object] = (),
         graph: Graph = LLM_LOOP,
-        instructions: str | RunFunction | None = None,
+        instructions: str | per_run.RunFunction | None = None,
         deps: Any = None,
         clock: Clock | None = None,
         price: Price | None = None,
@@ -124,17 +114,15 @@ class Agent(HumanInput[Result]):
         self._data = agent_data(name, version)
         self._limits, self._instructions = limits or Limits(), instructions
         self._machine, points = compose.machine(graph, hooks, check_purity=check_purity)
-        self._source = DepsSource(deps)
-        given = {"memory": memory, "price": price, "points": points, "host": self._source.host}
+        self._source = per_run.DepsSource(deps)
+        given = {"memory": memory, "price": price, "points": points, "agent": self.name}
+        given["host"] = self._source.host
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
         self._set_up(self._deps.clock, journal, observers, migrations, self._deps.tools)
         self._conversations = Conversations()
-        self._codec: ContextCodec[LoopContext] = loop_codec(launch)
-        self._launch = launch
+        self._codec, self._launch = loop_codec(launch), launch
         self._wire()
-        self.hosting = LoopHosting(
-            self._journal, self._driver, self._deps, self._live, self._recovery, launch
-        )
+        self.hosting = self._make_hosting()
         """Engine-only interface of this agent."""
         self._members: dict[Agent, Agent] = {}  # agents of tools -> copies with our journal
         refuse_unpriced(self._limits, subagent.prices(self))
@@ -154,7 +142,7 @@ class Agent(HumanInput[Result]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
-        **options: Unpack[RunArguments],
+        **options: Unpack[per_run.RunArguments],
     ) -> Result:
         """Run one prompt, or a conversation given as messages, to its end and return the Result.
 
@@ -192,7 +180,7 @@ class Agent(HumanInput[Result]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         tenant: str = "",
-        **options: Unpack[RunArguments],
+        **options: Unpack[per_run.RunArguments],
     ) -> str:
         """Store a run in the journal for a worker, and return its id; the model is not called here.
 
@@ -221,7 +209,7 @@ class Agent(HumanInput[Result]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
-        **options: Unpack[RunArguments],
+        **options: Unpack[per_run.RunArguments],
     ) -> RunStream:
         """Run one prompt as `run` does and stream its facts: `async for fact in agent.stream(...)`.
 
@@ -236,17 +224,26 @@ class Agent(HumanInput[Result]):
         return RunStream(name, self._machine.graph.name, work)
 
     async def resume(
-        self, run_id: str, *, limits: Limits | None = None, by: str = "", deps: Any = None
+        self,
+        run_id: str,
+        *,
+        limits: Limits | None = None,
+        by: str = "",
+        from_agent: str | None = None,
+        deps: Any = None,
     ) -> Result:
         """Resume a run of the journal from its last record and return its Result.
 
         For an ended run the Result is only read.
 
-        A paused run is resumed, also if it lives in this process. `limits` replace the run's own from now on; `by` is
-        who resumes the run; `deps` are live handles for its tools.
+        A paused run is resumed, also if it lives in this process.
+
+        `limits` replace the run's own from now on; `by` is who resumes the run; `deps` are live handles for its tools.
+        `from_agent` is the name of the agent that started the run ("" for none), to transfer it from another agent.
 
         Raises:
             RunUnknown: The journal does not have the run.
+            OtherAgent: The run belongs to an agent of another name.
             Held: Another process owns the run.
             OtherGraph: The run has another version of the graph and there is no migration.
             Suspended: The run failed to make progress too often, or needs deps.
@@ -255,7 +252,7 @@ class Agent(HumanInput[Result]):
         """
         arguments.check_run(limits=limits)
         with self._source.given(run_id, deps):
-            return await self._resume(run_id, limits, by)
+            return await self._resume(run_id, limits, by, from_agent=from_agent)
 
     def replace(self, **changes: Unpack[AgentChanges]) -> Agent:
         """Return a variant of this agent: another `model`, `tools`, `limits`, `instructions`, `name`, and so on.
@@ -274,9 +271,9 @@ class Agent(HumanInput[Result]):
         """Check the arguments of one run. Raises ConfigError."""
         arguments.check_run(run_id, conversation_id, limits, deadline)
 
-    def check_options(self, **options: Unpack[RunArguments]) -> RunSettings:
+    def check_options(self, **options: Unpack[per_run.RunArguments]) -> per_run.RunSettings:
         """Check the options of one run. Raises ConfigError."""
-        return run_options(self._deps, **options) if options else NO_OPTIONS
+        return per_run.run_options(self._deps, **options) if options else per_run.NO_OPTIONS
 
     async def begin(  # noqa: PLR0917 - the arguments of `run`
         self,
@@ -287,7 +284,7 @@ class Agent(HumanInput[Result]):
         deadline: float | None,
         follower: Follower | None = None,
         *,
-        options: RunSettings = NO_OPTIONS,
+        options: per_run.RunSettings = per_run.NO_OPTIONS,
     ) -> Result:
         """Start a run with checked arguments and drive it to its end."""
         history = await self._conversations.before(conversation_id, self._journal, self._said_in)
@@ -319,7 +316,7 @@ class Agent(HumanInput[Result]):
         return result
 
     def _restore(self, stored: StoredRun, records: Iterable[Record]) -> LoopRun:  # noqa: ARG002 - `stored` has all
-        handles = run_deps(self._deps, stored.created.get(OPTIONS) or {})
+        handles = per_run.run_deps(self._deps, stored.created.get(OPTIONS) or {})
         return restored(stored, self._machine, handles, self._codec)
 
     def _lacks_deps(self, stored: StoredRun) -> bool:
@@ -365,6 +362,9 @@ class Agent(HumanInput[Result]):
 
     # ---- private ----
 
+    def _make_hosting(self) -> LoopHosting:
+        return LoopHosting(self._journal, self._driver, self._deps, self._live, self._recovery, self._launch)
+
     async def _said_in(self, run_id: str) -> Sequence[Message]:
         """Return the messages of a stored run up to its end or its last record."""
         stored, _ = await self._recovery.read(run_id)
@@ -377,7 +377,7 @@ class Agent(HumanInput[Result]):
         run_id: str,
         conversation_id: str | None,
         limits: Limits | None,
-        options: RunSettings,
+        options: per_run.RunSettings,
         *,
         deposited: bool = False,
     ) -> LoopRun:
@@ -386,7 +386,7 @@ class Agent(HumanInput[Result]):
         limits = limits or self._limits
         said = options.instructions or self._instructions
         factory = None if deposited and not callable(said) else self._source.factory
-        deps, text = await prepare_run(self._deps, run_id, options, self._instructions, factory)
+        deps, text = await per_run.prepare_run(self._deps, run_id, options, self._instructions, factory)
         messages = opening(prompt, history, text)
         ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
         ctx.context.limit = self._context_limit(limits)

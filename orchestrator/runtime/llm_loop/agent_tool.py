@@ -274,7 +274,8 @@ async def _used(agent: Agent, run_id: str) -> Usage | None:
     except RunUnknown:
         return None
     if stored.ended is not None or stored.fingerprint != agent._machine.graph.fingerprint:
-        return agent._codec.decoded(stored.context | {"messages": []}).spent.total
+        spent: Usage = agent._codec.decoded(stored.context | {"messages": []}).spent.total
+        return spent
     run = restored(stored, agent._machine, agent._deps, agent._codec)
     await recount(agent, run, stored)
     return run.ctx.spent.total + (request_usage.lost(run) if asks(run, stored) else NO_USAGE)

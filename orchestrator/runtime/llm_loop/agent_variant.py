@@ -21,7 +21,6 @@ from orchestrator.runtime.llm_loop import agent_tool as subagent
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop.run_options import DepsSource, RunFunction
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.hosting import LoopHosting
 from orchestrator.runtime.service.run_data import agent_data
 from orchestrator.tools.spec import ToolSpec
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, ToolProvider
@@ -69,21 +68,19 @@ def variant(agent: Agent, changes: AgentChanges) -> Agent:
     found._limits = given.get("limits", agent._limits) or Limits()
     found._instructions = given.get("instructions", agent._instructions)
     found._members = {}
-    found._deps = _changed_handles(agent, found._source.host, given)
+    found._deps = _changed_handles(agent, found.name, found._source.host, given)
     found._driver, found._recovery = agent._driver.copy(), found._make_recovery()
     found._declare()
-    found.hosting = LoopHosting(
-        found._journal, found._driver, found._deps, found._live, found._recovery, found._launch
-    )
+    found.hosting = found._make_hosting()
     refuse_unpriced(found._limits, subagent.prices(found))
     return found
 
 
-def _changed_handles(agent: Agent, host: Any, given: Mapping[str, Any]) -> LoopDeps:
+def _changed_handles(agent: Agent, name: str, host: Any, given: Mapping[str, Any]) -> LoopDeps:
     """Return the handles of a variant."""
     own, points = agent._deps, agent.hosting.own_points
     if not given.keys() & {"llm", "tools", "output_type", "retry", "params", "memory", "price"}:
-        return replace(own, host=host, points=points)
+        return replace(own, host=host, points=points, agent=name)
     made = compose.handles(
         given.get("llm", own.llm),
         given.get("tools", own.tools),
@@ -96,5 +93,6 @@ def _changed_handles(agent: Agent, host: Any, given: Mapping[str, Any]) -> LoopD
         points=points,
         host=host,
         stored_result=own.stored_result,
+        agent=name,
     )
     return made if "output_type" in given else replace(made, output=own.output)
