@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, Protocol, TypedDict, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from typing_extensions import TypeVar
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.record import Follower
+from orchestrator.runtime.llm_loop.run_options import RunArguments
 from orchestrator.runtime.service.hosting import Hosting
 
 AgentResultT_co = TypeVar("AgentResultT_co", default=Any, covariant=True)
@@ -21,7 +22,7 @@ class RunLimits(Protocol):
     def max_seconds(self) -> float: ...
 
 
-class SubmitArguments(TypedDict, total=False):
+class SubmitArguments(RunArguments, total=False):
     """Options of a submitted run, as in `LocalEngine.submit`."""
 
     agent: str | None

@@ -15,6 +15,7 @@ from orchestrator.engines.run_queue import RunQueue
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.record import AdmissionRejected, Follower
+from orchestrator.runtime.llm_loop.run_options import RunArguments
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.recovery import OpenRun
 from orchestrator.telemetry.engine import Load
@@ -60,6 +61,20 @@ class AgentRegistry:
         """Return the name of the graph of the selected agent. Raises ConfigError."""
         return self[self.chosen(name)].hosting.graph
 
+    def checked(
+        self, agent: str, arguments: tuple[object, object, object, object], options: RunArguments
+    ) -> dict[str, Any]:
+        """Check the arguments and options of a run; return the further arguments of `begin`. Raises ConfigError."""
+        self[agent].check(*arguments)
+        if not options:
+            return {}
+        check = getattr(self[agent], "check_options", None)
+        if check is None:
+            raise ConfigError(
+                f"a run of {type(self[agent]).__name__} has no option {', '.join(sorted(options))}; leave it out"
+            )
+        return {"options": check(**options)}
+
     def work(  # noqa: PLR0917 - the arguments of a new run
         self,
         agent: str,
@@ -69,13 +84,14 @@ class AgentRegistry:
         limits: Any,
         deadline: float | None,
         follower: Follower | None,
+        further: Mapping[str, Any],
     ) -> Callable[[], Coroutine[Any, Any, Any]]:
-        """Return a function that executes a run of an agent; `deadline` is in seconds from now."""
+        """Return a function that executes a run of an agent; `further` is from `checked`."""
         begin, asked = self[agent].begin, self.clock.monotonic()
 
         async def work() -> Any:
             left = None if deadline is None else deadline - (self.clock.monotonic() - asked)
-            return await begin(prompt, run_id, conversation_id, limits, left, follower)
+            return await begin(prompt, run_id, conversation_id, limits, left, follower, **further)
 
         return work
 

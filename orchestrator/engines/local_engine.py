@@ -45,6 +45,7 @@ from orchestrator.engines.run_queue import RunQueue
 from orchestrator.engines.stop_signal import SIGNALS, checked, first_signal
 from orchestrator.errors import ConfigError, JournalError, NotAdmitting, RunError, RunExists
 from orchestrator.kernel.record import Follower
+from orchestrator.runtime.llm_loop.run_options import RunArguments
 from orchestrator.runtime.service.actor import default_actor
 from orchestrator.runtime.service.recovery import OpenRun
 from orchestrator.runtime.service.stream import RunStream
@@ -89,8 +90,7 @@ class LocalEngine(Generic[AgentResultT_co]):
         self._agents = AgentRegistry(agent)
         self._grace = float(OperatorCommand.of("drain", "", {"grace": grace}).about)
         self.name = name or "local"
-        self._recover = checked_mode(recover)
-        self._queue = queue
+        self._recover, self._queue = checked_mode(recover), queue
         self._journal, self._clock = self._agents.journal, self._agents.clock
         self._line = RunQueue(self.name, slots, queue, self._may_begin)
         self._active_commands = ActiveCommands(self._line.slots.fill)
@@ -186,15 +186,15 @@ class LocalEngine(Generic[AgentResultT_co]):
         limits: RunLimits | None = None,
         deadline: float | None = None,
         follower: Follower | None = None,
+        **options: Unpack[RunArguments],
     ) -> Handle[Any, AgentResultT_co]:
-        """Queue a run and return its handle at once; options as for `run` of the agent, `deadline` in seconds from now.
+        """Queue a run and return its handle at once; options as for `run` of the agent.
 
         `agent` names one of several agents; `follower` is called with each item that a stream of the run would yield.
-        Raises NotAdmitting while no runs are admitted, Overloaded if the queue is full, and RunExists for a known
-        `run_id`. A rejected run is not written to the journal.
+        Raises NotAdmitting, Overloaded if the queue is full, and RunExists; the journal has no rejected run.
         """
         chosen = self._agents.chosen(agent)
-        self._agents[chosen].check(run_id, conversation_id, limits, deadline)
+        more = self._agents.checked(chosen, (run_id, conversation_id, limits, deadline), options)
         try:
             self._refuse_closed()
         except NotAdmitting:
@@ -204,7 +204,7 @@ class LocalEngine(Generic[AgentResultT_co]):
             raise RunExists(run_id)
         self._refuse_closed()
         name = run_id or secrets.token_hex(16)
-        work = self._agents.work(chosen, prompt, name, conversation_id, limits, deadline, follower)
+        work = self._agents.work(chosen, prompt, name, conversation_id, limits, deadline, follower, more)
         job = self._agents.job(name, chosen, work, conversation_id)
         self._line.enter(job)
         return Handle(job)

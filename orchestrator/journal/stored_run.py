@@ -86,13 +86,19 @@ class StoredRun:
     @property
     def asks_the_model(self) -> bool:
         """Whether the model may already have been asked for the missing answer."""
-        return self.next is None and (self.parked is None or self.parked.get("reason") == "interrupted")
+        return self.next is None and self._parked_for in {"", "interrupted"}
 
     @property
     def unbegun(self) -> bool:
         """Whether the work of the present state has not started, because the run was paused there."""
-        paused = self.parked is not None and self.parked.get("reason") in {"paused", "shutdown"}
-        return paused and self.next is None
+        return self._parked_for in {"paused", "shutdown"} and self.next is None
+
+    @property
+    def _parked_for(self) -> str:
+        """Why the run was parked, "" if it was not. A run that waits for deps was left for an earlier reason."""
+        parked = self.parked or {}
+        reason = parked.get("reason", "")
+        return str(parked.get("before", "") if reason == "deps_required" else reason)
 
     @property
     def questions(self) -> dict[str, Question]:

@@ -7,6 +7,7 @@ event that leaves it. The driver fires it in its own loop, so the stack does not
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import secrets
 import socket
@@ -86,6 +87,14 @@ class Driver:
             self._report, self._writer, self._executor, self._finalizer, self._clock
         )
         self._strict = strict
+
+    def copy(self) -> Driver:
+        """Return a driver with the same machine, observers, journal and owner, but its own limit on concurrency."""
+        found = copy.copy(self)
+        found._services = HookServices(  # noqa: SLF001 - of this class
+            self._report, self._writer, self._executor, self._finalizer, self._clock
+        )
+        return found
 
     async def start(self, run: Run[Any, Any]) -> StrEnum | None:
         """Create the run: journal it, run the enter hooks of the initial state, and return the event they chose.

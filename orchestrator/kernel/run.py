@@ -154,6 +154,18 @@ class Run(Generic[Ctx, Deps]):
         return self.control.lease
 
     @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The JSON data that the host gave the run; empty without any. Not to be changed."""
+        found: Mapping[str, Any] = (self.data or {}).get("metadata", {})
+        return found
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The tags that the host gave the run."""
+        found: Mapping[str, str] = (self.data or {}).get("tags", {})
+        return found
+
+    @property
     def interruption(self) -> Exception | None:
         """The cause for which the run is to be stopped."""
         return self.control.interruption

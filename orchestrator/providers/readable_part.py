@@ -9,13 +9,13 @@ from orchestrator.llm.content_part import KINDS, PartKind, kind_of
 from orchestrator.llm.message import Message
 
 
-def checked_kinds(reads: Collection[str] | None, held: Collection[PartKind]) -> tuple[PartKind, ...]:
+def checked_kinds(reads: Collection[str] | None, sendable: Collection[PartKind]) -> tuple[PartKind, ...]:
     """Return the kinds that a model reads, by default all that its API carries. Raises ConfigError."""
     if reads is None:
-        return tuple(held)
-    wrong = [kind for kind in reads if kind not in held]
+        return tuple(sendable)
+    wrong = [kind for kind in reads if kind not in sendable]
     if isinstance(reads, str) or wrong or "text" not in reads:
-        raise ConfigError(f"reads is {reads!r}; possible: 'text' and any of {', '.join(held)}")
+        raise ConfigError(f"reads is {reads!r}; possible: 'text' and any of {', '.join(sendable)}")
     return tuple(kind for kind in KINDS if kind in reads)
 
 

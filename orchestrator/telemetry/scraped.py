@@ -17,6 +17,7 @@ PARKINGS = (
     "interrupted",
     "shutdown",
     "poison",
+    "deps_required",
 )
 """Reasons of parked runs: the closed label set of `runs_parked{reason}`; anything else is `_other`."""
 

@@ -9,34 +9,32 @@ other tools nor keeps the interpreter from exiting.
 from __future__ import annotations
 
 import asyncio
+import copy
 import difflib
 import functools
-import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from orchestrator.errors import ConfigError, ModelRetry, RunError
 from orchestrator.kernel.abandonment import (
     AbandonableTask,
     TimeLimitPassed,
     here,
-    host_call,
     limited,
     until_ended,
 )
 from orchestrator.kernel.cancel_scope import cancellations
-from orchestrator.kernel.thread import in_thread
 from orchestrator.llm.content_part import returned_parts
 from orchestrator.llm.message import ToolCall, encodable
 from orchestrator.llm.port import Clock, SystemClock
+from orchestrator.tools.invocation import invoke
 from orchestrator.tools.result import (
     READ_RESULT,
     ToolOutcome,
     ToolResult,
     cut,
-    explain,
     failure_of,
     shortened,
 )
@@ -88,6 +86,14 @@ class ToolSet:
                     f"two tools are named {spec.name!r}; names that differ only in case count as equal; tools "
                     "of an MCP server get other names by `prefix=`, or `--mcp NAME=COMMAND`"
                 )
+
+    def select(self, names: Collection[str]) -> Self:
+        """Return a set of the tools with these names. It shares the limits on concurrent calls."""
+        chosen = copy.copy(self)
+        chosen.offers = tuple(spec for spec in self.offers if spec.name in names)
+        chosen._exact = {spec.name: spec for spec in chosen.offers}  # noqa: SLF001 - of this class
+        chosen._folded = {spec.name.casefold(): spec for spec in chosen.offers}  # noqa: SLF001
+        return chosen
 
     def find(self, name: str) -> ToolSpec | None:
         """Return the tool with exactly this name, else with this name in other capitals, else None."""
@@ -226,9 +232,9 @@ class ToolSet:
         try:
             arguments = parse_arguments(spec, call.arguments, exact=exact)
             if spec.timeout is None:
-                value = await _invoke(spec, bound, arguments)
+                value = await invoke(spec, bound, arguments)
             else:
-                work = functools.partial(_invoke, spec, bound, arguments)
+                work = functools.partial(invoke, spec, bound, arguments)
                 value = await limited(work, spec.timeout, self._clock)
             content, was_cut, whole = shortened(value, spec.max_result_chars, keep=READ_RESULT in self._exact)
         except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
@@ -336,30 +342,6 @@ class _Group:
     def _stop(self) -> None:
         for task in self.tasks:
             task.cancel()
-
-
-def _invoke(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mapping[str, Any]) -> Awaitable[object]:
-    if spec.is_async:
-        return host_call(spec.call(*bound, **arguments), spec.kind, spec.name)
-    return _invoke_sync(spec, bound, arguments)
-
-
-async def _invoke_sync(spec: ToolSpec, bound: Sequence[ToolContext], arguments: Mapping[str, Any]) -> object:
-    stop = bound[0].cancelled.set if bound else None
-    value = await _in_thread(functools.partial(spec.call, *bound, **arguments), spec, stop)
-    # A sync wrapper around an async function returns its coroutine.
-    return await host_call(value, spec.kind, spec.name) if inspect.isawaitable(value) else value
-
-
-async def _in_thread(
-    function: Callable[[], object], spec: ToolSpec, stop: Callable[[], None] | None
-) -> object:
-    value, error = await in_thread(function, f"tool-{spec.name}", call=(spec.kind, spec.name), stop=stop)
-    if error is None:
-        return value
-    if isinstance(error, Exception):
-        raise error
-    raise RuntimeError(f"the tool raised {explain(error)}") from error
 
 
 def _with_parts(result: ToolResult, value: object, limit: int) -> ToolResult:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Agent, MemoryJournal
+from orchestrator import Agent, MemoryJournal, ToolContext, tool
 from orchestrator.errors import ConfigError, LLMError
 from orchestrator.journal.redacted import parted
 from orchestrator.providers.scripted import call
@@ -69,6 +69,29 @@ async def test_a_resumed_run_and_its_child_runs_have_the_data() -> None:
     [below] = [head.run_id async for head in journal.runs(parent_run_id="r")]
     assert await created(journal, "r") == {"agent": "support", **DATA}
     assert await created(journal, below) == {"agent": "search", **DATA}
+
+
+async def test_tools_and_hooks_read_the_data_of_their_run_and_of_its_parent() -> None:
+    seen: list[Any] = []
+
+    @tool(effect="pure")
+    def look(context: ToolContext) -> str:
+        """Look."""
+        seen.append(("tool", context.metadata, context.tags))
+        return "seen"
+
+    class Hooks:
+        async def enter_init(self, run: Any) -> None:
+            seen.append(("hook", run.metadata, run.tags))
+
+    child = Agent(ScriptedLLM([call("look"), "found"]), tools=[look], observers=())
+    tools = [child.as_tool("search", "Search."), look]
+    one, _ = agent(call("search", task="x"), call("look"), "done", "done", tools=tools, hooks=[Hooks()])
+    await one.run("go", **DATA)
+    data = (DATA["metadata"], DATA["tags"])
+    assert seen == [("hook", *data), ("tool", *data), ("tool", *data)]
+    await one.run("go")
+    assert seen[-1] == ("hook", {}, {})
 
 
 async def test_no_log_line_has_the_data() -> None:

@@ -156,7 +156,7 @@ def open_account(
 ) -> BudgetAccount:
     """Give a run an account in its own handles; existing dormant usage is kept unless `dormant` is given.
 
-    Only this function replaces the handles of a run.
+    Only this function replaces the handles of a run that is driven.
     """
     if dormant is None:
         dormant = run.deps.account.dormant if run.deps.account else {}

@@ -3,52 +3,41 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, Unpack, overload
 
 from orchestrator.errors import ConfigError
-from orchestrator.journal.context import ContextCodec
-from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.journal import Journal, Record, RunHead
-from orchestrator.kernel.mailbox import Signal
-from orchestrator.kernel.outcome import Ending
-from orchestrator.kernel.record import Follower, Observer, Transition
-from orchestrator.kernel.run import Run
-from orchestrator.llm.message import Message
+from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.record import Follower, Observer
 from orchestrator.llm.port import LLM, Clock, Memory, Price
 from orchestrator.llm.retry import RetryPolicy
-from orchestrator.machines.llm_loop.ending import ending
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator.providers.model_guard import refuse_real
 from orchestrator.runtime.llm_loop import agent_tool as subagent
 from orchestrator.runtime.llm_loop import composition as compose
+from orchestrator.runtime.llm_loop import run_options as per_run
 from orchestrator.runtime.llm_loop.agent_arguments import AgentArguments, OutputT, TypeForm
-from orchestrator.runtime.llm_loop.codec import history_of, loop_codec, restored
-from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, opening
-from orchestrator.runtime.llm_loop.result import ANSWERED, Result, result_of
+from orchestrator.runtime.llm_loop.agent_variant import AgentChanges, variant
+from orchestrator.runtime.llm_loop.codec import loop_codec
+from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt
+from orchestrator.runtime.llm_loop.loop_service import LoopService
+from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.llm_loop.stored_results import StoredResults
-from orchestrator.runtime.llm_loop.summary import summary
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.hosting import LoopHosting
-from orchestrator.runtime.service.human_input import HumanInput
 from orchestrator.runtime.service.recovery import Migration
-from orchestrator.runtime.service.run_data import agent_data, run_data
-from orchestrator.runtime.service.run_service import new_id, outside_loop, with_arguments_of
+from orchestrator.runtime.service.run_data import agent_data
+from orchestrator.runtime.service.run_service import new_id
 from orchestrator.runtime.service.stream import RunStream
+from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of
 from orchestrator.tools.context import DepsT_contra
 from orchestrator.tools.spec import ToolSource, ToolSpec
-from orchestrator_callbacks.llm_loop import admission
-from orchestrator_callbacks.llm_loop import memory as memory_hooks
-from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider, open_account
+from orchestrator_callbacks.llm_loop.deps import ToolProvider
 from orchestrator_callbacks.llm_loop.output_validation import V, as_validator
-from orchestrator_callbacks.llm_loop.request_usage import lost, refuse_unpriced
+from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
 
 
-class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
+class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
     """Run the LLM loop: one agent for any number of runs, also concurrent ones.
 
     `Agent[Bank, Report]` gives a Bank to its tools and has a Report as its output; a type checker infers both.
@@ -68,8 +57,9 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         hooks: Modules or objects with `enter_/leave_/before_/after_` functions, which run after the loop's own, and
             with functions for the five middleware points.
         graph: The graph; extend `LLM_LOOP` for another one.
-        instructions: System message of each run.
-        deps: Handles of the host, for tools.
+        instructions: System message of each run: text, or a function of its RunContext, evaluated once for each run.
+        deps: Handles of the host, for tools, or a factory: a function that makes them from the RunContext of each run,
+            also when it is resumed. Functions may be sync (called in a thread) or async.
         clock: Clock, for tests.
         price: Price table of the models.
         params: Parameters of every model request.
@@ -122,7 +112,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         observers: Iterable[Observer] | None = None,
         hooks: Iterable[object] = (),
         graph: Graph = LLM_LOOP,
-        instructions: str | None = None,
+        instructions: str | per_run.RunFunction | None = None,
         deps: Any = None,
         clock: Clock | None = None,
         price: Price | None = None,
@@ -137,21 +127,22 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         self._data = agent_data(name, version)
         self._limits, self._instructions = limits or Limits(), instructions
         self._machine, points = compose.machine(graph, hooks, check_purity=check_purity)
-        given = {"memory": memory, "price": price, "points": points, "host": deps, "agent": self.name}
+        self._source = per_run.DepsSource(deps)
+        given = {"memory": memory, "price": price, "points": points, "agent": self.name}
+        given["host"] = self._source.host
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
         self._set_up(self._deps.clock, journal, observers, migrations, self._deps.tools)
         self._conversations = Conversations()
-        self._codec: ContextCodec[LoopContext] = loop_codec(launch)
+        self._codec, self._launch = loop_codec(launch), launch
         self._wire()
-        self.hosting = LoopHosting(
-            self._journal, self._driver, self._deps, self._live, self._recovery, launch
-        )
+        self.hosting = self._make_hosting()
         """Engine-only interface of this agent."""
-        self._members: dict[Agent, Agent] = {}  # agents of tools -> copies with our journal
+        self._members = {}  # agents of tools -> copies with our journal
         refuse_unpriced(self._limits, subagent.prices(self))
 
     def _wire(self, *watching: Observer, owner: str | None = None) -> None:
         self._deps.stored_result = StoredResults(self._journal).read
+        self._declared: set[object] = set()
         super()._wire(*watching, owner=owner)
 
     # ---- run ----
@@ -164,8 +155,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        tags: Mapping[str, str] | None = None,
+        **options: Unpack[per_run.RunArguments],
     ) -> Result[OutputT]:
         """Run one prompt, or a conversation given as messages, to its end and return the Result.
 
@@ -178,19 +168,22 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
             conversation_id: Conversation that the run continues.
             limits: Limits of this run instead of the agent's.
             deadline: Seconds from now, in addition to `limits`; 0 has passed already.
-            metadata: JSON data of the host, stored with the run and its child runs, never logged; at most 16 kB.
-            tags: Text by name, likewise; at most 32.
+            options: `deps`, `metadata`, `tags`, `instructions`, `params`, `output_type` and `tools` of this run, see
+                `RunArguments`.
 
         Returns:
             The Result. Its `outcome` says how the run ended.
 
         Raises:
             RunExists: `run_id` is in use.
-            ConfigError: The prompt is invalid, or the conversation has an active run.
+            ConfigError: The prompt or an option is invalid, or the conversation has an active run.
+            RunError: The factory of the deps or the function of the instructions failed.
         """
         arguments.check_run(run_id, conversation_id, limits, deadline)
-        data = run_data(metadata, tags)
-        return await self.begin(prompt, run_id or new_id(), conversation_id, limits, deadline, data=data)
+        checked = self.check_options(**options)
+        return await self.begin(
+            prompt, run_id or new_id(), conversation_id, limits, deadline, options=checked
+        )
 
     async def deposit(
         self,
@@ -200,19 +193,21 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         tenant: str = "",
-        metadata: Mapping[str, Any] | None = None,
-        tags: Mapping[str, str] | None = None,
+        **options: Unpack[per_run.RunArguments],
     ) -> str:
         """Store a run in the journal for a worker, and return its id; the model is not called here.
 
         Requires a journal that other processes share. `tenant` names the owner of the run, for limits per tenant.
-        Raises the errors of `run`.
+        Options as for `run`, without `deps`: the agent of the worker makes them. Raises the errors of `run`.
         """
         arguments.check_run(run_id, conversation_id, limits)
-        data = run_data(metadata, tags)
+        if options.get("deps") is not None:
+            raise ConfigError(
+                "deps of a deposited run cannot be stored; give the worker's agent a factory for them"
+            )
+        checked, name = self.check_options(**options), run_id or new_id()
         history = await self._conversations.before(conversation_id, self._journal, self._said_in)
-        name = run_id or new_id()
-        run = self._new(prompt, history, name, conversation_id, limits or self._limits, data)
+        run = await self._new(prompt, history, name, conversation_id, limits, checked, deposited=True)
         return await self._deposit(run, tenant)
 
     @with_arguments_of(run)
@@ -228,8 +223,7 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        tags: Mapping[str, str] | None = None,
+        **options: Unpack[per_run.RunArguments],
     ) -> RunStream[OutputT]:
         """Run one prompt as `run` does and stream its facts: `async for fact in agent.stream(...)`.
 
@@ -239,12 +233,18 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         `deadline` start when the first fact is requested. Raises ConfigError; iterating raises the errors of `run`.
         """
         arguments.check_run(run_id, conversation_id, limits, deadline)
-        data, name = run_data(metadata, tags), run_id or new_id()
-        work = functools.partial(self.begin, prompt, name, conversation_id, limits, deadline, data=data)
+        checked, name = self.check_options(**options), run_id or new_id()
+        work = functools.partial(self.begin, prompt, name, conversation_id, limits, deadline, options=checked)
         return RunStream(name, self._machine.graph.name, work)
 
     async def resume(
-        self, run_id: str, *, limits: Limits | None = None, by: str = "", from_agent: str | None = None
+        self,
+        run_id: str,
+        *,
+        limits: Limits | None = None,
+        by: str = "",
+        from_agent: str | None = None,
+        deps: Any = None,
     ) -> Result[OutputT]:
         """Resume a run of the journal from its last record and return its Result.
 
@@ -252,20 +252,28 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
 
         A paused run is resumed, also if it lives in this process.
 
-        `limits` replace the run's own from now on; `by` is who resumes the run. `from_agent` is the name of the agent
-        that started the run ("" for an agent without a name), if that is not this one: it transfers the run.
+        `limits` replace the run's own from now on; `by` is who resumes the run; `deps` are live handles for its tools.
+        `from_agent` is the name of the agent that started the run ("" for none), to transfer it from another agent.
 
         Raises:
             RunUnknown: The journal does not have the run.
             OtherAgent: The run belongs to an agent of another name.
             Held: Another process owns the run.
             OtherGraph: The run has another version of the graph and there is no migration.
-            Suspended: The run failed to make progress too often.
+            Suspended: The run failed to make progress too often, or needs deps.
             Corrupt: The run is damaged.
             ConfigError: The run is a child of an open run, which resumes it.
         """
         arguments.check_run(limits=limits)
-        return await self._resume(run_id, limits, by, from_agent=from_agent)
+        with self._source.given(run_id, deps):
+            return await self._resume(run_id, limits, by, from_agent=from_agent)
+
+    def replace(self, **changes: Unpack[AgentChanges]) -> Agent:
+        """Return a variant of this agent: another `model`, `tools`, `limits`, `instructions`, `name`, and so on.
+
+        It shares machine, journal and observers, and costs below 100 µs. See `AgentChanges`. Raises ConfigError.
+        """
+        return variant(self, changes)
 
     def as_tool(self, name: str, description: str, **options: Any) -> ToolSpec:
         """Return a tool with which the model of another agent runs this one; options as for `agent_tool`."""
@@ -286,6 +294,10 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         """Check the arguments of one run. Raises ConfigError."""
         arguments.check_run(run_id, conversation_id, limits, deadline)
 
+    def check_options(self, **options: Unpack[per_run.RunArguments]) -> per_run.RunSettings:
+        """Check the options of one run. Raises ConfigError."""
+        return per_run.run_options(self._deps, **options) if options else per_run.NO_OPTIONS
+
     async def begin(  # noqa: PLR0917 - the arguments of `run`
         self,
         prompt: Prompt,
@@ -295,98 +307,14 @@ class Agent(HumanInput[Result[OutputT]], Generic[DepsT_contra, OutputT]):
         deadline: float | None,
         follower: Follower | None = None,
         *,
-        data: Mapping[str, Any] | None = None,
+        options: per_run.RunSettings = per_run.NO_OPTIONS,
     ) -> Result[OutputT]:
         """Start a run with checked arguments and drive it to its end."""
         history = await self._conversations.before(conversation_id, self._journal, self._said_in)
-        run = self._new(prompt, history, run_id, conversation_id, limits or self._limits, data)
+        run = await self._new(prompt, history, run_id, conversation_id, limits, options)
         run.follow(follower)
         self._limit_time(run, deadline)
         return await self._drive_run(run, park=self.parks)
-
-    # ---- called by RunService ----
-
-    def _declare(self) -> None:
-        compose.declare(self._observers, self._machine, self._deps, self._journal, self._limits)
-
-    def _ending(self, run: LoopRun) -> Ending:
-        return ending(run)
-
-    def _summary(self, run: LoopRun) -> Mapping[str, Any]:
-        return summary(run)
-
-    def _result(self, run: LoopRun, path: Iterable[Transition], end: Ending) -> Result[OutputT]:
-        return result_of(run, path, end)
-
-    def _with_recorded_output(self, result: Result[OutputT], ended: Mapping[str, Any]) -> Result[OutputT]:
-        if self._deps.output is None and "output" in ended and result.outcome in ANSWERED:
-            return replace(result, output=ended["output"])
-        return result
-
-    def _restore(self, stored: StoredRun, records: Iterable[Record]) -> LoopRun:  # noqa: ARG002 - `stored` has all
-        return restored(stored, self._machine, self._deps, self._codec)
-
-    def _check_model(self, limits: Limits | None) -> None:
-        refuse_real(self._deps.llm)
-        if limits is not None:
-            refuse_unpriced(limits, subagent.prices(self))
-
-    async def _check_resume(self, head: RunHead, *, again: bool) -> None:  # noqa: ARG002 - the ledger has everything
-        root = await subagent.open_root(self._journal, head)
-        if root not in (None, head.run_id):
-            raise ConfigError(
-                f"run {head.run_id!r} is part of run {root!r}, which resumes it; resume that run"
-            )
-
-    async def _update(
-        self, run: LoopRun, stored: StoredRun, records: Sequence[Record], limits: Limits | None
-    ) -> None:
-        """Count the usage of its child runs, set other limits, and charge a lost answer."""
-        below = await subagent.recount(self, run, stored)
-        if below:
-            open_account(run, dormant=below)
-        await super()._update(run, stored, records, limits)
-        if limits is not None:
-            run.ctx.context.limit = self._context_limit(limits)
-        if subagent.asks(run, stored):
-            run.ctx.spent.usage = run.ctx.spent.usage + lost(run)
-
-    async def _drive(self, run: LoopRun, path: Iterable[Transition]) -> Result[OutputT]:
-        if run.parent_run_id is not None:  # otherwise `_check_resume` has refused: its parent run has ended
-            why = f"run {run.parent_run_id!r} above it has ended"
-            run.mailbox.post(Signal(kind="cancel", id=new_id(), by="caller", why=why))
-        return await super()._drive(run, path)
-
-    def _out_of_hand(self, run: LoopRun) -> None:
-        admission.close_turn(run.ctx)  # an interrupted turn is answered, so the history stays valid
-
-    def _over(self, run: LoopRun) -> None:
-        self._conversations.keep(run.ctx.conversation_id, run.run_id, memory_hooks.conversation(run.ctx))
-
-    # ---- private ----
-
-    async def _said_in(self, run_id: str) -> Sequence[Message]:
-        """Return the messages of a stored run up to its end or its last record."""
-        stored, _ = await self._recovery.read(run_id)
-        return history_of(stored, self._codec)
-
-    def _new(  # noqa: PLR0917 - the arguments of `run`
-        self,
-        prompt: Prompt,
-        history: Sequence[Message],
-        run_id: str,
-        conversation_id: str | None,
-        limits: Limits,
-        data: Mapping[str, Any] | None = None,
-    ) -> LoopRun:
-        self._check_model(None if limits is self._limits else limits)
-        messages = opening(prompt, history, self._instructions)
-        ctx = LoopContext(messages, limits, len(messages), conversation_id=conversation_id)
-        ctx.context.limit = self._context_limit(limits)
-        return Run(self._machine, run_id, ctx, self._deps, data={**self._data, **(data or {})} or None)
-
-    def _context_limit(self, limits: Limits) -> int:
-        return limits.context_limit or int(getattr(self._deps.llm, "context_window", 0) or 0)
 
 
 Orchestrator = Agent

@@ -14,8 +14,10 @@ from orchestrator.kernel.record import Observer
 from orchestrator.llm.port import Clock, Memory, Price
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.runtime.llm_loop.run_options import RunFunction
 from orchestrator.runtime.service.recovery import Migration
 from orchestrator.tools.context import DepsT
+from orchestrator.tools.run_context import RunContext
 from orchestrator.tools.spec import ToolSource
 from orchestrator_callbacks.llm_loop.deps import ToolProvider
 
@@ -26,8 +28,8 @@ OutputT = TypeVar("OutputT", default=Any)
 
 TypeForm: TypeAlias = "UnionType | SpecialForm"
 """A type that is no class: `Report | None`, and for mypy also `Literal[...]` and `Annotated[...]`."""
-DepsFactory: TypeAlias = Callable[[Mapping[str, Any]], DepsT | Awaitable[DepsT]]
-"""Makes the handles of a run from its metadata."""
+DepsFactory: TypeAlias = Callable[[RunContext], DepsT | Awaitable[DepsT]]
+"""Makes the handles of a run, sync or async."""
 
 
 class AgentArguments(TypedDict, Generic[DepsT], total=False):
@@ -41,7 +43,7 @@ class AgentArguments(TypedDict, Generic[DepsT], total=False):
     observers: Iterable[Observer] | None
     hooks: Iterable[object]
     graph: Graph
-    instructions: str | None
+    instructions: str | RunFunction | None
     deps: DepsT | DepsFactory[DepsT] | None
     clock: Clock | None
     price: Price | None

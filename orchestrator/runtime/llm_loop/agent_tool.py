@@ -14,7 +14,7 @@ import asyncio
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from orchestrator.errors import ConfigError, RunError, RunExists, RunStopped, RunUnknown
 from orchestrator.journal.stored_run import StoredRun
@@ -27,6 +27,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext, LoopState
 from orchestrator.runtime.llm_loop.codec import restored
 from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.llm_loop.run_options import RunSettings
 from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
 from orchestrator.runtime.service.run_data import SHARED, stored_data
 from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
@@ -38,6 +39,7 @@ from orchestrator_callbacks.llm_loop.request_usage import Pricing
 
 if TYPE_CHECKING:
     from orchestrator.runtime.llm_loop.agent import Agent
+    from orchestrator.runtime.llm_loop.loop_service import LoopService
 
 MAX_DEPTH = 8
 """Maximum depth of child runs, without the root."""
@@ -117,7 +119,8 @@ class AgentTool:
                 f"agents already call each other to the maximum depth of {self.max_depth}; continue without this agent"
             )
         call = AgentCall(self, context.idempotency_key, task, lender)
-        work = asyncio.ensure_future(_run_agent(member(parent.agent, self.child), call))
+        child = cast("Agent", member(parent.agent, self.child))
+        work = asyncio.ensure_future(_run_agent(child, call))
         return _answer(await joined(work, call.guard, parent))
 
 
@@ -145,7 +148,7 @@ class AgentCall:
         self.guard.claim_child(run)
 
 
-def member(agent: Agent, child: Agent) -> Agent:
+def member(agent: LoopService, child: LoopService) -> LoopService:
     """Return a copy of `child` whose runs use the journal, the live runs and the engine of `agent`."""
     found = agent._members.get(child)
     if found is None:
@@ -158,7 +161,7 @@ def member(agent: Agent, child: Agent) -> Agent:
     return found
 
 
-def prices(agent: Agent, seen: Collection[Agent] = ()) -> Iterator[Pricing]:
+def prices(agent: LoopService, seen: Collection[LoopService] = ()) -> Iterator[Pricing]:
     """Yield the cost information of an agent's model, and of the agents among its tools.
 
     A function that returns an agent is not called for this; its price is checked when it runs.
@@ -196,8 +199,8 @@ async def drive_child(  # noqa: PLR0917 - the arguments of a child run
     try:
         head = await agent._journal.head(run_id)
     except RunUnknown:
-        data = stored_data(parent.data or {}, SHARED)
-        run = agent._new(prompt, (), run_id, None, lender(agent._limits), data)
+        options = RunSettings(stored_data(parent.data or {}, SHARED))
+        run = await agent._new(prompt, (), run_id, None, lender(agent._limits), options)
         run.parent_run_id = parent.run_id
         agent._limit_time(run, None)
     else:
@@ -243,7 +246,7 @@ async def open_root(journal: Journal, head: RunHead) -> str | None:
     return head.run_id
 
 
-async def recount(agent: Agent, run: LoopRun, stored: StoredRun) -> dict[str, Usage]:
+async def recount(agent: LoopService, run: LoopRun, stored: StoredRun) -> dict[str, Usage]:
     """Count the usage of a restored run's child runs again, and return it for each direct child run.
 
     Earlier turns count as in the run's own records. The last turn counts as in the records of the child runs, which
@@ -266,14 +269,15 @@ async def recount(agent: Agent, run: LoopRun, stored: StoredRun) -> dict[str, Us
     return found
 
 
-async def _used(agent: Agent, run_id: str) -> Usage | None:
+async def _used(agent: LoopService, run_id: str) -> Usage | None:
     """Return the actual and possible usage of a stored run with its child runs; None if it did not start."""
     try:
         stored, _ = await agent._recovery.read(run_id)
     except RunUnknown:
         return None
     if stored.ended is not None or stored.fingerprint != agent._machine.graph.fingerprint:
-        return agent._codec.decoded(stored.context | {"messages": []}).spent.total
+        spent: Usage = agent._codec.decoded(stored.context | {"messages": []}).spent.total
+        return spent
     run = restored(stored, agent._machine, agent._deps, agent._codec)
     await recount(agent, run, stored)
     return run.ctx.spent.total + (request_usage.lost(run) if asks(run, stored) else NO_USAGE)

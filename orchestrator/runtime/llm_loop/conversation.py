@@ -63,6 +63,8 @@ class Conversations:
 def opening(prompt: Prompt, history: Sequence[Message], instructions: str | None) -> list[Message]:
     """Return the first messages of a run. Raises ConfigError for an invalid prompt."""
     given = _as_messages(prompt)
+    if instructions is not None and history and history[0].role == "system":
+        history = history[1:]  # the instructions of an earlier run
     messages = [*history, *given]
     if not messages:
         raise ConfigError("the prompt is empty; give text or at least one message")

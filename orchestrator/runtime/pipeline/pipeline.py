@@ -38,7 +38,8 @@ from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.human_input import HumanInput
 from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_data import agent_data
-from orchestrator.runtime.service.run_service import new_id, outside_loop, with_arguments_of
+from orchestrator.runtime.service.run_service import new_id
+from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of
 from orchestrator_callbacks.pipeline import before, enter, leave
 from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
 

@@ -34,7 +34,8 @@ from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.position import rebuilt
 from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_data import agent_data
-from orchestrator.runtime.service.run_service import RunService, outside_loop, with_arguments_of
+from orchestrator.runtime.service.run_service import RunService
+from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of
 from orchestrator_callbacks.ralph import before, enter
 from orchestrator_callbacks.ralph.deps import Asks, RalphDeps, RalphRun
 

@@ -32,7 +32,8 @@ from orchestrator.runtime.rlm.run_setup import RunResources, equipped
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_data import agent_data
-from orchestrator.runtime.service.run_service import RunService, new_id, outside_loop, with_arguments_of
+from orchestrator.runtime.service.run_service import RunService, new_id
+from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced

@@ -215,7 +215,9 @@ def _graph(value: object) -> Fault:
 
 
 def _instructions(value: object) -> Fault:
-    return None if value is None or isinstance(value, str) else f"instructions is {_shown(value)}; give text"
+    if value is None or isinstance(value, str) or callable(value):
+        return None
+    return f"instructions is {_shown(value)}; give text or a function of the run"
 
 
 def _function(name: str, example: str) -> Callable[[object], Fault]:

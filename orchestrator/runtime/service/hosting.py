@@ -223,6 +223,11 @@ class LoopHosting(Hosting):
             self._own_points["before_llm_request"] = host.before_llm_request
             self._own_points["before_tool_execution"] = host.before_tool_execution
 
+    @property
+    def own_points(self) -> Mapping[str, tuple[Point, ...]]:
+        """The middleware of the agent, without that of its host."""
+        return self._points.own
+
     def points_of_child(self, child: LoopHosting) -> HostPoints:
         """Return the points of a child agent's runs: the host of this agent, and the child's own middleware."""
         return HostPoints(self._own_points, child._points.own)

@@ -14,7 +14,7 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead, let_go
 from orchestrator.kernel.record import Transition
-from orchestrator.runtime.service import program_recovery
+from orchestrator.runtime.service import deps_recovery, program_recovery
 from orchestrator.runtime.service.resume_plan import expiry, plan, unattended
 
 MOST_CLAIMS = 5
@@ -98,6 +98,7 @@ class Recovery:
         *,
         agent: str = "",
         now: Callable[[], float] = time.time,
+        lacks_deps: Callable[[StoredRun], bool] = lambda _: False,
     ) -> None:
         self._journal = journal
         self._graph = graph
@@ -107,6 +108,7 @@ class Recovery:
         self.agent = agent
         """Name of the agent; empty if it has none."""
         self._now = now
+        self._lacks_deps = lacks_deps
 
     async def read(self, run_id: str) -> tuple[StoredRun, list[Record]]:
         """Return a stored run with its records. Raises RunUnknown, Corrupt."""
@@ -129,6 +131,7 @@ class Recovery:
             OtherGraph: The run has another version of the graph and there is no migration.
             Suspended: The run is poison.
             ProgramsUnknown: A person has to check programs of the run.
+            DepsRequired: The run needs live deps, and its agent cannot make them.
             RunAlreadyEnded: Another process ended the run meanwhile.
         """
         head = await self._journal.head(run_id)
@@ -141,6 +144,7 @@ class Recovery:
             if not program_recovery.is_answered(stored, await stored.unread(self._journal)):
                 raise program_recovery.ProgramsUnknown(run_id, why)
             again = True
+        self._refuse_without_deps(stored)
         lease = await self._journal.claim(run_id, self._owner)
         try:
             if lease.seq != records[-1].seq:  # another owner has made progress meanwhile
@@ -148,6 +152,7 @@ class Recovery:
             if stored.ended is not None:
                 raise RunAlreadyEnded(run_id)  # noqa: TRY301 - the lease is released below
             await self._refuse_poison(stored, lease)
+            await self._park_without_deps(stored, lease)
             ended = await self._end_programs(stored, lease, again=again)
             if stored.fingerprint != self._graph.fingerprint:
                 stored = await self._migrate(stored, lease)
@@ -199,6 +204,8 @@ class Recovery:
         if stored.fingerprint != self._graph.fingerprint and self._migration(stored) is None:
             here = self._graph.fingerprint[:12]
             return f"refused: made with graph version {stored.fingerprint[:12]}, here is {here}"
+        if deps_recovery.waits(stored) and self._lacks_deps(stored):
+            return f"waits for deps: {deps_recovery.WHY}"
         if head.stuck_claims + 1 >= MOST_CLAIMS:
             return f"parked as poison: taken up {head.stuck_claims} times without a step"
         return None
@@ -223,6 +230,17 @@ class Recovery:
             f"poison: taken up {head.stuck_claims} times without a step; check its work in "
             f"{stored.state or 'its initial state'}, then resume it once more",
         )
+
+    def _refuse_without_deps(self, stored: StoredRun) -> None:
+        """Raise DepsRequired for a run that is parked for deps which cannot be made here."""
+        if deps_recovery.waits(stored) and self._lacks_deps(stored):
+            raise deps_recovery.DepsRequired(stored.run_id)
+
+    async def _park_without_deps(self, stored: StoredRun, lease: Lease) -> None:
+        """Park a run for deps which cannot be made here, and raise DepsRequired."""
+        if self._lacks_deps(stored):
+            await self._append(lease, Draft("parked", deps_recovery.parked_body(stored, self._now())))
+            raise deps_recovery.DepsRequired(stored.run_id, parked=True)
 
     async def _end_programs(self, stored: StoredRun, lease: Lease, *, again: bool) -> Sequence[str]:
         """End the remaining programs of a run; park the run if only a person can know whether they have ended."""

@@ -24,7 +24,9 @@ LONGEST_NAME: Final = 100
 """Maximum characters of the name of an agent, and of its version."""
 SHARED: Final = ("metadata", "tags")
 """Data that child runs have from their parent."""
-KEYS: Final = ("agent", "agent_version", *SHARED)
+OPTIONS: Final = "options"
+"""What a run has in place of its agent's: see `runtime.llm_loop.run_options`."""
+KEYS: Final = ("agent", "agent_version", *SHARED, OPTIONS)
 """Members of the `created` record that a host gives."""
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.:+-]{{0,{LONGEST_NAME - 1}}}")
@@ -45,7 +47,8 @@ def run_data(metadata: object, tags: object) -> dict[str, Any]:
     """Return the data of a host about a run, as JSON types. Raises ConfigError for data that cannot be stored."""
     if metadata is None and tags is None:
         return {}
-    return _given(metadata=_checked_metadata(metadata), tags=_checked_tags(tags))
+    checked = None if metadata is None else checked_json("metadata", metadata)
+    return _given(metadata=checked, tags=_checked_tags(tags))
 
 
 def stored_data(created: Mapping[str, Any], keys: tuple[str, ...] = KEYS) -> dict[str, Any]:
@@ -57,19 +60,18 @@ def _given(**data: Any) -> dict[str, Any]:
     return {name: value for name, value in data.items() if value is not None}
 
 
-def _checked_metadata(metadata: object) -> Any:
-    if metadata is None:
-        return None
-    if not isinstance(metadata, Mapping) or not all(isinstance(name, str) for name in metadata):
-        raise ConfigError(f"metadata is {_shown(metadata)}; give a dict with text keys and JSON values")
+def checked_json(what: str, value: object) -> dict[str, Any]:
+    """Return a dict as JSON types; `what` is its name. Raises ConfigError for one that cannot be stored."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ConfigError(f"{what} is {_shown(value)}; give a dict with text keys and JSON values")
     try:
-        plain = plain_json(metadata)
+        plain: dict[str, Any] = plain_json(value)
     except ValueError as error:
-        raise ConfigError(f"metadata cannot be stored as JSON: {error}; give JSON values only") from None
+        raise ConfigError(f"{what} cannot be stored as JSON: {error}; give JSON values only") from None
     size = len(orjson.dumps(plain))
     if size > METADATA_BYTES:
         raise ConfigError(
-            f"metadata has {size:,} bytes as JSON; give at most {METADATA_BYTES:,}, and keep the rest elsewhere"
+            f"{what} has {size:,} bytes as JSON; give at most {METADATA_BYTES:,}, and keep the rest elsewhere"
         )
     return plain
 

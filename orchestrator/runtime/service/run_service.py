@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar
 
 from orchestrator.errors import (
-    ConfigError,
     Corrupt,
     DeadlineExceeded,
     Held,
@@ -32,8 +30,9 @@ from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.control import RunController
+from orchestrator.runtime.service.deps_recovery import DepsRequired
 from orchestrator.runtime.service.live_run import RunRegistry
-from orchestrator.runtime.service.program_recovery import REASON, ProgramsUnknown
+from orchestrator.runtime.service.program_recovery import ProgramsUnknown
 from orchestrator.runtime.service.recovery import (
     ClaimedRun,
     Migration,
@@ -47,8 +46,6 @@ from orchestrator.telemetry.scope import scope
 from orchestrator_callbacks.llm_loop.deps import ToolProvider
 
 R = TypeVar("R")
-S = TypeVar("S")
-P = ParamSpec("P")
 
 _LOG = logging.getLogger("orchestrator")
 _NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corrupt"}
@@ -111,15 +108,18 @@ class RunService(Generic[R]):
             summary=self._summary,
             codec=self._codec,
         )
-        graph, now = self._machine.graph, self._clock.time
-        self._recovery = Recovery(
+        self._recovery = self._make_recovery()
+
+    def _make_recovery(self) -> Recovery:
+        return Recovery(
             self._journal,
-            graph,
+            self._machine.graph,
             self._codec,
             self._driver.owner,
             self._migrations,
             agent=self.name,
-            now=now,
+            now=self._clock.time,
+            lacks_deps=self._lacks_deps,
         )
 
     # ---- implemented by facades ----
@@ -147,6 +147,10 @@ class RunService(Generic[R]):
     def _restore(self, stored: StoredRun, records: Iterable[Record]) -> Run[Any, Any]:
         """Return a run as of its last record. Changes nothing outside."""
         raise NotImplementedError
+
+    def _lacks_deps(self, stored: StoredRun) -> bool:  # noqa: ARG002 - by default no run has deps
+        """Return whether a run needs live deps that cannot be made here."""
+        return False
 
     def _check_model(self, limits: Any) -> None:
         """Check that a run with these limits may call its model. None means unchanged limits."""
@@ -340,7 +344,7 @@ class RunService(Generic[R]):
         """Claim a run, and publish the recovery of one that its last owner had left."""
         try:
             found = await self._recovery.claim(run_id, again=again, from_agent=from_agent)
-        except ProgramsUnknown as error:
+        except (ProgramsUnknown, DepsRequired) as error:
             if error.parked:
                 self._driver.publish(await self._parked(run_id))
             raise
@@ -352,11 +356,12 @@ class RunService(Generic[R]):
         return found
 
     async def _parked(self, run_id: str) -> RunParked:
-        """Return the fact that a run waits for a person who has to check its programs."""
+        """Return the fact that a run waits for a person, who has to check its programs or to give it deps."""
         stored, _ = await self._recovery.read(run_id)
         graph = self._driver.machine.graph
         state = stored.state or graph.initial.value
-        return RunParked(graph.name, run_id, state, REASON, self._control.clock.time())
+        reason = str((stored.parked or {}).get("reason", ""))
+        return RunParked(graph.name, run_id, state, reason, self._control.clock.time())
 
     def _publish_recovered(self, run_id: str, outcome: str) -> None:
         graph = self._driver.machine.graph.name
@@ -366,27 +371,3 @@ class RunService(Generic[R]):
 def new_id() -> str:
     """Return a random run id."""
     return secrets.token_hex(16)
-
-
-def with_arguments_of(
-    method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]],
-) -> Callable[[Callable[..., R]], Callable[Concatenate[S, P], R]]:
-    """Give a method that passes its arguments on to the coroutine `method` the same signature."""
-
-    def decorate(function: Callable[..., R]) -> Callable[Concatenate[S, P], R]:
-        function.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
-        return function
-
-    return decorate
-
-
-def outside_loop(called: str, instead: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """Run `work` to its end outside an event loop.
-
-    Raises ConfigError, which names the coroutine to await, inside one.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work())
-    raise ConfigError(f"{called} was called inside a running event loop; use `await {instead}(...)` there")

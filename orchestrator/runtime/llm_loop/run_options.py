@@ -1,0 +1,232 @@
+"""Options of one run in place of its agent's: checked before the run, stored with it, and restored when it is resumed.
+
+`RunArguments` are the options as a caller writes them, `RunSettings` the checked ones. The `created` record has under
+`options` only what differs from the agent: names of tools, parameters, the schema of the output, and that the run has
+live deps. Instructions are part of the messages. Deps cannot be stored: the agent's factory builds them again from the
+metadata of the run, or the run is parked as `deps_required`.
+
+A restored output type is the agent's own if that has the same schema, else the schema: the answer is plain JSON then.
+The name of a Python type is not stored, because a journal must not choose which code is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, TypeAlias, TypedDict
+
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.abandonment import TimeLimitPassed, limited
+from orchestrator.kernel.thread import called
+from orchestrator.llm.port import Clock
+from orchestrator.llm.structured_output import OutputSpec
+from orchestrator.machines.plain import plain_json
+from orchestrator.runtime.service.run_data import OPTIONS, checked_json, run_data
+from orchestrator.tools.result import explain
+from orchestrator.tools.run_context import RunContext
+from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, ToolProvider
+
+FUNCTION_SECONDS: Final = 30.0
+"""Time limit of a deps factory, and of a function that gives instructions."""
+
+RunFunction: TypeAlias = Callable[[RunContext], Any]
+"""A function of a run, sync (called in a thread) or async."""
+
+
+class RunArguments(TypedDict, total=False):
+    """Options of one run, for `run`, `run_sync`, `stream`, `deposit`, and `submit` of an engine."""
+
+    deps: Any
+    """Live handles for the tools. Never stored."""
+    metadata: Mapping[str, Any] | None
+    """JSON data of the host, stored with the run and its child runs, never logged; at most 16 kB."""
+    tags: Mapping[str, str] | None
+    """Text by name, likewise; at most 32."""
+    instructions: str | RunFunction | None
+    """System message of the run instead of the agent's: text, or a function that returns it."""
+    params: Mapping[str, Any] | None
+    """Parameters of the model requests, in addition to the agent's; JSON."""
+    output_type: object
+    """Type of the answer instead of the agent's; `str` means free text."""
+    tools: Iterable[str] | None
+    """Names of the agent's tools that the run may use; all of them by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """Checked options of one run."""
+
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """Members of the `created` record."""
+    deps: Any = None
+    instructions: str | RunFunction | None = None
+    output: OutputSpec | None = None
+
+    @property
+    def stored(self) -> Mapping[str, Any]:
+        """The options that the record has."""
+        found: Mapping[str, Any] = self.data.get(OPTIONS, {})
+        return found
+
+
+NO_OPTIONS: Final = RunSettings()
+
+
+def run_options(
+    own: LoopDeps,
+    *,
+    deps: Any = None,
+    metadata: object = None,
+    tags: object = None,
+    instructions: object = None,
+    params: object = None,
+    output_type: object = None,
+    tools: object = None,
+) -> RunSettings:
+    """Check the options of one run of an agent with these handles; None is the agent's own. Raises ConfigError."""
+    stored: dict[str, Any] = {}
+    output = None
+    if tools is not None:
+        stored["tools"] = _tool_names(own.tools, tools)
+    if params is not None:
+        stored["params"] = checked_json("params", params)
+    if output_type is not None:
+        output = None if output_type is str else OutputSpec.of(output_type)
+        stored["output_type"] = None if output is None else _restorable(own.output, output)
+    if deps is not None:
+        stored["deps"] = True
+    if not (instructions is None or isinstance(instructions, str) or callable(instructions)):
+        raise ConfigError(f"instructions is {instructions!r}; give text or a function of the run")
+    data = run_data(metadata, tags) | ({OPTIONS: stored} if stored else {})
+    return RunSettings(data, deps, instructions, output)
+
+
+def run_deps(own: LoopDeps, stored: Mapping[str, Any], output: OutputSpec | None = None) -> LoopDeps:
+    """Return the handles of a run with these stored options; the agent's own if there are none.
+
+    `output` is the type of the output if it is known. Tools that the agent no longer has are left out.
+    """
+    changes: dict[str, Any] = {}
+    if "tools" in stored:
+        changes["tools"] = own.tools.select(stored["tools"])  # type: ignore[attr-defined]  # checked at the start
+    if "params" in stored:
+        changes["params"] = {**own.params, **stored["params"]}
+    if "output_type" in stored:
+        changes["output"] = output or _restored_output(own.output, stored["output_type"])
+    return replace(own, **changes) if changes else own
+
+
+class DepsSource:
+    """Where the deps of an agent's runs come from: the same object for all, or a factory (any callable)."""
+
+    def __init__(self, deps: Any) -> None:
+        self.factory: RunFunction | None = deps if callable(deps) else None
+        self.host = None if callable(deps) else deps
+        """The deps of all runs without deps of their own, if there is no factory."""
+        self._given: dict[str, Any] = {}
+
+    @contextlib.contextmanager
+    def given(self, run_id: str, deps: Any) -> Iterator[None]:
+        """Use live deps for a run that is resumed in this block; None for no such deps."""
+        if deps is None:
+            yield
+            return
+        self._given[run_id] = deps
+        try:
+            yield
+        finally:
+            self._given.pop(run_id, None)
+
+    def lacks(self, stored: StoredRun) -> bool:
+        """Return whether a stored run needs deps that cannot be made here."""
+        needed = bool((stored.created.get(OPTIONS) or {}).get("deps"))
+        return needed and self.factory is None and stored.run_id not in self._given
+
+    async def restore(self, run: LoopRun) -> None:
+        """Give a restored run its deps. Raises RunError if the factory fails or is slow."""
+        deps = self._given.get(run.run_id)
+        if deps is None and self.factory is not None:
+            context = RunContext(run.run_id, run.metadata, run.tags)
+            deps = await _returned(self.factory, context, "the deps factory", run.deps.clock)
+        if deps is not None:
+            run.deps = replace(run.deps, host=deps)
+
+
+async def prepare_run(
+    own: LoopDeps,
+    run_id: str,
+    options: RunSettings,
+    instructions: str | RunFunction | None,
+    factory: RunFunction | None,
+) -> tuple[LoopDeps, str | None]:
+    """Return the handles of a new run, with its deps, and the text of its instructions.
+
+    `instructions` are the agent's. Raises RunError if a function of the host fails or is slow.
+    """
+    said = instructions if options.instructions is None else options.instructions
+    if options is NO_OPTIONS and factory is None and not callable(said):
+        return own, said
+    context = RunContext(run_id, options.data.get("metadata", {}), options.data.get("tags", {}))
+    handles = run_deps(own, options.stored, options.output)
+    if options.deps is not None:
+        handles = replace(handles, host=options.deps)
+    elif factory is not None:
+        deps = await _returned(factory, context, "the deps factory", own.clock)
+        handles = replace(handles, host=deps)
+    return handles, await _instructions(said, replace(context, deps=handles.host), own.clock)
+
+
+async def _instructions(
+    instructions: str | RunFunction | None, context: RunContext, clock: Clock
+) -> str | None:
+    """Return the text of instructions. Raises RunError if their function fails, is slow or returns no text."""
+    if instructions is None or isinstance(instructions, str):
+        return instructions
+    text = await _returned(instructions, context, "the instructions function", clock)
+    if text is None or isinstance(text, str):
+        return text
+    raise RunError(
+        f"the instructions function of run {context.run_id!r} returned {type(text).__name__}; return text or None"
+    )
+
+
+async def _returned(function: RunFunction, context: RunContext, what: str, clock: Clock) -> Any:
+    try:
+        return await limited(partial(called, function, context, what), FUNCTION_SECONDS, clock)
+    except TimeLimitPassed:
+        raise RunError(
+            f"{what} of run {context.run_id!r} did not return within {FUNCTION_SECONDS:g} s; make it faster, or do "
+            "the slow part in a tool"
+        ) from None
+    except Exception as error:
+        raise RunError(f"{what} of run {context.run_id!r} failed: {explain(error)}") from error
+
+
+def _tool_names(own: ToolProvider, names: object) -> list[str]:
+    """Return names of tools in the order of the agent's tools. Raises ConfigError for an unknown one."""
+    if isinstance(names, str | Mapping) or not isinstance(names, Iterable):
+        raise ConfigError(f"tools is {names!r}; give names of the agent's tools: tools=['search']")
+    if not hasattr(own, "select"):
+        raise ConfigError(f"{type(own).__name__} has no `select(names)`; leave out tools=")
+    known, chosen = [spec.name for spec in own.offers], list(names)
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        have = ", ".join(known) or "none"
+        raise ConfigError(f"the agent has no tool {unknown[0]!r}; its tools: {have}")
+    return [name for name in known if name in chosen]
+
+
+def _restorable(own: OutputSpec | None, output: OutputSpec) -> Any:
+    """Return the schema of an output. Raises ConfigError if a resumed run could not check answers with it."""
+    schema = plain_json(output.schema)
+    _restored_output(own, schema)
+    return schema
+
+
+def _restored_output(own: OutputSpec | None, schema: Mapping[str, Any] | None) -> OutputSpec | None:
+    if schema is None:
+        return None
+    return own if own is not None and plain_json(own.schema) == schema else OutputSpec.of(schema)
