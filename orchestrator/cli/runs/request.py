@@ -23,11 +23,11 @@ from orchestrator.cli.runs.position import holder, position_of
 from orchestrator.cli.runs.question import answer_fault
 from orchestrator.cli.runs.run_service import engine_of, lets_go_on, named, refuse_approval, resumption
 from orchestrator.cli.runs.store import OpenStore, at_journal
-from orchestrator.cli.runs.story import Story
 from orchestrator.engines.engine_directory import EngineInfo
 from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
+from orchestrator.runtime.runs.story import Story
 from orchestrator.runtime.service import program_recovery
 from orchestrator.runtime.service.answer import OpenQuestions, post_answer
 from orchestrator.runtime.service.control import edit_fault

@@ -15,11 +15,12 @@ from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, t
 from orchestrator.cli.runs.position import holder, position_of
 from orchestrator.cli.runs.run_service import engine_of, named, resumption
 from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
-from orchestrator.cli.runs.story import RUNNING, Body, Story
 from orchestrator.engines.engine_directory import EngineInfo
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.llm.message import NO_USAGE
+from orchestrator.runtime.runs.path import folded
+from orchestrator.runtime.runs.story import RUNNING, Body, Story
 from orchestrator.runtime.service.resume_plan import paused
 from orchestrator.telemetry.redaction import scrub
 
@@ -268,7 +269,7 @@ def _plain(found: RunDetails) -> dict[str, Any]:
         "error": story.failure and {**story.failure, "message": scrub(str(story.failure.get("message", "")))},
         "waiting_for": [question.as_json(store, run_id, one, found.now) for one in story.questions.values()],
         "running": [asdict(call) for call in story.running] if found.head.owner is not None else [],
-        "path": [step.as_json() for step in path.folded(story.visits)],
+        "path": [step.as_json() for step in folded(story.visits)],
         "states": {
             name: {
                 "visits": stats.visits,

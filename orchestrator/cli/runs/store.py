@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import words
-from orchestrator.cli.runs.story import Story
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.journal.address import Address
@@ -19,6 +18,7 @@ from orchestrator.journal.heads import heads
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.sqlite.place import refuse_orphaned_log
 from orchestrator.kernel.journal import RunHead
+from orchestrator.runtime.runs.story import Story
 
 T = TypeVar("T")
 

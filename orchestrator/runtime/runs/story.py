@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from orchestrator.cli.runs.path import StateVisit
-from orchestrator.cli.runs.transcript import TranscriptEntry, spoken
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.record import Transition
 from orchestrator.llm.message import NO_USAGE, Usage
+from orchestrator.runtime.runs.path import StateVisit
+from orchestrator.runtime.runs.transcript import TranscriptEntry, spoken
 from orchestrator.telemetry.history import History, StateStats
 
 Body = Mapping[str, Any]
