@@ -12,9 +12,8 @@ from orchestrator.cli.runs.phrase import many, roughly, table
 from orchestrator.cli.runs.position import head_reason
 from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
 from orchestrator.cli.runs_group import ListOptions
-from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import ConfigError, JournalError
-from orchestrator.kernel.journal import RunHead
+from orchestrator.kernel.journal import ENGINE, RunHead
 from orchestrator.runtime.runs.story import Story
 
 STATUSES = ("open", "parked", "ended")

@@ -21,6 +21,7 @@ from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.llm.message import NO_USAGE
 from orchestrator.runtime.runs.path import folded
 from orchestrator.runtime.runs.story import RUNNING, Body, Story
+from orchestrator.runtime.runs.tree import RunTree, read_tree
 from orchestrator.runtime.service.resume_plan import paused
 from orchestrator.telemetry.redaction import scrub
 
@@ -34,7 +35,7 @@ class RunDetails:
     story: Story
     unread: list[Posted]
     """Requests in the inbox that the run has not taken yet."""
-    tree_of_runs: tree.Branch
+    tree_of_runs: RunTree
     now: float
     engine: EngineInfo | None
     """The engine that resumes the run without a request, if the run has no owner."""
@@ -49,7 +50,7 @@ def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> i
         head = await store.run(name)
         story = await store.story(head)
         unread = await story.unread(store.journal)
-        tree_of_runs = await tree.grown(store.journal, head)
+        tree_of_runs = await read_tree(store.journal, head)
         engine = await engine_of(store, head, story)
         now = time.time()
         if head.status == "open" and head.owner is not None:

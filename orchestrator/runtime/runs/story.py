@@ -126,6 +126,15 @@ class Story(StoredRun):
         )
         return lost.as_estimate()
 
+    @property
+    def total(self) -> Usage:
+        """Usage as the limits count it: the answers, the estimates for lost ones, and the child runs."""
+        spent = self.context.get("spent") or {}
+        own = spent.get("usage") or self.context.get("usage")
+        below = (spent.get("below") or {}).get("usage")
+        total = self.usage + self.estimated if own is None else Usage.of(own)
+        return total if below is None else total + Usage.of(below)
+
     def states(self) -> dict[str, StateStats]:
         """Return visits and times of each state, in the order of first visits."""
         return self.history.states

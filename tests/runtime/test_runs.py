@@ -1,0 +1,190 @@
+"""The runs of a journal from the library: listed and read in any process, without the agents that started them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import Agent, Limits, LocalEngine, MemoryJournal, Response, Runs, RunUnknown, Usage, tool
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.providers.scripted import call
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.testing import FakeClock, ScriptedLLM
+
+Store = MemoryJournal | SqliteJournal
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """A store that the tests close in their own event loop."""
+    return MemoryJournal() if request.param == "memory" else SqliteJournal(tmp_path / "journal.db")
+
+
+def said(*calls: Any, text: str | None = None, tokens: int = 10) -> Response:
+    return Response(text, calls, usage=Usage(tokens, 1, cost=tokens / 100))
+
+
+@tool(effect="irreversible", approval=True)
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+@tool(effect="pure")
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def support(journal: Store, *answers: Any, **options: Any) -> Agent:
+    options = {"observers": (), "name": "support", "tools": [pay, look], **options}
+    return Agent(ScriptedLLM(list(answers)), journal=journal, **options)
+
+
+async def three_runs(journal: Store) -> None:
+    """An expensive run of `support`, a cheap one of `sales`, and one of `support` that waits for a person."""
+    clock = FakeClock()
+    one = support(journal, said(text="a", tokens=900), clock=clock)
+    await one.run("go", run_id="dear", tags={"team": "ops", "vip": "yes"})
+    two = support(journal, said(text="b", tokens=5), name="sales", clock=clock)
+    await two.run("go", run_id="cheap", tags={"team": "sales"})
+    three = support(journal, said(call("pay", amount=1), tokens=50), clock=clock)
+    going = asyncio.create_task(three.run("go", run_id="asks", tags={"team": "ops"}))
+    while not await Runs(journal).list(waiting=True):  # noqa: ASYNC110 - the journal has no event
+        await asyncio.sleep(0)
+    going.cancel()
+    await asyncio.wait((going,))
+
+
+async def listed(journal: Store, **conditions: Any) -> list[str]:
+    return [head.run_id for head in await Runs(journal).list(**conditions)]
+
+
+async def test_runs_are_listed_by_every_condition(journal: Store) -> None:
+    await three_runs(journal)
+    assert await listed(journal) == ["asks", "cheap", "dear"]
+    assert await listed(journal, agent="support") == ["asks", "dear"]
+    assert await listed(journal, machine="llm_loop", status="ended") == ["cheap", "dear"]
+    assert await listed(journal, machine="pipeline") == []
+    assert await listed(journal, tag={"team": "ops"}) == ["asks", "dear"]
+    assert await listed(journal, tag={"team": "ops", "vip": "yes"}) == ["dear"]
+    assert await listed(journal, state="finalize", outcome="completed", reason="none") == ["cheap", "dear"]
+    assert await listed(journal, waiting=False) == ["cheap", "dear"]
+    updated = (await journal.head("dear")).updated_at
+    assert await listed(journal, older_than=updated) == []
+    assert "dear" in await listed(journal, older_than=updated + 1e9)
+    await journal.close()
+
+
+async def test_the_greatest_number_is_the_first_and_pages_continue_after_a_run(journal: Store) -> None:
+    await three_runs(journal)
+    assert await listed(journal, order_by="age") == ["dear", "cheap", "asks"]
+    for order in ("tokens", "cost"):
+        assert await listed(journal, order_by=order) == ["dear", "asks", "cheap"]
+        assert await listed(journal, order_by=order, limit=1, after="dear") == ["asks"]
+    page = await Runs(journal).page(limit=2)
+    assert ([head.run_id for head in page.runs], page.more, page.damage) == (["asks", "cheap"], True, "")
+    page = await Runs(journal).page(limit=2, after="cheap")
+    assert ([head.run_id for head in page.runs], page.more) == (["dear"], False)
+    await journal.close()
+
+
+async def test_runs_that_represent_engines_are_listed_on_request_and_fill_no_page(journal: Store) -> None:
+    one = support(journal, said(text="a"))
+    await one.run("go", run_id="first")
+    for _ in range(3):
+        engine = LocalEngine({"support": one})
+        async with engine:
+            pass
+    assert await listed(journal, limit=1) == ["first"]
+    assert not (await Runs(journal).page(limit=1)).more
+    assert len((await Runs(journal).page(engines=True)).runs) == 4
+    assert len(await listed(journal, machine="engine")) == 3
+    await journal.close()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said"),
+    [
+        ({"status": "closed"}, "unknown status 'closed'; known: open, parked, ended"),
+        ({"order_by": "name"}, "order_by is 'name'; it must be one of newest, age"),
+        ({"limit": 0}, "limit is 0; it must be 1 or more, or None for all"),
+        ({"graph": "llm_loop"}, "unknown conditions graph; known: agent, machine"),
+    ],
+)
+async def test_an_invalid_condition_is_refused_with_the_valid_ones(
+    journal: Store, conditions: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        await Runs(journal).list(**conditions)
+    assert said.split("known:", maxsplit=1)[0] in str(caught.value)
+    await journal.close()
+
+
+def endings() -> dict[str, tuple[list[Any], Limits]]:
+    return {
+        "completed": ([said(call("look")), said(text="done")], Limits()),
+        "limit": ([said(call("look")), said(call("look"))], Limits(max_iterations=1, wrap_up_turns=0)),
+        "partial": ([said(call("look")), said(text="so far")], Limits(max_iterations=1)),
+        "failed": ([ValueError("the model is down")], Limits()),
+        "tokens": ([said(call("look"), tokens=500), said(text="x")], Limits(max_input_tokens=100)),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(endings()))
+async def test_the_result_is_the_one_that_the_run_returned(journal: Store, name: str) -> None:
+    answers, limits = endings()[name]
+    one = support(journal, *answers, limits=limits)
+    returned = await one.run("go", run_id="r")
+    before = await journal.load("r")
+    for runs in (Runs(journal), one.runs):
+        read = await runs.result("r")
+        assert _comparable(read) == _comparable(returned)
+        assert (type(read.error), str(read.error)) == (
+            (type(returned.error), str(returned.error))
+            if not isinstance(returned.error, ValueError)
+            else (RunError, f"ValueError: {returned.error}")
+        )
+    assert await journal.load("r") == before
+    await journal.close()
+
+
+def _comparable(result: Result) -> tuple[Any, ...]:
+    path = [(one.event, one.source, one.dest, one.iteration) for one in result.transitions]
+    return (
+        *(result.run_id, result.outcome, result.reason, result.output, result.messages),
+        *(result.usage, path, result.verdict),
+    )
+
+
+async def test_a_run_that_has_not_ended_has_no_result_and_is_not_resumed(journal: Store) -> None:
+    await three_runs(journal)
+    before = await journal.load("asks")
+    with pytest.raises(RunError, match=r"run 'asks' has no result yet: it is parked \(approval\)"):
+        await Runs(journal).result("asks")
+    with pytest.raises(RunUnknown):
+        await Runs(journal).result("none")
+    assert await journal.load("asks") == before
+    await journal.close()
+
+
+async def test_the_details_of_a_run_count_what_its_limits_count(journal: Store) -> None:
+    child = support(journal, said(text="found", tokens=400), name="search")
+    one = support(
+        journal,
+        said(call("search", task="x")),
+        said(text="done", tokens=30),
+        tools=[child.as_tool("search", "Search.")],
+    )
+    result = await one.run("go", run_id="r")
+    found = await Runs(journal).get("r")
+    assert found.usage == result.usage
+    assert found.head.tokens == found.usage.input_tokens + found.usage.output_tokens == 443
+    assert (found.ended, found.questions, found.unread) == (True, [], [])
+    tree = await Runs(journal).children("r")
+    assert [(one.head.agent, one.head.tokens) for one in tree.children] == [("search", 401)]
+    await journal.close()
