@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from orchestrator import Agent, Limits, LocalEngine, MemoryJournal, Response, Runs, RunUnknown, Usage, tool
-from orchestrator.errors import ConfigError, RunError
+from orchestrator.errors import AnswerRefused, ConfigError, RunError, RunOver
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.kernel.journal import Draft
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.llm_loop.result import Result
-from orchestrator.testing import FakeClock, ScriptedLLM
+from orchestrator.testing import ScriptedLLM
 
 Store = MemoryJournal | SqliteJournal
 
@@ -47,12 +48,11 @@ def support(journal: Store, *answers: Any, **options: Any) -> Agent:
 
 async def three_runs(journal: Store) -> None:
     """An expensive run of `support`, a cheap one of `sales`, and one of `support` that waits for a person."""
-    clock = FakeClock()
-    one = support(journal, said(text="a", tokens=900), clock=clock)
+    one = support(journal, said(text="a", tokens=900))
     await one.run("go", run_id="dear", tags={"team": "ops", "vip": "yes"})
-    two = support(journal, said(text="b", tokens=5), name="sales", clock=clock)
+    two = support(journal, said(text="b", tokens=5), name="sales")
     await two.run("go", run_id="cheap", tags={"team": "sales"})
-    three = support(journal, said(call("pay", amount=1), tokens=50), clock=clock)
+    three = support(journal, said(call("pay", amount=1), tokens=50))
     going = asyncio.create_task(three.run("go", run_id="asks", tags={"team": "ops"}))
     while not await Runs(journal).list(waiting=True):  # noqa: ASYNC110 - the journal has no event
         await asyncio.sleep(0)
@@ -187,4 +187,112 @@ async def test_the_details_of_a_run_count_what_its_limits_count(journal: Store) 
     assert (found.ended, found.questions, found.unread) == (True, [], [])
     tree = await Runs(journal).children("r")
     assert [(one.head.agent, one.head.tokens) for one in tree.children] == [("search", 401)]
+    await journal.close()
+
+
+# ---- questions and requests ----
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (lambda runs: runs.approve("r", by="ann"), "paid 1"),
+        (lambda runs: runs.approve("r", arguments='{"amount": 7}'), "paid 7"),
+        (lambda runs: runs.reject("r", why="too dear"), "too dear"),
+        (lambda runs: runs.respond("r", "paid by hand"), "paid by hand"),
+    ],
+    ids=["approve", "edit", "reject", "respond"],
+)
+async def test_a_question_of_a_live_run_is_answered_from_its_agent(
+    journal: Store, answer: Any, expected: str
+) -> None:
+    one = support(journal, said(call("pay", amount=1)), said(text="done"))
+    going = asyncio.create_task(one.run("go", run_id="r"))
+    while not await Runs(journal).list(waiting=True):  # noqa: ASYNC110 - the journal has no event
+        await asyncio.sleep(0)
+    [question] = await Runs(journal).pending("r")
+    assert (question.key, question.tool) == ("1:0", "pay")
+    posted, repeated = await answer(one.runs)
+    assert (posted.body["call"], posted.body["digest"], repeated) == ("1:0", question.digest, False)
+    assert await one.runs.pending("r") == []
+    result = await going
+    assert expected in next(one.text for one in result.messages if one.role == "tool")
+    with pytest.raises(AnswerRefused):
+        await one.runs.reject("r", by="bob")
+    await journal.close()
+
+
+async def test_the_same_answer_is_kept_once_and_another_one_is_refused(journal: Store) -> None:
+    await three_runs(journal)
+    runs = Runs(journal)
+    first = await runs.approve("asks", by="ann")
+    again = await runs.approve("asks", by="ann")
+    assert (again.request.id, again.repeated) == (first.request.id, True)
+    with pytest.raises(AnswerRefused, match="ann"):
+        await runs.reject("asks", by="bob")
+    assert [one.kind for one in await journal.inbox("asks")] == ["approve"]
+    await journal.close()
+
+
+async def test_a_request_for_a_live_run_is_carried_out_at_once(journal: Store) -> None:
+    one = support(journal, said(call("pay", amount=1)))
+    going = asyncio.create_task(one.run("go", run_id="r"))
+    while not await Runs(journal).list(waiting=True):  # noqa: ASYNC110 - the journal has no event
+        await asyncio.sleep(0)
+    [request] = await one.runs.cancel("r", by="ann", why="not needed")
+    assert request.posted is not None
+    assert (request.posted.by, request.posted.body, request.repeated) == ("ann", {"why": "not needed"}, False)
+    result = await going
+    assert (result.outcome.value, result.reason) == ("cancelled", "caller")
+    with pytest.raises(RunOver):
+        await one.runs.cancel("r")
+    await journal.close()
+
+
+async def test_a_filter_is_shown_first_and_then_cancelled_without_the_ended_runs(journal: Store) -> None:
+    await three_runs(journal)
+    other = support(journal, said(call("pay", amount=1)), name="sales")
+    going = asyncio.create_task(other.run("go", run_id="other"))
+    while len(await Runs(journal).list(waiting=True)) < 2:  # noqa: ASYNC110 - the journal has no event
+        await asyncio.sleep(0)
+    going.cancel()
+    await asyncio.wait((going,))
+    runs = Runs(journal)
+    shown = await runs.cancel(agent="support", preview=True)
+    assert [(one.run.run_id, one.posted) for one in shown] == [("asks", None)]
+    assert await journal.inbox("asks") == []
+    done = await runs.cancel(agent="support", why="wrong price")
+    assert [(one.run.run_id, one.repeated, one.refused) for one in done] == [("asks", False, "")]
+    assert [one.repeated for one in await runs.cancel(waiting=True)] == [True, False]
+    for run_id in ("asks", "other"):
+        assert [one.kind for one in await journal.inbox(run_id)] == ["cancel"]
+    await journal.close()
+
+
+async def test_a_request_without_a_run_and_without_a_condition_is_refused(journal: Store) -> None:
+    await three_runs(journal)
+    runs = Runs(journal)
+    for request in (runs.cancel, runs.pause, runs.request_resume):
+        with pytest.raises(ConfigError, match="needs the id of a run, or at least one condition: agent"):
+            await request()
+        with pytest.raises(ConfigError, match="not both"):
+            await request("asks", agent="support")
+    assert await journal.inbox("asks") == []
+    await journal.close()
+
+
+async def test_a_paused_run_refuses_another_pause_and_continues_on_request(journal: Store) -> None:
+    one = support(journal, said(call("look")), said(text="done"))
+    lease = await journal.create("p", "x", {"schema": 1, "graph": "llm_loop", "at": 1.0, "context": {}})
+    waiting = journal.append(lease, [Draft("parked", {"reason": "paused", "at": 2.0, "t": 0.0})])
+    if waiting is not None:
+        await waiting
+    await journal.release(lease)
+    with pytest.raises(RunError, match="run 'p' is paused already"):
+        await one.runs.pause("p")
+    [refused] = await one.runs.pause(machine="llm_loop")
+    assert "paused already" in refused.refused
+    [request] = await one.runs.request_resume("p", by="ann")
+    assert request.posted is not None
+    assert [(posted.kind, posted.by) for posted in await journal.inbox("p")] == [("resume", "ann")]
     await journal.close()

@@ -27,7 +27,7 @@ from orchestrator.telemetry.redaction import scrub
 
 
 @dataclass(frozen=True, slots=True)
-class RunDetails:
+class RunOverview:
     """The state of one run at one moment."""
 
     store: OpenStore
@@ -55,7 +55,7 @@ def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> i
         now = time.time()
         if head.status == "open" and head.owner is not None:
             story.go_on(now - head.updated_at)
-        found = RunDetails(store, head, story, unread, tree_of_runs, now, engine, full)
+        found = RunOverview(store, head, story, unread, tree_of_runs, now, engine, full)
         if json:
             say_json(_plain(found))
         else:
@@ -66,7 +66,7 @@ def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> i
     return at_journal(journal, work, only_reads=True)
 
 
-def _lines(found: RunDetails) -> Iterator[str]:
+def _lines(found: RunOverview) -> Iterator[str]:
     sections = (
         ("", _head(found)),
         ("waiting for an answer", _questions(found)),
@@ -86,7 +86,7 @@ def _lines(found: RunDetails) -> Iterator[str]:
         yield from some
 
 
-def _head(found: RunDetails) -> Iterator[str]:
+def _head(found: RunOverview) -> Iterator[str]:
     head, story = found.head, found.story
     yield heading(f"run {shown(head.run_id)}")
     facts = {
@@ -110,7 +110,7 @@ def _head(found: RunDetails) -> Iterator[str]:
             yield f"  {name:<12}  {shown(value, 600, keep='')}"
 
 
-def _where(found: RunDetails) -> str:
+def _where(found: RunOverview) -> str:
     story = found.story
     since = story.entered_at
     lasts = found.head.status == "open" and since is not None
@@ -124,7 +124,7 @@ def _error(story: Story) -> str:
     return f"{story.failure.get('type', '')}: {scrub(str(story.failure.get('message', '')))}"
 
 
-def _questions(found: RunDetails) -> Iterator[str]:
+def _questions(found: RunOverview) -> Iterator[str]:
     for one in found.story.questions.values():
         again = resumption(found.store, found.story)
         told = question.described
@@ -163,7 +163,7 @@ def _usage(story: Story) -> Iterator[str]:
         yield f"  models: {', '.join(f'{shown(name, 80)} ×{count:,}' for name, count in story.models.most_common())}"
 
 
-def _calls(found: RunDetails) -> list[str]:
+def _calls(found: RunOverview) -> list[str]:
     rows = [
         (
             one["tool"],
@@ -206,7 +206,7 @@ def calls_json(story: Story, *, owned: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _participants(found: RunDetails) -> Iterator[str]:
+def _participants(found: RunOverview) -> Iterator[str]:
     for kind, body in found.story.decisions:
         at = body.get("at")
         yield f"  {moment(float(at)) if at else ' ' * 19}  {_decision(kind, body)}"
@@ -229,7 +229,7 @@ def _decision(kind: str, body: Body) -> str:
     return shown(f"{what}{key} by {body.get('by') or 'unknown'}{edited}{why}{refused}", 600, keep="")
 
 
-def _next(found: RunDetails) -> Iterator[str]:
+def _next(found: RunOverview) -> Iterator[str]:
     """Return the commands that a person probably needs now."""
     head, story = found.head, found.story
     if head.status == "ended":
@@ -247,7 +247,7 @@ def _next(found: RunDetails) -> Iterator[str]:
         yield _taken_up(found) or f"  answer as above, then: {resumption(found.store, story)}"
 
 
-def _taken_up(found: RunDetails) -> str | None:
+def _taken_up(found: RunOverview) -> str | None:
     """Return which engine resumes a run without an owner as soon as possible; None if a person has to resume it."""
     if found.engine is None or paused(found.story):
         return None
@@ -255,7 +255,7 @@ def _taken_up(found: RunDetails) -> str | None:
     return f"  {'answer as above: ' if asks else ''}{named(found.engine)} resumes it automatically"
 
 
-def _plain(found: RunDetails) -> dict[str, Any]:
+def _plain(found: RunOverview) -> dict[str, Any]:
     story, store, run_id = found.story, found.store, found.head.run_id
     whole = sum(stats.total for stats in story.states().values()) or 1.0
     return {

@@ -166,7 +166,7 @@ class RunService(Generic[R]):
     @property
     def runs(self) -> Runs:
         """The runs of the journal, also those of other agents and processes."""
-        return Runs(self._journal)
+        return Runs(self._journal, control=self._control)
 
     async def open_runs(self) -> list[OpenRun]:
         """List the runs of this graph in the journal that have not ended, with the effect of `resume` on each."""
