@@ -18,7 +18,7 @@ from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
 from orchestrator.engines.engine_directory import EngineInfo
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
-from orchestrator.llm.message import NO_USAGE
+from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.runtime.runs.path import folded
 from orchestrator.runtime.runs.story import RUNNING, Body, Story
 from orchestrator.runtime.runs.tree import RunTree, read_tree
@@ -149,18 +149,28 @@ def _times(story: Story) -> list[str]:
 
 
 def _usage(story: Story) -> Iterator[str]:
-    usage = story.usage
     if story.requests:
-        tokens = f"{usage.input_tokens:,} tokens in ({usage.cached_input_tokens:,} cached), {usage.output_tokens:,} out"
-        cost = "" if usage.cost is None else f", cost {usage.cost:g}"
-        yield f"  {many(story.requests, 'answer')}, {tokens}{cost}, {story.retries:,} retried"
-    lost = story.estimated
-    if lost != NO_USAGE:
-        tokens = f"{lost.input_tokens:,} tokens in, {lost.output_tokens:,} out"
-        cost = "" if lost.cost is None else f", cost {lost.cost:g}"
-        yield f"  estimate charged for lost answers: {tokens}{cost}"
+        own = story.usage
+        tokens = (
+            f"{own.input_tokens:,} tokens in ({own.cached_input_tokens:,} cached), {own.output_tokens:,} out"
+        )
+        yield f"  {many(story.requests, 'answer')}, {tokens}{_cost(own)}, {story.retries:,} retried"
+    if story.estimated != NO_USAGE:
+        yield f"  estimate charged for lost answers: {_tokens(story.estimated)}{_cost(story.estimated)}"
+    if story.total != story.usage:
+        total = story.total
+        whole = f"{total.input_tokens + total.output_tokens:,} tokens: {_tokens(total)}{_cost(total)}"
+        yield f"  counted by the limits, with child runs and estimates: {whole}"
     if story.requests:
         yield f"  models: {', '.join(f'{shown(name, 80)} ×{count:,}' for name, count in story.models.most_common())}"
+
+
+def _tokens(usage: Usage) -> str:
+    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+
+
+def _cost(usage: Usage) -> str:
+    return "" if usage.cost is None else f", cost {usage.cost:g}"
 
 
 def _calls(found: RunOverview) -> list[str]:
@@ -281,8 +291,7 @@ def _plain(found: RunOverview) -> dict[str, Any]:
             }
             for name, stats in story.states().items()
         },
-        "usage": (story.usage + story.estimated).as_json()
-        | {"answers": story.requests, "retries": story.retries},
+        "usage": story.total.as_json() | {"answers": story.requests, "retries": story.retries},
         "models": dict(story.models),
         "tools": calls_json(story, owned=found.head.owner is not None),
         "people": [

@@ -37,6 +37,11 @@ class RunDetails:
         return self.story.ended is not None
 
     @property
+    def owner_died(self) -> bool:
+        """Whether the run was left in the middle of its work: it has started, and no process owns it."""
+        return self.head.status == "open" and self.head.owner is None and self.story.begun
+
+    @property
     def questions(self) -> list[Question]:
         """The questions of the run that it has no answer to."""
         return [*self.story.questions.values()]

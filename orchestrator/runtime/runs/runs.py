@@ -91,6 +91,10 @@ class Runs:
         """Read a run: its head, its history, and its unread requests. Raises RunUnknown, Corrupt, StoreDown."""
         return await RunDetails.read(self.journal, run_id)
 
+    async def story(self, head: RunHead) -> Story:
+        """Read the history of a run. Raises RunUnknown, Corrupt, StoreDown."""
+        return Story.of(head.run_id, await self.journal.load(head.run_id))
+
     async def children(self, run_id: str) -> RunTree:
         """Return the child runs of a run, at any depth. Raises RunUnknown, Corrupt, StoreDown."""
         return await read_tree(self.journal, await self.journal.head(run_id))
