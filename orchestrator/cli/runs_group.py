@@ -207,19 +207,38 @@ def respond(
 
 @group.command()
 @spread
-def cancel(run: given.RunId, *, asking: given.RequestOrigin) -> int:
-    """Ask a run to stop, and wait up to 2 s for it.
+def cancel(
+    run: given.OneRun = None, *, several: FilterOptions, yes: given.Yes = False, asking: given.RequestOrigin
+) -> int:
+    """Ask a run to stop, and wait up to 2 s for it; or several runs.
 
-    If it has not stopped by then, the command names its current operation.
+    If it has not stopped by then, the command names its current operation. Without RUN: the open and parked runs that
+    meet every condition given; without --yes they are only listed.
     """
-    return _post("cancel", run, asking)
+    return _post_to("cancel", run, several, asking, yes=yes)
 
 
 @group.command()
 @spread
-def pause(run: given.RunId, *, asking: given.RequestOrigin) -> int:
-    """Ask a run to park; `runs resume` continues it."""
-    return _post("pause", run, asking)
+def pause(
+    run: given.OneRun = None, *, several: FilterOptions, yes: given.Yes = False, asking: given.RequestOrigin
+) -> int:
+    """Ask a run to park; `runs resume` continues it. Or several runs.
+
+    Without RUN: the open and parked runs that meet every condition given; without --yes they are only listed.
+    """
+    return _post_to("pause", run, several, asking, yes=yes)
+
+
+def _post_to(
+    kind: str, run: str | None, several: FilterOptions, asking: given.RequestOrigin, *, yes: bool
+) -> int:
+    from orchestrator.cli.runs.several import post_to_several, refuse_conditions
+
+    if run is None:
+        return post_to_several(kind, several, asking, yes=yes)
+    refuse_conditions(several)
+    return _post(kind, run, asking)
 
 
 def _post(kind: str, run: str, asking: given.RequestOrigin, **answer: Any) -> int:

@@ -17,7 +17,7 @@ import pytest
 from orchestrator import MemoryJournal, Runs
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft
-from tests.cli.recorded import JOURNAL, Call, Tape, play
+from tests.cli.recorded import JOURNAL, Call, Tape, inbox, play, record
 
 Cli = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[str]]
@@ -192,3 +192,43 @@ def test_a_watched_list_shows_new_runs_until_it_is_interrupted(start: Start, fol
     watching.send_signal(signal.SIGINT)
     _, err = watching.communicate(timeout=60)
     assert (watching.returncode, err) == (0, "")
+
+
+def test_several_runs_are_listed_first_and_cancelled_with_yes(cli: Cli, folder: Path) -> None:
+    asyncio.run(write())
+    record(Tape("left", agent="support").begin())
+    done = cli("runs", "cancel", *AT, "--agent", "support", "--by", "ann")
+    assert done.out == (
+        "  asks  parked, agent support, process_tools\n"
+        "  left  open, agent support, await_llm\n"
+        "2 runs would receive a cancel; --yes posts it\n"
+    )
+    assert (done.code, inbox("asks"), inbox("left")) == (0, [], [])
+    done = cli("runs", "cancel", *AT, "--agent", "support", "--by", "ann", "--why", "wrong price", "--yes")
+    assert done.out == (
+        "posted: cancel for run asks\nposted: cancel for run left\n"
+        "not cancelled, because their owner is gone, until they are resumed: left\n"
+    )
+    assert done.code == 1
+    for run_id in ("asks", "left"):
+        assert [(one.kind, one.by, one.body) for one in inbox(run_id)] == [
+            ("cancel", "ann", {"why": "wrong price"})
+        ]
+    done = cli("runs", "pause", *AT, "--state", "none", "--yes")
+    assert (done.out, done.code) == ("no open or parked run fits: nothing was posted\n", 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("cancel", "--yes"), "cancel needs the id of a run, or at least one condition: agent"),
+        (("cancel", "asks", "--agent", "support"), "give the id of a run, or conditions on runs, not both"),
+    ],
+)
+def test_a_cancel_of_no_run_or_of_both_is_refused(
+    cli: Cli, one_sentence: Callable[[Any], str], folder: Path, command: tuple[str, ...], said: str
+) -> None:
+    asyncio.run(write())
+    done = cli("runs", *command, *AT)
+    assert said in one_sentence(done)
+    assert (done.code, inbox("asks")) == (2, [])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
 from orchestrator.runtime.runs.details import RunDetails
+from orchestrator.runtime.runs.request import RunRequest
+from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.runs.story import Story
 from orchestrator.runtime.service.answer import PostedRequest
 
@@ -132,13 +134,16 @@ def post(options: RequestOptions) -> int:
 # ---- requests ----
 
 
+def poster(runs: Runs, kind: str) -> Callable[..., Awaitable[list[RunRequest]]]:
+    """Return the method that posts requests of a kind."""
+    return {"pause": runs.pause, "resume": runs.request_resume, "cancel": runs.cancel}[kind]
+
+
 async def _posted(store: OpenStore, options: RequestOptions, found: RunPosition, by: str) -> PostedRequest:
     """Post a pause, a resume or a cancel; return it, and whether it existed before. Raises ConfigError."""
     if found.ended:
         raise ConfigError(_ended(found))
-    runs = store.runs
-    ask = {"pause": runs.pause, "resume": runs.request_resume, "cancel": runs.cancel}[options.kind]
-    [done] = await ask(found.head.run_id, by=by, why=options.why or "")
+    [done] = await poster(store.runs, options.kind)(found.head.run_id, by=by, why=options.why or "")
     if done.posted is None:
         raise ConfigError(done.refused)
     return PostedRequest(done.posted, done.repeated)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from orchestrator.errors import ConfigError, Corrupt, RunError, StoreDown
 from orchestrator.kernel.journal import Journal, Posted, RunHead
 from orchestrator.kernel.mailbox import Kind
+from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.runtime.runs.listing import FILTERS, RunFilter, read_page
 from orchestrator.runtime.service.control import RunController
 
@@ -38,13 +39,21 @@ class RequestDraft:
         found = []
         for head in selected:
             try:
-                posted, repeated = await control.post_request(head.run_id, self.kind, self.by, self.why)
-                found.append(RunRequest(head, posted, repeated))
+                found.append(await self.post_one(control, head))
             except StoreDown:
                 raise
             except RunError as error:
                 found.append(RunRequest(head, refused=str(error)))
         return found
+
+    async def post_one(self, control: RunController, head: RunHead) -> RunRequest:
+        """Post it for one run. Raises RunOver, RunError, StoreDown."""
+        if head.graph == APPROVAL.name and head.owner is None:
+            raise RunError(
+                f"run {head.run_id!r} belongs to graph {head.graph!r} and has state outside its records: only "
+                "`orchestrator approval` or its own program may change it"
+            )
+        return RunRequest(head, *await control.post_request(head.run_id, self.kind, self.by, self.why))
 
 
 async def select(journal: Journal, kind: str, conditions: RunFilter) -> list[RunHead]:

@@ -249,4 +249,4 @@ class Runs:
         head = await self.journal.head(run_id)
         if preview:
             return [RunRequest(head)]
-        return [RunRequest(head, *await self._control.post_request(run_id, draft.kind, draft.by, draft.why))]
+        return [await draft.post_one(self._control, head)]
