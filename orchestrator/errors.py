@@ -256,6 +256,25 @@ class OtherGraph(RunError):
         self.have = have
 
 
+class OtherAgent(RunError):
+    """A stored run belongs to an agent of another name.
+
+    `owner` is the name of the agent that started the run, `here` the name of the agent that was to resume it; empty
+    means without a name.
+    """
+
+    def __init__(self, run_id: str, owner: str, here: str) -> None:
+        started = f"agent {owner!r}" if owner else "an agent without a name"
+        this = f"agent {here!r}" if here else "an agent without a name"
+        super().__init__(
+            f"run {run_id!r} belongs to {started}, and this is {this}: resume it with its own agent, or transfer it "
+            f"with resume({run_id!r}, from_agent={owner!r})"
+        )
+        self.run_id = run_id
+        self.owner = owner
+        self.here = here
+
+
 class LLMError(RunError):
     """A model call failed; the error is classified by type, status and code, never by its text.
 

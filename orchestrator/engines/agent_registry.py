@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.engines.agent import EngineAgent, refuse_bound
@@ -38,6 +38,7 @@ class AgentRegistry:
             raise ConfigError("the agents of an engine must share one journal: give each the same `journal=`")
         if len({id(host) for host in hosts}) < len(hosts):
             raise ConfigError("each agent of an engine has one name, not several")
+        _refuse_ambiguous(hosts)
         self.journal, self.clock = hosts[0].journal, hosts[0].clock
 
     def __iter__(self) -> Iterator[str]:
@@ -114,6 +115,7 @@ class AgentRegistry:
         return {
             name: {
                 "owner": agent.hosting.owner,
+                "agent": agent.hosting.agent,
                 "graph": agent.hosting.graph,
                 "fingerprint": agent.hosting.fingerprint,
                 "model": agent.hosting.model,
@@ -123,18 +125,25 @@ class AgentRegistry:
         }
 
     async def open_runs(self) -> list[OpenRun]:
-        """Return the runs that have not ended. Each graph is read once."""
-        one_each = {host.graph: host for host in self.hosts}
-        return [run for host in one_each.values() for run in await host.open_runs()]
+        """Return the runs that have not ended, as their own agent describes them if it is here."""
+        found: dict[str, OpenRun] = {}
+        for host in self.hosts:
+            for run in await host.open_runs():
+                if run.run_id not in found or run.agent == host.agent:
+                    found[run.run_id] = run
+        return list(found.values())
 
-    def taker(self, graph: str) -> str | None:
-        """Return the name of the agent that resumes orphaned runs of a graph.
+    def resumer(self, head: RunHead) -> str | None:
+        """Return the name, in this engine, of the agent that a run belongs to; None if it is not here.
 
-        Returns None also if several agents have the graph: the agent of the run is then unknown, and a person
-        decides.
+        Of several versions of that agent, it is the one with the graph of the run.
         """
-        found = [name for name, agent in self._agents.items() if agent.hosting.graph == graph]
-        return found[0] if len(found) == 1 else None
+        found = {
+            agent.hosting.fingerprint: name
+            for name, agent in self._agents.items()
+            if (agent.hosting.graph, agent.hosting.agent) == (head.graph, head.agent)
+        }
+        return found.get(head.fingerprint) or next(iter(found.values()), None)
 
     def job(
         self,
@@ -157,6 +166,19 @@ class AgentRegistry:
         if head.seq == 0:  # deposited for an engine to start
             job.before = max(0.0, self.clock.time() - head.created_at)
         return job
+
+
+def _refuse_ambiguous(hosts: Sequence[Hosting]) -> None:
+    """Raise ConfigError if the agent of a run would be unknown."""
+    seen: set[tuple[str, str, str]] = set()
+    for host in hosts:
+        if (key := (host.graph, host.agent, host.fingerprint)) in seen:
+            one = f"are named {host.agent!r}" if host.agent else "have no name"
+            raise ConfigError(
+                f"two agents of graph {host.graph!r} {one}, so the agent of a run would be unknown: "
+                "give each its own `name=`"
+            )
+        seen.add(key)
 
 
 class _Host:

@@ -168,7 +168,7 @@ class OrphanRecovery:
 
     async def _consider(self, head: RunHead, run: OpenRun | None) -> Handle | None:
         """Resume a run if it can continue unattended. `run` is its description if it is known already."""
-        name = self._agents.taker(head.graph)
+        name = self._agents.resumer(head)
         if name is None or head.status == "ended" or not self._free(head, name):
             return None
         if head.parent_run_id is not None and await open_root(self._journal, head) not in (None, head.run_id):

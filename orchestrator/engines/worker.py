@@ -106,7 +106,6 @@ class Worker:
             raise ConfigError(
                 "a worker needs a journal that many machines share: PostgresJournal(dsn, name=…)"
             )
-        _refuse_twice(self._agents)
         self.name = str(self._journal.name)
         self._dispatcher = dispatcher
         self._slots = slots
@@ -237,21 +236,22 @@ class Worker:
         """
         if head.status == "ended" or head.reason in {"poison", "paused"}:
             return
-        name = self._agents.taker(head.graph)
+        name = self._agents.resumer(head)
         if head.owner is not None:
             here = None if name is None else self._agents[name].hosting
             if here is not None and head.owner == here.owner and here.live(head.run_id) is None:
                 raise JournalError(f"run {head.run_id!r} lost its journal")
             return
         if name is None:
-            raise ConfigError(f"no agent of this worker has graph {head.graph!r}, or several have")
+            named = f"is named {head.agent!r}" if head.agent else "is without a name"
+            raise ConfigError(f"no agent of this worker has graph {head.graph!r} and {named}")
         await (await self._engine.resume(head.run_id, agent=name, by=f"worker {self.name}"))
 
     async def _hand_on(self, run_id: str) -> None:
         """Submit a run that this worker has left, so that another worker resumes it. If this fails, a sweep does it."""
         with contextlib.suppress(JournalError):
             head = await self._journal.head(run_id)
-            name = self._agents.taker(head.graph)
+            name = self._agents.resumer(head)
             if head.status != "ended" and head.owner is None and name is not None:
                 run = await self._agents[name].hosting.described(head)
                 await self._dispatcher.submit(run_id, head.seq, tenant=run.tenant)
@@ -302,13 +302,3 @@ def _passes(error: Exception) -> bool:
     could be lost to all workers.
     """
     return isinstance(error, JournalError | NotAdmitting) and not isinstance(error, Corrupt | TooNew)
-
-
-def _refuse_twice(agents: AgentRegistry) -> None:
-    """Raise ConfigError if two agents have the same graph."""
-    graphs = [host.graph for host in agents.hosts]
-    if len(set(graphs)) < len(graphs):
-        raise ConfigError(
-            f"each agent of a worker needs its own graph, and two have {max(graphs, key=graphs.count)!r}: "
-            "the agent of a run would be unknown"
-        )

@@ -172,7 +172,10 @@ BAD = [
         ("worker", "--agent", "mine:loop", "--limit", "max_iterations=3"),
         "limits: these are for an agent of --model",
     ),
-    (("worker", "--agent", "mine:loop", "--agent", "b=mine:loop"), "two have 'llm_loop'"),
+    (
+        ("worker", "--agent", "mine:loop", "--agent", "b=mine:loop"),
+        "two agents of graph 'llm_loop' have no name",
+    ),
     (("worker", "--agent", "mine:loop", "--dispatcher", "celery"), "it must be dbos or procrastinate"),
     (("worker", "--agent", "mine:loop", "--rate", "often"), "not of the form N/SECONDS"),
     (("worker", "--agent", "mine:loop", "--rate", "5/0"), "period is 0.0"),

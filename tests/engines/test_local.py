@@ -198,7 +198,7 @@ async def test_a_run_is_not_resumed_where_the_engine_began_to_drain_while_its_he
 
 async def test_agents_are_free_again_after_an_engine_that_could_not_have_all_of_them() -> None:
     journal = MemoryJournal()
-    free, taken = (agent(Stage(), journal, model=name) for name in ("free", "taken"))
+    free, taken = (agent(Stage(), journal, model=name, name=name) for name in ("free", "taken"))
     async with LocalEngine(taken):
         with pytest.raises(RunError):
             await LocalEngine({"free": free, "taken": taken}).start()
@@ -352,7 +352,7 @@ async def _wait(handle: Any) -> Any:
 
 async def test_several_agents_share_the_slots_and_are_chosen_by_name() -> None:
     journal, one, two = MemoryJournal(), Stage(), Stage()
-    agents = {"one": agent(one, journal), "two": agent(two, journal)}
+    agents = {"one": agent(one, journal, name="one"), "two": agent(two, journal, name="two")}
     async with LocalEngine(agents, slots=1) as engine:
         with pytest.raises(ConfigError, match="agent must be one of one, two; none was named"):
             await engine.submit("a")

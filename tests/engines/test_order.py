@@ -105,7 +105,10 @@ async def test_a_call_that_was_approved_after_its_tool_was_disabled_does_not_run
 
 async def test_runs_of_a_blocked_model_wait_without_a_slot_and_lose_nothing() -> None:
     journal, one, two = MemoryJournal(), Stage(), Stage()
-    agents = {"one": agent(one, journal), "two": agent(two, journal, model="spare")}
+    agents = {
+        "one": agent(one, journal, name="one"),
+        "two": agent(two, journal, name="two", model="spare"),
+    }
     async with LocalEngine(agents, slots=1) as engine:
         look = await engine.submit("look", agent="one", run_id="look")
         await until(lambda: one.asked == ["look"])

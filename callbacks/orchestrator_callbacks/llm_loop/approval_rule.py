@@ -83,4 +83,5 @@ def digest_of(run: LoopRun, call: ToolCall, about: str) -> str:
         schema=schema,
         effect="" if spec is None else spec.effect,
         approval=approval_flag(spec),
+        agent=run.deps.agent,
     )

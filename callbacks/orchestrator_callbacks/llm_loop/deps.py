@@ -120,6 +120,8 @@ class LoopDeps:
     clock: Clock
     model: str
     """The configured model name, for labels and logs."""
+    agent: str = ""
+    """Name of the agent; empty if it has none."""
     memory: Memory | None = None
     output: OutputSpec | None = None
     price: Price | None = None

@@ -133,7 +133,7 @@ async def _migrated(
     recovery = Recovery(store.journal, LLM_LOOP, loop_codec(), "runs migrate", ways)
     try:
         # A migration repeats no call, so it asks no question about programs on other hosts: the resume asks it.
-        _, records, lease, _ = await recovery.claim(one.head.run_id, again=True)
+        _, records, lease, _ = await recovery.claim(one.head.run_id, again=True, from_agent=one.head.agent)
     except (ConfigError, RunError) as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - every error of the function is reported for that run

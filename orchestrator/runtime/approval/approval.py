@@ -38,6 +38,7 @@ from orchestrator.runtime.approval.status import Drift, RecoveryNote, Status, St
 from orchestrator.runtime.approval.status_view import status_of
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.actor import default_actor
+from orchestrator.runtime.service.run_data import agent_data
 from orchestrator_callbacks.approval import before
 from orchestrator_callbacks.approval import plan_request as request
 from orchestrator_callbacks.approval.deps import ApprovalRun
@@ -82,15 +83,17 @@ class Approval:
         launch: Mapping[str, Any] | None = None,
         on_step: OnStep | None = None,
         hook: Hook = silent,
+        name: str | None = None,
+        version: str | None = None,
     ) -> None:
         arguments.check_agent(locals(), ApprovalLimits, planner=arguments.plans)
         self._clock = clock or SystemClock()
         self._limits = limits or ApprovalLimits()
         self._by = spoken(by, "the name of who asks") or default_actor()
-        self._launch = dict(launch or {})
+        self._launch, data = dict(launch or {}), agent_data(name, version)
         self._on_step = on_step
         self._session = ApprovalSession(
-            project, planner, self._limits, self._clock, observers, hooks, self._launch, journal, hook
+            project, planner, self._limits, self._clock, observers, hooks, self._launch, journal, hook, data
         )
         self._requests = 0
         self.recovered: RecoveryNote | None = None

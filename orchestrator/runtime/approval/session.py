@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import Corrupt, JournalError, OtherGraph, RunExists, TooNew
+from orchestrator.errors import Corrupt, JournalError, OtherAgent, OtherGraph, RunExists, TooNew
 from orchestrator.files.atomic import Hook, silent
 from orchestrator.files.change import Change
 from orchestrator.journal.sqlite import SqliteJournal
@@ -57,6 +57,7 @@ class ApprovalSession:
         launch: Mapping[str, Any],
         journal: Journal | None,
         hook: Hook = silent,
+        data: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = store.folder_of(project)
         self.clock = clock
@@ -70,6 +71,7 @@ class ApprovalSession:
         self._inner = journal
         self._own = journal is None
         self._hook = hook
+        self._data = data or {}
         self._codec = record.codec(lambda: self.launch)
         self.up_to_date = True
         """Whether the projections agree with the journal."""
@@ -77,7 +79,7 @@ class ApprovalSession:
     # ---- open and close ----
 
     async def open(self) -> None:
-        """Create or open the store and claim the current run. Raises Held, OtherGraph, ApprovalError, StoreDown."""
+        """Create or open the store and claim the current run. Raises RunError, ApprovalError, StoreDown."""
         self._project_id = store.prepare(self.folder)
         self.log = ProjectLog(self.folder / "logs", self.limits, self.clock)
         inner = self._inner or SqliteJournal(self.folder / "journal.db")
@@ -122,6 +124,8 @@ class ApprovalSession:
             raise Corrupt(store.EMPTY)
 
     async def _claim(self, head: RunHead) -> None:
+        if head.agent != (here := str(self._data.get("agent", ""))):
+            raise OtherAgent(head.run_id, head.agent, here)
         lease = await self.journal.claim(head.run_id, self.driver.owner)
         try:
             records = await self.journal.load(head.run_id)
@@ -168,7 +172,7 @@ class ApprovalSession:
         before = self.run
         await self._end()
         self.launch = dict(launch)
-        run = self.run = Run(self.machine, record.run_id(ctx.number), ctx, self.deps)
+        run = self.run = Run(self.machine, record.run_id(ctx.number), ctx, self.deps, data=self._data or None)
         try:
             await self.driver.start(run)
         except RunExists:

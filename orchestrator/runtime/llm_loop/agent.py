@@ -112,7 +112,7 @@ class Agent(HumanInput[Result]):
         self._data = agent_data(name, version)
         self._limits, self._instructions = limits or Limits(), instructions
         self._machine, points = compose.machine(graph, hooks, check_purity=check_purity)
-        given = {"memory": memory, "price": price, "points": points, "host": deps}
+        given = {"memory": memory, "price": price, "points": points, "host": deps, "agent": self.name}
         self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
         self._set_up(self._deps.clock, journal, observers, migrations, self._deps.tools)
         self._conversations = Conversations()
@@ -217,17 +217,21 @@ class Agent(HumanInput[Result]):
         work = functools.partial(self.begin, prompt, name, conversation_id, limits, deadline, data=data)
         return RunStream(name, self._machine.graph.name, work)
 
-    async def resume(self, run_id: str, *, limits: Limits | None = None, by: str = "") -> Result:
+    async def resume(
+        self, run_id: str, *, limits: Limits | None = None, by: str = "", from_agent: str | None = None
+    ) -> Result:
         """Resume a run of the journal from its last record and return its Result.
 
         For an ended run the Result is only read.
 
         A paused run is resumed, also if it lives in this process.
 
-        `limits` replace the run's own from now on; `by` is who resumes the run.
+        `limits` replace the run's own from now on; `by` is who resumes the run. `from_agent` is the name of the agent
+        that started the run ("" for an agent without a name), if that is not this one: it transfers the run.
 
         Raises:
             RunUnknown: The journal does not have the run.
+            OtherAgent: The run belongs to an agent of another name.
             Held: Another process owns the run.
             OtherGraph: The run has another version of the graph and there is no migration.
             Suspended: The run failed to make progress too often.
@@ -235,7 +239,7 @@ class Agent(HumanInput[Result]):
             ConfigError: The run is a child of an open run, which resumes it.
         """
         arguments.check_run(limits=limits)
-        return await self._resume(run_id, limits, by)
+        return await self._resume(run_id, limits, by, from_agent=from_agent)
 
     def as_tool(self, name: str, description: str, **options: Any) -> ToolSpec:
         """Return a tool with which the model of another agent runs this one; options as for `agent_tool`."""

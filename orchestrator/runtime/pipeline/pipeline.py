@@ -37,6 +37,7 @@ from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.human_input import HumanInput
 from orchestrator.runtime.service.recovery import Migration
+from orchestrator.runtime.service.run_data import agent_data
 from orchestrator.runtime.service.run_service import new_id, outside_loop
 from orchestrator_callbacks.pipeline import before, enter, leave
 from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
@@ -56,7 +57,7 @@ class Pipeline(HumanInput[PipelineResult]):
         rubric: Thresholds for the judge's scores.
         budget: The host's own budget, checked before and after each stage in addition to `limits.token_budget`.
         deps: Handles of the host, in `StageRequest.deps`.
-        journal, observers, hooks, graph, clock, migrations, launch: As for Agent.
+        journal, observers, hooks, graph, clock, migrations, launch, name, version: As for Agent.
 
     Raises:
         ConfigError: An argument is invalid.
@@ -85,12 +86,15 @@ class Pipeline(HumanInput[PipelineResult]):
         clock: Clock | None = None,
         migrations: Iterable[Migration] = (),
         launch: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        version: str | None = None,
     ) -> None:
         arguments.check_agent(locals(), PipelineLimits)
         self._limits = limits or PipelineLimits()
         if rubric is not None and not isinstance(rubric, Rubric):
             raise ConfigError(f"rubric is a {type(rubric).__name__}; give Rubric(approve=7.0)")
         self._rubric = rubric or Rubric()
+        self._data = agent_data(name, version)
         self._set_up(clock or SystemClock(), journal, observers, migrations)
         self._machine = Machine(graph, collect(graph, enter, leave, before, extra=tuple(hooks)))
         self._codec = pipeline_record.codec(launch)
@@ -156,7 +160,13 @@ class Pipeline(HumanInput[PipelineResult]):
         return outside_loop("run_sync", "pipeline.run", lambda: self.run(spec, **options))
 
     async def resume(
-        self, run_id: str, *, limits: PipelineLimits | None = None, by: str = "", again: bool = False
+        self,
+        run_id: str,
+        *,
+        limits: PipelineLimits | None = None,
+        by: str = "",
+        again: bool = False,
+        from_agent: str | None = None,
     ) -> PipelineResult:
         """Resume a run of the journal from its last record and return its result. For an ended run it is only read.
 
@@ -170,15 +180,18 @@ class Pipeline(HumanInput[PipelineResult]):
             again: A person has checked that an interrupted stage may be repeated. Required if its port is
                 `irreversible`, and if its program was started on another host.
 
+            from_agent: As for `Agent.resume`.
+
         Raises:
             RunUnknown: The journal does not have the run.
+            OtherAgent: The run belongs to an agent of another name.
             Held: Another process owns the run.
             OtherGraph: The run has another version of the graph and there is no migration.
             Corrupt: The run is damaged.
             Suspended: The run requires `again`, or failed to make progress too often.
         """
         arguments.check_run(limits=limits, kind=PipelineLimits)
-        return await self._resume(run_id, limits, by, again=again)
+        return await self._resume(run_id, limits, by, again=again, from_agent=from_agent)
 
     # ---- called by an engine ----
 
@@ -207,7 +220,7 @@ class Pipeline(HumanInput[PipelineResult]):
 
     def _new(self, spec: Any, run_id: str, limits: PipelineLimits | None) -> PipelineRun:
         ctx = PipelineContext(pipeline_record.plain_spec(spec), limits or self._limits, self._rubric)
-        return Run(self._machine, run_id, ctx, self._deps)
+        return Run(self._machine, run_id, ctx, self._deps, data=self._data or None)
 
     def _port(self, name: str, given: object) -> Port:
         """Return the port of a stage. Raises ConfigError if it is invalid."""

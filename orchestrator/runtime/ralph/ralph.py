@@ -33,6 +33,7 @@ from orchestrator.runtime.ralph.session.directory import SessionDirectory, sessi
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.position import rebuilt
 from orchestrator.runtime.service.recovery import Migration
+from orchestrator.runtime.service.run_data import agent_data
 from orchestrator.runtime.service.run_service import RunService, outside_loop
 from orchestrator_callbacks.ralph import before, enter
 from orchestrator_callbacks.ralph.deps import Asks, RalphDeps, RalphRun
@@ -57,7 +58,7 @@ class RalphOrchestrator(RunService[RalphResult]):
         open_questions: Behaviour when no round of questions is left: "proceed" or "fail".
         retry: Policy for network errors of agents.
         deps: Handles of the host, in `AgentRequest.deps`.
-        journal, observers, hooks, graph, clock, migrations, launch: As for Agent.
+        journal, observers, hooks, graph, clock, migrations, launch, name, version: As for Agent.
 
     Raises:
         ConfigError: An argument is invalid.
@@ -89,12 +90,15 @@ class RalphOrchestrator(RunService[RalphResult]):
         clock: Clock | None = None,
         migrations: Iterable[Migration] = (),
         launch: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        version: str | None = None,
     ) -> None:
         arguments.check_agent(locals(), RalphLimits)
         self._limits = limits or RalphLimits()
         self._root = Path(root)
         self._answer, self._strict = _asks(answer), _strict(open_questions)
         self._retry = retry or RetryPolicy()
+        self._data = agent_data(name, version)
         self._set_up(clock or SystemClock(), journal, observers, migrations)
         self._machine = Machine(graph, collect(graph, enter, before, extra=tuple(hooks)))
         self._codec = ralph_record.codec(launch)
@@ -141,7 +145,7 @@ class RalphOrchestrator(RunService[RalphResult]):
             requirements=(request,) if request.strip() and not is_new else (),
         )
         name = run_id or await self._free_id(files.id)
-        run: RalphRun = Run(self._machine, name, ctx, self._deps(files))
+        run: RalphRun = Run(self._machine, name, ctx, self._deps(files), data=self._data or None)
         self._limit_time(run, deadline)
         return await self._alone(run, files)
 
@@ -150,7 +154,13 @@ class RalphOrchestrator(RunService[RalphResult]):
         return outside_loop("run_sync", "ralph.run_async", lambda: self.run_async(request, **options))
 
     async def resume(
-        self, run_id: str, *, limits: RalphLimits | None = None, by: str = "", again: bool = False
+        self,
+        run_id: str,
+        *,
+        limits: RalphLimits | None = None,
+        by: str = "",
+        again: bool = False,
+        from_agent: str | None = None,
     ) -> RalphResult:
         """Resume a run of the journal from its last record and return its result. For an ended run it is only read.
 
@@ -164,8 +174,11 @@ class RalphOrchestrator(RunService[RalphResult]):
             again: A person has checked that the program of an interrupted agent has ended. Required if it was started
                 on another host.
 
+            from_agent: As for `Agent.resume`.
+
         Raises:
             RunUnknown: The journal does not have the run.
+            OtherAgent: The run belongs to an agent of another name.
             Held: Another process owns the run.
             OtherGraph: The run has another version of the graph and there is no migration.
             Corrupt: The run is damaged.
@@ -173,7 +186,7 @@ class RalphOrchestrator(RunService[RalphResult]):
             SessionFileError: The session cannot be read.
         """
         arguments.check_run(limits=limits, kind=RalphLimits)
-        return await self._resume(run_id, limits, by, again=again)
+        return await self._resume(run_id, limits, by, again=again, from_agent=from_agent)
 
     # ---- messages of people ----
 

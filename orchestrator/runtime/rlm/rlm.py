@@ -31,6 +31,7 @@ from orchestrator.runtime.rlm.result import RlmResult, result_of
 from orchestrator.runtime.rlm.run_setup import RunResources, equipped
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.recovery import Migration
+from orchestrator.runtime.service.run_data import agent_data
 from orchestrator.runtime.service.run_service import RunService, new_id, outside_loop
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import ToolSet
@@ -55,7 +56,7 @@ class Rlm(RunService[RlmResult]):
         nested: Decides which queries get a child run, while `limits.max_depth` allows one.
         repl: Makes the REPL of a run: `repl(context, broker=..., depth=..., correlation_id=...)`; None makes a
             WorkerRepl.
-        retry, journal, observers, hooks, graph, clock, price, params, migrations, launch: As for Agent.
+        retry, journal, observers, hooks, graph, clock, price, params, migrations, launch, name, version: As for Agent.
 
     Raises ConfigError or GraphError for invalid arguments.
 
@@ -88,12 +89,15 @@ class Rlm(RunService[RlmResult]):
         params: Mapping[str, Any] | None = None,
         migrations: Iterable[Migration] = (),
         launch: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        version: str | None = None,
     ) -> None:
         self._mode = mode_of(mode)
         graph = self._mode.graph if graph is None else graph
         arguments.check_agent(locals(), RlmLimits)
         self._equipment = given = RunResources.of(locals())
         self._limits = limits or self._mode.limits
+        self._data = agent_data(name, version)
         self._set_up(given.clock, journal, observers, migrations)
         self._machine = self._mode.machine(graph, hooks)
         self.laps = self._mode.laps
@@ -175,7 +179,13 @@ class Rlm(RunService[RlmResult]):
         return [task.result() for task in tasks]
 
     async def resume(
-        self, run_id: str, *, limits: RlmLimits | None = None, by: str = "", again: bool = False
+        self,
+        run_id: str,
+        *,
+        limits: RlmLimits | None = None,
+        by: str = "",
+        again: bool = False,
+        from_agent: str | None = None,
     ) -> RlmResult:
         """Resume a run of the journal from its last record and return its result; of an ended run, only read it.
 
@@ -187,7 +197,7 @@ class Rlm(RunService[RlmResult]):
         `resume` of an Agent does, and Suspended if the run requires `again`.
         """
         arguments.check_run(limits=limits, kind=RlmLimits)
-        return await self._resume(run_id, limits, by, again=again)
+        return await self._resume(run_id, limits, by, again=again, from_agent=from_agent)
 
     # ---- called by an engine ----
 
@@ -329,7 +339,7 @@ class Rlm(RunService[RlmResult]):
             limits=limits,
             earlier=sum(one.role != "system" for one in earlier),
         )
-        return Run(self._machine, run_id, ctx, self._deps(RunBudget(limits)))
+        return Run(self._machine, run_id, ctx, self._deps(RunBudget(limits)), data=self._data or None)
 
     def _deps(self, budget: RunBudget) -> ModeDeps:
         given = self._equipment

@@ -106,6 +106,11 @@ class Hosting:
         return self._driver.machine.graph.name
 
     @property
+    def agent(self) -> str:
+        """Name of the agent, which its runs belong to; empty if it has none."""
+        return self._recovery.agent
+
+    @property
     def fingerprint(self) -> str:
         """Fingerprint of that graph."""
         return self._driver.machine.graph.fingerprint

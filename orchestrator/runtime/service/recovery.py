@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from orchestrator.errors import Corrupt, OtherGraph, RunError, Suspended, TooNew
+from orchestrator.errors import Corrupt, OtherAgent, OtherGraph, RunError, Suspended, TooNew
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.heads import heads
 from orchestrator.journal.stored_run import StoredRun
@@ -19,6 +19,7 @@ from orchestrator.runtime.service.resume_plan import expiry, plan, unattended
 
 MOST_CLAIMS = 5
 """A run that was claimed this many times without a step is poison: it is parked for a person."""
+_UNNAMED = "nothing here: it belongs to an agent without a name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class OpenRun:
     """Whether it was started with a `launch`, which says how its agent is made."""
     tenant: str = ""
     """Tenant of a deposited run."""
+    agent: str = ""
+    """Name of the agent that the run belongs to; empty if it has none."""
 
 
 class ClaimedRun(NamedTuple):
@@ -73,7 +76,17 @@ class RunAlreadyEnded(RunError):
 
 
 class Recovery:
-    """The stored runs of one graph. `owner` is the name of the driver that will drive them."""
+    """The stored runs of one graph and one agent.
+
+    Args:
+        journal: Stores the runs.
+        graph: Their graph.
+        codec: Encodes their contexts.
+        owner: Name of the driver that will drive them.
+        migrations: Functions that migrate runs of older graphs.
+        agent: Name of the agent; empty if it has none. Runs of other agents are listed and not resumed.
+        now: Clock, in epoch seconds.
+    """
 
     def __init__(
         self,
@@ -83,6 +96,7 @@ class Recovery:
         owner: str,
         migrations: Iterable[Migration] = (),
         *,
+        agent: str = "",
         now: Callable[[], float] = time.time,
     ) -> None:
         self._journal = journal
@@ -90,6 +104,8 @@ class Recovery:
         self._codec = codec
         self._owner = owner
         self._migrations = tuple(migrations)
+        self.agent = agent
+        """Name of the agent; empty if it has none."""
         self._now = now
 
     async def read(self, run_id: str) -> tuple[StoredRun, list[Record]]:
@@ -97,7 +113,7 @@ class Recovery:
         records = await self._journal.load(run_id)
         return StoredRun.of(run_id, records), records
 
-    async def claim(self, run_id: str, *, again: bool = False) -> ClaimedRun:
+    async def claim(self, run_id: str, *, again: bool = False, from_agent: str | None = None) -> ClaimedRun:
         """Claim a run, migrate it if necessary, and return it at its last record.
 
         Programs that its last owner left running are ended. If an error is raised, the run is released.
@@ -105,15 +121,20 @@ class Recovery:
         Args:
             run_id: Id of the run.
             again: A person has checked the programs that cannot be ended here.
+            from_agent: Name of the agent that the run is taken from; None means the agent of this recovery.
 
         Raises:
             Held: Another owner lives.
+            OtherAgent: The run belongs to another agent.
             OtherGraph: The run has another version of the graph and there is no migration.
             Suspended: The run is poison.
             ProgramsUnknown: A person has to check programs of the run.
             RunAlreadyEnded: Another process ended the run meanwhile.
         """
-        await self._refuse_other(await self._journal.head(run_id))
+        head = await self._journal.head(run_id)
+        if head.agent != (self.agent if from_agent is None else from_agent):
+            raise OtherAgent(run_id, head.agent, self.agent)
+        await self._refuse_other(head)
         stored, records = await self.read(run_id)  # read first: an unreadable run must not be changed
         if not again and (why := program_recovery.question(stored)):
             # Check before the claim, because a claim counts as an attempt.
@@ -147,7 +168,8 @@ class Recovery:
             stored = (await self.read(head.run_id))[0]
             unread = await stored.unread(self._journal)
         except (Corrupt, TooNew) as error:
-            return OpenRun(head.run_id, head.status, "?", head.reason, f"nothing: {error}", head.owner)
+            will = f"nothing: {error}"
+            return OpenRun(head.run_id, head.status, "?", head.reason, will, head.owner, agent=head.agent)
         now = self._now()
         stuck, state = self._stuck(stored, head), stored.state or self._graph.initial.value
         will = stuck or "; ".join(plan(stored, unread, state, now))
@@ -167,10 +189,13 @@ class Recovery:
             expires_at=expiry(stored) if by_itself else 0.0,
             launched=bool(stored.created.get("launch")),
             tenant=stored.tenant,
+            agent=head.agent,
         )
 
     def _stuck(self, stored: StoredRun, head: RunHead) -> str | None:
         """Return why a run cannot be resumed here, whatever people answer; None if it can."""
+        if head.agent != self.agent:
+            return f"nothing here: it belongs to agent {head.agent!r}" if head.agent else _UNNAMED
         if stored.fingerprint != self._graph.fingerprint and self._migration(stored) is None:
             here = self._graph.fingerprint[:12]
             return f"refused: made with graph version {stored.fingerprint[:12]}, here is {here}"

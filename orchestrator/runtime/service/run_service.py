@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from orchestrator.errors import (
@@ -59,12 +60,24 @@ class RunService(Generic[R]):
     _codec: ContextCodec[Any]
     _driver: Driver
     _recovery: Recovery
+    _data: Mapping[str, Any] = MappingProxyType({})
+    """Name and version of the agent, stored with each of its runs."""
     laps: Container[str] = ()
     """Events that count an iteration of the path."""
     waits_for: str = "it waits for a person"
     """Description of the cause that a parked run waits for."""
     parks: bool = False
     """Whether a run that has to wait for a person is left in the journal (Suspended); child runs always wait here."""
+
+    @property
+    def name(self) -> str:
+        """Name of the agent; empty if it has none."""
+        return str(self._data.get("agent", ""))
+
+    @property
+    def version(self) -> str:
+        """Version of the agent; empty if it has none."""
+        return str(self._data.get("agent_version", ""))
 
     # ---- composition ----
 
@@ -98,7 +111,13 @@ class RunService(Generic[R]):
         )
         graph, now = self._machine.graph, self._clock.time
         self._recovery = Recovery(
-            self._journal, graph, self._codec, self._driver.owner, self._migrations, now=now
+            self._journal,
+            graph,
+            self._codec,
+            self._driver.owner,
+            self._migrations,
+            agent=self.name,
+            now=now,
         )
 
     # ---- implemented by facades ----
@@ -248,10 +267,12 @@ class RunService(Generic[R]):
                     self._retire(run.run_id)
             self._live.ended(run.run_id, end or Suspended(run.run_id, "interrupted"))
 
-    async def _resume(self, run_id: str, limits: Any, by: str, *, again: bool = False) -> R:
+    async def _resume(
+        self, run_id: str, limits: Any, by: str, *, again: bool = False, from_agent: str | None = None
+    ) -> R:
         """Resume a run of the journal and return its result. For an ended run it is only read.
 
-        `limits`, unless None, replace the run's own. `again` as for `Recovery.claim`.
+        `limits`, unless None, replace the run's own. `again` and `from_agent` as for `Recovery.claim`.
         """
         live = self._live.find(run_id)
         if live is not None:
@@ -263,7 +284,7 @@ class RunService(Generic[R]):
         await self._check_resume(head, again=again)
         try:
             with self._live.taking(run_id):
-                run, path = await self._claim(run_id, limits, by, again=again)
+                run, path = await self._claim(run_id, limits, by, again=again, from_agent=from_agent)
         except RunAlreadyEnded:
             return await self._ended_result(run_id)
         return await self._drive(run, path)
@@ -288,14 +309,14 @@ class RunService(Generic[R]):
         return end
 
     async def _claim(
-        self, run_id: str, limits: Any, by: str, *, again: bool = False
+        self, run_id: str, limits: Any, by: str, *, again: bool = False, from_agent: str | None = None
     ) -> tuple[Run[Any, Any], RecordedPath]:
         """Claim and restore a run of the journal, and record its resumption; return it with its path.
 
         The record contains the changes of the context by `_update` (other limits, a charge for lost answers) and the
-        programs that the last owner left running. `again` as for `Recovery.claim`.
+        programs that the last owner left running. `again` and `from_agent` as for `Recovery.claim`.
         """
-        stored, records, lease, ended = await self._claimed(run_id, again=again)
+        stored, records, lease, ended = await self._claimed(run_id, again=again, from_agent=from_agent)
         try:
             run = self._restore(stored, records)
             run.set_lease(lease)
@@ -303,6 +324,8 @@ class RunService(Generic[R]):
             changes = self._codec.changes(run)
             self._set_end(run, run.started_at or 0.0)
             body = {"at": self._control.clock.time(), "by": by, "context": changes}
+            if from_agent is not None and from_agent != self.name:
+                body |= {"agent": self.name, "from_agent": from_agent}
             if ended:
                 body["ended"] = list(ended)
                 _LOG.warning(
@@ -316,10 +339,10 @@ class RunService(Generic[R]):
             raise
         return run, self._path(run_id, records)
 
-    async def _claimed(self, run_id: str, *, again: bool) -> ClaimedRun:
+    async def _claimed(self, run_id: str, *, again: bool, from_agent: str | None) -> ClaimedRun:
         """Claim a run, and publish the recovery of one that its last owner had left."""
         try:
-            found = await self._recovery.claim(run_id, again=again)
+            found = await self._recovery.claim(run_id, again=again, from_agent=from_agent)
         except ProgramsUnknown as error:
             if error.parked:
                 self._driver.publish(await self._parked(run_id))
