@@ -12,6 +12,7 @@ from orchestrator import Agent, Limits, LocalEngine, MemoryJournal, Response, Ru
 from orchestrator.errors import AnswerRefused, ConfigError, RunError, RunOver
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft
+from orchestrator.kernel.record import Fact, RunParked
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.testing import ScriptedLLM
@@ -46,18 +47,34 @@ def support(journal: Store, *answers: Any, **options: Any) -> Agent:
     return Agent(ScriptedLLM(list(answers)), journal=journal, **options)
 
 
+class Parking:
+    """Is set when a run has parked."""
+
+    def __init__(self) -> None:
+        self.parked = asyncio.Event()
+
+    def observe(self, fact: Fact) -> None:
+        if isinstance(fact, RunParked):
+            self.parked.set()
+
+
+async def leave(agent: Agent, parking: Parking, run_id: str, **options: Any) -> None:
+    """Start a run, and stop its process when it waits for a person."""
+    going = asyncio.create_task(agent.run("go", run_id=run_id, **options))
+    await parking.parked.wait()
+    going.cancel()
+    await asyncio.wait((going,))
+
+
 async def three_runs(journal: Store) -> None:
     """An expensive run of `support`, a cheap one of `sales`, and one of `support` that waits for a person."""
     one = support(journal, said(text="a", tokens=900))
     await one.run("go", run_id="dear", tags={"team": "ops", "vip": "yes"})
     two = support(journal, said(text="b", tokens=5), name="sales")
     await two.run("go", run_id="cheap", tags={"team": "sales"})
-    three = support(journal, said(call("pay", amount=1), tokens=50))
-    going = asyncio.create_task(three.run("go", run_id="asks", tags={"team": "ops"}))
-    while not await Runs(journal).list(waiting=True):  # noqa: ASYNC110 - the journal has no event
-        await asyncio.sleep(0)
-    going.cancel()
-    await asyncio.wait((going,))
+    parking = Parking()
+    three = support(journal, said(call("pay", amount=1), tokens=50), observers=[parking])
+    await leave(three, parking, "asks", tags={"team": "ops"})
 
 
 async def listed(journal: Store, **conditions: Any) -> list[str]:
@@ -251,12 +268,9 @@ async def test_a_request_for_a_live_run_is_carried_out_at_once(journal: Store) -
 
 async def test_a_filter_is_shown_first_and_then_cancelled_without_the_ended_runs(journal: Store) -> None:
     await three_runs(journal)
-    other = support(journal, said(call("pay", amount=1)), name="sales")
-    going = asyncio.create_task(other.run("go", run_id="other"))
-    while len(await Runs(journal).list(waiting=True)) < 2:  # noqa: ASYNC110 - the journal has no event
-        await asyncio.sleep(0)
-    going.cancel()
-    await asyncio.wait((going,))
+    parking = Parking()
+    other = support(journal, said(call("pay", amount=1)), name="sales", observers=[parking])
+    await leave(other, parking, "other")
     runs = Runs(journal)
     shown = await runs.cancel(agent="support", preview=True)
     assert [(one.run.run_id, one.posted) for one in shown] == [("asks", None)]
