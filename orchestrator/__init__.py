@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from orchestrator.runtime.pipeline.orchestration.model import StateMetrics as StateMetrics
     from orchestrator.runtime.pipeline.orchestration.model import StateTransition as StateTransition
     from orchestrator.runtime.ralph.ralph import RalphOrchestrator as RalphOrchestrator
+    from orchestrator.runtime.runs.runs import Runs as Runs
     from orchestrator.runtime.service.recovery import Migration as Migration
     from orchestrator.runtime.service.recovery import OpenRun as OpenRun
     from orchestrator.runtime.service.stream import RunStream as RunStream
@@ -121,6 +122,7 @@ _PUBLIC = {
     "RunStopped": "errors",
     "RunStream": "runtime.service.stream",
     "RunUnknown": "errors",
+    "Runs": "runtime.runs.runs",
     "SqliteJournal": "journal.sqlite",
     "SqliteMemory": "journal.sqlite.conversation",
     "StateMachine": "kernel.typed",

@@ -17,12 +17,11 @@ from orchestrator.cli.runs.phrase import heading, many, roughly, size, table
 from orchestrator.cli.runs.position import head_reason, holder
 from orchestrator.cli.runs.store import OpenStore, existing, head_json
 from orchestrator.engines.garbage_collection import garbage_collection_setting, worker_setting
-from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import ConfigError, JournalError, RunError
 from orchestrator.journal.address import Address, JournalAddress
 from orchestrator.journal.opening import journal_at
 from orchestrator.journal.sqlite import SqliteHealth, SqliteJournal
-from orchestrator.kernel.journal import RunHead
+from orchestrator.kernel.journal import ENGINE, RunHead
 from orchestrator.repl import Isolation
 
 if TYPE_CHECKING:

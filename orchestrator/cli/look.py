@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.cli.shipped import SHIPPED
-from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import Corrupt, RunError
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.journal import RunHead
+from orchestrator.kernel.journal import ENGINE, RunHead
 from orchestrator.kernel.outcome import REASONS
 from orchestrator.telemetry.exposition.stored import JournalSnapshot, StoredRunStatus
 from orchestrator.telemetry.labels import OTHER, UNKNOWN, is_label

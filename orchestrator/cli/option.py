@@ -146,6 +146,10 @@ Conversation = Annotated[
     str | None,
     typer.Option(metavar="ID", help="The conversation that this run continues; a new id starts one."),
 ]
+OneRun = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="A run id, or at least its first 4 characters.", show_default=False),
+]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run id, or at least its first 4 characters.")]
 OtherModel = Annotated[
     str | None,

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from orchestrator.cli import option as given
+from orchestrator.cli.filter_option import FilterOptions
 from orchestrator.cli.spread import spread
 
 group = typer.Typer(help="List, show, answer and resume recorded runs.", rich_markup_mode=None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListOptions(given.JournalOptions):
+class ListOptions(FilterOptions, given.JournalOptions):
     """The command line of `runs list`."""
 
-    status: Annotated[str | None, typer.Option(metavar="STATUS", help="open, parked or ended.")] = None
-    graph: given.OfGraph = None
-    limit: Annotated[int, typer.Option(metavar="N", help="How many, the newest first; 0 is all.")] = 20
+    sort: Annotated[
+        Literal["newest", "age", "updated", "time-in-state", "tokens", "cost"],
+        typer.Option(help="Order: newest first, or the greatest age, time in state, tokens or cost first."),
+    ] = "newest"
+    limit: Annotated[int, typer.Option(metavar="N", help="How many; 0 is all.")] = 20
+    after: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Continue after this run in the same order.")
+    ] = None
+    watch: Annotated[bool, typer.Option("--watch", help="Print the list every 2 s until Ctrl-C.")] = False
     all: Annotated[bool, typer.Option("--all", help="Also the runs that represent engines.")] = False
 
 
@@ -113,7 +120,7 @@ def runs_group() -> None:
 @group.command("list")
 @spread
 def runs_list(options: ListOptions) -> int:
-    """List runs, newest first; --json prints one object a line."""
+    """List runs; --json prints one object a line."""
     from orchestrator.cli.runs.listing import list_runs
 
     return list_runs(options)
@@ -200,19 +207,38 @@ def respond(
 
 @group.command()
 @spread
-def cancel(run: given.RunId, *, asking: given.RequestOrigin) -> int:
-    """Ask a run to stop, and wait up to 2 s for it.
+def cancel(
+    run: given.OneRun = None, *, several: FilterOptions, yes: given.Yes = False, asking: given.RequestOrigin
+) -> int:
+    """Ask a run to stop, and wait up to 2 s for it; or several runs.
 
-    If it has not stopped by then, the command names its current operation.
+    If it has not stopped by then, the command names its current operation. Without RUN: the open and parked runs that
+    meet every condition given; without --yes they are only listed.
     """
-    return _post("cancel", run, asking)
+    return _post_to("cancel", run, several, asking, yes=yes)
 
 
 @group.command()
 @spread
-def pause(run: given.RunId, *, asking: given.RequestOrigin) -> int:
-    """Ask a run to park; `runs resume` continues it."""
-    return _post("pause", run, asking)
+def pause(
+    run: given.OneRun = None, *, several: FilterOptions, yes: given.Yes = False, asking: given.RequestOrigin
+) -> int:
+    """Ask a run to park; `runs resume` continues it. Or several runs.
+
+    Without RUN: the open and parked runs that meet every condition given; without --yes they are only listed.
+    """
+    return _post_to("pause", run, several, asking, yes=yes)
+
+
+def _post_to(
+    kind: str, run: str | None, several: FilterOptions, asking: given.RequestOrigin, *, yes: bool
+) -> int:
+    from orchestrator.cli.runs.several import post_to_several, refuse_conditions
+
+    if run is None:
+        return post_to_several(kind, several, asking, yes=yes)
+    refuse_conditions(several)
+    return _post(kind, run, asking)
 
 
 def _post(kind: str, run: str, asking: given.RequestOrigin, **answer: Any) -> int:

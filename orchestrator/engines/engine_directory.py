@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.engines.registration import ENGINE, STATUS
+from orchestrator.engines.registration import STATUS
 from orchestrator.errors import ConfigError
 from orchestrator.journal.heads import heads
-from orchestrator.kernel.journal import Journal, Posted, RunHead
+from orchestrator.kernel.journal import ENGINE, Journal, Posted, RunHead
 
 ANSWERS_WITHIN = 2.0
 """Seconds to wait for an answer: ten times the time that a live, unblocked engine needs."""

@@ -27,11 +27,8 @@ from typing import Any
 
 from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunUnknown
 from orchestrator.journal.heads import heads
-from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, Lease, Posted, let_go
+from orchestrator.kernel.journal import ENGINE, RECORD_SCHEMA, Draft, Journal, Lease, Posted, let_go
 from orchestrator.llm.port import Clock
-
-ENGINE = "engine"
-"""Graph of the runs that represent engines."""
 
 STATUS = "status"
 """Kind of the request for an engine's status, and of the record that answers it."""

@@ -30,7 +30,6 @@ from orchestrator.engines.agent_registry import AgentRegistry
 from orchestrator.engines.dispatcher import Dispatcher
 from orchestrator.engines.drain import DrainReport
 from orchestrator.engines.local_engine import LocalEngine
-from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import (
     ConfigError,
     Corrupt,
@@ -43,7 +42,7 @@ from orchestrator.errors import (
     TooNew,
 )
 from orchestrator.journal.heads import heads
-from orchestrator.kernel.journal import RunHead
+from orchestrator.kernel.journal import ENGINE, RunHead
 from orchestrator.llm.retry import UNLIMITED, RetryPolicy
 from orchestrator.telemetry.engine import Load
 

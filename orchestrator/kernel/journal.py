@@ -35,6 +35,9 @@ ENDING_KINDS = frozenset(("ended",))
 PARKING_KINDS = frozenset(("parked",))
 """Kinds of records of a run that waits; `reason` in the body says why."""
 
+ENGINE = "engine"
+"""Graph of the runs that represent engines."""
+
 
 class Draft(NamedTuple):
     """A record that is not written yet: `kind` and a body of plain data (JSON types only)."""

@@ -15,7 +15,8 @@ _SECRETS = re.compile(
     r"""(?xi)
     (?:bearer|basic)\s+\S+                                                  # authorization headers
     | \b(?:sk|pk|rk|gh[opsu]|xox[a-z]|akia|aiza|eyj)[-_a-z0-9.]{8,}         # well-known key prefixes
-    | \b[\w-]*(?:key|token|secret|passw(?:or)?d|pwd|authorization|cookie|credential)s?["']?\s*[=:]\s*\S+
+    | \b(?!\w*tokens:\s[\d.,]+\s(?:of\s[\d.,]+\s)?used\b)                  # except a budget with its numbers
+      [\w-]*(?:key|token|secret|passw(?:or)?d|pwd|authorization|cookie|credential)s?["']?\s*[=:]\s*\S+
     | (?<=://)[^/\s@]+@                                                     # user and password of a URL
     | \b[a-z0-9+/_-]{32,}={0,2}                                             # anything long enough to be a key
     """

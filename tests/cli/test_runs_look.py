@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Agent, Result, tool
+from orchestrator import Agent, Response, Result, Usage, tool
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Posted
 from orchestrator.providers.scripted import call
@@ -79,10 +79,12 @@ def test_lists_are_filtered(
     assert [one["run_id"] for one in lines(cli("runs", "list", *AT, "--json", *options).out)] == expected
 
 
-def test_what_is_not_shown_is_counted(cli: Cli, folder: Path) -> None:
+def test_runs_that_are_not_shown_are_announced(cli: Cli, folder: Path) -> None:
     record(*family())
-    assert "… and 3 more: --limit 0 shows all" in cli("runs", "list", *AT, "--limit", "1").out
-    assert cli("runs", "list", *AT, "--graph", "none").out == "none of 4 runs fits\n"
+    done = cli("runs", "list", *AT, "--limit", "1")
+    assert "… and more: --limit 0 shows all, --after grandchild the next" in done.out
+    assert "… and more" not in cli("runs", "list", *AT, "--limit", "4").out
+    assert cli("runs", "list", *AT, "--graph", "none").out == "no run fits\n"
 
 
 def test_the_environment_names_the_journal_too(
@@ -112,6 +114,38 @@ def test_the_text_of_an_error_is_scrubbed_as_in_the_log(cli: Cli, folder: Path) 
     said = "401 for https://[redacted]host/ with [redacted]"
     assert f"error         LLMError: {said}\n" in cli("runs", "show", "run-1", *AT).out
     assert shown(cli, "run-1")["error"] == {**error, "message": said}
+
+
+def test_the_error_of_a_budget_keeps_its_name_and_its_numbers(cli: Cli, folder: Path) -> None:
+    message = "output_tokens: 4000 of 4000 used"
+    error = {"type": "LimitReached", "message": message, "reason": "output_tokens"}
+    tape = Tape("run-1").begin()
+    record(
+        tape.add(tape.to("terminate_error", "failure", 1.0, error=error)).ends("budget_exceeded", "tokens")
+    )
+    assert f"error         LimitReached: {message}\n" in cli("runs", "show", "run-1", *AT).out
+    assert shown(cli, "run-1")["error"] == error
+
+
+def test_show_counts_what_the_limits_count_with_child_runs_and_estimates(cli: Cli, folder: Path) -> None:
+    child = Agent(ScriptedLLM([Response("found", usage=Usage(400, 1))]), observers=(), name="search")
+    answers = [
+        Response(None, (call("search", task="x"),), usage=Usage(10, 1)),
+        Response("done", usage=Usage(30, 2)),
+    ]
+
+    async def ran() -> Result:
+        async with SqliteJournal(JOURNAL) as journal:
+            tools = [child.as_tool("search", "Search.")]
+            agent = Agent(ScriptedLLM(answers), tools=tools, journal=journal, observers=())
+            return await agent.run("go", run_id="run-1")
+
+    usage = asyncio.run(ran()).usage
+    said = "counted by the limits, with child runs and estimates: 444 tokens: 440 tokens in, 4 out"
+    assert said in cli("runs", "show", "run-1", *AT).out
+    found = shown(cli, "run-1")
+    assert found["usage"]["input_tokens"] + found["usage"]["output_tokens"] == found["tokens"] == 444
+    assert found["usage"]["input_tokens"] == usage.input_tokens
 
 
 def test_the_visit_that_lasts_counts_with_the_time_it_has_lasted(start: Start, folder: Path) -> None:

@@ -139,25 +139,41 @@ def test_an_answer_to_a_run_that_is_over_is_refused_unless_it_is_the_one_that_co
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "said", "code"),
     [
-        ("cancel", "the run has no owner; this will be carried out by"),
+        (
+            "cancel",
+            "the process that owned the run is gone: the run is not cancelled until it is resumed by",
+            1,
+        ),
         (
             "pause",
             "the run has no owner; it stays as it is, and parks at once when it is resumed by",
+            0,
         ),
     ],
 )
 def test_what_is_asked_of_a_run_that_nobody_holds_names_the_command_to_type_next(
-    cli: Cli, folder: Path, kind: str, said: str
+    cli: Cli, folder: Path, kind: str, said: str, code: int
 ) -> None:
     record(Tape("run-1").begin())
     done = cli("runs", kind, "run-1", "--by", "ann", *AT)
+    assert done.code == code
     assert done.out == (
         f"posted: {kind} for run run-1 by ann\n{said}\n"
         "  orchestrator runs resume run-1 --model SPEC --journal journal.db\n"
     )
     assert posted() == [(kind, {}, "ann")]
+
+
+def test_a_cancel_of_a_run_that_waits_or_is_queued_has_no_dead_owner_to_report(
+    cli: Cli, folder: Path
+) -> None:
+    queued = Tape("queued", deposited={"tenant": ""})
+    record(asking(), queued)
+    for run_id in ("run-1", "queued"):
+        done = cli("runs", "cancel", run_id, "--by", "ann", *AT)
+        assert (done.code, "the run has no owner; this will be carried out by" in done.out) == (0, True)
 
 
 def test_an_answer_in_json(cli: Cli, folder: Path) -> None:
@@ -181,7 +197,7 @@ REFUSED = [
     (("approve", "ended"), "run ended is over (ended: completed, "),
     (("cancel", "ended"), "run ended is over (ended: completed, "),
     (("pause", "ended"), "nothing was posted"),
-    (("pause", "paused"), "run paused is paused already: nothing was posted"),
+    (("pause", "paused"), "run 'paused' is paused already: nothing was posted"),
     (("approve", "paused"), "run paused waits for no answer: it is parked (paused) in await_llm"),
     (("reject", "paused", "--end"), "waits for no answer"),
     (("approve", "late"), "and was not posted: it came too late: the question has expired"),

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.runs.path import MOST_LINES, StateVisit, drawn, folded
+from orchestrator.cli.runs.path import MOST_LINES, drawn
 from orchestrator.cli.runs.phrase import roughly, seconds_in, size, span
 from orchestrator.cli.runs.question import expired
-from orchestrator.cli.runs.story import Story
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import ConfigError
 from orchestrator.journal.redacted import SHOWN, parted
 from orchestrator.kernel.journal import Draft, Record
+from orchestrator.runtime.runs.path import StateVisit, folded
+from orchestrator.runtime.runs.story import Story
 from tests.cli.recorded import SECRET, Call, Tape
 
 

@@ -9,6 +9,8 @@ import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
+from orchestrator.llm.message import NO_USAGE
+
 PACKAGES = (
     "orchestrator.kernel",
     "orchestrator.engines",
@@ -29,6 +31,8 @@ GIVEN: dict[str, object] = {
     "WorkerLimits.period": 1.0,
     "EngineJob.phase": "queued",
     "OpenRun.seq": -1,
+    "Story.last": -1,
+    "Story.usage": NO_USAGE,
     "Load.phase": "running",
     "Metric.zero": True,
     "Metric.made": "observed",

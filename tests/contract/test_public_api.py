@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PUBLIC = {
     # an agent and its runs
-    "Agent", "Limits", "Result", "Outcome", "RetryPolicy", "RunStream", "OpenRun", "Question", "Migration",
+    "Agent", "Limits", "Result", "Outcome", "RetryPolicy", "RunStream", "Runs", "OpenRun", "Question", "Migration",
     # messages and tools
     "Message", "Request", "Response", "Usage", "tool", "agent_tool", "ToolSpec", "ToolContext", "ToolCall",
     "ToolResult",

@@ -11,11 +11,10 @@ import pytest
 from orchestrator.engines.handle import Phase
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.engines.operator_command import KINDS, OperatorCommand
-from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import CancelRequested, ConfigError, NotAdmitting, StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.kernel.journal import Posted, Record
+from orchestrator.kernel.journal import ENGINE, Posted, Record
 from orchestrator.kernel.outcome import Outcome
 from tests.engines.stage import Stage, agent, until
 

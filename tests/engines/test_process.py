@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from orchestrator.engines import engine_directory as roster
-from orchestrator.engines.registration import ENGINE, POLL
+from orchestrator.engines.registration import POLL
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.journal import RunHead
+from orchestrator.kernel.journal import ENGINE, RunHead
 from tests.engines.process import Outside, Said, Start
 
 ALL_STEPS = [f"{step}" for step in range(4)]

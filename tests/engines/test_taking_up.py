@@ -15,11 +15,10 @@ from orchestrator.engines import orphan_recovery as uptake
 from orchestrator.engines.engine_directory import engines
 from orchestrator.engines.handle import Handle, Phase
 from orchestrator.engines.local_engine import LocalEngine
-from orchestrator.engines.registration import ENGINE
 from orchestrator.errors import AnswerRefused, ConfigError, Corrupt, Fenced, StoreDown, Suspended
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.kernel.journal import Journal, Posted, RunHead
+from orchestrator.kernel.journal import ENGINE, Journal, Posted, RunHead
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent

@@ -13,12 +13,12 @@ from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.events import as_json
 from orchestrator.cli.runs.phrase import many, words
 from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
-from orchestrator.cli.runs.story import Story
-from orchestrator.cli.runs.transcript import TranscriptEntry
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.llm.message import Usage
+from orchestrator.runtime.runs.story import Story
+from orchestrator.runtime.runs.transcript import TranscriptEntry
 
 FORMAT = "orchestrator-run/1"
 """The format of an export without content."""

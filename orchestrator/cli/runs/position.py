@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from orchestrator.cli.output import shown
-from orchestrator.cli.runs.story import Story
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import RunHead
+from orchestrator.runtime.runs.story import Story
 
 
 def position_of(head: RunHead, story: Story) -> str:

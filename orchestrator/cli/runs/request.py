@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
-from uuid import uuid4
 
 from orchestrator.cli.actor import known_actor
 from orchestrator.cli.exit import Exit
@@ -20,18 +19,18 @@ from orchestrator.cli.option import DisplayOptions
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment, span
 from orchestrator.cli.runs.position import holder, position_of
-from orchestrator.cli.runs.question import answer_fault
+from orchestrator.cli.runs.question import answer_fault, expired
 from orchestrator.cli.runs.run_service import engine_of, lets_go_on, named, refuse_approval, resumption
 from orchestrator.cli.runs.store import OpenStore, at_journal
-from orchestrator.cli.runs.story import Story
 from orchestrator.engines.engine_directory import EngineInfo
 from orchestrator.errors import AnswerRefused, ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
-from orchestrator.runtime.service import program_recovery
-from orchestrator.runtime.service.answer import OpenQuestions, post_answer
-from orchestrator.runtime.service.control import edit_fault
-from orchestrator_guards import Refusal
+from orchestrator.runtime.runs.details import RunDetails
+from orchestrator.runtime.runs.request import RunRequest
+from orchestrator.runtime.runs.runs import Runs
+from orchestrator.runtime.runs.story import Story
+from orchestrator.runtime.service.answer import PostedRequest
 
 ANSWERS = ("approve", "reject", "respond")
 """Kinds of requests that answer a question."""
@@ -64,24 +63,36 @@ class RequestOptions:
 class RunPosition:
     """The state of a run at one moment."""
 
-    head: RunHead
-    story: Story
-    unread: list[Posted]
+    details: RunDetails
     engine: EngineInfo | None
     """The engine that resumes the run without a request, if the run has no owner."""
 
     @classmethod
     async def of(cls, store: OpenStore, run_id: str) -> RunPosition:
         """Read a run."""
-        head = await store.journal.head(run_id)
-        story = await store.story(head)
-        unread = await story.unread(store.journal)
-        return cls(head, story, unread, await engine_of(store, head, story))
+        found = await store.runs.get(run_id)
+        return cls(found, await engine_of(store, found.head, found.story))
+
+    @property
+    def head(self) -> RunHead:
+        """The head of the run."""
+        return self.details.head
+
+    @property
+    def story(self) -> Story:
+        """The history of the run."""
+        return self.details.story
 
     @property
     def ended(self) -> bool:
         """Whether the run has ended."""
         return self.head.status == "ended"
+
+    @property
+    def left(self) -> bool:
+        """Whether the owner of the run has died, or hangs, and no engine resumes the run for a cancel."""
+        hangs = self.head.owner is not None and self.head.lease_expires_in is not None
+        return not self.ended and self.engine is None and (self.details.owner_died or hangs)
 
     def operation(self, now: float) -> str:
         """Name the current operation of the run."""
@@ -115,7 +126,7 @@ def post(options: RequestOptions) -> int:
         if options.kind == "cancel" and found.head.owner is not None:
             found = await _ending(store, run_id)
         _print_request(store, options, found, request, repeated=repeated)
-        return Exit.COMPLETED
+        return Exit.FAILED if options.kind == "cancel" and found.left else Exit.COMPLETED
 
     return at_journal(options.journal, work)
 
@@ -123,47 +134,38 @@ def post(options: RequestOptions) -> int:
 # ---- requests ----
 
 
-async def _posted(
-    store: OpenStore, options: RequestOptions, found: RunPosition, by: str
-) -> tuple[Posted, bool]:
-    """Post a pause or a cancel, unless one is unread; return it, and whether it was posted. Raises ConfigError."""
-    run_id, kind = found.head.run_id, options.kind
+def poster(runs: Runs, kind: str) -> Callable[..., Awaitable[list[RunRequest]]]:
+    """Return the method that posts requests of a kind."""
+    return {"pause": runs.pause, "resume": runs.request_resume, "cancel": runs.cancel}[kind]
+
+
+async def _posted(store: OpenStore, options: RequestOptions, found: RunPosition, by: str) -> PostedRequest:
+    """Post a pause, a resume or a cancel; return it, and whether it existed before. Raises ConfigError."""
     if found.ended:
         raise ConfigError(_ended(found))
-    if kind == "pause" and found.head.status == "parked" and found.head.reason == "paused":
-        raise ConfigError(f"run {run_id} is paused already: nothing was posted")
-    alike = (one for one in found.unread if one.kind == kind and _counts(one, found))
-    if (before := next(alike, None)) is not None:
-        return before, True
-    body = {"why": options.why} if options.why else {}
-    request = Posted(uuid4().hex, kind, body, by, time.time())
-    await store.journal.post(run_id, request)
-    return request, False
+    [done] = await poster(store.runs, options.kind)(found.head.run_id, by=by, why=options.why or "")
+    if done.posted is None:
+        raise ConfigError(done.refused)
+    return PostedRequest(done.posted, done.repeated)
 
 
-def _counts(one: Posted, found: RunPosition) -> bool:
-    """Return whether a request is valid: about programs only if it is newer than the question."""
-    asks = one.kind == "resume" and bool(program_recovery.question(found.story))
-    return not asks or program_recovery.is_answered(found.story, [one])
-
-
-async def _answered(
-    store: OpenStore, options: RequestOptions, found: RunPosition, by: str
-) -> tuple[Posted, bool]:
+async def _answered(store: OpenStore, options: RequestOptions, found: RunPosition, by: str) -> PostedRequest:
     """Post an answer; return the one that the journal keeps, and whether it existed before. Raises ConfigError."""
-    if (fault := edit_fault(options.arguments)) is not None:
-        raise ConfigError(fault)
-    names = ("call", "digest", "arguments", "content", "why")
-    body = {name: value for name in names if (value := getattr(options, name)) is not None}
-    answer = Posted("", options.kind, body | ({"end": True} if options.end else {}), by, time.time())
-    run_id = found.head.run_id
-    question = (await OpenQuestions.read(store.journal, run_id, time.time())).judge(answer.body)
-    if not isinstance(question, Refusal):  # otherwise `post_answer` reports why it is not valid
-        fault = answer_fault(store, run_id, question, options.kind, options.digest)
+    run_id, runs = found.head.run_id, store.runs
+    asked = [one for one in await runs.pending(run_id) if options.call in (None, one.key)]
+    if len(asked) == 1 and not expired(asked[0], time.time()):
+        fault = answer_fault(store, run_id, asked[0], options.kind, options.digest)
         if fault is not None:
             raise ConfigError(fault)
+    which: dict[str, Any] = {"digest": options.digest, "by": by, "why": options.why or ""}
     try:
-        return await post_answer(store.journal, run_id, answer, time.time)
+        match options.kind:
+            case "approve":
+                return await runs.approve(run_id, options.call, arguments=options.arguments, **which)
+            case "reject":
+                return await runs.reject(run_id, options.call, end=options.end, **which)
+            case _:
+                return await runs.respond(run_id, options.content or "", options.call, **which)
     except AnswerRefused as error:
         raise ConfigError(_refused(options, found, error)) from None
 
@@ -233,6 +235,14 @@ def _print_request(
     elif head.owner is None and found.engine is not None and lets_go_on(request.kind, found.story):
         say(f"the run has no owner; {named(found.engine)} resumes it and carries this out")
         say(f"  {store.command('events', run_id, '--follow', '--since', str(found.story.last + 1))}")
+    elif request.kind == "cancel" and found.left:
+        owner = (
+            f"{shown(holder(head))} does not answer"
+            if head.owner
+            else "the process that owned the run is gone"
+        )
+        say(f"{owner}: the run is not cancelled until it is resumed by")
+        say(f"  {resumption(store, found.story)}")
     elif head.owner is None:
         say(f"the run has no owner; {_AT_RESUME.get(request.kind, 'this will be carried out by')}")
         say(f"  {resumption(store, found.story)}")

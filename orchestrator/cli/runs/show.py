@@ -15,17 +15,19 @@ from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, t
 from orchestrator.cli.runs.position import holder, position_of
 from orchestrator.cli.runs.run_service import engine_of, named, resumption
 from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
-from orchestrator.cli.runs.story import RUNNING, Body, Story
 from orchestrator.engines.engine_directory import EngineInfo
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
-from orchestrator.llm.message import NO_USAGE
+from orchestrator.llm.message import NO_USAGE, Usage
+from orchestrator.runtime.runs.path import folded
+from orchestrator.runtime.runs.story import RUNNING, Body, Story
+from orchestrator.runtime.runs.tree import RunTree, read_tree
 from orchestrator.runtime.service.resume_plan import paused
 from orchestrator.telemetry.redaction import scrub
 
 
 @dataclass(frozen=True, slots=True)
-class RunDetails:
+class RunOverview:
     """The state of one run at one moment."""
 
     store: OpenStore
@@ -33,7 +35,7 @@ class RunDetails:
     story: Story
     unread: list[Posted]
     """Requests in the inbox that the run has not taken yet."""
-    tree_of_runs: tree.Branch
+    tree_of_runs: RunTree
     now: float
     engine: EngineInfo | None
     """The engine that resumes the run without a request, if the run has no owner."""
@@ -48,12 +50,12 @@ def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> i
         head = await store.run(name)
         story = await store.story(head)
         unread = await story.unread(store.journal)
-        tree_of_runs = await tree.grown(store.journal, head)
+        tree_of_runs = await read_tree(store.journal, head)
         engine = await engine_of(store, head, story)
         now = time.time()
         if head.status == "open" and head.owner is not None:
             story.go_on(now - head.updated_at)
-        found = RunDetails(store, head, story, unread, tree_of_runs, now, engine, full)
+        found = RunOverview(store, head, story, unread, tree_of_runs, now, engine, full)
         if json:
             say_json(_plain(found))
         else:
@@ -64,7 +66,7 @@ def show_run(name: str, *, full: bool, json: bool, journal: Address | None) -> i
     return at_journal(journal, work, only_reads=True)
 
 
-def _lines(found: RunDetails) -> Iterator[str]:
+def _lines(found: RunOverview) -> Iterator[str]:
     sections = (
         ("", _head(found)),
         ("waiting for an answer", _questions(found)),
@@ -84,7 +86,7 @@ def _lines(found: RunDetails) -> Iterator[str]:
         yield from some
 
 
-def _head(found: RunDetails) -> Iterator[str]:
+def _head(found: RunOverview) -> Iterator[str]:
     head, story = found.head, found.story
     yield heading(f"run {shown(head.run_id)}")
     facts = {
@@ -108,7 +110,7 @@ def _head(found: RunDetails) -> Iterator[str]:
             yield f"  {name:<12}  {shown(value, 600, keep='')}"
 
 
-def _where(found: RunDetails) -> str:
+def _where(found: RunOverview) -> str:
     story = found.story
     since = story.entered_at
     lasts = found.head.status == "open" and since is not None
@@ -122,7 +124,7 @@ def _error(story: Story) -> str:
     return f"{story.failure.get('type', '')}: {scrub(str(story.failure.get('message', '')))}"
 
 
-def _questions(found: RunDetails) -> Iterator[str]:
+def _questions(found: RunOverview) -> Iterator[str]:
     for one in found.story.questions.values():
         again = resumption(found.store, found.story)
         told = question.described
@@ -147,21 +149,31 @@ def _times(story: Story) -> list[str]:
 
 
 def _usage(story: Story) -> Iterator[str]:
-    usage = story.usage
     if story.requests:
-        tokens = f"{usage.input_tokens:,} tokens in ({usage.cached_input_tokens:,} cached), {usage.output_tokens:,} out"
-        cost = "" if usage.cost is None else f", cost {usage.cost:g}"
-        yield f"  {many(story.requests, 'answer')}, {tokens}{cost}, {story.retries:,} retried"
-    lost = story.estimated
-    if lost != NO_USAGE:
-        tokens = f"{lost.input_tokens:,} tokens in, {lost.output_tokens:,} out"
-        cost = "" if lost.cost is None else f", cost {lost.cost:g}"
-        yield f"  estimate charged for lost answers: {tokens}{cost}"
+        own = story.usage
+        tokens = (
+            f"{own.input_tokens:,} tokens in ({own.cached_input_tokens:,} cached), {own.output_tokens:,} out"
+        )
+        yield f"  {many(story.requests, 'answer')}, {tokens}{_cost(own)}, {story.retries:,} retried"
+    if story.estimated != NO_USAGE:
+        yield f"  estimate charged for lost answers: {_tokens(story.estimated)}{_cost(story.estimated)}"
+    if story.total != story.usage:
+        total = story.total
+        whole = f"{total.input_tokens + total.output_tokens:,} tokens: {_tokens(total)}{_cost(total)}"
+        yield f"  counted by the limits, with child runs and estimates: {whole}"
     if story.requests:
         yield f"  models: {', '.join(f'{shown(name, 80)} ×{count:,}' for name, count in story.models.most_common())}"
 
 
-def _calls(found: RunDetails) -> list[str]:
+def _tokens(usage: Usage) -> str:
+    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+
+
+def _cost(usage: Usage) -> str:
+    return "" if usage.cost is None else f", cost {usage.cost:g}"
+
+
+def _calls(found: RunOverview) -> list[str]:
     rows = [
         (
             one["tool"],
@@ -204,7 +216,7 @@ def calls_json(story: Story, *, owned: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _participants(found: RunDetails) -> Iterator[str]:
+def _participants(found: RunOverview) -> Iterator[str]:
     for kind, body in found.story.decisions:
         at = body.get("at")
         yield f"  {moment(float(at)) if at else ' ' * 19}  {_decision(kind, body)}"
@@ -227,7 +239,7 @@ def _decision(kind: str, body: Body) -> str:
     return shown(f"{what}{key} by {body.get('by') or 'unknown'}{edited}{why}{refused}", 600, keep="")
 
 
-def _next(found: RunDetails) -> Iterator[str]:
+def _next(found: RunOverview) -> Iterator[str]:
     """Return the commands that a person probably needs now."""
     head, story = found.head, found.story
     if head.status == "ended":
@@ -245,7 +257,7 @@ def _next(found: RunDetails) -> Iterator[str]:
         yield _taken_up(found) or f"  answer as above, then: {resumption(found.store, story)}"
 
 
-def _taken_up(found: RunDetails) -> str | None:
+def _taken_up(found: RunOverview) -> str | None:
     """Return which engine resumes a run without an owner as soon as possible; None if a person has to resume it."""
     if found.engine is None or paused(found.story):
         return None
@@ -253,7 +265,7 @@ def _taken_up(found: RunDetails) -> str | None:
     return f"  {'answer as above: ' if asks else ''}{named(found.engine)} resumes it automatically"
 
 
-def _plain(found: RunDetails) -> dict[str, Any]:
+def _plain(found: RunOverview) -> dict[str, Any]:
     story, store, run_id = found.story, found.store, found.head.run_id
     whole = sum(stats.total for stats in story.states().values()) or 1.0
     return {
@@ -268,7 +280,7 @@ def _plain(found: RunDetails) -> dict[str, Any]:
         "error": story.failure and {**story.failure, "message": scrub(str(story.failure.get("message", "")))},
         "waiting_for": [question.as_json(store, run_id, one, found.now) for one in story.questions.values()],
         "running": [asdict(call) for call in story.running] if found.head.owner is not None else [],
-        "path": [step.as_json() for step in path.folded(story.visits)],
+        "path": [step.as_json() for step in folded(story.visits)],
         "states": {
             name: {
                 "visits": stats.visits,
@@ -279,8 +291,7 @@ def _plain(found: RunDetails) -> dict[str, Any]:
             }
             for name, stats in story.states().items()
         },
-        "usage": (story.usage + story.estimated).as_json()
-        | {"answers": story.requests, "retries": story.retries},
+        "usage": story.total.as_json() | {"answers": story.requests, "retries": story.retries},
         "models": dict(story.models),
         "tools": calls_json(story, owned=found.head.owner is not None),
         "people": [

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import words
-from orchestrator.cli.runs.story import Story
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.journal.address import Address
@@ -19,6 +18,8 @@ from orchestrator.journal.heads import heads
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.sqlite.place import refuse_orphaned_log
 from orchestrator.kernel.journal import RunHead
+from orchestrator.runtime.runs.runs import Runs
+from orchestrator.runtime.runs.story import Story
 
 T = TypeVar("T")
 
@@ -35,6 +36,11 @@ class OpenStore:
     journal: StoredJournal
     given: Address | None
     """The journal as the command line names it, for the commands that are printed."""
+
+    @property
+    def runs(self) -> Runs:
+        """The runs of the journal."""
+        return Runs(self.journal)
 
     async def heads(self) -> tuple[list[RunHead], str]:
         """Return every run that can be trusted, oldest first, and a sentence about the others, or ""."""
@@ -68,7 +74,7 @@ class OpenStore:
 
     async def story(self, head: RunHead) -> Story:
         """Read a run. Raises JournalError."""
-        return Story.of(head.run_id, await self.journal.load(head.run_id))
+        return await self.runs.story(head)
 
     def command(self, name: str, *rest: str, group: str = "runs") -> str:
         """Return a command of `runs`, or of another group, as it can be typed, with the journal if one was given."""
@@ -119,7 +125,8 @@ def head_json(head: RunHead) -> dict[str, Any]:
     """Return the figures of a store about a run as plain data."""
     names = ("run_id", "graph", "fingerprint", "status", "reason", "owner", "seq", "epoch", "created_at")
     more = ("updated_at", "parent_run_id", "conversation_id", "stuck_claims", "lease_expires_in")
-    return {name: getattr(head, name) for name in (*names, *more)}
+    new = ("agent", "agent_version", "tags", "state_since", "waiting", "tokens", "cost_micros")
+    return {name: getattr(head, name) for name in (*names, *more, *new)}
 
 
 def _some(heads: list[RunHead]) -> str:

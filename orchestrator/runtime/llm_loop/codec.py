@@ -90,12 +90,17 @@ def restored(
 
 def history_of(stored: StoredRun, codec: ContextCodec[LoopContext]) -> list[Message]:
     """Return the messages of a run up to its end or its last record, with an answer to each call."""
+    return memory.conversation(context_of(stored, codec))
+
+
+def context_of(stored: StoredRun, codec: ContextCodec[LoopContext]) -> LoopContext:
+    """Return the context of a run that does not continue: each call of its last turn has an answer."""
     messages, made = _messages(stored)
     ctx = codec.decoded(stored.context | {"messages": messages})
     _answer(ctx, stored)
     _calls(ctx, stored, made)
     close_turn(ctx)
-    return memory.conversation(ctx)
+    return ctx
 
 
 def _messages(stored: StoredRun) -> tuple[list[Message], dict[str, ToolResult]]:

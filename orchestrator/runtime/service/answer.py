@@ -27,12 +27,12 @@ _MEMBERS = ("digest", "arguments", "content", "end", "why")
 """Fields of an answer besides its call."""
 
 
-class PostedAnswer(NamedTuple):
-    """An answer that counts, as stored in the journal."""
+class PostedRequest(NamedTuple):
+    """A request to a run, or an answer that counts, as stored in the journal."""
 
     request: Posted
     repeated: bool
-    """The same person gave it before; nothing was posted again."""
+    """It was posted before; nothing was posted again."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class OpenQuestions:
 
 async def post_answer(
     journal: Journal, run_id: str, answer: Posted, now: Callable[[], float]
-) -> PostedAnswer:
+) -> PostedRequest:
     """Post an answer, unless another one counts. `now` returns epoch seconds; the id is made here.
 
     Returns normally if the same person repeats the same answer.
@@ -156,7 +156,7 @@ async def replies(journal: Journal, stored: StoredRun) -> dict[str, Posted]:
     return found
 
 
-async def _confirmed(journal: Journal, run_id: str, request: Posted, now: float) -> PostedAnswer:
+async def _confirmed(journal: Journal, run_id: str, request: Posted, now: float) -> PostedRequest:
     """Return a stored answer. Raises AnswerRefused if an earlier answer with another id counts instead.
 
     Such an answer ended the whole run, or was posted by an earlier version. The order of the inbox decides.
@@ -164,13 +164,13 @@ async def _confirmed(journal: Journal, run_id: str, request: Posted, now: float)
     found = await OpenQuestions.read(journal, run_id, now)
     counts = found.earlier(request.body["call"])
     if counts is not None and counts.get("id") == request.id:
-        return PostedAnswer(request, repeated=False)
+        return PostedRequest(request, repeated=False)
     question = found.judge(request.body)
     why = question if isinstance(question, Refusal) else Refusal("unasked", "the run has refused it")
     raise _refused(found, request, why)
 
 
-def _repeated(found: OpenQuestions, answer: Posted, why: Refusal) -> PostedAnswer:
+def _repeated(found: OpenQuestions, answer: Posted, why: Refusal) -> PostedRequest:
     """Return the answer that counts if this one repeats it. Raises AnswerRefused otherwise."""
     earlier = found.earlier(answer.body.get("call"))
     given = {**answer.body, "decision": answer.kind, "by": answer.by}
@@ -179,7 +179,7 @@ def _repeated(found: OpenQuestions, answer: Posted, why: Refusal) -> PostedAnswe
     body = {name: earlier[name] for name in _MEMBERS if earlier.get(name) is not None}
     at = float(earlier.get("at") or 0.0)
     request = Posted(str(earlier.get("id", "")), answer.kind, {"call": earlier["key"], **body}, answer.by, at)
-    return PostedAnswer(request, repeated=True)
+    return PostedRequest(request, repeated=True)
 
 
 def _refused(found: OpenQuestions, answer: Posted, why: Refusal) -> AnswerRefused:

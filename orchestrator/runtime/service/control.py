@@ -12,15 +12,16 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any
 
-from orchestrator.errors import AnswerRefused, ConfigError, JournalError, RunOver, RunUnknown
+from orchestrator.errors import AnswerRefused, ConfigError, JournalError, RunError, RunOver, RunUnknown
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.kernel.mailbox import Kind, Signal
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.llm.port import Clock
 from orchestrator.machines.llm_loop.model import Question
+from orchestrator.runtime.service import program_recovery
 from orchestrator.runtime.service.actor import default_actor
-from orchestrator.runtime.service.answer import OpenQuestions, post_answer, post_replies
+from orchestrator.runtime.service.answer import OpenQuestions, PostedRequest, post_answer, post_replies
 from orchestrator.runtime.service.inbox import Inbox
 from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.tools.argument import BadArguments, json_data
@@ -71,16 +72,27 @@ class RunController:
 
     def answer(self, run_id: str, decision: str, by: str, why: str, **members: Any) -> Awaitable[None]:
         """Answer a question about a call. Raises AnswerRefused for an answer that does not count."""
+        answer = self._answer_of(run_id, decision, by, {**members, "why": why})
+        return self._sent(run_id, decision, lambda: self._answer(run_id, answer))
+
+    async def post_answer(self, run_id: str, decision: str, by: str, **members: Any) -> PostedRequest:
+        """Answer a question about a call; return the answer that the journal keeps. Raises AnswerRefused."""
+        return await self._post_answer(run_id, self._answer_of(run_id, decision, by, members))
+
+    def _answer_of(self, run_id: str, decision: str, by: str, members: Mapping[str, Any]) -> Posted:
+        """Return an answer with the members that have a value. Raises AnswerRefused for invalid arguments."""
         body = {name: value for name, value in members.items() if value is not None}
         if (fault := edit_fault(body.get("arguments"))) is not None:
             raise AnswerRefused(run_id, fault, kind="edit")
-        answer = Posted("", decision, {**body, "why": why}, by or default_actor(), self.clock.time())
-        return self._sent(run_id, decision, lambda: self._answer(run_id, answer))
+        return Posted("", decision, body, by or default_actor(), self.clock.time())
 
     async def _answer(self, run_id: str, answer: Posted) -> None:
+        await self._post_answer(run_id, answer)
+
+    async def _post_answer(self, run_id: str, answer: Posted) -> PostedRequest:
         try:
             await self._check_edit(run_id, answer)
-            await post_answer(self._journal, run_id, answer, self.clock.time)
+            return await post_answer(self._journal, run_id, answer, self.clock.time)
         except RunUnknown:
             if self._live.find(run_id) is None:
                 raise
@@ -125,6 +137,24 @@ class RunController:
         finally:
             with contextlib.suppress(JournalError):  # the answers are stored; the listener retries
                 await self.deliver(run_id)
+
+    async def post_request(self, run_id: str, kind: Kind, by: str, why: str) -> PostedRequest:
+        """Post a pause, a resume or a cancel through the journal, unless an equal one is unread.
+
+        Raises RunOver, RunUnknown, StoreDown, and RunError for a pause of a paused run.
+        """
+        stored = await self._stored(run_id)
+        if kind == "pause" and (stored.parked or {}).get("reason") == "paused":
+            raise RunError(f"run {run_id!r} is paused already: nothing was posted")
+        unread = (one for one in await stored.unread(self._journal) if one.kind == kind)
+        if (before := next((one for one in unread if _counts(one, stored)), None)) is not None:
+            return PostedRequest(before, repeated=True)
+        body = {"why": why} if why else {}
+        request = Posted(_new_id(), kind, body, by or default_actor(), self.clock.time())
+        await self._journal.post(run_id, request)
+        with contextlib.suppress(JournalError):  # the request is stored; the listener retries
+            await self.deliver(run_id)
+        return PostedRequest(request, repeated=False)
 
     async def pending(self, run_id: str) -> list[Question]:
         """Return the unanswered questions of a run. Raises RunUnknown."""
@@ -182,6 +212,12 @@ class RunController:
     async def _post(self, run_id: str, kind: str, by: str, why: str) -> None:
         await self._stored(run_id)
         await self._journal.post(run_id, Posted(_new_id(), kind, {"why": why}, by or default_actor()))
+
+
+def _counts(request: Posted, stored: StoredRun) -> bool:
+    """Return whether a request is valid: about programs only if it is newer than the question."""
+    asks = request.kind == "resume" and bool(program_recovery.question(stored))
+    return not asks or program_recovery.is_answered(stored, [request])
 
 
 def _runs_to_end(work: Coroutine[Any, Any, None]) -> bool:

@@ -28,6 +28,7 @@ from orchestrator.kernel.record import Observer, RunParked, RunRecovered, Transi
 from orchestrator.kernel.run import Run
 from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop import composition as compose
+from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.control import RunController
 from orchestrator.runtime.service.deps_recovery import DepsRequired
@@ -187,6 +188,11 @@ class RunService(Generic[R]):
         return run.run_id
 
     # ---- control ----
+
+    @property
+    def runs(self) -> Runs:
+        """The runs of the journal, also those of other agents and processes."""
+        return Runs(self._journal, control=self._control)
 
     async def open_runs(self) -> list[OpenRun]:
         """List the runs of this graph in the journal that have not ended, with the effect of `resume` on each."""

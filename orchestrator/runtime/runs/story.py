@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from orchestrator.cli.runs.path import StateVisit
-from orchestrator.cli.runs.transcript import TranscriptEntry, spoken
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.record import Transition
 from orchestrator.llm.message import NO_USAGE, Usage
+from orchestrator.runtime.runs.path import StateVisit
+from orchestrator.runtime.runs.transcript import TranscriptEntry, spoken
 from orchestrator.telemetry.history import History, StateStats
 
 Body = Mapping[str, Any]
@@ -125,6 +125,15 @@ class Story(StoredRun):
             cost_micros=used.estimated_cost_micros or None,
         )
         return lost.as_estimate()
+
+    @property
+    def total(self) -> Usage:
+        """Usage as the limits count it: the answers, the estimates for lost ones, and the child runs."""
+        spent = self.context.get("spent") or {}
+        own = spent.get("usage") or self.context.get("usage")
+        below = (spent.get("below") or {}).get("usage")
+        total = self.usage + self.estimated if own is None else Usage.of(own)
+        return total if below is None else total + Usage.of(below)
 
     def states(self) -> dict[str, StateStats]:
         """Return visits and times of each state, in the order of first visits."""

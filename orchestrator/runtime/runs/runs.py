@@ -1,0 +1,252 @@
+"""The runs of a journal: list, read, answer and control them in any process, without the agents that started them."""
+
+from __future__ import annotations
+
+from typing import TypeAlias, Unpack
+
+from orchestrator.errors import ConfigError, Corrupt
+from orchestrator.kernel.journal import Journal, RunHead
+from orchestrator.llm.port import SystemClock
+from orchestrator.machines.llm_loop.model import Question
+from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.runs.details import RunDetails, not_ended
+from orchestrator.runtime.runs.listing import RunFilter, RunPage, read_page
+from orchestrator.runtime.runs.request import RequestDraft, RunRequest, select
+from orchestrator.runtime.runs.result import recorded_result
+from orchestrator.runtime.runs.story import Story
+from orchestrator.runtime.runs.tree import RunTree, read_tree
+from orchestrator.runtime.service.answer import PostedRequest
+from orchestrator.runtime.service.control import RunController
+from orchestrator.runtime.service.live_run import RunRegistry
+
+RunHeads: TypeAlias = list[RunHead]
+Questions: TypeAlias = list[Question]
+RunRequests: TypeAlias = list[RunRequest]
+
+
+class Runs:
+    """The runs of a journal. An agent has those of its own journal as `agent.runs`.
+
+    Args:
+        journal: The journal.
+        control: Delivers requests to the live runs of an agent at once; by default their owner reads them from the
+            journal. A journal in memory has no other readers: use `agent.runs` there.
+
+    Example:
+        runs = Runs(journal)
+        for head in await runs.list(agent="support", waiting=True, order_by="age"):
+            print(head.run_id, head.waiting)
+    """
+
+    def __init__(self, journal: Journal, *, control: RunController | None = None) -> None:
+        self.journal = journal
+        self._control = control or RunController(RunRegistry(), journal, SystemClock())
+
+    # ---- reading ----
+
+    async def list(
+        self,
+        *,
+        order_by: str = "newest",
+        limit: int | None = None,
+        after: str | None = None,
+        **conditions: Unpack[RunFilter],
+    ) -> RunHeads:
+        """Return the runs that meet every condition. No record is read.
+
+        Args:
+            order_by: `newest`, or the greatest number first: `age`, `updated` (the last written first),
+                `time_in_state`, `tokens`, `cost`.
+            limit: Most runs; None for all.
+            after: Id of the last run of the page before.
+            conditions: See `RunFilter`.
+
+        Raises:
+            ConfigError: A condition, the order or the limit is invalid.
+            RunUnknown: The journal does not have the run `after`.
+            Corrupt: A run cannot be trusted. `page` returns the others.
+            StoreDown: The store is unavailable.
+        """
+        found = await self.page(order_by=order_by, limit=limit, after=after, **conditions)
+        if found.damage:
+            raise Corrupt(found.damage)
+        return found.runs
+
+    async def page(
+        self,
+        *,
+        order_by: str = "newest",
+        limit: int | None = None,
+        after: str | None = None,
+        engines: bool = False,
+        **conditions: Unpack[RunFilter],
+    ) -> RunPage:
+        """Return a page of `list`: its runs, whether more follow, and a sentence about damaged runs.
+
+        With `engines` it has also the runs that represent engines.
+        """
+        return await read_page(self.journal, order_by, limit, after, engines=engines, **conditions)
+
+    async def get(self, run_id: str) -> RunDetails:
+        """Read a run: its head, its history, and its unread requests. Raises RunUnknown, Corrupt, StoreDown."""
+        return await RunDetails.read(self.journal, run_id)
+
+    async def story(self, head: RunHead) -> Story:
+        """Read the history of a run. Raises RunUnknown, Corrupt, StoreDown."""
+        return Story.of(head.run_id, await self.journal.load(head.run_id))
+
+    async def children(self, run_id: str) -> RunTree:
+        """Return the child runs of a run, at any depth. Raises RunUnknown, Corrupt, StoreDown."""
+        return await read_tree(self.journal, await self.journal.head(run_id))
+
+    async def result(self, run_id: str) -> Result:
+        """Return the result of an ended run from its records. Nothing is executed.
+
+        The output is JSON: a value of an `output_type` is not converted back; `agent.resume` of an ended run does that.
+
+        Raises:
+            RunError: The run has not ended.
+            RunUnknown: The journal does not have the run.
+            Corrupt: The records of the run cannot be trusted.
+            StoreDown: The store is unavailable.
+        """
+        head = await self.journal.head(run_id)
+        if head.status != "ended":
+            raise not_ended(head)
+        records = await self.journal.load(run_id)
+        return recorded_result(Story.of(run_id, records), records)
+
+    # ---- questions ----
+
+    async def pending(self, run_id: str) -> Questions:
+        """Return the unanswered questions of a run. Raises RunUnknown, Corrupt, StoreDown."""
+        return await self._control.pending(run_id)
+
+    async def approve(
+        self,
+        run_id: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        arguments: str | None = None,
+        by: str = "",
+        why: str = "",
+    ) -> PostedRequest:
+        """Approve a call that waits for a person; return the answer that the journal keeps.
+
+        Args:
+            run_id: Id of the run.
+            call: Key of the call as in `pending`; required if several calls wait.
+            digest: If given, the answer counts only for exactly these arguments.
+            arguments: JSON text that replaces the model's arguments.
+            by: Who answers; the current user by default.
+            why: The reason.
+
+        Raises:
+            AnswerRefused: The answer does not count. `earlier` is the answer that counts, if any.
+            RunUnknown: The journal does not have the run.
+            StoreDown: The store is unavailable.
+        """
+        return await self._control.post_answer(
+            run_id, "approve", by, call=call, digest=digest, arguments=arguments, why=why or None
+        )
+
+    async def reject(
+        self,
+        run_id: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        by: str = "",
+        why: str = "",
+        end: bool = False,
+    ) -> PostedRequest:
+        """Reject a call: the model reads that and the reason. With `end` the run ends as `rejected`. As `approve`."""
+        return await self._control.post_answer(
+            run_id, "reject", by, call=call, digest=digest, why=why or None, end=end or None
+        )
+
+    async def respond(
+        self,
+        run_id: str,
+        content: str,
+        call: str | None = None,
+        *,
+        digest: str | None = None,
+        by: str = "",
+        why: str = "",
+    ) -> PostedRequest:
+        """Answer a call in place of its tool: the model reads `content` as its result. As `approve`."""
+        return await self._control.post_answer(
+            run_id, "respond", by, call=call, digest=digest, content=content, why=why or None
+        )
+
+    # ---- requests ----
+
+    async def pause(
+        self,
+        run_id: str | None = None,
+        *,
+        by: str = "",
+        why: str = "",
+        preview: bool = False,
+        **conditions: Unpack[RunFilter],
+    ) -> RunRequests:
+        """Request that runs park before their next step. As `cancel`."""
+        return await self._request(RequestDraft("pause", by, why), run_id, conditions, preview=preview)
+
+    async def request_resume(
+        self,
+        run_id: str | None = None,
+        *,
+        by: str = "",
+        why: str = "",
+        preview: bool = False,
+        **conditions: Unpack[RunFilter],
+    ) -> RunRequests:
+        """Request that paused runs continue. Their owner or an engine resumes them; this does not. As `cancel`."""
+        return await self._request(RequestDraft("resume", by, why), run_id, conditions, preview=preview)
+
+    async def cancel(
+        self,
+        run_id: str | None = None,
+        *,
+        by: str = "",
+        why: str = "",
+        preview: bool = False,
+        **conditions: Unpack[RunFilter],
+    ) -> RunRequests:
+        """Request that one run stops, or each open or parked run that meets every condition.
+
+        The owner of a run carries the request out at once; without an owner, an engine does or the next resumption.
+
+        Args:
+            run_id: Id of the run; None for those that meet the conditions.
+            by: Who asks; the current user by default.
+            why: The reason.
+            preview: Only return the runs; nothing is posted.
+            conditions: See `RunFilter`; at least one without a run id.
+
+        Raises:
+            ConfigError: Neither a run id nor a condition is given, or both, or a condition is invalid.
+            RunOver: The one run has ended. For several runs, `refused` of its request says so.
+            RunUnknown: The journal does not have the run.
+            Corrupt: A run cannot be trusted; nothing was posted.
+            StoreDown: The store is unavailable.
+        """
+        return await self._request(RequestDraft("cancel", by, why), run_id, conditions, preview=preview)
+
+    async def _request(
+        self, draft: RequestDraft, run_id: str | None, conditions: RunFilter, *, preview: bool
+    ) -> RunRequests:
+        if run_id is None:
+            selected = await select(self.journal, draft.kind, conditions)
+            if preview:
+                return [RunRequest(head) for head in selected]
+            return await draft.post(self._control, selected)
+        if conditions:
+            raise ConfigError(f"{draft.kind} takes the id of a run or conditions, not both")
+        head = await self.journal.head(run_id)
+        if preview:
+            return [RunRequest(head)]
+        return [await draft.post_one(self._control, head)]
