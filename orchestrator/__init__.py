@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from orchestrator.runtime.ralph.ralph import RalphOrchestrator as RalphOrchestrator
     from orchestrator.runtime.runs.runs import Runs as Runs
     from orchestrator.runtime.service.recovery import Migration as Migration
-    from orchestrator.runtime.service.recovery import OpenRun as OpenRun
+    from orchestrator.runtime.service.runtime import Runtime as Runtime
     from orchestrator.runtime.service.stream import RunStream as RunStream
     from orchestrator.tools.context import ToolContext as ToolContext
     from orchestrator.tools.result import ToolResult as ToolResult
@@ -106,7 +106,6 @@ _PUBLIC = {
     "Message": "llm.message",
     "Migration": "runtime.service.recovery",
     "ModelRetry": "errors",
-    "OpenRun": "runtime.service.recovery",
     "OrchestratorError": "errors",
     "Outcome": "kernel.outcome",
     "PostgresJournal": "journal.postgres",
@@ -123,6 +122,7 @@ _PUBLIC = {
     "RunStream": "runtime.service.stream",
     "RunUnknown": "errors",
     "Runs": "runtime.runs.runs",
+    "Runtime": "runtime.service.runtime",
     "SqliteJournal": "journal.sqlite",
     "SqliteMemory": "journal.sqlite.conversation",
     "StateMachine": "kernel.typed",
@@ -179,9 +179,27 @@ def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOME[name]
-    value = getattr(import_module(f"{__name__}.{home}" if home else "orchestrator_guards"), name)
+    try:
+        value = getattr(import_module(f"{__name__}.{home}" if home else "orchestrator_guards"), name)
+    except ImportError as missing:
+        if (without := _without_extra(name, missing)) is None:
+            raise
+        return without
     globals()[name] = value
     return value
+
+
+def _without_extra(name: str, missing: ImportError) -> type | None:
+    """Return a class that raises MissingExtra when it is called, so that `import *` works without any extra."""
+    from orchestrator.errors import MissingExtra
+
+    if not isinstance(missing, MissingExtra):
+        return None
+
+    def refuse(*_: object, **__: object) -> object:
+        raise missing
+
+    return type(name, (), {"__new__": refuse})
 
 
 def __dir__() -> list[str]:

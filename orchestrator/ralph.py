@@ -9,7 +9,7 @@ from orchestrator.machines.ralph.next_state import OrchestratorEvent, next_state
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.runtime.ralph.command_agent import CommandAgent
 from orchestrator.runtime.ralph.prompt_agent import PromptAgent
-from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.ralph.ralph import Ralph, RalphOrchestrator
 from orchestrator.runtime.ralph.result import RalphResult
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "OrchestratorEvent",
     "OrchestratorState",
     "PromptAgent",
+    "Ralph",
     "RalphEvent",
     "RalphLimits",
     "RalphOrchestrator",

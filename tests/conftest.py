@@ -358,7 +358,7 @@ llm = ScriptedLLM([
     Response(tool_calls=(ToolCall("1", "search", '{"query": "moon", "limit": 2}'),)),
     Response("Two moons."),
 ])
-agent = Agent(llm=llm, tools=[search], limits=Limits(max_iterations=20), observers=())
+agent = Agent(llm, tools=[search], limits=Limits(max_iterations=20), observers=())
 result = asyncio.run(agent.run("How many moons?"))
 llm.assert_complete()
 json.dump({

@@ -58,12 +58,12 @@ async def approval(observers: Observers, folder: Path) -> None:
 
 async def ralph(observers: Observers, folder: Path) -> None:
     world = World(folder, {Role.PLANNER: [{"status": "needs_qa_cycle"}], Role.REVIEWER: [NOT_QUALIFIED]})
-    await world.ralph(observers=observers, limits=RalphLimits(max_executions=9, max_replans=9)).run_async("x")
+    await world.ralph(observers=observers, limits=RalphLimits(max_executions=9, max_replans=9)).run("x")
 
 
 async def code_mode(observers: Observers, _: Path) -> None:
     llm = ScriptedLLM(["```repl\nprint(1)\n```", "FINAL(1)"])
-    await Rlm(llm, limits=RlmLimits(max_iterations=9, **TOKENS), observers=observers).completion("p", "data")
+    await Rlm(llm, limits=RlmLimits(max_iterations=9, **TOKENS), observers=observers).run("p", "data")
 
 
 async def tools_mode(observers: Observers, _: Path) -> None:
@@ -71,7 +71,7 @@ async def tools_mode(observers: Observers, _: Path) -> None:
     modes = Rlm(
         llm, mode="tools", tools=[add], limits=RlmLimits(max_iterations=9, **TOKENS), observers=observers
     )
-    await modes.completion("1 + 2?")
+    await modes.run("1 + 2?")
 
 
 MACHINES: dict[str, Works] = {

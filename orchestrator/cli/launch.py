@@ -24,6 +24,7 @@ from orchestrator.llm.port import LLM, Price
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.settings import Settings, build
 from orchestrator.tools.spec import ToolSpec, as_tool
 
@@ -131,9 +132,7 @@ class Launch:
                 output_type=schema_from(Path(self.output_schema)) if self.output_schema else None,
                 instructions=self.instructions,
                 params=self.params,
-                price=price_of(settings.prices),
-                journal=journal,
-                observers=observers,
+                runtime=Runtime(journal=journal, observers=observers, price=price_of(settings.prices)),
                 launch=signed(self.plain()) if keep else None,
             )
 

@@ -75,7 +75,7 @@ async def _of_agent(
     if not hasattr(agent.hosting.journal, "holders"):
         raise ConfigError(f"agent {name!r} has another journal than the one that it is given")
     if command_options.conversation is not None:
-        agent.check(None, command_options.conversation, None, None)
+        agent.hosting.check(None, command_options.conversation, None, None)
         options = options | {"conversation_id": command_options.conversation}
     if command_options.about is not None:
         if not isinstance(agent, Rlm):

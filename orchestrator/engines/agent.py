@@ -8,7 +8,6 @@ from typing import Any, Protocol, runtime_checkable
 from typing_extensions import TypeVar
 
 from orchestrator.errors import ConfigError
-from orchestrator.kernel.record import Follower
 from orchestrator.runtime.llm_loop.run_options import RunArguments
 from orchestrator.runtime.service.hosting import Hosting
 
@@ -42,23 +41,6 @@ class EngineAgent(Protocol[AgentResultT_co]):
 
     parks: bool
     """Whether a run that has to wait for a person is left in the journal instead of waiting in this process."""
-
-    def check(self, run_id: object, conversation_id: object, limits: object, deadline: object, /) -> None:
-        """Check the arguments of one run. Raises ConfigError."""
-        ...
-
-    def begin(  # noqa: PLR0917 - the arguments of a new run
-        self,
-        prompt: Any,
-        run_id: str,
-        conversation_id: str | None,
-        limits: Any,
-        deadline: float | None,
-        follower: Follower | None = None,
-        /,
-    ) -> Coroutine[Any, Any, AgentResultT_co]:
-        """Start a run with checked arguments and drive it until it ends. Raises RunExists."""
-        ...
 
     def resume(
         self, run_id: str, /, *, limits: Any = None, by: str = ""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.engines.agent import EngineAgent, refuse_bound
+from orchestrator.engines.agent import EngineAgent
 from orchestrator.engines.handle import EngineJob
 from orchestrator.engines.operator_command import ActiveCommands
 from orchestrator.engines.run_queue import RunQueue
@@ -27,10 +27,10 @@ class AgentRegistry:
     def __init__(self, agents: EngineAgent | Mapping[str, EngineAgent]) -> None:
         self._agents = dict(agents) if isinstance(agents, Mapping) else {"agent": agents}
         for name, agent in self._agents.items():
-            refuse_bound(agent)
             if not isinstance(agent, EngineAgent):
                 raise ConfigError(
-                    f"{name} is a {type(agent).__name__}; an engine runs an Agent, a Pipeline or an Rlm"
+                    f"{name} is a {type(agent).__name__}; an engine runs an Agent, a Pipeline, a Ralph, an Rlm or an "
+                    "Approval"
                 )
         hosts = self.hosts = tuple(agent.hosting for agent in self._agents.values())
         if not hosts:
@@ -63,17 +63,9 @@ class AgentRegistry:
 
     def checked(
         self, agent: str, arguments: tuple[object, object, object, object], options: RunArguments
-    ) -> dict[str, Any]:
-        """Check the arguments and options of a run; return the further arguments of `begin`. Raises ConfigError."""
-        self[agent].check(*arguments)
-        if not options:
-            return {}
-        check = getattr(self[agent], "check_options", None)
-        if check is None:
-            raise ConfigError(
-                f"a run of {type(self[agent]).__name__} has no option {', '.join(sorted(options))}; leave it out"
-            )
-        return {"options": check(**options)}
+    ) -> Any:
+        """Check the arguments and options of a run, and return its settings. Raises ConfigError."""
+        return self[agent].hosting.check(*arguments, **options)
 
     def work(  # noqa: PLR0917 - the arguments of a new run
         self,
@@ -84,14 +76,14 @@ class AgentRegistry:
         limits: Any,
         deadline: float | None,
         follower: Follower | None,
-        further: Mapping[str, Any],
+        settings: Any,
     ) -> Callable[[], Coroutine[Any, Any, Any]]:
-        """Return a function that executes a run of an agent; `further` is from `checked`."""
-        begin, asked = self[agent].begin, self.clock.monotonic()
+        """Return a function that executes a run of an agent; `settings` are from `checked`."""
+        begin, asked = self[agent].hosting.begin, self.clock.monotonic()
 
         async def work() -> Any:
             left = None if deadline is None else deadline - (self.clock.monotonic() - asked)
-            return await begin(prompt, run_id, conversation_id, limits, left, follower, **further)
+            return await begin(prompt, run_id, conversation_id, limits, left, settings, follower)
 
         return work
 

@@ -1,7 +1,7 @@
 """A worker: one of several processes that execute the runs of a shared journal, assigned by a dispatcher.
 
     journal = PostgresJournal(dsn, name="worker-1")
-    agent = Agent(llm=my_llm, tools=[search], journal=journal)
+    agent = Agent(my_llm, tools=[search], journal=journal)
     async with Worker(agent, DbosDispatcher(dsn), slots=16) as worker:
         await worker.run_until_signal()
 
@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from orchestrator.engines.agent import EngineAgent
+from orchestrator.engines.agent import EngineAgent, refuse_bound
 from orchestrator.engines.agent_registry import AgentRegistry
 from orchestrator.engines.dispatcher import Dispatcher
 from orchestrator.engines.drain import DrainReport
@@ -100,6 +100,8 @@ class Worker:
         signals: Iterable[signal.Signals] = (),
     ) -> None:
         self._agents = AgentRegistry(agent)
+        for name in self._agents:
+            refuse_bound(self._agents[name])
         journal: Any = self._agents.journal
         self._journal = journal
         if not hasattr(journal, "holders"):

@@ -2,7 +2,7 @@
 
     for record in load("conversations.jsonl"):
         for script in split_runs(record):
-            agent = Agent(llm=ReplayLLM(script), tools=ReplayTools(script))
+            agent = Agent(ReplayLLM(script), tools=ReplayTools(script))
             ...  # run [*script.history, *script.prompt]; compare(script.expected, new messages) == []
 
 A replayed model answers by position, not by count: the request's messages alone decide the next reply. So a repeated
@@ -64,7 +64,7 @@ class ReplayLLM:
         RecordingEnds: From `complete`: the recording stops before that reply.
 
     Example:
-        agent = Agent(llm=ReplayLLM(script), tools=ReplayTools(script))
+        agent = Agent(ReplayLLM(script), tools=ReplayTools(script))
     """
 
     double: ClassVar[bool] = True

@@ -38,7 +38,7 @@ class ReplayTools(ToolSet):
         RecordingEnds: From `execute_all`: a call has no recorded result.
 
     Example:
-        agent = Agent(llm=ReplayLLM(script), tools=ReplayTools(script))
+        agent = Agent(ReplayLLM(script), tools=ReplayTools(script))
     """
 
     def __init__(

@@ -90,14 +90,15 @@ class ToolSpec(Generic[DepsT_contra]):
     undo: Callable[..., Any] | None = None
     """Reverts a finished call and takes the same arguments as `call`. For `compensable` only, and required there."""
     timeout: float | None = None
-    """True if a failure is also recognised from the text of a result."""
+    """Seconds that one call may run; None means no limit."""
     approval: bool | ApprovalRule = False
-    """Maximum concurrent calls of this tool over all runs; 0 leaves only the limit of the turn."""
+    """Whether a person must approve each call, or the rule that decides it for each call."""
     sequential: bool = False
-    """Its kind in metrics and dumps of abandoned work: `tool`, or `mcp` for a tool of an MCP server."""
+    """Whether a call runs alone, after all earlier calls of its turn and before all later ones."""
     max_result_chars: int = 20_000
-    """Converts the text of an object to keyword arguments; by default checks it against `parameters`."""
+    """Characters of a result that are kept; 0 means no limit."""
     progress: Progress = "strict"
+    """How the no-progress guard counts a repeated call."""
     plain_text: bool = False
     """True if a failure is also recognised from the text of a result."""
     max_concurrency: int = 0

@@ -15,6 +15,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.providers import price_table
 from orchestrator.providers.scripted import FunctionLLM
+from orchestrator.runtime.service.runtime import Runtime
 
 Cli = Callable[..., Any]
 
@@ -47,10 +48,8 @@ async def lose(path: Path, times: int) -> None:
     async with SqliteJournal(path) as journal:
         one = Agent(
             FunctionLLM(model, model="m"),
-            journal=journal,
-            observers=(),
             params={"max_tokens": 300},
-            price=price_table({"m": (0, 1_000)}),
+            runtime=Runtime(journal=journal, observers=(), price=price_table({"m": (0, 1_000)})),
         )
         first = True
         while times:

@@ -88,7 +88,7 @@ def loop_run(launch: dict[str, Any]) -> None:
 
 def mode_run(launch: dict[str, Any]) -> None:
     options: dict[str, Any] = {"mode": "tools", "limits": TOOLS_LIMITS, "observers": (), "launch": launch}
-    forged(lambda llm, journal: Rlm(llm, journal=journal, **options).completion("Hi", "a text", run_id="r1"))
+    forged(lambda llm, journal: Rlm(llm, journal=journal, **options).run("Hi", "a text", run_id="r1"))
 
 
 def keys(server: Loopback) -> list[str]:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PUBLIC = {
     # an agent and its runs
-    "Agent", "Limits", "Result", "Outcome", "RetryPolicy", "RunStream", "Runs", "OpenRun", "Question", "Migration",
+    "Agent", "Limits", "Result", "Outcome", "RetryPolicy", "RunStream", "Runs", "Runtime", "Question", "Migration",
     # messages and tools
     "Message", "Request", "Response", "Usage", "tool", "agent_tool", "ToolSpec", "ToolContext", "ToolCall",
     "ToolResult",
@@ -59,7 +59,7 @@ NAMESPACES = {
         "FixedPlanner", "ModelPlanner", "PlanDraft",
     },
     "ralph": SPECIFIED["ralph"] | {
-        "AgentRequest", "CommandAgent", "PromptAgent", "RalphLimits", "RalphResult", "RALPH", "RalphState",
+        "Ralph", "AgentRequest", "CommandAgent", "PromptAgent", "RalphLimits", "RalphResult", "RALPH", "RalphState",
         "RalphEvent", "OrchestratorEvent", "next_state",
     },
     "rlm": SPECIFIED["rlm"] | {
@@ -160,6 +160,15 @@ def test_a_namespace_can_be_imported_first_and_without_any_extra() -> None:
             [sys.executable, "-c", script], cwd=ROOT, env=_env(), capture_output=True, check=False
         )
         assert done.returncode == 0, done.stderr.decode()
+
+
+def test_every_public_name_can_be_imported_without_any_extra() -> None:
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))"
+    script = f"{blocked}; from orchestrator import *; Agent, Runtime, Worker"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=_env(), capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_a_name_that_moved_to_a_namespace_is_an_attribute_error_in_the_package() -> None:

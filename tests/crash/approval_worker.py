@@ -21,7 +21,7 @@ async def main(root: Path, log: int) -> None:
         if fact.phase == "ends":
             os.write(log, b"ACK\n")
 
-    async with Approval(root, Script(), by="ann", on_step=on_step) as approval:
+    async with Approval(root, Script(), observers=(), by="ann", on_step=on_step) as approval:
         await approval.execute()
 
 

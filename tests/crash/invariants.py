@@ -243,7 +243,7 @@ async def check_standing(journal: Journal, run: str, state: StoredRun, agent: Ag
     """I10: nobody holds it, and it says where it stands, why, and what will happen."""
     head = await journal.head(run)
     assert head.owner is None, f"I10 {run}: {head.owner} still holds it"
-    plans = {plan.run_id: plan for plan in await agent.open_runs()}
+    plans = {plan.run_id: plan for plan in await agent.hosting.open_runs()}
     if head.status == "ended":
         assert head.reason, f"I10 {run}: ended without a reason"
         assert run not in plans, f"I10 {run}: it has ended and is listed as open"

@@ -25,6 +25,7 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.spec import ToolContext, ToolSpec, tool
+from tests.with_runtime import with_runtime
 
 Line: TypeAlias = Mapping[str, Any]
 Point: TypeAlias = Callable[[str], Awaitable[None]]
@@ -262,4 +263,6 @@ NO_WAIT = RetryPolicy(base=0.0, jitter=0.0)
 def agent(outside: Outside, journal: Any, **options: Any) -> Agent:
     """Return an agent of this world. Its runs are prompted with `go RUN_ID`."""
     options = {"observers": (outside,), "memory": outside, "retry": NO_WAIT, "output_type": Report, **options}
-    return Agent(FunctionLLM(outside.model), tools=TOOLS, journal=journal, deps=outside, **options)
+    return Agent(
+        FunctionLLM(outside.model), tools=TOOLS, deps=outside, **with_runtime(journal=journal, **options)
+    )

@@ -30,7 +30,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.runtime.ralph import ralph
-from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.ralph.ralph import Ralph
 from orchestrator.runtime.ralph.result import RalphResult
 from orchestrator.runtime.ralph.session.directory import SessionDirectory
 from tests.crash import mortal
@@ -198,8 +198,8 @@ async def live(folder: Path, *, do: str, kill: str = "", at: int = 0, state: str
     kind, changes = deadly_files(at if kill == "files" else 0)
     vars(ralph)["SessionDirectory"] = kind
     five = (world.agent,) * 5
-    one = RalphOrchestrator(*five, root=folder / "sessions", journal=journal, observers=())
-    going = one.run_async("a formatter", run_id=RUN) if do == "run" else one.resume(RUN)
+    one = Ralph(*five, root=folder / "sessions", journal=journal, observers=())
+    going = one.run("a formatter", run_id=RUN) if do == "run" else one.resume(RUN)
     result = await going
     world.say("counted", writes=len(journal.writes), points=fate.passed, changes=changes())
     world.say("result", **told(result))

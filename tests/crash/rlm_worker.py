@@ -145,9 +145,7 @@ async def live(folder: Path, *, do: str, mode: str, kill: str = "", at: int = 0)
     inner = SqliteJournal(folder / "journal.db")
     journal = crashing(inner, kill if kill in {"before", "after"} else "", at)
     rlm = world.rlm(mode, journal)
-    result = await (
-        rlm.completion("What is the needle?", TEXT, run_id=RUN) if do == "run" else rlm.resume(RUN)
-    )
+    result = await (rlm.run("What is the needle?", TEXT, run_id=RUN) if do == "run" else rlm.resume(RUN))
     world.say("counted", writes=len(journal.writes), points=fate.passed)
     world.say("result", **told(result))
     await inner.close()
@@ -157,7 +155,7 @@ def warmed() -> None:
     """Do once, in memory, what would take each child a while the first time."""
     for mode in ("code", "tools"):
         rlm = World(None, Fate(0)).rlm(mode, MemoryJournal())
-        rlm.completion_sync("What?", TEXT, run_id="warm")
+        rlm.run_sync("What?", TEXT, run_id="warm")
         asyncio.run(rlm.resume("warm"))
 
 

@@ -66,7 +66,7 @@ class CommandWorld(World):
 
         said: dict[str, Any] = {"refused": None}
         planner = Script(drafts=(draft(self.code),))
-        async with Approval(self.root, planner, by="ann", hook=named) as approval:
+        async with Approval(self.root, planner, observers=(), by="ann", hook=named) as approval:
             said["recovered"] = approval.recovered.plain() if approval.recovered else None
             try:
                 await life(approval)

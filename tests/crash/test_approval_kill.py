@@ -84,7 +84,9 @@ class World:
                 shutil.copytree(self.root, states, ignore=shutil.ignore_patterns(".orchestrator"))
 
         said: dict[str, Any] = {"refused": None}
-        async with Approval(self.root, Script(), by="ann", hook=hook, on_step=on_step) as approval:
+        async with Approval(
+            self.root, Script(), observers=(), by="ann", hook=hook, on_step=on_step
+        ) as approval:
             said["recovered"] = approval.recovered.plain() if approval.recovered else None
             try:
                 await life(approval)
@@ -106,7 +108,7 @@ class World:
 
 
 async def prepare(approval: Approval) -> Status:
-    await approval.submit("Please tidy up.")
+    await approval.run("Please tidy up.")
     await approval.show()
     return await approval.approve(start=False)
 

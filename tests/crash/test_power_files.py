@@ -97,12 +97,12 @@ async def approved(root: Path) -> dict[int, dict[str, bytes]]:
         if fact.phase == "ends":
             states[fact.index] = project_files(copy)
 
-    async with Approval(root, Script(), by="ann") as approval:
-        await approval.submit("Please tidy up.")
+    async with Approval(root, Script(), observers=(), by="ann") as approval:
+        await approval.run("Please tidy up.")
         await approval.show()
         await approval.approve(start=False)
     shutil.copytree(root, copy)
-    async with Approval(copy, Script(), by="ann", on_step=on_step) as approval:
+    async with Approval(copy, Script(), observers=(), by="ann", on_step=on_step) as approval:
         await approval.execute()
     shutil.rmtree(copy)
     assert states[5] == DONE
@@ -147,7 +147,7 @@ async def recovered(
     root: Path, states: dict[int, dict[str, bytes]], acknowledged: int, *, back: bool
 ) -> None:
     """Open the project: steps that had ended stand, the open one is undone. Then take all back, or go on."""
-    async with Approval(root, Script(), by="ann") as approval:
+    async with Approval(root, Script(), observers=(), by="ann") as approval:
         status = await approval.status()
         done = [step.status for step in status.steps].count("done")
         assert done >= acknowledged

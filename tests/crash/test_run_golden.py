@@ -56,7 +56,7 @@ async def test_runs_of_an_older_version_are_as_they_were_and_go_on(golden: str, 
         others = {head.fingerprint for head in made.values()} - {LLM_LOOP.fingerprint}
         ways = [Migration(one, lambda stored: stored) for one in others]
         one = agent(outside, journal, clock=clock, migrations=ways)
-        plans = {plan.run_id: plan.will for plan in await one.open_runs()}
+        plans = {plan.run_id: plan.will for plan in await one.hosting.open_runs()}
         assert plans.keys() == WILL.keys()
         assert all(will in plans[run] for run, will in WILL.items()), plans
         for run in made:
@@ -93,7 +93,10 @@ async def test_a_question_with_an_older_digest_is_asked_again(tmp_path: Path) ->
         await one.approve(
             "approval", old.key, digest=old.digest, by="ann"
         )  # posted, and refused when it is read
-        assert "asks a person again" in {plan.run_id: plan.will for plan in await one.open_runs()}["approval"]
+        assert (
+            "asks a person again"
+            in {plan.run_id: plan.will for plan in await one.hosting.open_runs()}["approval"]
+        )
         await gone_on(one, "approval")
         records = [(record.kind, record.body) for record in await journal.load("approval")]
         asked = [body for kind, body in records if kind == "asked"]
@@ -128,7 +131,7 @@ async def test_a_run_of_a_newer_version_is_refused_in_one_sentence_and_stays_as_
             await one.resume("newer")
         assert str(refused.value) == "run 'newer' has records of version 2; this version reads up to 1"
         assert await journal.head("newer") == before
-        plans = {plan.run_id: plan.will for plan in await one.open_runs()}
+        plans = {plan.run_id: plan.will for plan in await one.hosting.open_runs()}
         assert plans["newer"] == f"nothing: {refused.value}"
         assert (
             plans["known"] == "continues: the question about pay has expired (call 4:0)"

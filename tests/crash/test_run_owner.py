@@ -178,7 +178,7 @@ async def test_no_jump_of_the_clock_between_two_lives_changes_what_a_run_does(ju
     before, after = FakeClock(1_700_000_000.0), FakeClock(1_700_000_000.0 + jump)
     asked = await left_asking(outside, journal, clock=before)
     one = agent(outside, journal, clock=after)
-    assert [plan.will for plan in await one.open_runs()] == [
+    assert [plan.will for plan in await one.hosting.open_runs()] == [
         f"waits for a person: may pay run? (call {asked.key}); continues in process_tools"
     ]
     await one.approve(RUN, digest=asked.digest, by="ann")

@@ -19,6 +19,7 @@ from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT
+from tests.with_runtime import with_runtime
 
 
 class Stage:
@@ -93,8 +94,7 @@ def agent(stage: Stage, journal: Journal | None = None, *, model: str = "stage",
     options = {"observers": (), "retry": NO_WAIT, "tools": stage.tools(), **options}
     return Agent(
         FunctionLLM(stage.model, model=model),
-        journal=MemoryJournal() if journal is None else journal,
-        **options,
+        **with_runtime(journal=MemoryJournal() if journal is None else journal, **options),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,11 +19,10 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.rlm.policy import NestedConfig, SimpleNestedCallPolicy
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
-from orchestrator.runtime.approval.approval import Approval
-from orchestrator.runtime.ralph.ralph import RalphOrchestrator
 from orchestrator.runtime.rlm.rlm import Rlm
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import until
+from tests.with_runtime import with_runtime
 
 BLOCK = "```repl\nfound = context.split()[1]\n```\nFINAL_VAR(found)"
 
@@ -69,7 +67,9 @@ class Models:
 
     def rlm(self, journal: MemoryJournal | None = None, **options: Any) -> Rlm:
         llm, sub = FunctionLLM(self.main, model="big"), FunctionLLM(self.sub, model="small")
-        return Rlm(llm, sub_llm=sub, journal=journal or MemoryJournal(), observers=(), **options)
+        return Rlm(
+            llm, sub_model=sub, **with_runtime(journal=journal or MemoryJournal(), observers=(), **options)
+        )
 
 
 async def test_a_run_waits_for_its_blocked_model_and_goes_on_in_the_same_repl() -> None:
@@ -179,7 +179,7 @@ async def test_tools_that_only_runs_below_have_can_be_named_in_orders(mode: str)
     rlm = Rlm(
         FunctionLLM(above),
         mode=mode,  # type: ignore[arg-type]
-        sub_llm=FunctionLLM(below),
+        sub_model=FunctionLLM(below),
         nested=nested,
         limits=RlmLimits(max_depth=2),
         observers=(),
@@ -214,16 +214,6 @@ async def test_a_policy_that_cannot_say_what_runs_below_get_keeps_nobody_from_gi
         with pytest.raises(ConfigError, match="has no tool 'look'; it has: none"):
             await engine.control("disable_tool", tool="look", by="ann")
         assert (await (await engine.submit("x"))).output == "x"
-
-
-def test_what_is_bound_to_a_directory_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    ralph = RalphOrchestrator(print, print, print, observers=())
-    with pytest.raises(
-        ConfigError, match="the runs of RalphOrchestrator are bound to the directory of its session"
-    ):
-        LocalEngine({"loop": ralph})  # type: ignore[dict-item]
-    with pytest.raises(ConfigError, match="the runs of Approval are bound to the directory of its project"):
-        LocalEngine(Approval(tmp_path))  # type: ignore[arg-type]
 
 
 async def test_limits_of_another_graph_are_refused() -> None:

@@ -19,6 +19,7 @@ from orchestrator.errors import ConfigError, Corrupt, JournalError, NotAdmitting
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.testing.clock import FakeClock
 from tests.engines.stage import Stage, agent, until
 from tests.postgres import Cluster
@@ -82,7 +83,7 @@ def idle_worker(clock: FakeClock) -> Worker:
     """A worker that was not started, whose journal has no server."""
     journal = PostgresJournal("postgresql://127.0.0.1:1/none", name="w1")
     return Worker(
-        Agent(FunctionLLM(lambda _: "done"), journal=journal, clock=clock, observers=()),
+        Agent(FunctionLLM(lambda _: "done"), runtime=Runtime(journal=journal, clock=clock, observers=())),
         ProcrastinateDispatcher("postgresql://127.0.0.1:1/none"),
     )
 

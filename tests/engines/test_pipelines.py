@@ -71,5 +71,7 @@ async def test_what_a_pipeline_cannot_take_is_refused_before_it_is_queued() -> N
         with pytest.raises(ConfigError, match="PipelineLimits"):
             await engine.submit("x", limits=Limits())
         assert engine.status()["queued"] == 0
-    with pytest.raises(ConfigError, match="an engine runs an Agent, a Pipeline or an Rlm"):
+    with pytest.raises(
+        ConfigError, match="an engine runs an Agent, a Pipeline, a Ralph, an Rlm or an Approval"
+    ):
         LocalEngine({"build": "no agent"})  # type: ignore[dict-item]

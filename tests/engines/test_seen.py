@@ -13,6 +13,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM
 from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing.clock import FakeClock
 
@@ -49,10 +50,12 @@ async def test_slots_queue_waiting_time_and_refusals_are_seen() -> None:
 
 async def test_a_run_that_waited_in_the_journal_for_an_engine_has_waited_since_its_deposit() -> None:
     registry, clock, journal = CollectorRegistry(), FakeClock(), MemoryJournal()
-    client = Agent(ScriptedLLM([]), journal=journal, clock=clock, observers=())
+    client = Agent(ScriptedLLM([]), runtime=Runtime(journal=journal, clock=clock, observers=()))
     await client.deposit("go", run_id="r")
     await clock.advance(30)
-    host = Agent(ScriptedLLM(["done"]), journal=journal, clock=clock, observers=[Metrics(registry)])
+    host = Agent(
+        ScriptedLLM(["done"]), runtime=Runtime(journal=journal, clock=clock, observers=[Metrics(registry)])
+    )
     async with LocalEngine(host, recover="resume") as engine:
         assert (await engine.recovered["r"]).output == "done"
     assert value(registry, "run_queue_wait_seconds_sum", machine="llm_loop") == 30

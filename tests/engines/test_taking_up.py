@@ -23,10 +23,12 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.recovery import MOST_CLAIMS
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import tool
 from tests.engines.stage import Stage, agent, left, until
 from tests.runtime.stage import NO_WAIT
+from tests.with_runtime import with_runtime
 
 SOON = 0.02
 """A `rescan` for tests: each look at the news is one at everything, then."""
@@ -49,7 +51,7 @@ class Charge:
             return f"heard: {said.text}" if said.role == "tool" else call("charge")
 
         options = {"observers": (), "retry": NO_WAIT, **options}
-        return Agent(FunctionLLM(model), tools=[charge], journal=journal, **options)
+        return Agent(FunctionLLM(model), tools=[charge], **with_runtime(journal=journal, **options))
 
     async def broken_off(self, run_id: str = "r") -> MemoryJournal:
         """A journal with a run whose process died after the charge, before its result was written."""
@@ -211,14 +213,14 @@ async def test_what_was_answered_or_cancelled_is_told_before_anybody_takes_the_r
         body = {"call": "1:0", "content": "x"} if kind != "cancel" else {}
         await journal.post(run_id, Posted(run_id, kind, body, "ann"))
     runner = agent(stage, journal, clock=clock)
-    assert [run.will for run in await runner.open_runs()] == [
+    assert [run.will for run in await runner.hosting.open_runs()] == [
         "continues: ann approved send (call 1:0)",
         "continues: ann answered for send (call 1:0)",
         "ends: ann cancelled it",
         "waits for a person: may send run? (call 1:0); continues in process_tools",
     ]
     await clock.advance(7 * 24 * 3600.0)
-    assert [run.will for run in await runner.open_runs()][3] == (
+    assert [run.will for run in await runner.hosting.open_runs()][3] == (
         "continues: the question about send has expired (call 1:0)"
     )
 
@@ -332,7 +334,10 @@ async def test_a_run_that_another_process_moved_on_to_its_next_question_while_it
 
     def runner() -> Agent:
         return Agent(
-            FunctionLLM(model), tools=[send], journal=journal, clock=clock, observers=(), retry=NO_WAIT
+            FunctionLLM(model),
+            tools=[send],
+            retry=NO_WAIT,
+            runtime=Runtime(journal=journal, clock=clock, observers=()),
         )
 
     async with left(runner(), clock) as first:

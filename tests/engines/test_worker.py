@@ -29,7 +29,7 @@ from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import Answer, FunctionLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.ralph.ralph import Ralph
 from orchestrator.tools.spec import tool
 from tests.postgres import Cluster
 
@@ -392,9 +392,9 @@ async def test_of_a_dead_worker_it_is_said_who_goes_on_with_its_runs(
 
 def test_agents_that_no_worker_can_carry_are_refused() -> None:
     dispatcher: Any = None
-    ralph = RalphOrchestrator(print, print, print, observers=())
+    ralph = Ralph(print, print, print, observers=())
     with pytest.raises(ConfigError, match="bound to the directory of its session"):
-        Worker({"mine": ralph}, dispatcher)  # type: ignore[dict-item]
+        Worker({"mine": ralph}, dispatcher)
     with pytest.raises(ConfigError, match="a journal that many machines share"):
         Worker(agent(MemoryJournal()), dispatcher)
 

@@ -21,6 +21,7 @@ from orchestrator.llm.message import Message, Request, Response
 from orchestrator.llm.port import LLM, SystemClock
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.providers.openai import OpenAI
+from orchestrator.runtime.service.runtime import Runtime
 from tests.providers.endpoint import GUARD, Guard, closed_port
 from tests.providers.exchange import Failed
 from tests.providers.loopback import SILENCE, Loopback, Reply, json_reply, stream_reply
@@ -325,7 +326,7 @@ POLICY = RetryPolicy(attempts=3, base=0.5, jitter=0)
 
 
 def agent(llm: LLM, clock: Hurried, facts: Facts) -> Agent:
-    return Agent(llm, tools=[look], retry=POLICY, observers=[facts], clock=clock)
+    return Agent(llm, tools=[look], retry=POLICY, runtime=Runtime(observers=[facts], clock=clock))
 
 
 def answers(*, streamed: bool) -> list[Reply]:

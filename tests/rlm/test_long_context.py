@@ -76,7 +76,7 @@ async def test_ten_megabytes_are_searched_with_small_requests(
         return message.text.partition("The access code is ")[2][:8]
 
     llm, sub_llm = FunctionLLM(root), FunctionLLM(reader)
-    result = await Rlm(llm, sub_llm=sub_llm, limits=limits, observers=()).completion("Which codes?", text)
+    result = await Rlm(llm, sub_model=sub_llm, limits=limits, observers=()).run("Which codes?", text)
 
     assert result.outcome is Outcome.COMPLETED, result.error
     assert result.output == " ".join(sorted(codes))
@@ -101,7 +101,7 @@ async def test_code_that_asks_for_ever_is_refused_by_the_limit_that_is_there_by_
         return turns[sum(message.role == "assistant" for message in request.messages)]
 
     llm, sub_llm = FunctionLLM(root), FunctionLLM(lambda _request: "yes")
-    result = await Rlm(llm, sub_llm=sub_llm, observers=()).completion("p", "a text")
+    result = await Rlm(llm, sub_model=sub_llm, observers=()).run("p", "a text")
     assert (result.outcome, result.output, result.sub_calls) == (Outcome.COMPLETED, "1000", 1_000)
     assert len(sub_llm.requests) == 1_000
     assert "QueryError: sub_calls: 1000 of 1000 used" in llm.requests[-1].messages[-1].text

@@ -74,7 +74,7 @@ def adding(turns: int) -> list[Any]:
 async def test_in_tools_mode_a_policy_is_told_all_that_it_was_promised_in_one_mapping() -> None:
     notes = Notes()
     llm = ScriptedLLM(adding(2))
-    await Rlm(llm, mode="tools", tools=[add], stopping=notes, observers=()).completion("p")
+    await Rlm(llm, mode="tools", tools=[add], stopping=notes, observers=()).run("p")
     assert all(set(told) >= KEYS for told in notes.told)
     assert len(notes.mappings) == 1
     assert {told["agent_mode"] for told in notes.told} == {"tools"}
@@ -93,7 +93,7 @@ async def test_in_tools_mode_a_policy_is_told_all_that_it_was_promised_in_one_ma
 async def test_in_code_mode_too() -> None:
     notes = Notes()
     llm = ScriptedLLM(["```repl\nprint(7)\n```", "FINAL(7)"])
-    await Rlm(llm, stopping=notes, observers=()).completion("p")
+    await Rlm(llm, stopping=notes, observers=()).run("p")
     assert {told["agent_mode"] for told in notes.told} == {"code"}
     assert notes.turns == [(1, "7")]
 
@@ -105,7 +105,7 @@ async def test_at_the_limit_of_turns_the_policy_comes_first_and_no_answer_is_ask
     llm, notes = ScriptedLLM([said, "not asked"]), Notes(stop_at=1)
     tools = [add] if mode == "tools" else []
     one = Rlm(llm, mode=mode, tools=tools, stopping=notes, limits=RlmLimits(max_iterations=1), observers=())
-    done = await one.completion("p")
+    done = await one.run("p")
     assert (done.reason, done.finish_reason, len(llm.requests)) == ("policy_stop", "policy_stop", 1)
     assert notes.turns == [(1, "7")]
 
@@ -171,7 +171,7 @@ async def test_an_error_of_a_policy_fails_the_run() -> None:
         def should_stop(self, _context: Any, /) -> bool:
             raise LookupError("policy")
 
-    done = await Rlm(ScriptedLLM(["FINAL(1)"]), stopping=Broken(), observers=()).completion("p")
+    done = await Rlm(ScriptedLLM(["FINAL(1)"]), stopping=Broken(), observers=()).run("p")
     assert (done.outcome, done.reason) == (Outcome.FAILED, "callback_error")
     assert isinstance(done.error, LookupError)
 
@@ -255,7 +255,7 @@ async def test_a_compressor_is_not_asked_without_a_limit_or_below_it() -> None:
     for tokens in (0, 10_000):
         llm = ScriptedLLM(["FINAL(1)"])
         limits = RlmLimits(history_tokens=tokens)
-        assert (await Rlm(llm, compressor=Never(), limits=limits, observers=()).completion("p")).output == "1"
+        assert (await Rlm(llm, compressor=Never(), limits=limits, observers=()).run("p")).output == "1"
 
 
 # ---- nesting ----
@@ -274,7 +274,7 @@ def test_the_simple_policy_goes_by_length_and_depth(chars: int, depth: int, expe
 
 async def test_without_nesting_every_question_is_asked_once() -> None:
     llm = ScriptedLLM(["```repl\nprint(llm_query('q'))\n```", "plain", "FINAL(1)"])
-    done = await Rlm(llm, nested=NoNesting(), limits=RlmLimits(max_depth=5), observers=()).completion("p")
+    done = await Rlm(llm, nested=NoNesting(), limits=RlmLimits(max_depth=5), observers=()).run("p")
     assert [len(request.messages) for request in llm.requests] == [2, 1, 4]
     assert done.sub_calls == 1
 

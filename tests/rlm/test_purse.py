@@ -103,17 +103,17 @@ def endless(cost: float | None) -> FunctionLLM:
 )
 async def test_an_rlm_run_reserves_the_most_that_a_request_can_cost(options: Any, spent: float) -> None:
     one = rlm(endless(0.04), price=price_table({"m": (0, 40)}), limits=RlmLimits(max_cost=0.10), **options)
-    done = await one.completion("p")
+    done = await one.run("p")
     assert (done.outcome, done.reason, done.usage.cost) == (Outcome.BUDGET_EXCEEDED, "cost", spent)
 
 
 async def test_an_rlm_run_ends_by_an_answer_whose_cost_is_unknown() -> None:
     llm = endless(None)
-    done = await rlm(llm, limits=RlmLimits(max_cost=0.10)).completion("p")
+    done = await rlm(llm, limits=RlmLimits(max_cost=0.10)).run("p")
     assert (done.outcome, done.reason, len(llm.requests)) == (Outcome.BUDGET_EXCEEDED, "cost_unknown", 1)
 
 
 async def test_a_blank_answer_completes_with_a_reason_of_its_own() -> None:
-    done = await rlm([Response('FINAL("  ")')]).completion("p")
+    done = await rlm([Response('FINAL("  ")')]).run("p")
     assert done.outcome is Outcome.COMPLETED
     assert (done.reason == "empty_answer") == (not (done.output or "").strip())

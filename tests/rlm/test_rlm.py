@@ -42,6 +42,7 @@ from orchestrator.rlm import Rlm, RlmLimits, SimpleNestedCallPolicy, StopAfter, 
 from orchestrator.telemetry import Metrics, TransitionLog
 from orchestrator.testing import FunctionLLM, ScriptedLLM
 from tests.runtime.stage import Facts, path, until
+from tests.with_runtime import with_runtime
 
 
 def block(code: str) -> str:
@@ -50,7 +51,7 @@ def block(code: str) -> str:
 
 def rlm(script: Any, **options: Any) -> Rlm:
     llm = ScriptedLLM(script) if isinstance(script, list) else script
-    return Rlm(llm, **{"observers": (), **options})
+    return Rlm(llm, **with_runtime(**{"observers": (), **options}))
 
 
 @tool(effect="pure")
@@ -71,7 +72,7 @@ def pay(amount: int) -> str:
 async def test_a_completion_in_code_mode_runs_code_on_its_context() -> None:
     text = "nothing here\n" * 100_000 + "the needle is 42\n"
     find = block("line = next(one for one in context.splitlines() if 'needle' in one)\nprint(line)")
-    done = await rlm([find, "FINAL(42)"]).completion("What is the needle?", text)
+    done = await rlm([find, "FINAL(42)"]).run("What is the needle?", text)
     assert (done.outcome, done.reason, done.finish_reason) == (Outcome.COMPLETED, "none", "stop")
     assert (done.output, done.iterations, done.depth, done.sub_calls) == ("42", 1, 0, 0)
     assert done.state is CodeModeState.DONE
@@ -84,7 +85,7 @@ async def test_a_completion_in_code_mode_runs_code_on_its_context() -> None:
 
 
 async def test_a_completion_in_tools_mode_calls_tools() -> None:
-    done = await rlm([call("add", one=40, other=2), "42"], mode="tools", tools=[add]).completion("40 + 2?")
+    done = await rlm([call("add", one=40, other=2), "42"], mode="tools", tools=[add]).run("40 + 2?")
     assert (done.outcome, done.output, done.iterations) == (Outcome.COMPLETED, "42", 1)
     assert done.state is ToolsModeState.DONE
     assert [message.role for message in done.messages] == ["system", "user", "assistant", "tool", "assistant"]
@@ -99,7 +100,7 @@ async def test_in_tools_mode_the_context_is_read_and_searched_by_tools() -> None
         "42",
     ]
     llm = ScriptedLLM(script)
-    done = await rlm(llm, mode="tools").completion("What is the needle?", text)
+    done = await rlm(llm, mode="tools").run("What is the needle?", text)
     results = [message.text for message in done.messages if message.role == "tool"]
     assert results[0].startswith("60,005: …")
     assert results[1] == "[60,000 to 60,018 of 120,018 characters]\n the needle is 42 "
@@ -109,10 +110,10 @@ async def test_in_tools_mode_the_context_is_read_and_searched_by_tools() -> None
 
 
 def test_a_completion_without_an_event_loop() -> None:
-    assert rlm(["FINAL(42)"]).completion_sync("p").output == "42"
+    assert rlm(["FINAL(42)"]).run_sync("p").output == "42"
 
     async def inside() -> None:
-        rlm(["FINAL(42)"]).completion_sync("p")
+        rlm(["FINAL(42)"]).run_sync("p")
 
     with pytest.raises(ConfigError, match="inside a running event loop"):
         asyncio.run(inside())
@@ -125,20 +126,20 @@ async def test_a_prompt_may_be_a_conversation() -> None:
         {"role": "assistant", "content": "42"},
         {"role": "user", "content": "And then?"},
     ]
-    await rlm(llm).completion(said)
+    await rlm(llm).run(said)
     assert [message.text for message in llm.requests[0].messages[1:]] == ["41?", "42", "And then?"]
 
 
 @pytest.mark.parametrize("prompt", ["", [], [Message("assistant", "x")], 7])
 async def test_a_prompt_that_asks_nothing_is_refused(prompt: Any) -> None:
     with pytest.raises(ConfigError):
-        await rlm([]).completion(prompt)
+        await rlm([]).run(prompt)
 
 
 @pytest.mark.parametrize("context", [object(), {"a": {1, 2}, "b": object()}, 1 << 70, "a\udc80"])
 async def test_a_context_that_json_has_no_form_for_is_refused(context: Any) -> None:
     with pytest.raises(ConfigError, match="the context cannot be stored as JSON"):
-        await rlm([]).completion("p", context)
+        await rlm([]).run("p", context)
 
 
 @pytest.mark.parametrize(
@@ -148,30 +149,28 @@ async def test_a_context_that_json_has_no_form_for_is_refused(context: Any) -> N
         ({"tools": [add]}, "tools are for mode 'tools'"),
         ({"mode": "tools", "tools": [pay]}, "pay: mode 'tools' does not ask a person about calls"),
         ({"limits": 3}, "limits is 3; give RlmLimits"),
-        ({"sub_llm": "gpt"}, "sub_llm must have `async complete"),
+        ({"sub_model": "gpt"}, "sub_model must have `async complete"),
     ],
 )
 def test_what_cannot_work_is_refused_when_it_is_made(options: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         rlm([], **options)
-    with pytest.raises(ConfigError, match="llm must have `async complete"):
+    with pytest.raises(ConfigError, match="model must have `async complete"):
         Rlm("gpt")  # type: ignore[arg-type]
 
 
 async def test_a_known_run_id_is_refused() -> None:
     one = rlm(["FINAL(1)", "FINAL(2)"])
-    await one.completion("p", run_id="r")
+    await one.run("p", run_id="r")
     with pytest.raises(RunExists):
-        await one.completion("p", run_id="r")
+        await one.run("p", run_id="r")
 
 
 # ---- how runs end ----
 
 
 async def test_at_the_limit_of_turns_a_run_is_partial_with_what_it_has() -> None:
-    done = await rlm([block("a = 1"), "As far as I know 42."], limits=RlmLimits(max_iterations=1)).completion(
-        "p"
-    )
+    done = await rlm([block("a = 1"), "As far as I know 42."], limits=RlmLimits(max_iterations=1)).run("p")
     assert (done.outcome, done.reason, done.finish_reason) == (
         Outcome.PARTIAL,
         "max_iterations",
@@ -184,13 +183,13 @@ async def test_at_the_limit_of_turns_a_run_is_partial_with_what_it_has() -> None
 
 async def test_at_the_limit_of_turns_without_budget_for_an_answer_the_budget_is_exceeded() -> None:
     limits = RlmLimits(max_iterations=1, max_output_tokens=1)
-    done = await rlm([block("a = 1")], limits=limits).completion("p")
+    done = await rlm([block("a = 1")], limits=limits).run("p")
     assert (done.outcome, done.reason, done.output) == (Outcome.BUDGET_EXCEEDED, "max_iterations", None)
 
 
 async def test_a_policy_that_stops_makes_a_run_partial_and_comes_before_the_limit() -> None:
     limits = RlmLimits(max_iterations=2)
-    done = await rlm(["Hm."] * 3, limits=limits, stopping=StopAfter(iterations=1)).completion("p")
+    done = await rlm(["Hm."] * 3, limits=limits, stopping=StopAfter(iterations=1)).run("p")
     assert (done.outcome, done.reason, done.finish_reason) == (Outcome.PARTIAL, "policy_stop", "policy_stop")
     assert (done.output, done.iterations) == ("Hm.", 0)
 
@@ -203,7 +202,7 @@ async def test_a_used_up_budget_ends_a_run_before_the_next_request(
     limits: dict[str, Any], reason: str
 ) -> None:
     llm = ScriptedLLM([block("a = 1")] * 5)
-    done = await rlm(llm, limits=RlmLimits(**limits)).completion("p")
+    done = await rlm(llm, limits=RlmLimits(**limits)).run("p")
     assert (done.outcome, done.reason, done.finish_reason) == (Outcome.BUDGET_EXCEEDED, reason, reason)
     assert done.verdict is not None
     assert done.verdict.guard == reason
@@ -215,18 +214,18 @@ async def test_cost_counts_by_the_price_table() -> None:
         return float(tokens["input_tokens"])
 
     limits = RlmLimits(max_cost=2.0)
-    done = await rlm([block("a = 1")] * 5, price=price, limits=limits).completion("p")
+    done = await rlm([block("a = 1")] * 5, price=price, limits=limits).run("p")
     assert (done.outcome, done.reason, done.usage.cost) == (Outcome.BUDGET_EXCEEDED, "cost", 2.0)
 
 
 async def test_a_model_that_fails_for_good_fails_the_run_and_one_that_recovers_does_not() -> None:
     facts = Facts()
     down, retry = LLMError("down", kind="server_error"), RetryPolicy(attempts=2, base=0)
-    done = await rlm([down, "FINAL(1)"], retry=retry, observers=[facts]).completion("p")
+    done = await rlm([down, "FINAL(1)"], retry=retry, observers=[facts]).run("p")
     assert done.output == "1"
     assert [one.outcome for one in facts.of(OperationAttempt)] == ["retry"]
     assert [one.outcome for one in facts.of(LLMCall)] == ["server_error", "ok"]
-    done = await rlm([down, down], retry=retry).completion("p")
+    done = await rlm([down, down], retry=retry).run("p")
     assert (done.outcome, done.reason, str(done.error)) == (Outcome.FAILED, "llm_error", "down")
     assert path(done.transitions) == ["Failed"]
 
@@ -238,7 +237,7 @@ async def test_a_model_that_gives_no_response_is_blamed_for_it() -> None:
         async def complete(self, _request: Request) -> Response:
             return "text"  # type: ignore[return-value]
 
-    done = await rlm(Odd()).completion("p")
+    done = await rlm(Odd()).run("p")
     assert (done.outcome, done.reason) == (Outcome.FAILED, "llm_error")
     assert "a str, not a Response" in str(done.error)
 
@@ -249,9 +248,9 @@ async def test_the_deadline_of_the_caller_and_the_limit_of_time_interrupt_a_mode
         return ""
 
     one = rlm(FunctionLLM(hangs))
-    assert (await one.completion("p", deadline=0.02)).reason == "time"
-    assert (await one.completion("p", limits=RlmLimits(max_seconds=0.02))).outcome is Outcome.BUDGET_EXCEEDED
-    assert (await one.completion("p", deadline=0)).reason == "time"
+    assert (await one.run("p", deadline=0.02)).reason == "time"
+    assert (await one.run("p", limits=RlmLimits(max_seconds=0.02))).outcome is Outcome.BUDGET_EXCEEDED
+    assert (await one.run("p", deadline=0)).reason == "time"
 
 
 async def test_a_run_can_be_cancelled_by_its_id() -> None:
@@ -263,7 +262,7 @@ async def test_a_run_can_be_cancelled_by_its_id() -> None:
         return ""
 
     one = rlm(FunctionLLM(hangs))
-    running = asyncio.create_task(one.completion("p", run_id="r"))
+    running = asyncio.create_task(one.run("p", run_id="r"))
     await asked.wait()
     one.cancel("r", why="enough")
     done = await running
@@ -278,7 +277,7 @@ async def test_a_worker_is_cancelled_with_its_run() -> None:
         return repls[-1]
 
     one = rlm([block("llm_query('go')\nwhile True: pass"), "yes"], repl=made)
-    running = asyncio.create_task(one.completion("p", run_id="r"))
+    running = asyncio.create_task(one.run("p", run_id="r"))
     await until(lambda: bool(repls) and repls[0]._worker is not None)
     assert repls[0]._worker is not None
     process = repls[0]._worker._process
@@ -296,7 +295,7 @@ async def test_a_worker_is_cancelled_with_its_run() -> None:
 async def test_every_transition_is_a_log_line_and_touches_the_metrics() -> None:
     stream, registry = StringIO(), CollectorRegistry()
     observers = (TransitionLog(stream=stream), Metrics(registry=registry))
-    await rlm([block("print(1)"), "FINAL(1)"], observers=observers).completion("p", "data")
+    await rlm([block("print(1)"), "FINAL(1)"], observers=observers).run("p", "data")
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     moves = [line for line in lines if line["msg"] == "fsm.transition"]
     assert [line["to_state"] for line in moves] == ["PROMPTING", "EXECUTING", "PROMPTING", "DONE"]
@@ -314,7 +313,7 @@ async def test_requests_tools_and_ends_are_facts_with_their_turn() -> None:
     facts = Facts()
     usage = Usage(10, 5)
     llm = ScriptedLLM([call("add", one=1, other=2), "3"], usage=usage, model="small")
-    await rlm(llm, mode="tools", tools=[add], observers=[facts]).completion("p", run_id="r")
+    await rlm(llm, mode="tools", tools=[add], observers=[facts]).run("p", run_id="r")
     assert [
         (one.state, one.iteration, one.model, one.input_tokens, one.tool_calls) for one in facts.of(LLMCall)
     ] == [
@@ -341,7 +340,7 @@ async def test_hooks_of_a_host_run_at_their_states_and_events() -> None:
         async def after_final_answer_found(self, run: Any) -> None:
             seen.append(f"done {run.ctx.final_answer}")
 
-    await rlm([block("a = 1"), "FINAL(1)"], hooks=[Hooks()]).completion("p")
+    await rlm([block("a = 1"), "FINAL(1)"], hooks=[Hooks()]).run("p")
     assert seen == ["before ('a = 1',)", "done 1"]
 
 
@@ -351,7 +350,7 @@ async def test_hooks_of_a_host_run_at_their_states_and_events() -> None:
 async def test_code_asks_the_other_model_and_what_that_uses_is_counted() -> None:
     llm = ScriptedLLM([block("print(llm_query_batched(['a', 'b']))"), "FINAL(x)"])
     sub = FunctionLLM(lambda request: request.messages[-1].text.upper(), usage=Usage(7, 3), model="sub")
-    done = await rlm(llm, sub_llm=sub).completion("p")
+    done = await rlm(llm, sub_model=sub).run("p")
     assert llm.requests[1].messages[-1].text == "Result of your code:\n['A', 'B']"
     assert (done.sub_calls, done.usage) == (2, Usage(2 + 14, 2 + 6))
 
@@ -359,7 +358,7 @@ async def test_code_asks_the_other_model_and_what_that_uses_is_counted() -> None
 async def test_more_questions_than_allowed_are_errors_in_the_code_and_no_end() -> None:
     code = "for one in range(3):\n    try: print(llm_query('q'))\n    except Exception as error: print(error)"
     llm = ScriptedLLM([block(code), "a", "b", "FINAL(x)"])
-    done = await rlm(llm, limits=RlmLimits(max_sub_calls=2)).completion("p")
+    done = await rlm(llm, limits=RlmLimits(max_sub_calls=2)).run("p")
     told = llm.requests[-1].messages[-1].text.splitlines()
     assert told[1:3] == ["a", "b"]
     assert "sub_calls" in told[3]
@@ -377,7 +376,7 @@ async def test_a_question_gets_a_run_of_its_own_while_the_depth_allows_it() -> N
             return block("print(6 * 7)\nprint(RLM_DEPTH)")
         return "FINAL(42 at depth 1)" if "\n1" in said else f"FINAL({said.splitlines()[-1]})"
 
-    done = await rlm(FunctionLLM(model), limits=RlmLimits(max_depth=2), observers=[facts]).completion(
+    done = await rlm(FunctionLLM(model), limits=RlmLimits(max_depth=2), observers=[facts]).run(
         "outer", run_id="r"
     )
     assert done.output == "42 at depth 1"
@@ -398,7 +397,7 @@ async def test_a_long_question_is_data_of_the_run_that_answers_it() -> None:
             return block("n = context.count('a')") + "\nFINAL_VAR(n)"
         return f"FINAL({said.splitlines()[-1]})"
 
-    done = await rlm(FunctionLLM(model), limits=RlmLimits(max_depth=2)).completion("outer")
+    done = await rlm(FunctionLLM(model), limits=RlmLimits(max_depth=2)).run("outer")
     assert done.output == "100001"
     assert max(shown) < 5_000
 
@@ -414,7 +413,7 @@ async def test_a_policy_says_which_questions_get_a_run_and_of_which_mode() -> No
         "FINAL(x)",
     ]
     llm = ScriptedLLM(script)
-    done = await rlm(llm, nested=policy, limits=RlmLimits(max_depth=2), observers=[facts]).completion("p")
+    done = await rlm(llm, nested=policy, limits=RlmLimits(max_depth=2), observers=[facts]).run("p")
     assert llm.requests[-1].messages[-1].text == "Result of your code:\nasked once\n3"
     assert [one.graph for one in facts.of(RunStarted)] == ["code_mode", "tools_mode"]
     assert done.sub_calls == 2
@@ -423,7 +422,7 @@ async def test_a_policy_says_which_questions_get_a_run_and_of_which_mode() -> No
 async def test_a_run_below_spends_what_the_run_above_lends() -> None:
     llm = ScriptedLLM([block("print(llm_query('deeper'))"), *[block("a = 1")] * 10])
     limits = RlmLimits(max_depth=2, max_output_tokens=4)
-    done = await rlm(llm, limits=limits).completion("p")
+    done = await rlm(llm, limits=limits).run("p")
     assert (done.outcome, done.reason) == (Outcome.BUDGET_EXCEEDED, "output_tokens")
     assert (len(llm.requests), done.usage.output_tokens) == (4, 4)
 
@@ -431,7 +430,7 @@ async def test_a_run_below_spends_what_the_run_above_lends() -> None:
 async def test_a_run_below_that_breaks_off_is_an_error_in_the_code() -> None:
     code = "try: llm_query('deeper')\nexcept Exception as error: print(error)"
     llm = ScriptedLLM([block(code), LLMError("down", kind="auth"), "FINAL(x)"])
-    done = await rlm(llm, limits=RlmLimits(max_depth=2)).completion("p")
+    done = await rlm(llm, limits=RlmLimits(max_depth=2)).run("p")
     assert "a run below this one ended as failed (llm_error)" in llm.requests[-1].messages[-1].text
     assert done.outcome is Outcome.COMPLETED
 
@@ -442,19 +441,19 @@ async def test_a_run_below_that_breaks_off_is_an_error_in_the_code() -> None:
 async def test_a_conversation_shows_earlier_prompts_and_answers_and_nothing_between() -> None:
     llm = ScriptedLLM([block("a = 1"), "FINAL(41)", "FINAL(42)", "FINAL(43)"])
     one = rlm(llm)
-    await one.completion("first", "data", conversation_id="c")
-    await one.completion("second", conversation_id="c")
-    await one.completion("third", conversation_id="other")
+    await one.run("first", "data", conversation_id="c")
+    await one.run("second", conversation_id="c")
+    await one.run("third", conversation_id="other")
     assert [message.text for message in llm.requests[2].messages[1:]] == ["first", "41", "second"]
     assert [message.text for message in llm.requests[3].messages[1:]] == ["third"]
 
 
 async def test_another_process_goes_on_with_a_conversation_from_the_journal() -> None:
     journal = MemoryJournal()
-    await rlm([block("a = 1"), "FINAL(41)"], journal=journal).completion("first", "data", conversation_id="c")
-    await rlm(["FINAL(42)"], journal=journal).completion("second", conversation_id="c")
+    await rlm([block("a = 1"), "FINAL(41)"], journal=journal).run("first", "data", conversation_id="c")
+    await rlm(["FINAL(42)"], journal=journal).run("second", conversation_id="c")
     llm = ScriptedLLM(["FINAL(43)"])
-    await rlm(llm, journal=journal).completion("third", conversation_id="c")
+    await rlm(llm, journal=journal).run("third", conversation_id="c")
     assert [message.text for message in llm.requests[0].messages[1:]] == [
         "first",
         "41",
@@ -511,12 +510,12 @@ async def test_a_real_model_is_refused_where_real_models_are_switched_off() -> N
 
     if real_models_refused():
         with pytest.raises(ConfigError, match="real model calls are refused"):
-            await Rlm(Real(), observers=()).completion("p")
+            await Rlm(Real(), observers=()).run("p")
     else:
-        assert (await Rlm(Real(), observers=()).completion("p")).outcome is Outcome.FAILED
+        assert (await Rlm(Real(), observers=()).run("p")).outcome is Outcome.FAILED
 
 
 def test_transitions_are_facts_of_the_kernel() -> None:
-    done = rlm(["FINAL(1)"]).completion_sync("p", run_id="r")
+    done = rlm(["FINAL(1)"]).run_sync("p", run_id="r")
     assert {type(one) for one in done.transitions} == {Transition}
     assert {one.run_id for one in done.transitions} == {"r"}

@@ -21,6 +21,7 @@ from orchestrator.rlm import Rlm, RlmLimits, RlmResult, StopAfter
 from orchestrator.testing import CrashingJournal, FunctionLLM
 from orchestrator_callbacks.rlm.prompt import AGAIN, LOST
 from tests.runtime.stage import Facts, path, until
+from tests.with_runtime import with_runtime
 
 TEXT = "nothing\n" * 50 + "needle 42\n"
 
@@ -37,7 +38,7 @@ def decides(request: Request) -> str:
 
 
 def rlm(journal: Any, model: Any = decides, **options: Any) -> Rlm:
-    return Rlm(FunctionLLM(model), journal=journal, **{"observers": (), **options})
+    return Rlm(FunctionLLM(model), **with_runtime(journal=journal, **{"observers": (), **options}))
 
 
 def told(result: RlmResult) -> tuple[Any, ...]:
@@ -54,7 +55,7 @@ async def broken_off(at: int, when: Any) -> RlmResult | None:
     inner = MemoryJournal()
     journal = CrashingJournal(inner, at=at, when=when)
     with contextlib.suppress(StoreDown, JournalError):
-        await rlm(journal).completion("What is the needle?", TEXT, run_id="r")
+        await rlm(journal).run("What is the needle?", TEXT, run_id="r")
     if not journal.crashed:
         return None
     inner.bury((await inner.head("r")).owner or "")
@@ -65,7 +66,7 @@ async def broken_off(at: int, when: Any) -> RlmResult | None:
 def test_a_journal_that_breaks_at_any_write_loses_nothing_that_was_durable(
     when: str, campaign: Callable[[int, int], int]
 ) -> None:
-    expected = rlm(None).completion_sync("What is the needle?", TEXT)
+    expected = rlm(None).run_sync("What is the needle?", TEXT)
     assert (expected.outcome, expected.output) == (Outcome.COMPLETED, "42")
     step = campaign(3, 1)
     at = 1
@@ -88,7 +89,7 @@ async def left(journal: Any, at: int = 2, **options: Any) -> list[Request]:
         return options.get("model", decides)(request)
 
     given = {name: value for name, value in options.items() if name != "model"}
-    running = asyncio.create_task(rlm(journal, stuck, **given).completion("What?", TEXT, run_id="r"))
+    running = asyncio.create_task(rlm(journal, stuck, **given).run("What?", TEXT, run_id="r"))
     await waits.wait()
     running.cancel()
     await until(running.done)
@@ -199,7 +200,7 @@ async def test_a_question_that_is_cut_off_for_good_counts_as_if_it_had_been_answ
 
     limits = RlmLimits(max_seconds=0.05 if how == "out of time" else 0)
     one = rlm(MemoryJournal(), hangs, params={"max_tokens": 50}, limits=limits)
-    running = asyncio.create_task(one.completion("p", run_id="r"))
+    running = asyncio.create_task(one.run("p", run_id="r"))
     await asked.wait()
     if how == "cancelled":
         one.cancel("r")
@@ -246,7 +247,7 @@ async def test_a_repl_that_cannot_be_made_fails_the_run_and_nobody_holds_it(repl
     assert said in str(done.error)
     head = await journal.head("r")
     assert (head.status, head.owner) == ("ended", None)
-    assert (await rlm(None, repl=repl).completion("What?", TEXT)).outcome is Outcome.FAILED
+    assert (await rlm(None, repl=repl).run("What?", TEXT)).outcome is Outcome.FAILED
 
 
 async def test_a_repl_that_cannot_be_closed_takes_no_result_away(caplog: pytest.LogCaptureFixture) -> None:
@@ -255,7 +256,7 @@ async def test_a_repl_that_cannot_be_closed_takes_no_result_away(caplog: pytest.
             await super().close()
             raise OSError("the machine does not answer")
 
-    done = await rlm(MemoryJournal(), repl=Stuck).completion("What?", TEXT, run_id="r")
+    done = await rlm(MemoryJournal(), repl=Stuck).run("What?", TEXT, run_id="r")
     assert (done.outcome, done.output) == (Outcome.COMPLETED, "42")
     said = [one.getMessage() for one in caplog.records if one.name == "orchestrator"]
     assert said == ["run r: its REPL could not be closed (OSError: the machine does not answer)"]
@@ -282,7 +283,7 @@ async def test_calls_that_may_have_run_and_must_not_run_twice_wait_for_somebody_
         return "done" if request.messages[-1].role == "tool" else call("pay", amount=5)
 
     one = rlm(journal, model, mode="tools", tools=[pay])
-    running = asyncio.create_task(one.completion("p", run_id="r"))
+    running = asyncio.create_task(one.run("p", run_id="r"))
     await began.wait()
     running.cancel()
     await until(running.done)
@@ -310,12 +311,12 @@ async def test_a_run_that_nobody_knows_or_that_is_under_way_is_refused() -> None
         return ""
 
     busy = rlm(MemoryJournal(), hangs)
-    running = asyncio.create_task(busy.completion("p", run_id="r", conversation_id="c"))
+    running = asyncio.create_task(busy.run("p", run_id="r", conversation_id="c"))
     await asked.wait()
     with pytest.raises(Held):
         await busy.resume("r")
     with pytest.raises(ConfigError, match="has an active run"):
-        await busy.completion("p", conversation_id="c")
+        await busy.run("p", conversation_id="c")
     busy.cancel("r")
     assert (await running).outcome is Outcome.CANCELLED
 
@@ -345,7 +346,7 @@ async def test_a_paused_run_waits_and_goes_on_in_the_same_repl() -> None:
         return f"FINAL({request.messages[-1].text.splitlines()[-1]})"
 
     one.append(rlm(journal, model))
-    running = asyncio.create_task(one[0].completion("p", run_id="r"))
+    running = asyncio.create_task(one[0].run("p", run_id="r"))
     await paused.wait()
     await until(
         lambda: (live := one[0]._live.find("r")) is not None and live.control.pause_request is not None
@@ -373,7 +374,7 @@ async def test_hooks_run_in_the_same_order_and_as_often_in_a_run_that_is_paused_
             return block("print(1)")
 
         one = rlm(MemoryJournal(), model, hooks=[Hooks()])
-        running = asyncio.create_task(one.completion("p", run_id="r"))
+        running = asyncio.create_task(one.run("p", run_id="r"))
         if pause:
             await until(
                 lambda: (live := one._live.find("r")) is not None and live.control.pause_request is not None
@@ -401,7 +402,7 @@ async def paused_at(journal: Any, at: int, model: Any, **options: Any) -> None:
     one = rlm(journal, pauses, **options)
     one.parks = True
     with pytest.raises(Suspended):
-        await one.completion("What?", TEXT, run_id="r")
+        await one.run("What?", TEXT, run_id="r")
     assert (await journal.head("r")).reason == "paused"
 
 
@@ -420,8 +421,8 @@ async def test_a_run_that_is_paused_after_a_states_work_and_resumed_elsewhere_do
         counts.append(request)
         return "y"
 
-    await paused_at(journal, at, model, sub_llm=FunctionLLM(sub))
-    done = await rlm(journal, model, sub_llm=FunctionLLM(sub)).resume("r")
+    await paused_at(journal, at, model, sub_model=FunctionLLM(sub))
+    done = await rlm(journal, model, sub_model=FunctionLLM(sub)).resume("r")
     assert (done.outcome, done.output, done.iterations) == (Outcome.COMPLETED, "42", 3)
     assert (len(asked), len(counts)) == (4, 3), "each turn was asked for once, and its code ran once"
     assert (done.usage.output_tokens, done.sub_calls) == (7, 3)
@@ -463,7 +464,7 @@ async def test_calls_that_a_pause_kept_from_beginning_run_without_anybodys_word(
     one = rlm(journal, model, mode="tools", tools=[pay], hooks=[Pauses()])
     one.parks = True
     with pytest.raises(Suspended):
-        await one.completion("p", run_id="r")
+        await one.run("p", run_id="r")
     assert ((await journal.load("r"))[-1].kind, runs) == ("parked", [])
     done = await rlm(journal, model, mode="tools", tools=[pay]).resume("r")
     assert (done.output, runs) == ("done", [5])
@@ -471,7 +472,7 @@ async def test_calls_that_a_pause_kept_from_beginning_run_without_anybodys_word(
 
 async def test_the_records_of_a_run_tell_each_message_once_and_the_data_once() -> None:
     journal = MemoryJournal()
-    done = await rlm(journal).completion("What is the needle?", TEXT, run_id="r")
+    done = await rlm(journal).run("What is the needle?", TEXT, run_id="r")
     records = await journal.load("r")
     whole = "".join(str(record.body) for record in records)
     assert whole.count("needle 42") == 1, "the data"

@@ -62,8 +62,8 @@ def starts(journal: Any) -> dict[str, Any]:
     return {
         "llm_loop": loop.run("Look.", run_id="llm_loop"),
         "pipeline": pipeline(journal).run("a page", run_id="pipeline"),
-        "code_mode": code.completion("Count.", "text", run_id="code_mode"),
-        "tools_mode": tools.completion("Look.", "text", run_id="tools_mode"),
+        "code_mode": code.run("Count.", "text", run_id="code_mode"),
+        "tools_mode": tools.run("Look.", "text", run_id="tools_mode"),
     }
 
 

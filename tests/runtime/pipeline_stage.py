@@ -11,6 +11,7 @@ from orchestrator.machines.pipeline.model import Evaluation, Issue, Orchestratio
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.progress import Made
 from orchestrator.runtime.pipeline.pipeline import Pipeline
+from tests.with_runtime import with_runtime
 
 BAD = [Issue(Severity.ERROR, "two steps have no test", "steps[1]"), Issue(Severity.INFO, "short")]
 GOOD: list[Issue] = [Issue(Severity.WARNING, "no estimate")]
@@ -50,7 +51,7 @@ class Stages:
     def pipeline(self, **options: Any) -> Pipeline:
         """A silent pipeline of them."""
         ports = (self.planner, self.validator, self.implementer, self.judge)
-        return Pipeline(*ports, **{"observers": (), **options})
+        return Pipeline(*ports, **with_runtime(**{"observers": (), **options}))
 
     @property
     def calls(self) -> dict[OrchestrationState, int]:

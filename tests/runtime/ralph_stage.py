@@ -10,8 +10,9 @@ from typing import Any
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.ports import AgentRequest
-from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.ralph.ralph import Ralph
 from orchestrator.runtime.ralph.transition_log import NAME
+from tests.with_runtime import with_runtime
 
 NO_WAIT = RetryPolicy(base=0.0, max_delay=0.0, jitter=0.0)
 QUALIFIED = {"status": "completed", "verdict": "Qualified"}
@@ -91,14 +92,14 @@ class World:
             case _:
                 return {"passed": True, "summary": "the goal is met"}
 
-    def ralph(self, *, checker: bool = True, questioner: bool = True, **options: Any) -> RalphOrchestrator:
-        return RalphOrchestrator(
+    def ralph(self, *, checker: bool = True, questioner: bool = True, **options: Any) -> Ralph:
+        return Ralph(
             self,
             self,
             self,
             self if questioner else None,
             self if checker else None,
-            **{"root": self.root, "observers": (), "retry": NO_WAIT, **options},
+            **with_runtime(**{"root": self.root, "observers": (), "retry": NO_WAIT, **options}),
         )
 
 

@@ -13,6 +13,7 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.providers.scripted import ScriptedLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.testing.clock import FakeClock
+from tests.with_runtime import with_runtime
 
 F = TypeVar("F")
 
@@ -78,7 +79,7 @@ class Notebook:
 def agent(script: Any, /, tools: Any = (), **options: Any) -> Agent:
     """An agent that answers by script (or by any model) and is silent."""
     llm: LLM = script if hasattr(script, "complete") else ScriptedLLM(script)
-    return Agent(llm, tools=tools, **{"observers": (), "retry": NO_WAIT, **options})
+    return Agent(llm, tools=tools, **with_runtime(**{"observers": (), "retry": NO_WAIT, **options}))
 
 
 def path(transitions: Iterable[Transition]) -> list[str]:

@@ -86,7 +86,7 @@ async def test_the_runs_of_other_agents_are_listed_with_their_agent_and_not_resu
     journal = await till.interrupted("sales")
 
     async def listed(name: str) -> OpenRun:
-        (run,) = await till.agent(name, journal).open_runs()
+        (run,) = await till.agent(name, journal).hosting.open_runs()
         return run
 
     assert (await listed("sales")).unattended

@@ -25,10 +25,12 @@ from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.testing import FakeClock
 from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount, lend_limits
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.stage import NO_WAIT
+from tests.with_runtime import with_runtime
 
 SILENT: dict[str, Any] = {"observers": (), "retry": NO_WAIT}
 MOST_OUT = 50
@@ -41,7 +43,7 @@ def account(
     limits: Limits | None = None, lender: BudgetAccount | None = None, run_id: str = "r"
 ) -> BudgetAccount:
     machine, points = compose.machine(LLM_LOOP, ())
-    deps = compose.handles(ScriptedLLM([]), (), None, None, None, None, points=points)
+    deps = compose.handles(ScriptedLLM([]), (), FakeClock(), None, None, None, points=points)
     run: LoopRun = Run(machine, run_id, LoopContext([], limits or Limits(), 0), deps)
     return BudgetAccount(run, lender)
 
@@ -470,14 +472,13 @@ async def test_cost_is_lent_by_the_price_of_each_agents_model() -> None:
         at_once -= 1
         return Response("gold", usage=Usage(1, 50))
 
-    child = Agent(FunctionLLM(model), price=price, params={"max_tokens": 50}, **SILENT)
+    child = Agent(FunctionLLM(model), params={"max_tokens": 50}, **with_runtime(price=price, **SILENT))
     script: list[Any] = [[call("dig", task=f"{n}") for n in range(20)], "done"]
     parent = Agent(
         ScriptedLLM(script, usage=Usage(1, 0)),
-        price=price,
         tools=[child.as_tool("dig", "")],
         limits=Limits(max_cost=4.2, max_concurrent_tools=0),
-        **SILENT,
+        **with_runtime(price=price, **SILENT),
     )
     result = await parent.run("go")
     assert (served, most) == (4.0, 8), "a ninth answer can cost 0.5, and 0.2 are left"

@@ -22,8 +22,9 @@ from orchestrator.providers.scripted import ScriptedLLM
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.pipeline.pipeline import Pipeline
-from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.ralph.ralph import Ralph
 from orchestrator.runtime.rlm.rlm import Rlm
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import Facts, agent
 
@@ -56,10 +57,10 @@ class HandsOn:
 
 
 WRONG: list[tuple[Mapping[str, Any], str]] = [
-    ({"llm": ask}, "llm is the function ask; wrap it: FunctionLLM(ask)"),
-    ({"llm": "gpt-4"}, "llm must have `async complete(request)`; str does not"),
-    ({"llm": ScriptedLLM}, "llm is the class ScriptedLLM; give an instance of it"),
-    ({"llm": Sync()}, "complete of Sync is not async; write `async def complete(self, request)`"),
+    ({"model": ask}, "model is the function ask; wrap it: FunctionLLM(ask)"),
+    ({"model": "gpt-4"}, "model must have `async complete(request)`; str does not"),
+    ({"model": ScriptedLLM}, "model is the class ScriptedLLM; give an instance of it"),
+    ({"model": Sync()}, "complete of Sync is not async; write `async def complete(self, request)`"),
     ({"tools": ask}, "tools is the function ask; give a list: tools=[ask]"),
     ({"tools": look}, "tools is a ToolSpec; give a list: tools=[it]"),
     ({"tools": {"a": ask}}, "tools is {'a': <function ask"),
@@ -87,25 +88,29 @@ WRONG: list[tuple[Mapping[str, Any], str]] = [
     ({"hooks": "mine"}, "hooks is 'mine'; give a list"),
     ({"graph": "llm_loop"}, "graph is 'llm_loop'; give a Graph, for example LLM_LOOP"),
     ({"instructions": 5}, "instructions is 5; give text"),
-    ({"clock": 5}, "clock is 5; give an object with time, monotonic, sleep, call_later"),
-    ({"price": 0.1}, "price is 0.1; give price(model, tokens)"),
     ({"params": ["temperature"]}, "params is ['temperature']; give a dict"),
     ({"launch": "x"}, "launch is 'x'; give a dict"),
-    ({"migrations": {}}, "migrations is {}; give a list of Migration"),
+    ({"runtime": 5}, "runtime is 5; give a Runtime, for example Runtime(journal=SqliteJournal(path))"),
+    ({"runtime": MemoryJournal()}, "runtime is a MemoryJournal; give Runtime(journal=...)"),
+    ({"runtime": Runtime}, "runtime is the class Runtime; give a Runtime"),
 ]
 
 
 @pytest.mark.parametrize(("given", "said"), WRONG, ids=[said for _, said in WRONG])
 def test_an_argument_of_the_wrong_kind_is_refused_at_once(given: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Agent(**{"llm": ScriptedLLM([]), "observers": (), **given})
+        Agent(**{"model": ScriptedLLM([]), "observers": (), **given})
     assert said in str(caught.value)
 
 
 def test_all_of_them_stand_in_one_error() -> None:
     with pytest.raises(ConfigError) as caught:
         Agent(ask, retry=4, journal="a.db", observers=())  # type: ignore[call-overload]
-    assert [part.split(" ")[0] for part in str(caught.value).split("; ")][::2] == ["llm", "retry", "journal"]
+    assert [part.split(" ")[0] for part in str(caught.value).split("; ")][::2] == [
+        "model",
+        "retry",
+        "journal",
+    ]
 
 
 def test_iterators_are_not_used_up_by_looking() -> None:
@@ -177,10 +182,10 @@ async def test_a_run_is_not_resumed_with_limits_that_are_none() -> None:
 # ---- of every composition ----
 
 COMPOSITIONS: Mapping[str, Callable[..., object]] = {
-    "Agent": lambda **given: Agent(**{"llm": ScriptedLLM([]), "observers": (), **given}),
+    "Agent": lambda **given: Agent(**{"model": ScriptedLLM([]), "observers": (), **given}),
     "Pipeline": lambda **given: Pipeline(print, print, print, print, **{"observers": (), **given}),
-    "RalphOrchestrator": lambda **given: RalphOrchestrator(print, print, print, **{"observers": (), **given}),
-    "Rlm": lambda **given: Rlm(**{"llm": ScriptedLLM([]), "observers": (), **given}),
+    "Ralph": lambda **given: Ralph(print, print, print, **{"observers": (), **given}),
+    "Rlm": lambda **given: Rlm(**{"model": ScriptedLLM([]), "observers": (), **given}),
     "Approval": lambda **given: Approval(**{"project": ".", **given}),
 }
 
@@ -190,13 +195,11 @@ MISFITS: Mapping[str, tuple[object, str]] = {
     "observers": ([Facts], "observers has the class Facts; give an instance"),
     "hooks": ("mine", "hooks is 'mine'; give a list"),
     "graph": ("llm_loop", "graph is 'llm_loop'; give a Graph"),
-    "clock": (5, "clock is 5; give an object with time"),
-    "migrations": ([3], "migrations has 3; give a Migration"),
+    "runtime": (5, "runtime is 5; give a Runtime"),
     "launch": ("x", "launch is 'x'; give a dict"),
     "retry": (3, "retry is 3; give RetryPolicy(attempts=3)"),
     "tools": (ask, "give a list: tools=[ask]"),
     "params": (["a"], "params is ['a']; give a dict"),
-    "price": (0.1, "price is 0.1; give price(model, tokens)"),
     "instructions": (5, "instructions is 5; give text"),
     "root": ("", "root is ''; give the path of a directory"),
     "project": (None, "project is None; give the path of a directory"),
@@ -204,14 +207,14 @@ MISFITS: Mapping[str, tuple[object, str]] = {
     "compressor": (3, "compressor is 3; give an object with compress"),
     "nested": (3, "nested is 3; give an object with should_orchestrate, get_nested_config"),
     "repl": (3, "repl is 3; give a function that makes the REPL of a run"),
-    "sub_llm": (ask, "sub_llm is the function ask; wrap it: FunctionLLM(ask)"),
+    "sub_model": (ask, "sub_model is the function ask; wrap it: FunctionLLM(ask)"),
     "on_step": (3, "on_step is 3; give a function of one StepFact"),
 }
 
 
 TAKEN = [
     (name, argument)
-    for name, kind in zip(COMPOSITIONS, (Agent, Pipeline, RalphOrchestrator, Rlm, Approval), strict=True)
+    for name, kind in zip(COMPOSITIONS, (Agent, Pipeline, Ralph, Rlm, Approval), strict=True)
     for argument in inspect.signature(kind).parameters
     if argument in MISFITS
 ]
@@ -238,8 +241,8 @@ def test_the_planner_of_approval_is_an_object_and_no_plan() -> None:
     [
         ("Agent", "run_sync", "await agent.run("),
         ("Pipeline", "run_sync", "await pipeline.run("),
-        ("RalphOrchestrator", "run_sync", "await ralph.run_async("),
-        ("Rlm", "completion_sync", "await rlm.completion("),
+        ("Ralph", "run_sync", "await ralph.run("),
+        ("Rlm", "run_sync", "await rlm.run("),
     ],
 )
 async def test_inside_an_event_loop_the_method_to_await_is_named(

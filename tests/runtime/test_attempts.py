@@ -12,7 +12,9 @@ from orchestrator.kernel.journal import Record
 from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.providers.fallback import Fallback
 from orchestrator.providers.scripted import FunctionLLM, call
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.testing import FakeClock, ScriptedLLM
+from tests.with_runtime import with_runtime
 
 RETRY = RetryPolicy(attempts=3, base=2.0, jitter=0.0)
 BUSY = LLMError("secret text of the provider", kind="server_error")
@@ -38,7 +40,7 @@ class Slow:
 
 async def records_after(llm: Any, **options: Any) -> list[Record]:
     journal = MemoryJournal()
-    agent = Agent(llm, journal=journal, observers=(), **{"retry": RETRY, **options})
+    agent = Agent(llm, **with_runtime(journal=journal, observers=(), **{"retry": RETRY, **options}))
     await agent.run("go", run_id="r")
     return await journal.load("r")
 
@@ -154,7 +156,9 @@ async def test_a_call_that_a_cancellation_interrupts_has_its_times(calls: int) -
 
     journal = MemoryJournal()
     answer = [call("hangs", n=n + 1) for n in range(calls)]
-    agent = Agent(ScriptedLLM([answer]), tools=[hangs], journal=journal, observers=(), clock=clock)
+    agent = Agent(
+        ScriptedLLM([answer]), tools=[hangs], runtime=Runtime(journal=journal, observers=(), clock=clock)
+    )
     running = asyncio.ensure_future(agent.run("go", run_id="r"))
     await started.wait()
     await clock.advance(4.0)

@@ -32,6 +32,7 @@ from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import DIGEST_VERSION, Verdict
 from tests.runtime.stage import NO_WAIT, Facts, until
+from tests.with_runtime import with_runtime
 
 ATTACK = '{"to": "ann", "amount": 5,' + " " * 4_000 + '"amount": 5000}'
 PLAIN = '{"amount": "5000", ' + " " * 4_000 + '"to": "ann"}'
@@ -62,7 +63,7 @@ class Bank:
 
     def agent(self, journal: Journal | None = None, **options: Any) -> Agent:
         options = {"observers": (), "retry": NO_WAIT, "tools": [self.tool()], **options}
-        return Agent(FunctionLLM(self.model), journal=journal, **options)
+        return Agent(FunctionLLM(self.model), **with_runtime(journal=journal, **options))
 
 
 @contextlib.asynccontextmanager

@@ -25,10 +25,12 @@ from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.agent_tool import agent_tool
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.rlm.rlm import Rlm
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.tools.spec import tool
 from orchestrator_guards.money import cost_micros, limit_micros
 from tests.runtime.stage import NO_WAIT, agent
 from tests.tiers import examples
+from tests.with_runtime import with_runtime
 
 OFF: dict[str, Any] = {
     "max_no_progress": 0,
@@ -86,8 +88,13 @@ def test_an_rlm_needs_prices_of_both_its_models() -> None:
     limits, known = RlmLimits(max_cost=1.0), price_table({"a": (1, 1)})
     a, b = ScriptedLLM([], model="a"), ScriptedLLM([], model="b")
     with pytest.raises(ConfigError, match="price of model 'b' is unknown"):
-        Rlm(a, sub_llm=b, price=known, limits=limits, observers=())
-    Rlm(a, sub_llm=b, price=known, limits=RlmLimits(max_cost=1.0, on_unknown_cost="ignore"), observers=())
+        Rlm(a, sub_model=b, limits=limits, runtime=Runtime(price=known, observers=()))
+    Rlm(
+        a,
+        sub_model=b,
+        limits=RlmLimits(max_cost=1.0, on_unknown_cost="ignore"),
+        runtime=Runtime(price=known, observers=()),
+    )
 
 
 @pytest.mark.parametrize("kind", [Limits, RlmLimits])
@@ -261,10 +268,8 @@ def run_of(case: dict[str, Any], llm: Any, tools: Any, **options: Any) -> Any:
         llm,
         tools=tools,
         limits=limits,
-        price=price_table(case["prices"]),
-        observers=(),
         retry=NO_WAIT,
-        **options,
+        **with_runtime(price=price_table(case["prices"]), observers=(), **options),
     )
     return asyncio.run(one.run("go " * 10))
 
@@ -316,9 +321,11 @@ def test_child_runs_that_share_a_limit_exceed_it_by_one_answer_at_most_and_not_a
         "retry": NO_WAIT,
         "limits": Limits(completion_retries=0, **OFF | {"max_iterations": 6}),
     }
-    leaf = Agent(provider.llm("b", fails=case["fails"]), tools=[step], **options)
+    leaf = Agent(provider.llm("b", fails=case["fails"]), tools=[step], **with_runtime(**options))
     group = Agent(
-        provider.llm("b", calls=("leaf", "step")), tools=[step, leaf.as_tool("leaf", "")], **options
+        provider.llm("b", calls=("leaf", "step")),
+        tools=[step, leaf.as_tool("leaf", "")],
+        **with_runtime(**options),
     )
     tools = [step, group.as_tool("group", "", share=share), leaf.as_tool("leaf", "", share=share)]
     result = run_of(case, provider.llm("a", calls=("group", "leaf", "step")), tools, params=params)

@@ -28,7 +28,7 @@ async def test_nobody_asks_the_model_or_tells_of_a_run_before_somebody_takes_it_
     head = await journal.head("r")
     assert (head.status, head.owner, head.seq) == ("open", None, 0)
     assert told.of(RunStarted) == []
-    assert [(run.run_id, run.unattended) for run in await client.open_runs()] == [("r", True)]
+    assert [(run.run_id, run.unattended) for run in await client.hosting.open_runs()] == [("r", True)]
 
 
 async def test_whoever_takes_it_up_first_begins_it_with_the_limits_it_was_given() -> None:

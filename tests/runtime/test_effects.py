@@ -154,7 +154,7 @@ async def test_a_crash(effect: str, when: str) -> None:
     before = len(await inner.load("r"))
 
     one = agent(service, effect, inner, facts)
-    (plan,) = await one.open_runs()
+    (plan,) = await one.hosting.open_runs()
     if when == RECORDED:
         assert (
             plan.will
@@ -240,7 +240,7 @@ async def test_a_crash_in_the_undo_takes_back_only_what_is_there() -> None:
     service.take_back = take_back  # type: ignore[method-assign]
 
     one = agent(service, "compensable", inner, facts)
-    assert "takes act back" in (await one.open_runs())[0].will
+    assert "takes act back" in (await one.hosting.open_runs())[0].will
     result = await one.resume("r")
     assert result.outcome is Outcome.COMPLETED
     assert service.effects == Counter({"r:1:0": 1})
@@ -252,7 +252,7 @@ async def test_an_answer_to_one_question_does_not_count_for_the_next_about_the_s
     service, inner, facts = Service(), MemoryJournal(), Facts()
     await killed(service, "irreversible", inner, BEFORE)
     one = agent(service, "irreversible", inner, facts)
-    (asked,) = await one.open_runs()
+    (asked,) = await one.hosting.open_runs()
     assert asked.will.startswith("asks a person")
 
     journal = Mortal(inner)

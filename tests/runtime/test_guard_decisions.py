@@ -26,10 +26,12 @@ from orchestrator.providers.recording import ReplayError
 from orchestrator.providers.replay import ReplayLLM, ReplayTools, scan, split_runs
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.rlm.rlm import Rlm
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.testing import ScriptedLLM
 from tests.runtime.approval.stand import planted, project
 from tests.runtime.pipeline_stage import BAD, HARD, PASS, SOFT, Stages
 from tests.runtime.ralph_stage import NOT_QUALIFIED, World
+from tests.with_runtime import with_runtime
 
 CORPUS = Path(__file__).parents[3] / "shared/data/trajectories"
 NO_WAIT = RetryPolicy(base=0.0, max_delay=0.0, jitter=0.0)
@@ -165,10 +167,8 @@ async def test_each_guard_of_the_loop_is_recorded_with_its_inputs(case: str) -> 
         ScriptedLLM(answers),
         tools=[step, fails],
         limits=Limits(**limits),
-        journal=journal,
-        observers=(),
         retry=NO_WAIT,
-        **options,
+        **with_runtime(journal=journal, observers=(), **options),
     )
     result = await agent.run("go")
     whole, found = await checked(journal)
@@ -284,7 +284,7 @@ async def test_the_decisions_of_tools_mode_are_made_again() -> None:
         journal=journal,
         observers=(),
     )
-    await rlm.completion("go")
+    await rlm.run("go")
     whole, found = await checked(journal)
     assert (whole.different, whole.unknown) == ([], 0)
     assert {"iterations", "input_tokens", "output_tokens"} <= found.keys()
@@ -296,12 +296,10 @@ async def test_the_decisions_of_code_mode_are_made_again() -> None:
     rlm = Rlm(
         ScriptedLLM(used(Response(code), Response("first"), Response("second"), Response("FINAL(3)"))),
         limits=RlmLimits(max_iterations=5, max_sub_calls=9, max_cost=100.0),
-        journal=journal,
-        observers=(),
-        price=PRICED["price"],
         params=PRICED["params"],
+        runtime=Runtime(journal=journal, observers=(), price=PRICED["price"]),
     )
-    await rlm.completion("go", "some text")
+    await rlm.run("go", "some text")
     whole, found = await checked(journal)
     assert (whole.different, whole.unknown) == ([], 0)
     assert {"iterations", "sub_calls", "cost", "request_cost"} <= found.keys()
@@ -312,7 +310,7 @@ async def test_the_decisions_of_ralph_are_made_again(tmp_path: Path) -> None:
     world = World(
         tmp_path, {(Role.REVIEWER, "task-1"): [NOT_QUALIFIED], Role.EXECUTOR: [{"status": "novel"}]}
     )
-    await world.ralph(journal=journal).run_async("build it")
+    await world.ralph(journal=journal).run("build it")
     whole, found = await checked(journal)
     assert (whole.different, whole.unknown) == ([], 0)
     assert {"iterations", "task_attempts", "structured_retries"} <= found.keys()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import Agent, Limits, MemoryJournal
+from orchestrator.kernel.purity import CHECK_PURITY
 from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.llm_loop import graph
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue, may_restart
@@ -58,6 +59,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     )
     for name in names:
         monkeypatch.setattr(graph, name, counting(name, getattr(graph, name)))
+    monkeypatch.setenv(CHECK_PURITY, "0")
     monkeypatch.setattr(turn_accounting, "progress", counting("progress", progress))
     return count
 
@@ -69,7 +71,6 @@ def agent(*script: Any, tool: Callable[..., Any] = step, table: Any = LLM_LOOP, 
         graph=table,
         observers=(),
         limits=Limits(**limits),
-        check_purity=False,
     )
 
 

@@ -15,6 +15,7 @@ from orchestrator.kernel.writer import DOUBT
 from orchestrator.llm.message import ToolCall
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.testing import FakeClock, ScriptedLLM
 from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
@@ -65,10 +66,8 @@ class Payment:
             ScriptedLLM([call("pay"), "done"]),
             tools=[pay],
             hooks=[Late()],
-            journal=self.journal,
-            clock=self.clock,
             retry=NO_WAIT,
-            observers=(),
+            runtime=Runtime(journal=self.journal, clock=self.clock, observers=()),
         )
 
 

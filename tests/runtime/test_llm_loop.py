@@ -80,7 +80,7 @@ async def test_a_model_that_answers_with_something_else_than_a_response_fails_th
 
 
 def test_something_without_complete_is_no_model() -> None:
-    with pytest.raises(ConfigError, match=r"llm must have `async complete\(request\)`; object does not"):
+    with pytest.raises(ConfigError, match=r"model must have `async complete\(request\)`; object does not"):
         Agent(object())  # type: ignore[call-overload]
 
 

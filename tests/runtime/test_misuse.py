@@ -17,6 +17,7 @@ from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
+from tests.with_runtime import with_runtime
 
 ran: list[str] = []
 
@@ -116,8 +117,8 @@ async def test_a_price_that_is_no_amount_fails_the_run_and_is_refused_where_a_li
 ) -> None:
     options: dict[str, Any] = {"observers": (), "price": lambda model, tokens: cost}
     with pytest.raises(ConfigError, match=re.escape(f"the price of 'scripted' is {cost!r}")):
-        Agent(ScriptedLLM(["x"]), limits=Limits(max_cost=1.0), **options)
-    agent = Agent(ScriptedLLM(["x"]), **options)
+        Agent(ScriptedLLM(["x"]), limits=Limits(max_cost=1.0), **with_runtime(**options))
+    agent = Agent(ScriptedLLM(["x"]), **with_runtime(**options))
 
     result = await agent.run("go", run_id="r")
 

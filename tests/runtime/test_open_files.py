@@ -70,7 +70,7 @@ def test_an_inspection_leaves_nothing_open_whatever_it_finds(tmp_path: Path, pat
 
 async def test_ralph_has_no_open_files_at_its_end(tmp_path: Path) -> None:
     world = World(tmp_path, {Role.PLANNER: [{"status": "needs_qa_cycle"}], Role.REVIEWER: [NOT_QUALIFIED]})
-    await world.ralph().run_async("x")
+    await world.ralph().run("x")
     assert open_below(tmp_path) == []
 
 

@@ -26,6 +26,7 @@ from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT, Facts, faults, until
+from tests.with_runtime import with_runtime
 
 CALLS = (
     ToolCall("a", "pay", '{"to": "x", "sum": 5}'),
@@ -58,7 +59,7 @@ class Office:
             return "looked"
 
         options = {"observers": (), "retry": NO_WAIT, **options}
-        return Agent(FunctionLLM(self.model), tools=[pay, look], journal=journal, **options)
+        return Agent(FunctionLLM(self.model), tools=[pay, look], **with_runtime(journal=journal, **options))
 
 
 async def asked(agent: Agent, run_id: str = "r") -> list[Question]:
@@ -385,7 +386,7 @@ async def test_an_answer_posted_while_nobody_had_the_run_counts_when_it_is_resum
         await again.approve("r", question.key, digest=question.digest, by="eve")
         await theirs.post("r", Posted("same", "approve", {"call": question.key}, "mallory"))
         await theirs.post("r", Posted("odd", "dance", {}, "mallory"))  # nobody knows this
-        plans = await again.open_runs()
+        plans = await again.hosting.open_runs()
         assert plans[0].will == "continues: eve approved pay (call 1:0)"
         result = await again.resume("r")
         assert (result.output, office.paid, office.looked) == ("paid 5 to x; looked", [("x", 5)], 1)

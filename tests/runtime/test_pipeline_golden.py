@@ -23,10 +23,12 @@ from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.pipeline.prompt_stage import PromptStage, limits_within
 from orchestrator.runtime.pipeline.result import PipelineResult
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import NO_WAIT, Facts, until
+from tests.with_runtime import with_runtime
 
 
 def said(text: object, used: int) -> Response:
@@ -67,7 +69,7 @@ def piped(llms: dict[str, ScriptedLLM], **options: Any) -> Pipeline:
         for name in ("planner", "validator", "implementer", "judge")
     ]
     given = {"limits": PipelineLimits(max_iterations=4), "observers": (), **options}
-    return Pipeline(*stages, **given)
+    return Pipeline(*stages, **with_runtime(**given))
 
 
 GOLDEN = """
@@ -384,7 +386,11 @@ def test_a_person_who_is_asked_within_a_stage_answers_through_the_pipeline_and_n
 
     planner = PromptStage(ScriptedLLM([call("buy", what="bread"), "a plan"]), "plan", tools=[buy])
     pipeline = Pipeline(
-        planner, lambda _: [], lambda _: "code", lambda _: {"score": 9}, observers=(), clock=clock
+        planner,
+        lambda _: [],
+        lambda _: "code",
+        lambda _: {"score": 9},
+        runtime=Runtime(observers=(), clock=clock),
     )
 
     async def inside() -> PipelineResult:

@@ -292,7 +292,7 @@ def test_a_cancel_that_was_posted_meanwhile_is_carried_out_by_whoever_goes_on(tm
             await until(running.done)
             pipeline = Stages().pipeline(journal=journal)
             await pipeline.cancel("r", by="ann", why="no more need")
-            [found] = await pipeline.open_runs()
+            [found] = await pipeline.hosting.open_runs()
             assert found.will == "ends: ann cancelled it"
             return await pipeline.resume("r")
 
@@ -305,7 +305,7 @@ def test_open_runs_say_where_they_go_on() -> None:
     journal = MemoryJournal()
     pipeline = interrupted(journal).pipeline(journal=journal)
 
-    [found] = asyncio.run(pipeline.open_runs())
+    [found] = asyncio.run(pipeline.hosting.open_runs())
 
     assert (found.run_id, found.status, found.state) == ("r", "parked", "implementing")
     assert found.will == "continues in implementing"

@@ -131,7 +131,7 @@ async def test_a_program_of_another_host_parks_the_run_and_asks_a_person() -> No
     assert (head.status, head.reason, head.owner) == ("parked", REASON, None)
     assert [fact.reason for fact in facts.of(RunParked)] == [REASON]
     assert not facts.of(RunRecovered)
-    (described,) = await pipeline.open_runs()
+    (described,) = await pipeline.hosting.open_runs()
     assert (described.unattended, described.will) == (False, f"waits for a person: {error.value.reason}")
     assert stages.calls[OrchestrationState.PLANNING] == 1
 
@@ -238,7 +238,7 @@ async def test_a_program_that_cannot_be_ended_is_a_question_with_its_number(
 async def test_what_a_resume_will_do_with_programs_is_said_before() -> None:
     journal = MemoryJournal()
     stages = await left(journal, program())
-    (run,) = await stages.pipeline(journal=journal).open_runs()
+    (run,) = await stages.pipeline(journal=journal).hosting.open_runs()
     assert run.will == f"ends coder if it still runs on {HERE}; continues in planning"
 
 

@@ -14,7 +14,7 @@ from tests.runtime.ralph_stage import NOT_QUALIFIED, World, log_of, markers, mov
 
 async def test_two_tasks_are_planned_executed_reviewed_and_held_against_the_goal(tmp_path: Path) -> None:
     world = World(tmp_path)
-    result = await world.ralph().run_async("write a shell")
+    result = await world.ralph().run("write a shell")
 
     assert (result.state, result.outcome, result.reason, result.error) == (
         RalphState.DONE,
@@ -49,7 +49,7 @@ async def test_two_tasks_are_planned_executed_reviewed_and_held_against_the_goal
 
 async def test_the_log_has_the_seeds_members_and_no_others(tmp_path: Path) -> None:
     world = World(tmp_path)
-    result = await world.ralph().run_async("write a shell")
+    result = await world.ralph().run("write a shell")
 
     first = next(line for line in log_of(result.session_path) if line["transition"]["taskId"] == "task-1")
     executed = log_of(result.session_path)[3]
@@ -93,7 +93,7 @@ def test_a_line_of_the_log_is_readable_in_any_language_and_names_unknown_events_
 
 async def test_rework_tells_the_executor_what_was_wrong_and_writes_another_report(tmp_path: Path) -> None:
     world = World(tmp_path, {Role.REVIEWER: [NOT_QUALIFIED]}, tasks=("task-1: one",))
-    result = await world.ralph().run_async("write a shell")
+    result = await world.ralph().run("write a shell")
 
     assert result.outcome is Outcome.COMPLETED
     assert world.called[1:5] == [
@@ -116,7 +116,7 @@ async def test_tasks_that_an_agent_finds_are_added_to_both_files_and_done(tmp_pa
         {(Role.EXECUTOR, "task-1"): [{"discovered_tasks": [found]}]},
         tasks=("task-1: one",),
     )
-    result = await world.ralph().run_async("write a shell")
+    result = await world.ralph().run("write a shell")
 
     path = Path(result.session_path)
     assert markers(path) == {"task-1": "x", "task-9": "x"}
@@ -131,7 +131,7 @@ async def test_a_check_that_fails_is_planned_again_with_the_missing_tasks(tmp_pa
         {Role.CHECKER: [{"passed": False, "missing_tasks": [missing], "summary": "no manual"}]},
         tasks=("task-1: one",),
     )
-    result = await world.ralph().run_async("write a shell")
+    result = await world.ralph().run("write a shell")
 
     update = world.of(Role.PLANNER)[1].input
     assert (update["MODE"], update["CONTEXT"]["summary"]) == ("UPDATE", "no manual")

@@ -13,7 +13,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.ralph.prompt_agent import PromptAgent
-from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.ralph.ralph import Ralph
 from orchestrator.testing import ScriptedLLM
 
 TASKS = "# Task List\n\n## Implementation Tasks\n- task-1: Say hello\n    - **Success Criteria**: hello.txt has it\n"
@@ -54,7 +54,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def test_four_models_do_a_whole_run_with_tools_on_its_files(here: Path) -> None:
     llms = {role: ScriptedLLM(said) for role, said in script(here).items()}
-    ralph = RalphOrchestrator(
+    ralph = Ralph(
         PromptAgent(llms[Role.PLANNER]),
         PromptAgent(llms[Role.EXECUTOR], instructions="Be kind."),
         PromptAgent(llms[Role.REVIEWER]),
@@ -62,7 +62,7 @@ async def test_four_models_do_a_whole_run_with_tools_on_its_files(here: Path) ->
         journal=(journal := MemoryJournal()),
         observers=(),
     )
-    result = await ralph.run_async("Say hello")
+    result = await ralph.run("Say hello")
     assert (result.outcome, result.error) == (Outcome.COMPLETED, None)
     for llm in llms.values():
         llm.assert_complete()
@@ -89,13 +89,13 @@ async def test_four_models_do_a_whole_run_with_tools_on_its_files(here: Path) ->
 async def test_what_a_model_is_asked_again_is_a_run_of_its_own(here: Path) -> None:
     said = script(here)
     planner = ScriptedLLM([DONE, *said[Role.PLANNER]])
-    ralph = RalphOrchestrator(
+    ralph = Ralph(
         PromptAgent(planner),
         PromptAgent(ScriptedLLM(said[Role.EXECUTOR])),
         PromptAgent(ScriptedLLM(said[Role.REVIEWER])),
         observers=(),
     )
-    result = await ralph.run_async("Say hello")
+    result = await ralph.run("Say hello")
     assert result.outcome is Outcome.COMPLETED
     again = planner.requests[1].messages[1].text
     assert "Your last answer could not be used: it says completed, and there is no task in tasks.md" in again
@@ -104,9 +104,9 @@ async def test_what_a_model_is_asked_again_is_a_run_of_its_own(here: Path) -> No
 async def test_a_session_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     agent = PromptAgent(ScriptedLLM([DONE]), folder=tmp_path / "work")
-    ralph = RalphOrchestrator(agent, agent, agent, root=tmp_path / "sessions", observers=())
-    result = await ralph.run_async("x")
+    ralph = Ralph(agent, agent, agent, root=tmp_path / "sessions", observers=())
+    result = await ralph.run("x")
     assert result.outcome is Outcome.FAILED
     assert "is outside of" in str(result.error)
     with pytest.raises(ConfigError, match=r"the folder .* does not exist"):
-        RalphOrchestrator(*[PromptAgent(ScriptedLLM([]), folder=tmp_path / "gone")] * 3, observers=())
+        Ralph(*[PromptAgent(ScriptedLLM([]), folder=tmp_path / "gone")] * 3, observers=())

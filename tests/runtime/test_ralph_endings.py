@@ -23,7 +23,7 @@ from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import RalphState
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator.runtime.ralph.command_agent import CommandAgent
-from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.ralph.ralph import Ralph
 from tests.runtime.ralph_stage import NO_WAIT, World, markers, moves_of
 
 ONE = ("task-1: one",)
@@ -41,7 +41,7 @@ async def test_an_agent_that_raises_fails_the_run_with_its_reason(
     error: Exception, reason: str, said: str, tmp_path: Path
 ) -> None:
     world = World(tmp_path, {Role.EXECUTOR: [error] * 9}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert (result.state, result.outcome, result.reason) == (RalphState.FAILED, Outcome.FAILED, reason)
     assert said in str(result.error)
@@ -51,7 +51,7 @@ async def test_an_agent_that_raises_fails_the_run_with_its_reason(
         result.raise_for_outcome()
 
     world.says.clear()
-    again = await world.ralph().run_async(session=result.session_path)
+    again = await world.ralph().run(session=result.session_path)
     assert (again.outcome, markers(again.session_path)) == (Outcome.COMPLETED, {"task-1": "x"})
 
 
@@ -72,9 +72,9 @@ async def test_an_agent_that_fails_inside_a_task_group_fails_the_run_and_does_no
         raise SystemExit(3)
 
     options: dict[str, Any] = {"root": tmp_path, "observers": (), "retry": NO_WAIT}
-    failed = await RalphOrchestrator(world, broken, world, **options).run_async("x")
+    failed = await Ralph(world, broken, world, **options).run("x")
     assert (failed.outcome, failed.reason) == (Outcome.FAILED, "stage_error")
-    ended = await RalphOrchestrator(world, exits, world, **options).run_async(session=failed.session_path)
+    ended = await Ralph(world, exits, world, **options).run(session=failed.session_path)
     assert (ended.reason, str(ended.error)) == ("stage_error", "executor raised SystemExit")
 
 
@@ -82,8 +82,8 @@ async def test_a_program_that_floods_its_output_fails_the_run_and_does_not_cance
     world = World(tmp_path, tasks=ONE)
     script = "import sys\nwhile True: sys.stdout.write('garbage' * 100_000)"
     flood = CommandAgent([sys.executable, "-c", script], timeout=60)
-    ralph = RalphOrchestrator(world, flood, world, root=tmp_path, observers=(), retry=NO_WAIT)
-    result = await ralph.run_async("x")
+    ralph = Ralph(world, flood, world, root=tmp_path, observers=(), retry=NO_WAIT)
+    result = await ralph.run("x")
     assert (result.outcome, result.reason) == (Outcome.FAILED, "stage_error")
     assert "printed more than 32 MiB and was killed" in str(result.error)
 
@@ -95,21 +95,21 @@ async def test_a_session_in_which_a_run_is_at_work_takes_no_other_whatever_its_j
 
     async def intrudes(request: AgentRequest) -> Any:
         with pytest.raises(SessionFileError, match="another run is active in it") as raised:
-            await World(tmp_path).ralph().run_async(session=request.input["SESSION_PATH"])
+            await World(tmp_path).ralph().run(session=request.input["SESSION_PATH"])
         refused.append(raised.value)
         return world.usual(request)
 
     world = World(tmp_path, tasks=ONE)
-    ralph = RalphOrchestrator(world, intrudes, world, root=tmp_path, observers=())
-    result = await ralph.run_async("x")
+    ralph = Ralph(world, intrudes, world, root=tmp_path, observers=())
+    result = await ralph.run("x")
     assert (result.outcome, len(refused)) == (Outcome.COMPLETED, 1)
-    later = await World(tmp_path).ralph().run_async(session=result.session_path)
+    later = await World(tmp_path).ralph().run(session=result.session_path)
     assert later.outcome is Outcome.COMPLETED, "it is free again"
 
 
 async def test_words_that_cannot_be_stored_begin_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the request is not text"):
-        await World(tmp_path).ralph().run_async("caf\udce9")
+        await World(tmp_path).ralph().run("caf\udce9")
     with pytest.raises(ConfigError, match="steer is not text"):
         World(tmp_path).ralph().steer("x", "caf\udce9")
     assert not list(tmp_path.iterdir())
@@ -120,7 +120,7 @@ async def test_a_reviewer_that_writes_over_the_report_fails_the_run(tmp_path: Pa
         Path(request.input["REPORT_PATH"]).write_text("# A report that nobody wrote who did the work\n")
         return {"status": "completed", "verdict": "Qualified"}
 
-    result = await World(tmp_path, {Role.REVIEWER: [replaces]}, tasks=ONE).ralph().run_async("x")
+    result = await World(tmp_path, {Role.REVIEWER: [replaces]}, tasks=ONE).ralph().run("x")
     assert (result.outcome, markers(result.session_path)) == (Outcome.FAILED, {"task-1": "P"})
     assert "tasks.task-1-report.md: was overwritten; a report may only be appended to" in str(result.error)
 
@@ -128,7 +128,7 @@ async def test_a_reviewer_that_writes_over_the_report_fails_the_run(tmp_path: Pa
 async def test_a_report_that_is_missing_is_asked_for_and_then_fails_the_run(tmp_path: Path) -> None:
     silent = {"status": "completed", "success_criteria_met": True}
     world = World(tmp_path, {Role.EXECUTOR: [lambda _: dict(silent)] * 3}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert result.reason == "completion_invalid"
     assert "there is no report" in str(result.error)
@@ -142,7 +142,7 @@ async def test_a_report_of_an_answer_that_was_no_use_is_kept_under_another_name(
         return "done, I think"
 
     world = World(tmp_path, {Role.EXECUTOR: [babbles]}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     names = sorted(one.name for one in Path(result.session_path).glob("tasks.task-1-report*"))
     assert (result.outcome, len(names)) == (Outcome.COMPLETED, 2)
@@ -156,7 +156,7 @@ async def test_a_plan_that_cannot_be_read_is_asked_for_again_with_file_and_line(
         return {"status": "completed"}
 
     world = World(tmp_path, {Role.PLANNER: [scribbles] * 3}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert result.reason == "completion_invalid"
     assert "tasks.md:3" in world.of(Role.PLANNER)[1].fault
@@ -171,7 +171,7 @@ async def test_a_file_that_somebody_changed_meanwhile_is_not_written_over(tmp_pa
         return world.usual(request)
 
     world = World(tmp_path, {Role.EXECUTOR: [edited]}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert isinstance(result.error, OutsideEdit)
     assert "progress.md was changed" in str(result.error)
@@ -188,7 +188,7 @@ async def test_what_people_write_into_the_files_while_an_agent_works_is_kept(tmp
         return world.usual(request) | {"discovered_tasks": [more]}
 
     world = World(tmp_path, {(Role.EXECUTOR, "task-1"): [edited]}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert result.outcome is Outcome.COMPLETED
     for name in ("progress.md", "tasks.md"):
@@ -204,7 +204,7 @@ async def test_a_deadline_interrupts_the_agent_and_is_a_budget(tmp_path: Path) -
         await asyncio.Event().wait()
 
     world = World(tmp_path, {Role.PLANNER: [hangs]})
-    result = await world.ralph().run_async("x", deadline=0.2)
+    result = await world.ralph().run("x", deadline=0.2)
     assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "time")
 
 
@@ -212,7 +212,7 @@ async def test_an_ended_run_is_only_told_and_its_files_may_be_gone(tmp_path: Pat
     world = World(tmp_path / "s", tasks=ONE)
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         ralph = world.ralph(journal=journal)
-        first = await ralph.run_async("x")
+        first = await ralph.run("x")
         calls = len(world.calls)
         told = await world.ralph(journal=journal).resume(first.run_id)
 
@@ -232,7 +232,7 @@ async def test_a_session_that_is_gone_or_no_session_is_refused_before_anything_i
 ) -> None:
     world = World(tmp_path)
     with pytest.raises(SessionFileError, match="the session directory does not exist"):
-        await world.ralph().run_async("x", session=tmp_path / "none")
+        await world.ralph().run("x", session=tmp_path / "none")
     assert world.calls == []
 
 
@@ -251,7 +251,7 @@ def test_what_cannot_work_is_refused_at_once(given: dict[str, Any], said: str, t
     world = World(tmp_path)
     agents = {"planner": world, "executor": world, "reviewer": world}
     with pytest.raises(ConfigError, match=said.replace("(", "\\(")):
-        RalphOrchestrator(**{**agents, "observers": (), **given})
+        Ralph(**{**agents, "observers": (), **given})
 
 
 @pytest.mark.parametrize("limit", ["max_task_attempts", "max_replans", "max_executions", "max_seconds"])
@@ -282,7 +282,7 @@ async def test_a_host_adds_a_phase_without_touching_ours(tmp_path: Path) -> None
             done.append(run.ctx.session_id)
             return run.graph.events("released")
 
-    result = await World(tmp_path).ralph(graph=graph, hooks=[Release()]).run_async("x")
+    result = await World(tmp_path).ralph(graph=graph, hooks=[Release()]).run("x")
     assert (result.outcome, done) == (Outcome.COMPLETED, [result.session_id])
     assert moves_of(result.session_path)[-2:] == [
         ("Complete", "holistic_check_passed", "releasing"),
@@ -297,7 +297,7 @@ async def test_a_log_that_a_crash_cut_short_is_whole_again_after_the_run_is_take
     world = World(tmp_path, {Role.PLANNER: [{"status": "needs_qa_cycle"}]}, tasks=ONE)
     ralph = world.ralph(journal=journal, answer="park")
     with pytest.raises(Exception, match="suspended"):
-        await ralph.run_async("x", run_id="r")
+        await ralph.run("x", run_id="r")
     (path,) = tmp_path.iterdir()
     log = path / "transitions.jsonl"
     whole = log.read_bytes()

@@ -25,7 +25,7 @@ async def test_rework_questions_and_ends_are_series_of_their_own(tmp_path: Path)
     for source, event, dest, _ in RALPH.rows:
         at = {"from_state": source.value, "event": event.value, "to_state": dest.value}
         assert value(registry, "transitions_total", **at) == 0, at
-    await ralph.run_async("x")
+    await ralph.run("x")
 
     executing = {"to_state": "Executing"}
     taken = {

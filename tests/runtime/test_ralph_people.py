@@ -32,7 +32,7 @@ async def test_a_function_answers_and_the_answers_stand_in_the_file(tmp_path: Pa
         return {questions[0].id: "bash", "9.9": "nobody asked"}
 
     world = World(tmp_path, {Role.PLANNER: [ASKS, ASKS]}, tasks=ONE)
-    result = await world.ralph(answer=people).run_async("x")
+    result = await world.ralph(answer=people).run("x")
 
     text = (Path(result.session_path) / "plan.questions.md").read_text()
     assert text.count("bash") == 2
@@ -45,7 +45,7 @@ async def test_a_run_waits_in_place_for_an_answer(tmp_path: Path) -> None:
     world = World(tmp_path, {Role.PLANNER: [ASKS]}, tasks=ONE)
     journal = MemoryJournal()
     ralph = world.ralph(answer="wait", journal=journal)
-    running = asyncio.create_task(ralph.run_async("x", run_id="r"))
+    running = asyncio.create_task(ralph.run("x", run_id="r"))
     await until(lambda: _parked(journal))
     status = await ralph.status("r")
     assert (status.status, status.next_action) == (OrchestratorStatus.BLOCKED, "answer its questions")
@@ -81,9 +81,9 @@ async def test_a_run_is_left_parked_and_goes_on_once_the_file_has_answers(tmp_pa
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         ralph = world.ralph(answer="park", journal=journal)
         with pytest.raises(Suspended, match="questions"):
-            await ralph.run_async("x", run_id="r")
+            await ralph.run("x", run_id="r")
         assert (await journal.head("r")).status == "parked"
-        (left,) = await ralph.open_runs()
+        (left,) = await ralph.hosting.open_runs()
         assert (left.reason, left.will, left.unattended) == (
             "questions",
             "waits for a person: 1 question",
@@ -112,7 +112,7 @@ async def test_a_run_that_is_left_in_memory_is_answered_and_goes_on(tmp_path: Pa
     world = World(tmp_path, {Role.PLANNER: [ASKS]}, tasks=ONE)
     ralph = world.ralph(answer="park", journal=(journal := MemoryJournal()))
     with pytest.raises(Suspended, match="questions"):
-        await ralph.run_async("x", run_id="r")
+        await ralph.run("x", run_id="r")
     await ralph.answer("r", {"1.1": "bash", "9.9": "to what nobody asked"}, by="ann")
     await ralph.inform("r", "be quick")
     result = await ralph.resume("r")
@@ -133,7 +133,7 @@ async def test_the_first_answer_to_a_question_of_a_run_counts_and_a_different_on
     ):
         ralph, other = world.ralph(answer="park", journal=mine), world.ralph(answer="park", journal=theirs)
         with pytest.raises(Suspended, match="questions"):
-            await ralph.run_async("x", run_id="r")
+            await ralph.run("x", run_id="r")
         told = await asyncio.gather(
             ralph.answer("r", {"1.1": "bash"}, by="ann"),
             other.answer("r", {"1.1": "fish"}, by="bob"),
@@ -159,7 +159,7 @@ async def test_an_answer_to_a_question_that_was_not_asked_yet_blocks_no_later_on
     world = World(tmp_path, {Role.PLANNER: [ASKS, ASKS]}, tasks=ONE)
     ralph = world.ralph(answer="park", journal=MemoryJournal())
     with pytest.raises(Suspended, match="questions"):
-        await ralph.run_async("x", run_id="r")
+        await ralph.run("x", run_id="r")
     await ralph.answer("r", {"1.1": "bash", "2.1": "too early"}, by="ann")
     with pytest.raises(Suspended, match="questions"):
         await ralph.resume("r")
@@ -177,7 +177,7 @@ async def test_what_is_told_to_all_goes_to_every_agent_after_it(tmp_path: Path) 
         return world.usual(request)
 
     world.says[Role.PLANNER] = [tells]
-    result = await ralph.run_async("x")
+    result = await ralph.run("x")
 
     assert [one.notes for one in world.calls] == [(), *[("use tabs",)] * 5]
     assert world.calls[1].input["CONTEXT"]["notes"] == ["use tabs"]
@@ -194,13 +194,13 @@ async def test_a_stop_is_carried_out_at_the_boundary_and_what_came_after_it_is_n
         return world.usual(request)
 
     world.says[Role.EXECUTOR, "task-1"] = [stops]
-    result = await ralph.run_async("x")
+    result = await ralph.run("x")
 
     assert (result.outcome, result.reason, result.state) == (Outcome.CANCELLED, "caller", RalphState.FAILED)
     assert world.called[-1] == "executor task-1 1", "it was ended first; no review was begun"
     assert markers(result.session_path) == {"task-1": "P"}
 
-    again = await ralph.run_async(session=result.session_path)
+    again = await ralph.run(session=result.session_path)
     assert again.outcome is Outcome.COMPLETED
     assert world.called[2] == "reviewer task-1", "it goes on where it was stopped"
 
@@ -215,7 +215,7 @@ async def test_cancelling_does_not_wait_for_the_boundary(tmp_path: Path) -> None
         await asyncio.Event().wait()
 
     world.says[Role.EXECUTOR] = [hangs]
-    running = asyncio.create_task(ralph.run_async("x", run_id="r"))
+    running = asyncio.create_task(ralph.run("x", run_id="r"))
     await begun.wait()
     await ralph.cancel("r")
     result = await running
@@ -241,7 +241,7 @@ async def test_messages_of_another_process_are_read_in_order_and_none_is_lost_be
             return world.usual(request)
 
         world.says[Role.EXECUTOR, "task-1"] = [talks]
-        running = asyncio.create_task(ralph.run_async("x", run_id="r"))
+        running = asyncio.create_task(ralph.run("x", run_id="r"))
         await until(lambda: _is_parked(journal))
         running.cancel()  # this process lets it go, with both messages unread
         with pytest.raises(asyncio.CancelledError):
@@ -271,7 +271,7 @@ async def test_what_was_posted_before_a_boundary_is_read_at_it_however_seldom_an
             return world.usual(request)
 
         world.says[Role.EXECUTOR, "task-1"] = [stops]
-        result = await world.ralph(journal=journal).run_async("x", run_id="r")
+        result = await world.ralph(journal=journal).run("x", run_id="r")
 
     assert (result.outcome, markers(result.session_path)["task-1"]) == (Outcome.CANCELLED, "P")
     assert not world.of(Role.REVIEWER)
@@ -291,12 +291,12 @@ async def test_a_session_has_no_second_run_while_one_lives_here_whatever_its_id(
 
     async def again(request: AgentRequest) -> Any:
         with pytest.raises(RunExists) as caught:
-            await ralph.run_async("y", session=request.input["SESSION_PATH"], run_id="other")
+            await ralph.run("y", session=request.input["SESSION_PATH"], run_id="other")
         refused.append(str(caught.value))
         return world.usual(request)
 
     world.says[Role.EXECUTOR] = [again]
-    result = await ralph.run_async("x", run_id="first")
+    result = await ralph.run("x", run_id="first")
     assert result.outcome is Outcome.COMPLETED
     assert "run 'first' exists" in refused[0]
 
@@ -305,7 +305,7 @@ async def test_nobody_can_talk_to_a_run_that_is_over_or_never_was(tmp_path: Path
     world = World(tmp_path / "s")
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         ralph = world.ralph(journal=journal)
-        result = await ralph.run_async("x")
+        result = await ralph.run("x")
         with pytest.raises(RunOver):
             await ralph.steer(result.run_id, "more")
         with pytest.raises(RunUnknown):
@@ -324,7 +324,7 @@ async def test_the_status_of_a_run_in_the_words_of_the_contract(tmp_path: Path) 
         return world.usual(request)
 
     world.says = {role: [looks] for role in (Role.PLANNER, Role.EXECUTOR, Role.REVIEWER, Role.CHECKER)}
-    result = await ralph.run_async("x")
+    result = await ralph.run("x")
     seen.append(await world.ralph(journal=journal).status(result.run_id))
 
     assert [(one.status.value, one.current_state, one.last_action, one.next_action) for one in seen] == [

@@ -54,7 +54,7 @@ def reported(path: Path, task: str, *attempts: int) -> None:
 
 async def test_r1_complete_is_no_end_the_check_runs_there_and_done_is_the_exit(tmp_path: Path) -> None:
     world = World(tmp_path, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert RalphState.COMPLETE not in RALPH.terminal
     assert RALPH.terminal == {RalphState.DONE, RalphState.FAILED}
@@ -72,7 +72,7 @@ async def test_r2_the_check_happens_in_complete_whose_condition_is_that_all_task
         assert set(markers(request.input["SESSION_PATH"]).values()) == {"x"}
         return {"passed": True}
 
-    result = await World(tmp_path, {Role.CHECKER: [check]}).ralph().run_async("x")
+    result = await World(tmp_path, {Role.CHECKER: [check]}).ralph().run("x")
     assert (result.outcome, stood) == (Outcome.COMPLETED, ["Complete"])
 
 
@@ -87,7 +87,7 @@ async def test_r3_the_tables_win_over_the_diagram(tmp_path: Path) -> None:
         Role.REVIEWER: [{"discovered_tasks": [found]}],
     }
     world = World(tmp_path, says, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert ("Executing", "executor_completed", "Planning") in moves_of(result.session_path)
     assert world.of(Role.PLANNER)[1].input["CONTEXT"]["blockers"] == ["no compiler"]
@@ -97,7 +97,7 @@ async def test_r3_the_tables_win_over_the_diagram(tmp_path: Path) -> None:
 
 async def test_r4_a_task_whose_third_review_fails_fails_the_run(tmp_path: Path) -> None:
     world = World(tmp_path, {Role.REVIEWER: [NOT_QUALIFIED] * 3}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert (result.state, result.outcome, result.reason) == (
         RalphState.FAILED,
@@ -114,7 +114,7 @@ async def test_r4_a_task_whose_third_review_fails_fails_the_run(tmp_path: Path) 
 async def test_r4_an_executor_that_fails_three_times_fails_the_run_without_a_review(tmp_path: Path) -> None:
     fails = {"status": "failed", "blockers": ["it does not compile"]}
     world = World(tmp_path, {Role.EXECUTOR: [fails] * 3}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert (result.state, result.reason) == (RalphState.FAILED, "max_iterations")
     assert moves_of(result.session_path)[-1] == ("Executing", "executor_completed", "Failed")
@@ -144,7 +144,7 @@ async def test_r5_a_session_goes_on_where_its_files_say(
         if mark in "Px":
             reported(path, name, 1)
     world = World(tmp_path)
-    result = await world.ralph().run_async(session=path)
+    result = await world.ralph().run(session=path)
 
     first = log_of(path)[0]["transition"]
     assert (first["from"], first["trigger"], first["to"]) == ("Initializing", "session_resolved", to)
@@ -164,7 +164,7 @@ async def test_r5_what_waits_for_a_review_without_a_report_is_executed_again(
     if left is not None:
         (path / report_name("task-1", 1)).write_bytes(left)
     world = World(tmp_path)
-    result = await world.ralph().run_async(session=path)
+    result = await world.ralph().run(session=path)
 
     assert moves_of(path)[0] == ("Initializing", "session_resolved", "Executing")
     assert world.called[:2] == [f"executor task-1 {attempt}", "reviewer task-1"]
@@ -181,7 +181,7 @@ async def test_r5_a_report_that_is_lost_while_it_waits_is_written_again(tmp_path
             lost.rename(tmp_path / "elsewhere.md")
 
     world = World(tmp_path)
-    result = await world.ralph(hooks=[Host()]).run_async(session=path)
+    result = await world.ralph(hooks=[Host()]).run(session=path)
     assert world.called[:2] == ["executor task-1 2", "reviewer task-1"]
     asked = world.of(Role.EXECUTOR)[0].input["CONTEXT"]
     assert asked["feedback"] == "its report was missing when it was to be reviewed"
@@ -197,7 +197,7 @@ async def test_r4_a_report_that_is_deleted_while_it_is_reviewed_is_rework(
         return verdict
 
     world = World(tmp_path, {Role.REVIEWER: [deletes]}, tasks=("task-1: one",))
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
     path = Path(result.session_path)
     assert world.called[1:5] == [
         "executor task-1 1",
@@ -216,7 +216,7 @@ async def test_r4_reports_that_are_lost_each_time_are_failed_attempts(tmp_path: 
         return QUALIFIED
 
     world = World(tmp_path, {Role.REVIEWER: [deletes] * 3}, tasks=("task-1: one",))
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
     assert (result.outcome, markers(result.session_path)) == (Outcome.FAILED, {"task-1": "F"})
     why = "task-1 failed 3 times: its report was missing when it was to be reviewed"
     assert result.blockers == (why,)
@@ -226,7 +226,7 @@ async def test_r10_a_report_after_one_that_is_gone_is_reviewed_and_not_set_aside
     path = session(tmp_path, ("task-1", "P"))
     reported(path, "task-1", 2)
     world = World(tmp_path)
-    result = await world.ralph().run_async(session=path)
+    result = await world.ralph().run(session=path)
     assert world.called[0] == "reviewer task-1"
     assert world.of(Role.REVIEWER)[0].input["REPORT_PATH"] == str(path / report_name("task-1", 2))
     assert result.outcome is Outcome.COMPLETED
@@ -241,7 +241,7 @@ async def test_r12_what_is_marked_for_review_meanwhile_without_a_report_is_execu
         return {"status": "completed"}
 
     world = World(tmp_path, {Role.PLANNER: [also_marks]})
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
     assert world.called[:3] == ["planner INITIALIZE", "executor task-1 1", "reviewer task-1"]
     assert (result.outcome, markers(result.session_path)) == (Outcome.COMPLETED, {"task-1": "x"})
 
@@ -269,7 +269,7 @@ def test_r6_qa_coordinate_is_read_as_discovery() -> None:
 async def test_r7_a_failed_execution_is_rework_without_a_review(tmp_path: Path) -> None:
     says = {Role.EXECUTOR: [{"status": "failed", "blockers": ["a typo"]}]}
     world = World(tmp_path, says, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert world.called == [
         "planner INITIALIZE",
@@ -285,7 +285,7 @@ async def test_r7_a_failed_execution_is_rework_without_a_review(tmp_path: Path) 
 async def test_r7_a_review_that_could_not_be_made_is_asked_for_again(tmp_path: Path) -> None:
     says = {Role.REVIEWER: [{"status": "error", "verdict": None, "issues": ["no disk"]}]}
     world = World(tmp_path, says, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     asked = world.of(Role.REVIEWER)
     assert [(one.again, one.fault) for one in asked] == [(0, ""), (1, "no review could be made: no disk")]
@@ -295,7 +295,7 @@ async def test_r7_a_review_that_could_not_be_made_is_asked_for_again(tmp_path: P
 
 async def test_r7_a_planner_that_needs_clarification_gets_a_round_of_questions(tmp_path: Path) -> None:
     world = World(tmp_path, {Role.PLANNER: [{"status": "needs_clarification"}]}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert world.called[:3] == ["planner INITIALIZE", "questioner BRAINSTORM 1", "planner DISCOVERY"]
     assert (result.outcome, result.qa_cycles) == (Outcome.COMPLETED, 1)
@@ -306,7 +306,7 @@ async def test_r7_a_planner_that_needs_clarification_gets_a_round_of_questions(t
 async def test_r8_after_three_rounds_planning_goes_on_with_open_questions(tmp_path: Path) -> None:
     asks = {"status": "needs_qa_cycle"}
     world = World(tmp_path, {Role.PLANNER: [asks] * 4}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     cycles = [one.input["CYCLE_NUMBER"] for one in world.of(Role.QUESTIONER)]
     assert (cycles, result.qa_cycles, result.outcome) == ([1, 2, 3], 3, Outcome.COMPLETED)
@@ -318,7 +318,7 @@ async def test_r8_after_three_rounds_planning_goes_on_with_open_questions(tmp_pa
 async def test_r8_or_fails_where_it_is_to(tmp_path: Path) -> None:
     asks = {"status": "needs_qa_cycle"}
     world = World(tmp_path, {Role.PLANNER: [asks] * 4}, tasks=ONE)
-    result = await world.ralph(open_questions="fail").run_async("x")
+    result = await world.ralph(open_questions="fail").run("x")
 
     assert (result.state, result.reason, result.qa_cycles) == (RalphState.FAILED, "max_iterations", 3)
     assert result.verdict == Verdict(False, "qa_cycles", 3, 3)
@@ -326,7 +326,7 @@ async def test_r8_or_fails_where_it_is_to(tmp_path: Path) -> None:
 
 async def test_r8_a_planner_that_only_asks_is_told_so_thrice_and_then_fails_the_run(tmp_path: Path) -> None:
     world = World(tmp_path, {Role.PLANNER: [{"status": "needs_qa_cycle"}] * 20}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert (result.state, result.reason) == (RalphState.FAILED, "max_iterations")
     assert len(world.of(Role.PLANNER)) == 1 + 3 + 2, (
@@ -336,7 +336,7 @@ async def test_r8_a_planner_that_only_asks_is_told_so_thrice_and_then_fails_the_
 
 async def test_r8_an_answer_that_cannot_be_used_is_asked_for_again_twice(tmp_path: Path) -> None:
     world = World(tmp_path, {Role.PLANNER: ["no JSON at all"] * 2}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     asked = world.of(Role.PLANNER)
     assert [one.again for one in asked] == [0, 1, 2]
@@ -344,7 +344,7 @@ async def test_r8_an_answer_that_cannot_be_used_is_asked_for_again_twice(tmp_pat
     assert result.outcome is Outcome.COMPLETED
 
     world = World(tmp_path, {Role.PLANNER: ["no JSON at all"] * 3}, tasks=ONE)
-    result = await world.ralph().run_async("y")
+    result = await world.ralph().run("y")
     assert (result.state, result.reason) == (RalphState.FAILED, "completion_invalid")
     assert isinstance(result.error, AgentOutputInvalid)
     assert "asked 3 times" in str(result.error)
@@ -373,7 +373,7 @@ async def test_r9_the_reviewer_moves_nothing_the_orchestrator_does(tmp_path: Pat
         seen.append(markers(request.input["SESSION_PATH"])["task-1"])
         return {"status": "completed", "verdict": "Qualified"}
 
-    result = await World(tmp_path, {Role.REVIEWER: [review]}, tasks=ONE).ralph().run_async("x")
+    result = await World(tmp_path, {Role.REVIEWER: [review]}, tasks=ONE).ralph().run("x")
     assert (seen, markers(result.session_path)) == (["P"], {"task-1": "x"})
 
 
@@ -381,7 +381,7 @@ async def test_r10_the_attempt_follows_from_the_reports_there_are(tmp_path: Path
     path = session(tmp_path, ("task-1", " "), ("task-2", " "))
     reported(path, "task-1", 1)
     world = World(tmp_path)
-    await world.ralph().run_async(session=path)
+    await world.ralph().run(session=path)
 
     assert world.called[0] == "executor task-1 2", "one report is there"
     assert "executor task-2 1" in world.called, "another task begins anew"
@@ -389,7 +389,7 @@ async def test_r10_the_attempt_follows_from_the_reports_there_are(tmp_path: Path
 
 async def test_r11_a_network_error_is_tried_again_and_the_state_stays(tmp_path: Path) -> None:
     world = World(tmp_path, {Role.EXECUTOR: [ConnectionError("reset"), TimeoutError("slow")]}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert [one.again for one in world.of(Role.EXECUTOR)] == [0, 0, 0]
     assert "Retry" not in {state.value for state in RalphState}
@@ -400,7 +400,7 @@ async def test_r11_a_network_error_is_tried_again_and_the_state_stays(tmp_path: 
 async def test_r8_and_r11_each_repetition_is_told(tmp_path: Path) -> None:
     facts = Facts()
     says = {Role.PLANNER: ["no JSON", ConnectionError("reset")], Role.REVIEWER: ["no"] * 3}
-    await World(tmp_path, says, tasks=ONE).ralph(observers=(facts,)).run_async("x")
+    await World(tmp_path, says, tasks=ONE).ralph(observers=(facts,)).run("x")
 
     told = [(one.operation, one.number, one.outcome, one.reason) for one in facts.of(OperationAttempt)]
     assert told == [
@@ -418,7 +418,7 @@ async def test_r11_what_a_try_left_that_the_network_broke_is_set_aside(tmp_path:
         raise ConnectionError("reset")
 
     world = World(tmp_path, {Role.EXECUTOR: [breaks]}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
     assert (result.outcome, result.reworks) == (Outcome.COMPLETED, 0)
 
 
@@ -435,7 +435,7 @@ async def test_r12_a_task_in_review_keeps_the_session_from_being_complete(tmp_pa
         return {"status": "completed"}
 
     world = World(tmp_path, {Role.PLANNER: [also_marks]})
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert ("Executing", "no_tasks_remaining", "Reviewing") in moves_of(result.session_path)
     assert markers(result.session_path) == {"task-1": "x", "task-2": "x"}
@@ -447,10 +447,10 @@ async def test_r13_a_blocked_planner_fails_the_run_and_another_run_goes_on_with_
 ) -> None:
     world = World(tmp_path, {Role.PLANNER: [{"status": "blocked", "blockers": ["no goal"]}]}, tasks=ONE)
     ralph = world.ralph()
-    failed = await ralph.run_async("x")
+    failed = await ralph.run("x")
     assert (failed.state, failed.reason, failed.blockers) == (RalphState.FAILED, "policy_stop", ("no goal",))
 
-    done = await ralph.run_async("the goal is a shell", session=failed.session_path)
+    done = await ralph.run("the goal is a shell", session=failed.session_path)
 
     assert (done.run_id, done.session_id) == (f"{failed.run_id}-2", failed.session_id)
     assert world.of(Role.PLANNER)[1].input["CONTEXT"]["requirements"] == ["the goal is a shell"]
@@ -461,10 +461,10 @@ async def test_r13_a_blocked_planner_fails_the_run_and_another_run_goes_on_with_
 async def test_r13_a_task_that_had_failed_gets_one_more_attempt_in_the_next_run(tmp_path: Path) -> None:
     world = World(tmp_path, {Role.REVIEWER: [NOT_QUALIFIED] * 3}, tasks=ONE)
     ralph = world.ralph()
-    failed = await ralph.run_async("x")
+    failed = await ralph.run("x")
     assert markers(failed.session_path) == {"task-1": "F"}
 
-    done = await ralph.run_async(session=failed.session_path)
+    done = await ralph.run(session=failed.session_path)
     assert (done.outcome, markers(done.session_path)) == (Outcome.COMPLETED, {"task-1": "x"})
     assert world.called[-3] == "executor task-1 4"
 
@@ -479,7 +479,7 @@ async def test_r14_new_requirements_are_queued_and_planned_at_the_next_boundary(
         return world.usual(request)
 
     world.says[Role.EXECUTOR, "task-1"] = [steer]
-    result = await ralph.run_async("x")
+    result = await ralph.run("x")
 
     assert world.called[:5] == [
         "planner INITIALIZE",
@@ -505,7 +505,7 @@ async def test_r14_also_while_planning_and_while_the_whole_is_checked(
         return world.usual(request)
 
     world.says[role] = [steer]
-    result = await ralph.run_async("x")
+    result = await ralph.run("x")
 
     assert (path, "new_requirements", "Planning") in moves_of(result.session_path)
     told = [one.input["CONTEXT"]["requirements"] for one in world.of(Role.PLANNER)]
@@ -519,7 +519,7 @@ async def test_r14_also_while_planning_and_while_the_whole_is_checked(
 async def test_a_fourth_return_to_planning_is_one_too_many(tmp_path: Path) -> None:
     fails = {"passed": False, "summary": "still no manual"}
     world = World(tmp_path, {Role.CHECKER: [fails] * 4}, tasks=ONE)
-    result = await world.ralph().run_async("x")
+    result = await world.ralph().run("x")
 
     assert (result.state, result.reason, result.replans) == (RalphState.FAILED, "max_iterations", 3)
     assert result.verdict == Verdict(False, "replans", 3, 3)
@@ -533,7 +533,7 @@ async def test_the_executions_of_a_run_are_counted_over_all_tasks(tmp_path: Path
         return world.usual(request) | {"discovered_tasks": [more]}
 
     world = World(tmp_path, {Role.EXECUTOR: [finds] * 50}, tasks=ONE)
-    result = await world.ralph(limits=RalphLimits(max_executions=5)).run_async("x")
+    result = await world.ralph(limits=RalphLimits(max_executions=5)).run("x")
 
     assert (result.state, result.reason, result.executions) == (RalphState.FAILED, "max_iterations", 5)
     assert list(markers(result.session_path).values()) == ["x"] * 5 + [" "]
@@ -545,9 +545,9 @@ async def test_a_session_has_one_run_at_a_time_and_a_new_one_needs_a_request(tmp
     world = World(tmp_path, {Role.PLANNER: [{"status": "needs_qa_cycle"}]}, tasks=ONE)
     ralph = world.ralph(answer="park")
     with pytest.raises(ConfigError, match="the request is empty"):
-        await ralph.run_async("  ")
+        await ralph.run("  ")
     with pytest.raises(Exception, match="suspended"):
-        await ralph.run_async("x")
+        await ralph.run("x")
     (path,) = tmp_path.iterdir()
     with pytest.raises(RunExists):
-        await ralph.run_async(session=path)
+        await ralph.run(session=path)

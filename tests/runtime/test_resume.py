@@ -26,6 +26,7 @@ from orchestrator.runtime.service.recovery import MOST_CLAIMS, Migration
 from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import ToolContext, tool
 from tests.runtime.stage import NO_WAIT, Facts, Notebook, faults
+from tests.with_runtime import with_runtime
 
 USAGE = Usage(10, 5)
 THREE = (
@@ -75,7 +76,7 @@ class World:
 
 def agent(world: World, journal: Any, **options: Any) -> Agent:
     options = {"observers": (), "retry": NO_WAIT, "output_type": Report, **options}
-    return Agent(FunctionLLM(world.model), tools=world.tools(), journal=journal, **options)
+    return Agent(FunctionLLM(world.model), tools=world.tools(), **with_runtime(journal=journal, **options))
 
 
 async def crashed_at(journal: CrashingJournal, **options: Any) -> tuple[World, Result | None]:
@@ -135,7 +136,9 @@ async def test_what_was_spent_counts_on_and_limits_can_be_raised() -> None:
         return stopped.model(request)
 
     options: dict[str, Any] = {"observers": (), "journal": inner, "output_type": Report}
-    one = Agent(FunctionLLM(model), tools=stopped.tools(), limits=Limits(max_iterations=3), **options)
+    one = Agent(
+        FunctionLLM(model), tools=stopped.tools(), limits=Limits(max_iterations=3), **with_runtime(**options)
+    )
     task = asyncio.create_task(one.run("go", run_id="b"))
     await asked.wait()
     task.cancel()
@@ -234,7 +237,7 @@ async def test_a_run_that_kills_whoever_takes_it_up_is_parked_as_poison() -> Non
         await agent(world, inner).resume("r")
     head = await inner.head("r")
     assert (head.status, head.reason, head.owner) == ("parked", "poison", None)
-    plans = await agent(world, inner).open_runs()
+    plans = await agent(world, inner).hosting.open_runs()
     assert [(plan.run_id, plan.reason) for plan in plans] == [("r", "poison")]
 
     assert (await agent(world, inner).resume("r")).outcome is Outcome.COMPLETED  # a person has looked at it

@@ -17,6 +17,7 @@ from orchestrator.runtime.llm_loop.run_options import FUNCTION_SECONDS
 from orchestrator.testing import FakeClock, ScriptedLLM
 from orchestrator.tools.run_context import RunContext
 from orchestrator_callbacks.llm_loop.deps import LoopRun
+from tests.with_runtime import with_runtime
 
 
 class City(BaseModel):
@@ -55,7 +56,7 @@ def search(query: str) -> str:
 
 def agent(*answers: Any, journal: MemoryJournal | None = None, **options: Any) -> Agent:
     options = {"tools": [look, search], "observers": (), **options}
-    return Agent(ScriptedLLM(list(answers)), journal=journal or MemoryJournal(), **options)
+    return Agent(ScriptedLLM(list(answers)), **with_runtime(journal=journal or MemoryJournal(), **options))
 
 
 async def left(journal: MemoryJournal, agent_options: Mapping[str, Any], **options: Any) -> None:
@@ -210,7 +211,7 @@ async def test_a_run_with_live_deps_is_parked_listed_and_never_executed_without_
         assert refused.value.reason == "deps_required"
     head = await journal.head("r")
     assert (head.status, head.reason) == ("parked", "deps_required")
-    [listed] = await other.open_runs()
+    [listed] = await other.hosting.open_runs()
     assert (listed.status, listed.unattended) == ("parked", False)
     assert listed.will.startswith("waits for deps: ")
     async with LocalEngine(other, recover="resume") as engine:
@@ -239,7 +240,7 @@ async def test_a_lost_answer_is_charged_also_after_the_run_has_waited_for_deps()
         await agent("never", journal=journal).resume("r")
     assert (
         "what the lost answer may have cost is charged"
-        in (await agent("x", journal=journal, deps=lambda _: 1).open_runs())[0].will
+        in (await agent("x", journal=journal, deps=lambda _: 1).hosting.open_runs())[0].will
     )
 
 
@@ -412,7 +413,7 @@ async def test_a_variant_with_a_factory_resumes_a_run_that_waits_for_deps() -> N
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"model": 3}, "llm must have `async complete"),
+        ({"model": 3}, "model must have `async complete"),
         ({"tools": 3}, "tools is 3; give a list of functions"),
         ({"name": "a b"}, "name is 'a b'; give 1 to 100 letters"),
         ({"output_type": 3}, "output_type 3 is neither a type nor a JSON schema"),

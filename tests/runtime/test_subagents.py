@@ -35,6 +35,7 @@ from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import ToolContext, tool
 from tests.runtime.stage import NO_WAIT, Facts, faults
 from tests.tiers import SOAK
+from tests.with_runtime import with_runtime
 
 USAGE = Usage(10, 5)
 SILENT: dict[str, Any] = {"observers": (), "retry": NO_WAIT}
@@ -52,7 +53,9 @@ def told(result: Result) -> str:
 def parent_of(child: Agent, *, calls: int = 1, **options: Any) -> Agent:
     """An agent that calls `child` (as `dig`), then answers."""
     script: list[Any] = [[call("dig", task=f"dig {number}") for number in range(calls)], "done"]
-    return Agent(ScriptedLLM(script), tools=[child.as_tool("dig", "Dig.")], **{**SILENT, **options})
+    return Agent(
+        ScriptedLLM(script), tools=[child.as_tool("dig", "Dig.")], **with_runtime(**{**SILENT, **options})
+    )
 
 
 async def asked_about(agent: Agent, *run_ids: str) -> None:

@@ -38,6 +38,7 @@ from orchestrator.kernel.record import (
 from orchestrator.kernel.run import Run
 from orchestrator.providers.scripted import ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.telemetry.line import KEYS, LineWriter, stamp
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.redaction import error_code, fingerprint, scrub
@@ -630,7 +631,7 @@ def test_a_log_on_a_full_disk_fails_no_run_that_says_something() -> None:
     with Path("/dev/full").open("ab", buffering=0) as full:
         log = TransitionLog(full)
         llm = ScriptedLLM([call("look"), "done"])
-        agent = Agent(llm, tools=[look], observers=[log], price=lambda model, tokens: None)
+        agent = Agent(llm, tools=[look], runtime=Runtime(observers=[log], price=lambda model, tokens: None))
         result = agent.run_sync("go")  # whose price nobody knows, which is a warning
 
     assert (result.outcome, result.error) == (Outcome.COMPLETED, None)

@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from orchestrator import Agent, Limits, LLMError, RetryPolicy, SqliteJournal, ToolContext, tool
 from orchestrator.llm.message import ToolCall
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.telemetry.otel import Spans
 from orchestrator.testing import ScriptedLLM
 from orchestrator.testing.clock import FakeClock
@@ -68,7 +69,7 @@ async def test_tools_of_one_turn_overlap_and_one_that_waits_for_a_slot_begins_wh
     stand, clock = Stand(), FakeClock()
     llm = ScriptedLLM([waits(3, 1, 2), "done"], latency=2.0, clock=clock)
     limits = Limits(max_concurrent_tools=2)
-    agent = Agent(llm, tools=[wait], limits=limits, observers=[stand.spans], clock=clock)
+    agent = Agent(llm, tools=[wait], limits=limits, runtime=Runtime(observers=[stand.spans], clock=clock))
     assert await driven(agent, clock) == "completed"
     assert stand.times("execute_tool wait") == [(2, 5), (2, 3), (3, 5)]
     assert stand.times("chat scripted") == [(0, 2), (5, 7)]
@@ -79,7 +80,7 @@ async def test_each_try_of_a_request_has_its_own_time_and_the_pause_between_is_n
     stand, clock = Stand(), FakeClock()
     llm = ScriptedLLM([LLMError("busy", kind="rate_limited"), "done"], latency=1.0, clock=clock)
     retry = RetryPolicy(attempts=3, base=4.0, jitter=0.0)
-    agent = Agent(llm, retry=retry, observers=[stand.spans], clock=clock)
+    agent = Agent(llm, retry=retry, runtime=Runtime(observers=[stand.spans], clock=clock))
     assert await driven(agent, clock) == "completed"
     assert stand.times("chat scripted") == [(0, 1), (5, 6)]
 
@@ -87,7 +88,7 @@ async def test_each_try_of_a_request_has_its_own_time_and_the_pause_between_is_n
 async def test_a_call_that_never_ran_has_a_span_where_its_turn_begins() -> None:
     stand, clock = Stand(), FakeClock()
     llm = ScriptedLLM([[*waits(2), ToolCall("x", "invented", "{}")], "done"], latency=1.0, clock=clock)
-    agent = Agent(llm, tools=[wait], observers=[stand.spans], clock=clock)
+    agent = Agent(llm, tools=[wait], runtime=Runtime(observers=[stand.spans], clock=clock))
     assert await driven(agent, clock) == "completed"
     assert stand.times("execute_tool wait") == [(1, 3)]
     assert stand.times("execute_tool _unregistered") == [(1, 1)]

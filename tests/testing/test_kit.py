@@ -8,6 +8,7 @@ import pytest
 
 import orchestrator.testing
 from orchestrator.kernel.graph import bounding
+from orchestrator.kernel.purity import CHECK_PURITY
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.providers.scripted import call
@@ -63,7 +64,9 @@ def test_guards_are_checked_one_by_one_too() -> None:
         check_guard(lambda turns: turns.pop() < 20, [19])
 
 
-async def test_an_impure_guard_fails_a_run_of_the_strict_graph() -> None:
+async def test_an_impure_guard_fails_a_run_of_the_strict_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHECK_PURITY, "0")
+
     @bounding
     def may_continue(ctx: LoopContext) -> bool:
         ctx.spent.retries += 1
@@ -73,7 +76,7 @@ async def test_an_impure_guard_fails_a_run_of_the_strict_graph() -> None:
     impure = replace(LLM_LOOP, edges=tuple(edges))
     for graph, outcome in ((impure, "completed"), (strict_guards(impure), "failed")):
         llm = ScriptedLLM([call("search", query="moon"), "One moon."])
-        agent = Agent(llm, tools=[search], graph=graph, observers=(), check_purity=False)
+        agent = Agent(llm, tools=[search], graph=graph, observers=())
         result = await agent.run("How many moons?")
         assert result.outcome == outcome
     assert isinstance(result.error, GuardImpure)

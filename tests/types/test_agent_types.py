@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from orchestrator import Agent, ConfigError, ToolCall, ToolContext, tool
+from orchestrator.approval import Approval
 from orchestrator.runtime.llm_loop.agent_arguments import AgentArguments
 from orchestrator.runtime.pipeline.pipeline import Pipeline
-from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.ralph.ralph import Ralph
 from orchestrator.runtime.rlm.rlm import Rlm
 from orchestrator.testing import ScriptedLLM
 from tests.types import checkers
@@ -33,7 +34,7 @@ def cases(tmp_path: Path) -> Path:
 @pytest.mark.campaign
 def test_mypy_infers_deps_and_output_and_refuses_each_wrong_line_once(cases: Path) -> None:
     lines, report = checkers.mypy(cases)
-    assert len(checkers.refused(cases)) == 11
+    assert len(checkers.refused(cases)) == 18
     assert lines == sorted(checkers.refused(cases)), report
 
 
@@ -88,8 +89,9 @@ def test_an_agent_with_parameters_gives_its_deps_to_its_tools() -> None:
     [
         (Agent.run_sync, Agent.run),
         (Pipeline.run_sync, Pipeline.run),
-        (Rlm.completion_sync, Rlm.completion),
-        (RalphOrchestrator.run_sync, RalphOrchestrator.run_async),
+        (Approval.run_sync, Approval.run),
+        (Rlm.run_sync, Rlm.run),
+        (Ralph.run_sync, Ralph.run),
     ],
 )
 def test_a_method_without_an_event_loop_has_the_arguments_of_its_coroutine(sync: Any, coroutine: Any) -> None:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 from orchestrator.errors import RunError
@@ -167,7 +166,7 @@ def open_account(
 
 def tool_context(run: LoopRun, key: str, retry: int = 0) -> ToolContext:
     """Return the context of a call or of an output validator; `key` identifies it within the run."""
-    deps, run_id, data = run.deps, run.run_id, run.data or _NO_DATA
+    deps, run_id = run.deps, run.run_id
     stored = None if deps.stored_result is None else partial(deps.stored_result, run_id)
     return ToolContext(
         run_id,
@@ -176,13 +175,11 @@ def tool_context(run: LoopRun, key: str, retry: int = 0) -> ToolContext:
         run.expires_at,
         clock=deps.clock,
         stored_result=stored,
-        metadata=data.get("metadata", _NO_DATA),
-        tags=data.get("tags", _NO_DATA),
+        metadata=run.metadata,
+        tags=run.tags,
         retry=retry,
     )
 
-
-_NO_DATA: Mapping[str, Any] = MappingProxyType({})
 
 _GIVES: Mapping[str, tuple[type, ...]] = {
     "before_llm_request": (Request,),

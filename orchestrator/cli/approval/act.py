@@ -29,7 +29,9 @@ def submit(options: ApprovalOptions, text: str | None, *, confirm: bool) -> int:
     said = _text(text) if not confirm else ""
     return run_command(
         options,
-        Command(work=lambda one: one.submit(said, confirm=confirm), planner="needed", anew=not confirm),
+        Command(
+            work=lambda one: one.confirm() if confirm else one.run(said), planner="needed", anew=not confirm
+        ),
     )
 
 
@@ -82,7 +84,7 @@ def retry(options: ApprovalOptions) -> int:
 
 def reject(options: ApprovalOptions, why: str | None) -> int:
     """Discard the plan."""
-    return run_command(options, Command(work=lambda one: one.reject(why or "")))
+    return run_command(options, Command(work=lambda one: one.reject(why=why or "")))
 
 
 def acknowledge(options: ApprovalOptions, *, discard: bool) -> int:
@@ -102,7 +104,9 @@ def pause(options: ApprovalOptions) -> int:
 
 def cancel(options: ApprovalOptions, why: str | None) -> int:
     """Stop and restore every file: here, or in the process that executes the plan."""
-    return _ask(options, "cancel", why, lambda one: one.cancel(why or ""), "it stops and restores every file")
+    return _ask(
+        options, "cancel", why, lambda one: one.cancel(why=why or ""), "it stops and restores every file"
+    )
 
 
 def status(options: ApprovalOptions) -> int:

@@ -137,7 +137,9 @@ class _CommandRun:
             return False
         with suppress(Held):
             limits = limits_of(found.launch.get("limits") or {})
-            async with Approval(root, limits=limits, by=actor_name(self._options.by)) as approval:
+            async with Approval(
+                root, limits=limits, observers=(), by=actor_name(self._options.by)
+            ) as approval:
                 self._print_recovery(approval)
                 found = await approval.status()
         return found.state is ApprovalState.AWAITING_APPROVAL
@@ -156,6 +158,7 @@ class _CommandRun:
             root,
             made.planner,
             limits=limits_of(limits),
+            observers=(),
             by=actor_name(options.by),
             launch=signed({**made.launch, **({"limits": dict(limits)} if limits else {})}),
             on_step=self._steps,

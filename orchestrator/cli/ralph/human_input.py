@@ -76,7 +76,7 @@ class AnswerSource:
 
     @property
     def port(self) -> Any:
-        """The value of the option `answer` of a RalphOrchestrator."""
+        """The value of the option `answer` of a Ralph."""
         park: Literal["park"] = "park"
         return self if self._answers is not None or (self.screen is not None and keyboard.present()) else park
 

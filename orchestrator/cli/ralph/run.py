@@ -33,7 +33,7 @@ from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import RalphState
 from orchestrator.runtime.llm_loop.result import ended_as
-from orchestrator.runtime.ralph.ralph import RalphOrchestrator
+from orchestrator.runtime.ralph.ralph import Ralph
 from orchestrator.runtime.ralph.result import RalphResult
 from orchestrator.runtime.ralph.session.directory import SessionDirectory, session_id_for
 from orchestrator.runtime.ralph.session.task_import import ImportedTasks
@@ -94,12 +94,12 @@ def run_request(options: RalphRunOptions) -> int:
         agents=agents, answer_source=AnswerSource(answers), limits=limits, launch=signed(launch)
     )
 
-    def start(ralph: RalphOrchestrator) -> Awaitable[RalphResult]:
+    def start(ralph: Ralph) -> Awaitable[RalphResult]:
         if taken is None:
-            return ralph.run_async(request, session=options.session)
+            return ralph.run(request, session=options.session)
         now = datetime.now()  # noqa: DTZ005 - people read the name
         begun = _sound(lambda: taken.into(options.sessions, request, session_id_for(now, options.sessions)))
-        return ralph.run_async(session=begun.path)
+        return ralph.run(session=begun.path)
 
     return conducted(view, run_agents, start)
 
@@ -144,7 +144,7 @@ def _one_at_a_time(session: Path) -> None:
         complain(shown(f"session {files.id} sets {set_to}, without effect: coding agents run one at a time"))
 
 
-Going = Callable[[RalphOrchestrator], Awaitable[RalphResult]]
+Going = Callable[[Ralph], Awaitable[RalphResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,12 +163,12 @@ def conducted(view: RalphViewOptions, run_agents: RunAgents, go: Going) -> int:
     journal = journal_at(view.address)
     look = TaskBoardReader(view.root, view.session)
     screen = None if view.json else functools.partial(Screen, RALPH, board=functools.partial(TaskBoard, look))
-    watched: RunView[RalphOrchestrator, RalphResult] = RunView(RALPH, view.run_id, view.address, screen)
+    watched: RunView[Ralph, RalphResult] = RunView(RALPH, view.run_id, view.address, screen)
     run_agents.answer_source.screen = watched.screen
     if view.session is not None:
         _one_at_a_time(view.session)
     with logging_to(view.log, project_settings().log_level) as logs:
-        ralph = RalphOrchestrator(
+        ralph = Ralph(
             **ports,
             limits=run_agents.limits,
             root=view.root,
@@ -187,7 +187,7 @@ def conducted(view: RalphViewOptions, run_agents: RunAgents, go: Going) -> int:
     return print_result(result, view)
 
 
-async def _going(view: RalphViewOptions, go: Going, ralph: RalphOrchestrator) -> RalphResult:
+async def _going(view: RalphViewOptions, go: Going, ralph: Ralph) -> RalphResult:
     try:
         return await go(ralph)
     except RunExists as error:

@@ -24,6 +24,7 @@ from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.rlm.limits import CODE_LIMITS, TOOLS_LIMITS, RlmLimits
 from orchestrator.repl import ReplLimits, Sandbox, WorkerRepl
 from orchestrator.runtime.rlm.rlm import Rlm
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.settings import build
 
 
@@ -81,16 +82,14 @@ class RlmSpec:
         return Rlm(
             parts.model.llm,
             mode=self.mode,
-            sub_llm=model_of(self.sub_model, launch.form).llm if self.sub_model else None,
+            sub_model=model_of(self.sub_model, launch.form).llm if self.sub_model else None,
             tools=parts.tools,
             limits=limits,
             retry=build(RetryPolicy, launch.retry, "retry"),
             instructions=launch.instructions,
             repl=self.repl(limits),
             params=launch.params,
-            price=price_of(settings.prices),
-            journal=journal,
-            observers=observers,
+            runtime=Runtime(journal=journal, observers=observers, price=price_of(settings.prices)),
             launch=signed(self.plain()),
         )
 

@@ -79,9 +79,7 @@ def run_file(command_options: RlmRunOptions) -> int:
         output=command_options.output,
     )
     options: dict[str, Any] = {"run_id": run_id, "conversation_id": command_options.conversation}
-    return conducted(
-        view, made, limits, lambda rlm: rlm.completion(command_options.prompt, context, **options)
-    )
+    return conducted(view, made, limits, lambda rlm: rlm.run(command_options.prompt, context, **options))
 
 
 def conducted(view: RlmViewOptions, made: RlmSpec, limits: RlmLimits, go: Going) -> int:

@@ -73,7 +73,7 @@ class PostgresJournal:
 
     Example:
         journal = PostgresJournal("postgresql://agents@db.example/agents")  # extra: fsm-orchestrator[postgres]
-        agent = Agent(llm=my_llm, journal=journal)
+        agent = Agent(my_llm, journal=journal)
     """
 
     backend = "postgres"

@@ -64,7 +64,7 @@ class SqliteJournal:
 
     Example:
         journal = SqliteJournal(".orchestrator/journal.db")
-        agent = Agent(llm=my_llm, journal=journal)
+        agent = Agent(my_llm, journal=journal)
     """
 
     backend = "sqlite"

@@ -91,7 +91,7 @@ class SqliteMemory:
         ConfigError: A number is invalid.
 
     Example:
-        agent = Agent(llm=my_llm, memory=SqliteMemory(".orchestrator/memory.db"))
+        agent = Agent(my_llm, memory=SqliteMemory(".orchestrator/memory.db"))
         await agent.run("My name is Ada.", conversation_id="ada")          # in another process, a week later:
         await agent.run("What is my name?", conversation_id="ada")
     """

@@ -1,7 +1,7 @@
 """Servers of the Model Context Protocol, as tools of an agent (`pip install 'fsm-orchestrator[mcp]'`).
 
     async with McpServer.stdio("uvx", "mcp-server-git", prefix="git_") as git:
-        agent = Agent(llm=my_llm, tools=[*git.tools])
+        agent = Agent(my_llm, tools=[*git.tools])
         result = await agent.run("What changed since yesterday?")
 
     McpServer.http("https://tools.example/mcp", headers={"Authorization": token})
@@ -101,7 +101,7 @@ class McpServer:
 
     Example:
         async with McpServer.stdio("uvx", "mcp-server-git", prefix="git_") as git:
-            agent = Agent(llm=my_llm, tools=[*git.tools])
+            agent = Agent(my_llm, tools=[*git.tools])
     """
 
     def __init__(self, transport: Stdio | Http, **options: Unpack[McpOptions]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from orchestrator.runtime.service.position import rebuilt
 from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun
 
 GRAPH = "approval"
+_OWN_ID = re.compile(rf"{GRAPH}-(\d{{4,}})")
 
 
 def codec(launch: Callable[[], Mapping[str, Any]]) -> ContextCodec[ApprovalContext]:
@@ -27,18 +29,25 @@ def run_id(number: int) -> str:
 
 
 async def newest(journal: Journal) -> RunHead | None:
-    """Return the current request of a project, the one that was started last."""
-    found: RunHead | None = None
-    async for head in journal.runs(graph=GRAPH):
-        if found is None or number_of(head) > number_of(found):
-            found = head
-    return found
+    """Return the current request of a project, the one that was started last. Raises Corrupt."""
+    requests = await numbered(journal)
+    return max(requests, key=lambda one: one[0])[1] if requests else None
 
 
-def number_of(head: RunHead) -> int:
-    """Return the number of a run among the project's requests."""
-    last = head.run_id.rpartition("-")[2]
-    return int(last) if last.isdecimal() else 0
+async def numbered(journal: Journal) -> list[tuple[int, RunHead]]:
+    """Return the requests of a project with their numbers. Raises Corrupt.
+
+    The id of a run has its number, unless the host chose the id.
+    """
+    heads = [head async for head in journal.runs(graph=GRAPH)]
+    return [(await _number(journal, head), head) for head in heads]
+
+
+async def _number(journal: Journal, head: RunHead) -> int:
+    if (found := _OWN_ID.fullmatch(head.run_id)) is not None:
+        return int(found[1])
+    stored = StoredRun.of(head.run_id, await journal.load(head.run_id))
+    return int(stored.context.get("number", 0))
 
 
 def restored(

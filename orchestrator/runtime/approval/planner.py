@@ -33,6 +33,7 @@ from orchestrator.runtime.approval.plan_request import intent_text
 from orchestrator.runtime.approval.workspace import Workspace
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.tools.spec import ToolSpec, tool
 
 LIMITS = Limits(
@@ -117,8 +118,7 @@ class ModelPlanner:
         self._used = Usage()
         self._options: dict[str, Any] = {
             "retry": RetryPolicy(attempts=1),
-            "observers": (),
-            "clock": clock,
+            "runtime": Runtime(observers=(), clock=clock),
             "params": params,
         }
 

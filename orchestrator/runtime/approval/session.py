@@ -18,9 +18,9 @@ from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal, RunHead, let_go
 from orchestrator.kernel.machine import Machine
-from orchestrator.kernel.record import Observer, RunCompleted, RunRecovered
+from orchestrator.kernel.mailbox import Signal
+from orchestrator.kernel.record import Follower, RunCompleted, RunRecovered
 from orchestrator.kernel.run import Run
-from orchestrator.llm.port import Clock
 from orchestrator.machines.approval.ending import ending
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.approval.limits import ApprovalLimits
@@ -35,6 +35,7 @@ from orchestrator.runtime.approval import projection
 from orchestrator.runtime.approval.plan_executor import PlanExecutor
 from orchestrator.runtime.approval.project_log import ProjectLog
 from orchestrator.runtime.approval.projection import Projection
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator_callbacks.approval import before, control_request, enter, execution
 from orchestrator_callbacks.approval.deps import ApprovalDeps, ApprovalRun
 from orchestrator_guards import BlockedGate
@@ -51,8 +52,7 @@ class ApprovalSession:
         project: Path | str,
         planner: ApprovalPlanner | None,
         limits: ApprovalLimits,
-        clock: Clock,
-        observers: Iterable[Observer],
+        runtime: Runtime,
         hooks: Iterable[object],
         launch: Mapping[str, Any],
         journal: Journal | None,
@@ -60,26 +60,39 @@ class ApprovalSession:
         data: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = store.folder_of(project)
-        self.clock = clock
+        self.clock = runtime.clock
         self.limits = limits
         self.machine = Machine(APPROVAL, collect(APPROVAL, enter, before, extra=tuple(hooks)))
         self.damage: JournalError | None = None
         self.run: ApprovalRun | None = None
         self.launch = dict(launch)
-        self._observers = tuple(observers)
+        self._observers = runtime.observers
         self._planner = planner
         self._inner = journal
         self._own = journal is None
         self._hook = hook
         self._data = data or {}
         self._codec = record.codec(lambda: self.launch)
+        self.is_open = False
+        self._requests = 0
         self.up_to_date = True
         """Whether the projections agree with the journal."""
+
+    @property
+    def agent(self) -> str:
+        """Name of the agent; empty if it has none."""
+        return str(self._data.get("agent", ""))
+
+    @property
+    def store(self) -> Journal | None:
+        """The journal that was given, or the project's own while it is open."""
+        return self._inner or (self.journal.inner if self.is_open else None)
 
     # ---- open and close ----
 
     async def open(self) -> None:
         """Create or open the store and claim the current run. Raises RunError, ApprovalError, StoreDown."""
+        self.run, self.damage = None, None
         self._project_id = store.prepare(self.folder)
         self.log = ProjectLog(self.folder / "logs", self.limits, self.clock)
         inner = self._inner or SqliteJournal(self.folder / "journal.db")
@@ -101,6 +114,7 @@ class ApprovalSession:
             clock=self.clock,
             codec=self._codec,
         )
+        self.is_open = True
         for observer in self._observers:
             declare = getattr(observer, "declare", None)
             if declare is not None:
@@ -157,12 +171,20 @@ class ApprovalSession:
             if self.run is not None:
                 await self.driver.release(self.run)
         finally:
+            self.is_open = False
             if self._own:
                 await self.journal.close()
 
     # ---- drive ----
 
-    async def begin(self, ctx: ApprovalContext, launch: Mapping[str, Any]) -> None:
+    async def begin(
+        self,
+        ctx: ApprovalContext,
+        launch: Mapping[str, Any],
+        run_id: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        follower: Follower | None = None,
+    ) -> None:
         """End the previous request and start another one; expired requests are removed.
 
         The previous run is released after the start of the new one, so that one run is always owned and no other
@@ -172,11 +194,15 @@ class ApprovalSession:
         before = self.run
         await self._end()
         self.launch = dict(launch)
-        run = self.run = Run(self.machine, record.run_id(ctx.number), ctx, self.deps, data=self._data or None)
+        name, own = run_id or record.run_id(ctx.number), {**self._data, **(data or {})}
+        run = self.run = Run(self.machine, name, ctx, self.deps, data=own or None)
+        run.follow(follower)
         try:
             await self.driver.start(run)
         except RunExists:
             self.run = None
+            if run_id is not None:
+                raise
             reason = "another process started to work on this project just now"
             raise GateRefused(
                 BlockedGate("state", reason, ("status",), retryable_now=True, code="FS-005")
@@ -188,9 +214,8 @@ class ApprovalSession:
 
     async def _forget(self, last: int) -> None:
         """Remove the requests up to number `last`, but no run of another graph, which may share the journal."""
-        heads = [head async for head in self.journal.runs(graph=record.GRAPH)]
-        for head in heads:
-            if record.number_of(head) <= last and head.owner is None:
+        for number, head in await record.numbered(self.journal):
+            if number <= last and head.owner is None:
                 await self.journal.erase(head.run_id)
         store.forget_plans(self.folder, last)
 
@@ -228,6 +253,16 @@ class ApprovalSession:
             blocked = BlockedGate("state", f"{event.value!r} is not possible in {state}", code="ST-001")
             raise GateRefused(blocked, state=state, event=event.value)
         await self.refuse_posted(run)
+
+    def request(self, run_id: str, action: str, *, by: str, why: str) -> bool:
+        """Request `pause` or `cancel` of the run that is driven here; return False if it is not."""
+        run = self.run
+        if run is None or run.run_id != run_id or not run.control.driving:
+            return False
+        self._requests += 1
+        number = f"{action}-{run.seq}-{self._requests}"
+        run.mailbox.post(Signal(kind="decision", id=number, by=by, why=why, payload={"wish": action}))
+        return True
 
     async def refuse_posted(self, run: ApprovalRun) -> None:
         """Refuse control requests that came while no process worked or too late, also in the journal."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, Unpack, overload
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.record import Follower, Observer
-from orchestrator.llm.port import LLM, Clock, Memory, Price
+from orchestrator.kernel.record import Observer
+from orchestrator.llm.port import LLM, Memory
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.limits import Limits
@@ -25,9 +24,9 @@ from orchestrator.runtime.llm_loop.loop_service import LoopService
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.llm_loop.stored_results import StoredResults
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.recovery import Migration
 from orchestrator.runtime.service.run_data import agent_data
 from orchestrator.runtime.service.run_service import new_id
+from orchestrator.runtime.service.runtime import Runtime, runtime_of
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of
 from orchestrator.tools.context import DepsT_contra
@@ -45,93 +44,84 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
     The constructor starts nothing.
 
     Args:
-        llm: The model.
+        model: The model.
+        name: Name of the agent, stored with each of its runs.
+        version: Version of the agent, stored with each of its runs.
         tools: Functions, tool specifications or a tool set.
+        instructions: System message of each run: text, or a function of its RunContext, evaluated once for each run.
+        output_type: A pydantic model, a type, or a JSON schema; `str` and None mean free text.
         limits: Default limits of a run.
         retry: Retry policy of model requests.
-        journal: Stores the records of the runs; in memory if None.
-        memory: Long-term memory before and after a run.
-        output_type: A pydantic model, a type, or a JSON schema; `str` and None mean free text.
-        observers: Observers of all runs. None means `TransitionLog()` and `Metrics()` on the default registry, `()`
-            none.
         hooks: Modules or objects with `enter_/leave_/before_/after_` functions, which run after the loop's own, and
             with functions for the five middleware points.
         graph: The graph; extend `LLM_LOOP` for another one.
-        instructions: System message of each run: text, or a function of its RunContext, evaluated once for each run.
+        memory: Long-term memory before and after a run.
         deps: Handles of the host, for tools, or a factory: a function that makes them from the RunContext of each run,
             also when it is resumed. Functions may be sync (called in a thread) or async.
-        clock: Clock, for tests.
-        price: Price table of the models.
         params: Parameters of every model request.
-        migrations: Functions that migrate runs of older graphs to this one.
+        runtime: How its runs are executed: journal, observers, clock, migrations and prices. Agents can share it.
+        journal, observers: A shortcut for a Runtime of its own with this journal and these observers.
         launch: Plain data that is stored with each run, for the process that resumes it.
-        name: Name of the agent, stored with each of its runs.
-        version: Version of the agent, stored with each of its runs.
-        check_purity: If True, a guard that changes its context fails the run with a GraphError that names guard and
-            field. None means off, except in tests (see `kernel.purity`).
 
     Raises:
         ConfigError: An argument is invalid.
         GraphError: The graph is invalid or does not fit the hooks.
 
     Example:
-        agent = Agent(llm, tools=[search], limits=Limits(max_iterations=20))
+        agent = Agent(model, name="support", tools=[search], limits=Limits(max_iterations=20))
         result = await agent.run("Summarise the open incidents.")
     """
 
     @overload
     def __init__(
         self: Agent[DepsT_contra, str],
-        llm: LLM,
+        model: LLM,
         *,
         output_type: None = None,
         **arguments: Unpack[AgentArguments[DepsT_contra]],
     ) -> None: ...
     @overload
     def __init__(
-        self, llm: LLM, *, output_type: type[OutputT], **arguments: Unpack[AgentArguments[DepsT_contra]]
+        self, model: LLM, *, output_type: type[OutputT], **arguments: Unpack[AgentArguments[DepsT_contra]]
     ) -> None: ...
     @overload
     def __init__(
         self: Agent[DepsT_contra, Any],
-        llm: LLM,
+        model: LLM,
         *,
         output_type: Mapping[str, Any] | TypeForm,
         **arguments: Unpack[AgentArguments[DepsT_contra]],
     ) -> None: ...
     def __init__(
         self,
-        llm: LLM,
+        model: LLM,
         *,
-        tools: Iterable[ToolSource[Any]] | ToolProvider = (),
-        limits: Limits | None = None,
-        retry: RetryPolicy | None = None,
-        journal: Journal | None = None,
-        memory: Memory | None = None,
-        output_type: object = None,
-        observers: Iterable[Observer] | None = None,
-        hooks: Iterable[object] = (),
-        graph: Graph = LLM_LOOP,
-        instructions: str | per_run.RunFunction | None = None,
-        deps: Any = None,
-        clock: Clock | None = None,
-        price: Price | None = None,
-        params: Mapping[str, Any] | None = None,
-        migrations: Iterable[Migration] = (),
-        launch: Mapping[str, Any] | None = None,
         name: str | None = None,
         version: str | None = None,
-        check_purity: bool | None = None,
+        tools: Iterable[ToolSource[Any]] | ToolProvider = (),
+        instructions: str | per_run.RunFunction | None = None,
+        output_type: object = None,
+        limits: Limits | None = None,
+        retry: RetryPolicy | None = None,
+        hooks: Iterable[object] = (),
+        graph: Graph = LLM_LOOP,
+        memory: Memory | None = None,
+        deps: Any = None,
+        params: Mapping[str, Any] | None = None,
+        runtime: Runtime | None = None,
+        journal: Journal | None = None,
+        observers: Iterable[Observer] | None = None,
+        launch: Mapping[str, Any] | None = None,
     ) -> None:
         arguments.check_agent(locals())
-        self._data = agent_data(name, version)
+        self._data, runtime = agent_data(name, version), runtime_of(runtime, journal, observers)
         self._limits, self._instructions = limits or Limits(), instructions
-        self._machine, points = compose.machine(graph, hooks, check_purity=check_purity)
+        self._machine, points = compose.machine(graph, hooks)
         self._source = per_run.DepsSource(deps)
-        given = {"memory": memory, "price": price, "points": points, "agent": self.name}
+        given = {"memory": memory, "price": runtime.price, "points": points, "agent": self.name}
         given["host"] = self._source.host
-        self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
-        self._set_up(self._deps.clock, journal, observers, migrations, self._deps.tools)
+        self._deps = compose.handles(model, tools, runtime.clock, output_type, retry, params, **given)
+        self._set_up(runtime, self._deps.tools)
         self._conversations = Conversations()
         self._codec, self._launch = loop_codec(launch), launch
         self._wire()
@@ -155,7 +145,7 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
-        **options: Unpack[per_run.RunArguments],
+        **options: Unpack[per_run.RunArguments[DepsT_contra]],
     ) -> Result[OutputT]:
         """Run one prompt, or a conversation given as messages, to its end and return the Result.
 
@@ -179,11 +169,8 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
             ConfigError: The prompt or an option is invalid, or the conversation has an active run.
             RunError: The factory of the deps or the function of the instructions failed.
         """
-        arguments.check_run(run_id, conversation_id, limits, deadline)
-        checked = self.check_options(**options)
-        return await self.begin(
-            prompt, run_id or new_id(), conversation_id, limits, deadline, options=checked
-        )
+        checked = self._check_run(run_id, conversation_id, limits, deadline, **options)
+        return await self._begin(prompt, run_id or new_id(), conversation_id, limits, deadline, checked)
 
     async def deposit(
         self,
@@ -193,19 +180,18 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         tenant: str = "",
-        **options: Unpack[per_run.RunArguments],
+        **options: Unpack[per_run.RunArguments[DepsT_contra]],
     ) -> str:
         """Store a run in the journal for a worker, and return its id; the model is not called here.
 
         Requires a journal that other processes share. `tenant` names the owner of the run, for limits per tenant.
         Options as for `run`, without `deps`: the agent of the worker makes them. Raises the errors of `run`.
         """
-        arguments.check_run(run_id, conversation_id, limits)
         if options.get("deps") is not None:
             raise ConfigError(
                 "deps of a deposited run cannot be stored; give the worker's agent a factory for them"
             )
-        checked, name = self.check_options(**options), run_id or new_id()
+        checked, name = self._check_run(run_id, conversation_id, limits, None, **options), run_id or new_id()
         history = await self._conversations.before(conversation_id, self._journal, self._said_in)
         run = await self._new(prompt, history, name, conversation_id, limits, checked, deposited=True)
         return await self._deposit(run, tenant)
@@ -223,7 +209,7 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         conversation_id: str | None = None,
         limits: Limits | None = None,
         deadline: float | None = None,
-        **options: Unpack[per_run.RunArguments],
+        **options: Unpack[per_run.RunArguments[DepsT_contra]],
     ) -> RunStream[OutputT]:
         """Run one prompt as `run` does and stream its facts: `async for fact in agent.stream(...)`.
 
@@ -232,10 +218,8 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         stops early, the run is left where it was and can be resumed (see `runtime.service.stream`). The run and its
         `deadline` start when the first fact is requested. Raises ConfigError; iterating raises the errors of `run`.
         """
-        arguments.check_run(run_id, conversation_id, limits, deadline)
-        checked, name = self.check_options(**options), run_id or new_id()
-        work = functools.partial(self.begin, prompt, name, conversation_id, limits, deadline, options=checked)
-        return RunStream(name, self._machine.graph.name, work)
+        checked = self._check_run(run_id, conversation_id, limits, deadline, **options)
+        return self._stream(prompt, run_id, conversation_id, limits, deadline, checked)
 
     async def resume(
         self,
@@ -243,8 +227,9 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         *,
         limits: Limits | None = None,
         by: str = "",
+        again: bool = False,
         from_agent: str | None = None,
-        deps: Any = None,
+        deps: DepsT_contra | None = None,
     ) -> Result[OutputT]:
         """Resume a run of the journal from its last record and return its Result.
 
@@ -252,7 +237,8 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
 
         A paused run is resumed, also if it lives in this process.
 
-        `limits` replace the run's own from now on; `by` is who resumes the run; `deps` are live handles for its tools.
+        `limits` replace the run's own from now on; `by` is who resumes the run; `deps` are live handles for its tools;
+        `again` says that a person has checked that programs of the last owner have ended.
         `from_agent` is the name of the agent that started the run ("" for none), to transfer it from another agent.
 
         Raises:
@@ -266,7 +252,7 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         """
         arguments.check_run(limits=limits)
         with self._source.given(run_id, deps):
-            return await self._resume(run_id, limits, by, from_agent=from_agent)
+            return await self._resume(run_id, limits, by, again=again, from_agent=from_agent)
 
     def replace(self, **changes: Unpack[AgentChanges]) -> Agent:
         """Return a variant of this agent: another `model`, `tools`, `limits`, `instructions`, `name`, and so on.
@@ -275,7 +261,7 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         """
         return variant(self, changes)
 
-    def as_tool(self, name: str, description: str, **options: Any) -> ToolSpec:
+    def as_tool(self, name: str, description: str, **options: Unpack[subagent.AgentToolOptions]) -> ToolSpec:
         """Return a tool with which the model of another agent runs this one; options as for `agent_tool`."""
         return subagent.agent_tool(self, name, description, **options)
 
@@ -287,34 +273,6 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         """
         self._deps.validators += (as_validator(function),)
         return function
-
-    # ---- called by an engine ----
-
-    def check(self, run_id: object, conversation_id: object, limits: object, deadline: object) -> None:
-        """Check the arguments of one run. Raises ConfigError."""
-        arguments.check_run(run_id, conversation_id, limits, deadline)
-
-    def check_options(self, **options: Unpack[per_run.RunArguments]) -> per_run.RunSettings:
-        """Check the options of one run. Raises ConfigError."""
-        return per_run.run_options(self._deps, **options) if options else per_run.NO_OPTIONS
-
-    async def begin(  # noqa: PLR0917 - the arguments of `run`
-        self,
-        prompt: Prompt,
-        run_id: str,
-        conversation_id: str | None,
-        limits: Limits | None,
-        deadline: float | None,
-        follower: Follower | None = None,
-        *,
-        options: per_run.RunSettings = per_run.NO_OPTIONS,
-    ) -> Result[OutputT]:
-        """Start a run with checked arguments and drive it to its end."""
-        history = await self._conversations.before(conversation_id, self._journal, self._said_in)
-        run = await self._new(prompt, history, run_id, conversation_id, limits, options)
-        run.follow(follower)
-        self._limit_time(run, deadline)
-        return await self._drive_run(run, park=self.parks)
 
 
 Orchestrator = Agent

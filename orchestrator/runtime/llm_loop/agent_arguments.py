@@ -11,11 +11,11 @@ from typing_extensions import TypeVar
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
-from orchestrator.llm.port import Clock, Memory, Price
+from orchestrator.llm.port import Memory
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.run_options import RunFunction
-from orchestrator.runtime.service.recovery import Migration
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.tools.context import DepsT
 from orchestrator.tools.run_context import RunContext
 from orchestrator.tools.spec import ToolSource
@@ -35,21 +35,18 @@ DepsFactory: TypeAlias = Callable[[RunContext], DepsT | Awaitable[DepsT]]
 class AgentArguments(TypedDict, Generic[DepsT], total=False):
     """Keyword arguments of `Agent` except `output_type`, which decides the type of its output."""
 
-    tools: Iterable[ToolSource[DepsT]] | ToolProvider
-    limits: Limits | None
-    retry: RetryPolicy | None
-    journal: Journal | None
-    memory: Memory | None
-    observers: Iterable[Observer] | None
-    hooks: Iterable[object]
-    graph: Graph
-    instructions: str | RunFunction | None
-    deps: DepsT | DepsFactory[DepsT] | None
-    clock: Clock | None
-    price: Price | None
-    params: Mapping[str, Any] | None
-    migrations: Iterable[Migration]
-    launch: Mapping[str, Any] | None
     name: str | None
     version: str | None
-    check_purity: bool | None
+    tools: Iterable[ToolSource[DepsT]] | ToolProvider
+    instructions: str | RunFunction | None
+    limits: Limits | None
+    retry: RetryPolicy | None
+    hooks: Iterable[object]
+    graph: Graph
+    memory: Memory | None
+    deps: DepsT | DepsFactory[DepsT] | None
+    params: Mapping[str, Any] | None
+    runtime: Runtime | None
+    journal: Journal | None
+    observers: Iterable[Observer] | None
+    launch: Mapping[str, Any] | None

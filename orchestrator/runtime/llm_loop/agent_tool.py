@@ -14,7 +14,7 @@ import asyncio
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from orchestrator.errors import ConfigError, RunError, RunExists, RunStopped, RunUnknown
 from orchestrator.journal.stored_run import StoredRun
@@ -31,7 +31,7 @@ from orchestrator.runtime.llm_loop.run_options import RunSettings
 from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
 from orchestrator.runtime.service.run_data import SHARED, stored_data
 from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
-from orchestrator.tools.spec import ToolContext, ToolSpec, tool
+from orchestrator.tools.spec import ApprovalRule, Progress, ToolContext, ToolSpec, tool
 from orchestrator_callbacks.llm_loop import request_usage
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount, lend_limits
 from orchestrator_callbacks.llm_loop.deps import LoopRun, open_account
@@ -45,6 +45,26 @@ MAX_DEPTH = 8
 """Maximum depth of child runs, without the root."""
 
 
+class ToolOptions(TypedDict, total=False):
+    """Options of `tool` that an agent as a tool can have."""
+
+    approval: bool | ApprovalRule
+    sequential: bool
+    timeout: float | None
+    max_result_chars: int
+    max_concurrency: int
+    progress: Progress
+    retries: int
+
+
+class AgentToolOptions(ToolOptions, total=False):
+    """Options of `agent_tool`."""
+
+    limits: Limits | None
+    share: float
+    max_depth: int
+
+
 def agent_tool(
     child: Agent | Callable[[], Agent],
     name: str,
@@ -53,7 +73,7 @@ def agent_tool(
     limits: Limits | None = None,
     share: float = 0.0,
     max_depth: int = MAX_DEPTH,
-    **options: Any,
+    **options: Unpack[ToolOptions],
 ) -> ToolSpec:
     """Return a tool that runs another agent: the model passes a `task` as text and gets the agent's output.
 
@@ -65,7 +85,7 @@ def agent_tool(
             run above it.
         share: Maximum part of the caller's remaining budget for the child run, above 0 and at most 1; 0 is off.
         max_depth: Maximum depth of agents that call each other.
-        options: Options of `tool`: approval, sequential, max_result_chars, max_concurrency, progress.
+        options: Options of `tool`, see `ToolOptions`.
 
     Raises:
         ConfigError: An argument is invalid.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from orchestrator.llm.port import LLM, Memory, Price
+from orchestrator.llm.port import LLM, Memory
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop import agent_tool as subagent
@@ -41,7 +41,6 @@ class AgentChanges(TypedDict, total=False):
     output_type: object
     instructions: str | RunFunction | None
     deps: Any
-    price: Price | None
     params: Mapping[str, Any] | None
     name: str | None
     version: str | None
@@ -52,8 +51,6 @@ def variant(agent: Agent, changes: AgentChanges) -> Agent:
     given: dict[str, Any] = dict(changes)
     if unknown := given.keys() - AgentChanges.__annotations__.keys():
         raise TypeError(f"replace() got an unexpected keyword argument {min(unknown)!r}")
-    if "model" in given:
-        given["llm"] = given.pop("model")
     arguments.check_agent({"limits": None, **given})
     found = copy.copy(agent)
     if "deps" in given:
@@ -79,17 +76,17 @@ def variant(agent: Agent, changes: AgentChanges) -> Agent:
 def _changed_handles(agent: Agent, name: str, host: Any, given: Mapping[str, Any]) -> LoopDeps:
     """Return the handles of a variant."""
     own, points = agent._deps, agent.hosting.own_points
-    if not given.keys() & {"llm", "tools", "output_type", "retry", "params", "memory", "price"}:
+    if not given.keys() & {"model", "tools", "output_type", "retry", "params", "memory"}:
         return replace(own, host=host, points=points, agent=name)
     made = compose.handles(
-        given.get("llm", own.llm),
+        given.get("model", own.llm),
         given.get("tools", own.tools),
         own.clock,
         given.get("output_type"),
         given.get("retry", own.retry),
         given.get("params", own.params),
         memory=given.get("memory", own.memory),
-        price=given.get("price", own.price),
+        price=own.price,
         points=points,
         host=host,
         stored_result=own.stored_result,

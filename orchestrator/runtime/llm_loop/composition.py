@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.record import Observer
-from orchestrator.llm.port import LLM, Clock, SystemClock
+from orchestrator.llm.port import LLM, Clock
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.limits import Limits
@@ -24,25 +23,22 @@ from orchestrator_callbacks.llm_loop import after, before, enter, leave
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, LoopRun, Point, ToolProvider, split
 
 
-def machine(
-    graph: Graph, hooks: Iterable[object], *, check_purity: bool | None = None
-) -> tuple[Machine, Mapping[str, tuple[Point, ...]]]:
+def machine(graph: Graph, hooks: Iterable[object]) -> tuple[Machine, Mapping[str, tuple[Point, ...]]]:
     """Bind our hooks and then the host's to a graph; return the host's middleware separately. Raises GraphError."""
     bound, points = split(collect(graph, enter, leave, before, after, extra=tuple(hooks), points=POINTS))
-    return Machine(graph, bound, check_purity=check_purity), points
+    return Machine(graph, bound), points
 
 
 def handles(  # noqa: PLR0917 - arguments of Agent with defaults or checks
     llm: LLM,
     tools: Iterable[ToolSource[Any]] | ToolProvider,
-    clock: Clock | None,
+    clock: Clock,
     output_type: object,
     retry: RetryPolicy | None,
     params: Mapping[str, Any] | None,
     **others: Any,
 ) -> LoopDeps:
     """Return the handles of the hooks; `others` are further members of LoopDeps. Raises ConfigError."""
-    clock = clock or SystemClock()
     return LoopDeps(
         llm=llm,
         tools=ToolSet(tools, clock=clock) if isinstance(tools, Iterable) else tools,
@@ -53,26 +49,6 @@ def handles(  # noqa: PLR0917 - arguments of Agent with defaults or checks
         params=dict(params or {}),
         **others,
     )
-
-
-def records(journal: Journal | None) -> tuple[Journal, Callable[[str], None]]:
-    """Return the journal of an agent, in memory by default, and the function that drops an abandoned run from it.
-
-    Only a journal that this package created drops runs: no other code can reach them there.
-    """
-    if journal is not None:
-        return journal, lambda _: None
-    own = MemoryJournal()
-    return own, own.retire
-
-
-def watchers(observers: Iterable[Observer] | None) -> tuple[Observer, ...]:
-    """Return the observers, by default the log and the metrics. Metrics are imported only if needed."""
-    if observers is not None:
-        return tuple(observers)
-    from orchestrator.telemetry.metrics import Metrics
-
-    return TransitionLog(), Metrics()
 
 
 def declare(

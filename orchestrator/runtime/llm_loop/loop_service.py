@@ -11,7 +11,7 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.outcome import Ending
-from orchestrator.kernel.record import Transition
+from orchestrator.kernel.record import Follower, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.ending import ending
@@ -26,6 +26,7 @@ from orchestrator.runtime.llm_loop.codec import history_of, restored
 from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result, result_of
 from orchestrator.runtime.llm_loop.summary import summary
+from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.hosting import LoopHosting
 from orchestrator.runtime.service.human_input import HumanInput
 from orchestrator.runtime.service.run_data import OPTIONS
@@ -115,10 +116,40 @@ class LoopService(HumanInput[Result[OutputT]], Generic[OutputT]):
     def _over(self, run: LoopRun) -> None:
         self._conversations.keep(run.ctx.conversation_id, run.run_id, memory_hooks.conversation(run.ctx))
 
+    def _check_run(
+        self,
+        run_id: object,
+        conversation_id: object,
+        limits: object,
+        deadline: object,
+        /,
+        **options: Any,
+    ) -> per_run.RunSettings:
+        arguments.check_run(run_id, conversation_id, limits, deadline)
+        return per_run.run_options(self._deps, **options) if options else per_run.NO_OPTIONS
+
+    async def _begin(  # noqa: PLR0917 - the arguments of a new run
+        self,
+        prompt: Prompt,
+        run_id: str,
+        conversation_id: str | None,
+        limits: Limits | None,
+        deadline: float | None,
+        settings: per_run.RunSettings,
+        follower: Follower | None = None,
+        /,
+    ) -> Result[OutputT]:
+        history = await self._conversations.before(conversation_id, self._journal, self._said_in)
+        run = await self._new(prompt, history, run_id, conversation_id, limits, settings)
+        run.follow(follower)
+        self._limit_time(run, deadline)
+        return await self._drive_run(run, park=self.parks)
+
     # ---- private ----
 
     def _make_hosting(self) -> LoopHosting:
-        return LoopHosting(self._journal, self._driver, self._deps, self._live, self._recovery, self._launch)
+        parts = self._journal, self._driver, self._deps, self._live, self._recovery, self._launch
+        return LoopHosting(*parts, check=self._check_run, begin=self._begin)
 
     async def _said_in(self, run_id: str) -> Sequence[Message]:
         """Return the messages of a stored run up to its end or its last record."""

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeAlias, TypedDict
+from typing import Any, Final, Generic, TypeAlias, TypedDict
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.stored_run import StoredRun
@@ -25,6 +25,7 @@ from orchestrator.llm.port import Clock
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.plain import plain_json
 from orchestrator.runtime.service.run_data import OPTIONS, checked_json, run_data
+from orchestrator.tools.context import DepsT
 from orchestrator.tools.result import explain
 from orchestrator.tools.run_context import RunContext
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, ToolProvider
@@ -36,10 +37,10 @@ RunFunction: TypeAlias = Callable[[RunContext], Any]
 """A function of a run, sync (called in a thread) or async."""
 
 
-class RunArguments(TypedDict, total=False):
+class RunArguments(TypedDict, Generic[DepsT], total=False):
     """Options of one run, for `run`, `run_sync`, `stream`, `deposit`, and `submit` of an engine."""
 
-    deps: Any
+    deps: DepsT | None
     """Live handles for the tools. Never stored."""
     metadata: Mapping[str, Any] | None
     """JSON data of the host, stored with the run and its child runs, never logged; at most 16 kB."""

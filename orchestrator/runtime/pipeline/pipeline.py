@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
@@ -14,7 +14,6 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run
-from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.machines.pipeline.ending import ending
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
@@ -36,12 +35,45 @@ from orchestrator.runtime.pipeline.result import PipelineResult, result_of
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.human_input import HumanInput
-from orchestrator.runtime.service.recovery import Migration
-from orchestrator.runtime.service.run_data import agent_data
+from orchestrator.runtime.service.run_data import agent_data, host_data
 from orchestrator.runtime.service.run_service import new_id
+from orchestrator.runtime.service.runtime import Runtime, runtime_of
+from orchestrator.runtime.service.stream import RunStream
 from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of
 from orchestrator_callbacks.pipeline import before, enter, leave
 from orchestrator_callbacks.pipeline.deps import PipelineDeps, PipelineRun
+
+
+class PipelineArguments(TypedDict, total=False):
+    """Further keyword arguments of `Pipeline`, for a class that passes them on."""
+
+    name: str | None
+    version: str | None
+    rubric: Rubric | None
+    budget: BudgetManager | None
+    hooks: Iterable[object]
+    graph: Graph
+    deps: Any
+    launch: Mapping[str, Any] | None
+
+
+class PipelineRunArguments(TypedDict, total=False):
+    """Options of `Pipeline.run`."""
+
+    run_id: str | None
+    limits: PipelineLimits | None
+    deadline: float | None
+    metadata: Mapping[str, Any] | None
+    tags: Mapping[str, str] | None
+
+
+class PipelineResumeArguments(TypedDict, total=False):
+    """Options of `Pipeline.resume`."""
+
+    limits: PipelineLimits | None
+    by: str
+    again: bool
+    from_agent: str | None
 
 
 class Pipeline(HumanInput[PipelineResult]):
@@ -58,7 +90,7 @@ class Pipeline(HumanInput[PipelineResult]):
         rubric: Thresholds for the judge's scores.
         budget: The host's own budget, checked before and after each stage in addition to `limits.token_budget`.
         deps: Handles of the host, in `StageRequest.deps`.
-        journal, observers, hooks, graph, clock, migrations, launch, name, version: As for Agent.
+        hooks, graph, runtime, journal, observers, launch, name, version: As for Agent.
 
     Raises:
         ConfigError: An argument is invalid.
@@ -79,13 +111,12 @@ class Pipeline(HumanInput[PipelineResult]):
         limits: PipelineLimits | None = None,
         rubric: Rubric | None = None,
         budget: BudgetManager | None = None,
-        journal: Journal | None = None,
-        observers: Iterable[Observer] | None = None,
         hooks: Iterable[object] = (),
         graph: Graph = PIPELINE,
         deps: Any = None,
-        clock: Clock | None = None,
-        migrations: Iterable[Migration] = (),
+        runtime: Runtime | None = None,
+        journal: Journal | None = None,
+        observers: Iterable[Observer] | None = None,
         launch: Mapping[str, Any] | None = None,
         name: str | None = None,
         version: str | None = None,
@@ -96,7 +127,7 @@ class Pipeline(HumanInput[PipelineResult]):
             raise ConfigError(f"rubric is a {type(rubric).__name__}; give Rubric(approve=7.0)")
         self._rubric = rubric or Rubric()
         self._data = agent_data(name, version)
-        self._set_up(clock or SystemClock(), journal, observers, migrations)
+        self._set_up(runtime_of(runtime, journal, observers))
         self._machine = Machine(graph, collect(graph, enter, leave, before, extra=tuple(hooks)))
         self._codec = pipeline_record.codec(launch)
         given = {"planner": planner, "validator": validator, "implementer": implementer, "judge": judge}
@@ -107,7 +138,7 @@ class Pipeline(HumanInput[PipelineResult]):
         self._wire()
         parts = self._journal, self._driver, self._clock, self._live, self._recovery
         stages = [port.hosting for port in ports.values() if isinstance(port, BoundStage)]
-        self.hosting = Hosting(*parts, launch, stages)
+        self.hosting = Hosting(*parts, launch, stages, check=self._check_run, begin=self._begin)
         """Engine-only interface of this pipeline."""
 
     # ---- run ----
@@ -119,6 +150,8 @@ class Pipeline(HumanInput[PipelineResult]):
         run_id: str | None = None,
         limits: PipelineLimits | None = None,
         deadline: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> PipelineResult:
         """Run the pipeline and return its PipelineResult.
 
@@ -129,6 +162,8 @@ class Pipeline(HumanInput[PipelineResult]):
             run_id: Id of the run; random by default.
             limits: Limits of this run instead of the pipeline's.
             deadline: Seconds from now, in addition to `limits`.
+            metadata: JSON data of the host, stored with the run and its child runs; as for Agent.
+            tags: Text by name, likewise.
 
         Returns:
             The PipelineResult. Its `outcome` says how the run ended.
@@ -137,8 +172,8 @@ class Pipeline(HumanInput[PipelineResult]):
             RunExists: `run_id` is in use.
             ConfigError: The spec cannot be stored, or another argument is invalid.
         """
-        self.check(run_id, None, limits, deadline)
-        return await self.begin(spec, run_id or new_id(), None, limits, deadline)
+        data = self._check_run(run_id, None, limits, deadline, metadata=metadata, tags=tags)
+        return await self._begin(spec, run_id or new_id(), None, limits, deadline, data)
 
     async def deposit(
         self,
@@ -147,19 +182,35 @@ class Pipeline(HumanInput[PipelineResult]):
         run_id: str | None = None,
         limits: PipelineLimits | None = None,
         tenant: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> str:
         """Store a run in the journal for a worker, and return its id; no stage is executed here.
 
         Requires a journal that other processes share. `tenant` names the owner of the run, for limits per tenant.
         Raises the errors of `run`.
         """
-        self.check(run_id, None, limits, None)
-        return await self._deposit(self._new(spec, run_id or new_id(), limits), tenant)
+        data = self._check_run(run_id, None, limits, None, metadata=metadata, tags=tags)
+        return await self._deposit(self._new(spec, run_id or new_id(), limits, data), tenant)
 
     @with_arguments_of(run)
     def run_sync(self, spec: Any, **options: Any) -> PipelineResult:
         """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
         return outside_loop("run_sync", "pipeline.run", lambda: self.run(spec, **options))
+
+    def stream(
+        self,
+        spec: Any,
+        *,
+        run_id: str | None = None,
+        limits: PipelineLimits | None = None,
+        deadline: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> RunStream[Any, PipelineResult]:
+        """Run as `run` does and stream the facts of the run and of its child runs; otherwise as `Agent.stream`."""
+        data = self._check_run(run_id, None, limits, deadline, metadata=metadata, tags=tags)
+        return self._stream(spec, run_id, None, limits, deadline, data)
 
     async def resume(
         self,
@@ -195,34 +246,13 @@ class Pipeline(HumanInput[PipelineResult]):
         arguments.check_run(limits=limits, kind=PipelineLimits)
         return await self._resume(run_id, limits, by, again=again, from_agent=from_agent)
 
-    # ---- called by an engine ----
-
-    def check(self, run_id: object, conversation_id: object, limits: object, deadline: object) -> None:
-        """Check the arguments of one run. Raises ConfigError."""
-        arguments.check_run(run_id, None, limits, deadline, kind=PipelineLimits)
-        if conversation_id is not None:
-            raise ConfigError("a pipeline has no conversations: leave conversation_id out")
-
-    async def begin(  # noqa: PLR0917 - the arguments of `run`, as for every agent of an engine
-        self,
-        spec: Any,
-        run_id: str,
-        conversation_id: str | None,  # noqa: ARG002 - always None, see `check`
-        limits: PipelineLimits | None,
-        deadline: float | None,
-        follower: Follower | None = None,
-    ) -> PipelineResult:
-        """Start a run with checked arguments and drive it to its end."""
-        run = self._new(spec, run_id, limits)
-        run.follow(follower)
-        self._limit_time(run, deadline)
-        return await self._drive_run(run, park=self.parks)
-
     # ---- private ----
 
-    def _new(self, spec: Any, run_id: str, limits: PipelineLimits | None) -> PipelineRun:
+    def _new(
+        self, spec: Any, run_id: str, limits: PipelineLimits | None, data: Mapping[str, Any]
+    ) -> PipelineRun:
         ctx = PipelineContext(pipeline_record.plain_spec(spec), limits or self._limits, self._rubric)
-        return Run(self._machine, run_id, ctx, self._deps, data=self._data or None)
+        return Run(self._machine, run_id, ctx, self._deps, data={**self._data, **data} or None)
 
     def _port(self, name: str, given: object) -> Port:
         """Return the port of a stage. Raises ConfigError if it is invalid."""
@@ -238,6 +268,30 @@ class Pipeline(HumanInput[PipelineResult]):
     # ---- called by RunService ----
 
     laps = ("plan_ready",)
+
+    def _check_run(
+        self, run_id: object, conversation_id: object, limits: object, deadline: object, /, **options: Any
+    ) -> Mapping[str, Any]:
+        arguments.check_run(run_id, None, limits, deadline, kind=PipelineLimits)
+        if conversation_id is not None:
+            raise ConfigError("a pipeline has no conversations: leave conversation_id out")
+        return host_data("a pipeline", options)
+
+    async def _begin(  # noqa: PLR0917 - the arguments of a new run
+        self,
+        prompt: Any,
+        run_id: str,
+        conversation_id: str | None,  # noqa: ARG002 - always None, see `_check_run`
+        limits: PipelineLimits | None,
+        deadline: float | None,
+        settings: Mapping[str, Any],
+        follower: Follower | None = None,
+        /,
+    ) -> PipelineResult:
+        run = self._new(prompt, run_id, limits, settings)
+        run.follow(follower)
+        self._limit_time(run, deadline)
+        return await self._drive_run(run, park=self.parks)
 
     def _declare(self) -> None:
         compose.announce(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.llm.message import Usage
-from orchestrator.llm.port import LLM, Price
+from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.pipeline.model import OrchestrationState
@@ -68,12 +68,12 @@ class PromptStage:
     """A stage that a model executes, for any of the four stages of a Pipeline.
 
     Args:
-        llm: The model.
+        model: The model.
         prompt: Text that precedes all data of the stage, or a function that returns the whole prompt for a
             StageRequest.
         output_type: As for Agent; the schema of the stage by default.
         limits: Limits of one stage. Its tokens are also limited by the rest of the pipeline's budget.
-        instructions, tools, retry, params, price: As for Agent.
+        instructions, tools, retry, params: As for Agent.
 
     Raises:
         ConfigError: The prompt is empty.
@@ -83,7 +83,7 @@ class PromptStage:
 
     def __init__(
         self,
-        llm: LLM,
+        model: LLM,
         prompt: str | Callable[[StageRequest], str],
         *,
         output_type: object = None,
@@ -92,20 +92,18 @@ class PromptStage:
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
         params: Mapping[str, Any] | None = None,
-        price: Price | None = None,
     ) -> None:
         if not callable(prompt) and not str(prompt or "").strip():
             raise ConfigError("the prompt of a stage is empty; give text, or a function of the request")
         self._prompt = prompt
         self._output_type = output_type
         self._options = {
-            "llm": llm,
+            "model": model,
             "instructions": instructions,
             "tools": tuple(tools),
             "limits": limits,
             "retry": retry,
             "params": params,
-            "price": price,
         }
 
     def bound(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.llm.port import LLM, Price
+from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.ralph.contract import OUTPUTS, Role
@@ -22,6 +22,7 @@ from orchestrator.runtime.ralph import prompt as ralph_prompt
 from orchestrator.runtime.ralph.session.directory import PROGRESS, TRANSITIONS
 from orchestrator.runtime.service.child_agent import child_agent, run_child
 from orchestrator.runtime.service.file_tools import file_tools
+from orchestrator.runtime.service.hosting import LoopHosting
 from orchestrator.runtime.service.run_service import RunService
 
 _READERS = frozenset((Role.REVIEWER, Role.CHECKER))
@@ -30,20 +31,20 @@ _READING = frozenset(("read_file", "list_files"))
 
 
 class PromptAgent:
-    """An agent that is executed by a model, for any role of a RalphOrchestrator.
+    """An agent that is executed by a model, for any role of a Ralph loop.
 
     Args:
-        llm: The model.
+        model: The model.
         folder: Folder of its file tools; the current one by default. It must contain the session.
         tools: Further tools, for example to run tests.
         instructions: Text after the instructions of its role.
         limits: Limits of one call.
-        retry, params, price: As for Agent.
+        retry, params: As for Agent.
     """
 
     def __init__(
         self,
-        llm: LLM,
+        model: LLM,
         *,
         folder: Path | str = ".",
         tools: Iterable[Any] = (),
@@ -51,12 +52,11 @@ class PromptAgent:
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,
         params: Mapping[str, Any] | None = None,
-        price: Price | None = None,
     ) -> None:
         self._folder = Path(folder)
         self._tools = tuple(tools)
         self._instructions = instructions
-        self._options = {"llm": llm, "limits": limits, "retry": retry, "params": params, "price": price}
+        self._options = {"model": model, "limits": limits, "retry": retry, "params": params}
 
     def bound(self, owner: RunService[Any], role: Role) -> AgentPort:
         """Return the port of this agent, with its runs in the journal of `owner`. Raises ConfigError."""
@@ -69,15 +69,20 @@ class PromptAgent:
             "tools": [*(one for one in given if role not in _READERS or one.name in _READING), *self._tools],
             "instructions": f"{said}\n\n{self._instructions}" if self._instructions else said,
         }
-        return _Bound(child_agent(owner, OUTPUTS[role], options), self._folder.absolute())
+        return BoundAgent(child_agent(owner, OUTPUTS[role], options), self._folder.absolute())
 
 
-class _Bound:
+class BoundAgent:
     """A PromptAgent as a port of a loop."""
 
     def __init__(self, agent: Agent, folder: Path) -> None:
         self._agent = agent
         self._folder = folder
+
+    @property
+    def hosting(self) -> LoopHosting:
+        """Engine-only interface of the model's agent."""
+        return self._agent.hosting
 
     async def __call__(self, request: AgentRequest) -> Any:
         """Start or resume the model's run. Raises RunStopped if it did not complete."""

@@ -1,4 +1,4 @@
-"""`RalphOrchestrator`, the facade of the ralph loop: graph, guards, hooks, agents and sessions."""
+"""`Ralph`, the facade of the ralph loop: graph, guards, hooks, agents and sessions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal, Record
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
-from orchestrator.kernel.record import Observer, Transition
+from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run
-from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import OrchestratorOutput, Role
 from orchestrator.machines.ralph.ending import ending
@@ -26,21 +25,25 @@ from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import RalphContext, Task
 from orchestrator.machines.ralph.ports import AgentPort
+from orchestrator.runtime.ralph import argument
 from orchestrator.runtime.ralph import codec as ralph_record
 from orchestrator.runtime.ralph import transition_log as ralph_log
+from orchestrator.runtime.ralph.prompt_agent import BoundAgent
 from orchestrator.runtime.ralph.result import RalphResult, result_of
 from orchestrator.runtime.ralph.session.directory import SessionDirectory, session_id_for
 from orchestrator.runtime.service import argument_check as arguments
+from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.position import rebuilt
-from orchestrator.runtime.service.recovery import Migration
-from orchestrator.runtime.service.run_data import agent_data
+from orchestrator.runtime.service.run_data import agent_data, host_data
 from orchestrator.runtime.service.run_service import RunService
+from orchestrator.runtime.service.runtime import Runtime, runtime_of
+from orchestrator.runtime.service.stream import RunStream
 from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of
 from orchestrator_callbacks.ralph import before, enter
 from orchestrator_callbacks.ralph.deps import Asks, RalphDeps, RalphRun
 
 
-class RalphOrchestrator(RunService[RalphResult]):
+class Ralph(RunService[RalphResult]):
     """Run the ralph loop: plan, execute and review task by task, then check the whole against the goal.
 
     Sessions are directories below `root`. Their Markdown files define the status of tasks; the journal defines the
@@ -59,7 +62,7 @@ class RalphOrchestrator(RunService[RalphResult]):
         open_questions: Behaviour when no round of questions is left: "proceed" or "fail".
         retry: Policy for network errors of agents.
         deps: Handles of the host, in `AgentRequest.deps`.
-        journal, observers, hooks, graph, clock, migrations, launch, name, version: As for Agent.
+        hooks, graph, runtime, journal, observers, launch, name, version: As for Agent.
 
     Raises:
         ConfigError: An argument is invalid.
@@ -83,13 +86,12 @@ class RalphOrchestrator(RunService[RalphResult]):
         answer: Asks = None,
         open_questions: Literal["proceed", "fail"] = "proceed",
         retry: RetryPolicy | None = None,
-        journal: Journal | None = None,
-        observers: Iterable[Observer] | None = None,
         hooks: Iterable[object] = (),
         graph: Graph = RALPH,
         deps: Any = None,
-        clock: Clock | None = None,
-        migrations: Iterable[Migration] = (),
+        runtime: Runtime | None = None,
+        journal: Journal | None = None,
+        observers: Iterable[Observer] | None = None,
         launch: Mapping[str, Any] | None = None,
         name: str | None = None,
         version: str | None = None,
@@ -97,19 +99,23 @@ class RalphOrchestrator(RunService[RalphResult]):
         arguments.check_agent(locals(), RalphLimits)
         self._limits = limits or RalphLimits()
         self._root = Path(root)
-        self._answer, self._strict = _asks(answer), _strict(open_questions)
+        self._answer, self._strict = argument.asks(answer), argument.strict(open_questions)
         self._retry = retry or RetryPolicy()
         self._data = agent_data(name, version)
-        self._set_up(clock or SystemClock(), journal, observers, migrations)
+        self._set_up(runtime_of(runtime, journal, observers))
         self._machine = Machine(graph, collect(graph, enter, before, extra=tuple(hooks)))
         self._codec = ralph_record.codec(launch)
         self._agents = self._ports(planner, questioner, executor, reviewer, checker)
         self._host = deps
         self._wire(ralph_log.SessionLog(self._live.find))
+        parts = self._journal, self._driver, self._clock, self._live, self._recovery, launch
+        stages = [agent.hosting for agent in self._agents.values() if isinstance(agent, BoundAgent)]
+        self.hosting = Hosting(*parts, stages, check=self._check_run, begin=self._begin, bound=True)
+        """Engine-only interface of this agent."""
 
     # ---- run ----
 
-    async def run_async(
+    async def run(
         self,
         request: str = "",
         *,
@@ -117,43 +123,45 @@ class RalphOrchestrator(RunService[RalphResult]):
         run_id: str | None = None,
         limits: RalphLimits | None = None,
         deadline: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> RalphResult:
         """Run the loop in a new or existing session, and return its result. Raises Suspended if the run was parked.
 
         `session` is the path of an existing session, which continues from the state of its files; `request` is then
         optional and planned as a new requirement. The run's id is that of the session, with a number from its second
-        run on. `deadline` is in seconds from now.
+        run on. `deadline` is in seconds from now. `metadata` and `tags` are as for Agent.
 
         Raises:
             ConfigError: A new session has no request, or another argument is invalid.
             RunExists: `run_id` is in use, or an earlier run of the session has not ended.
             SessionFileError: The session cannot be read, or another process has an active run in it.
         """
-        arguments.check_run(run_id, None, limits, deadline, kind=RalphLimits)
-        _text("the request", request)
-        if session is None and not str(request).strip():
-            raise ConfigError("the request is empty; describe the goal in a sentence or more")
-        files, is_new = self._opened(request, session)
-        log = files.path / ralph_log.NAME
-        ctx = RalphContext(
-            request=request,
-            session_id=files.id,
-            session_path=str(files.path),
-            is_new=is_new,
-            limits=limits or self._limits,
-            fail_on_open_questions=self._strict,
-            log_offset=log.stat().st_size if log.exists() else 0,
-            requirements=(request,) if request.strip() and not is_new else (),
-        )
-        name = run_id or await self._free_id(files.id)
-        run: RalphRun = Run(self._machine, name, ctx, self._deps(files), data=self._data or None)
-        self._limit_time(run, deadline)
-        return await self._alone(run, files)
+        data = self._check_run(run_id, None, limits, deadline, metadata=metadata, tags=tags)
+        return await self._begin((request, session), run_id or "", None, limits, deadline, data)
 
-    @with_arguments_of(run_async)
+    @with_arguments_of(run)
     def run_sync(self, request: str = "", **options: Any) -> RalphResult:
-        """Run from code without an event loop; options as for `run_async`. Raises ConfigError inside a running loop."""
-        return outside_loop("run_sync", "ralph.run_async", lambda: self.run_async(request, **options))
+        """Run from code without an event loop; options as for `run`. Raises ConfigError inside a running loop."""
+        return outside_loop("run_sync", "ralph.run", lambda: self.run(request, **options))
+
+    def stream(
+        self,
+        request: str = "",
+        *,
+        session: Path | str | None = None,
+        run_id: str | None = None,
+        limits: RalphLimits | None = None,
+        deadline: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> RunStream[Any, RalphResult]:
+        """Run the loop as `run` does and stream the facts of the run and of its child runs; as `Agent.stream`.
+
+        Without `run_id` the id of the run is random.
+        """
+        data = self._check_run(run_id, None, limits, deadline, metadata=metadata, tags=tags)
+        return self._stream((request, session), run_id, None, limits, deadline, data)
 
     async def resume(
         self,
@@ -205,11 +213,11 @@ class RalphOrchestrator(RunService[RalphResult]):
         Messages are read in the order of sending, also from other processes. Raises RunUnknown and RunOver. Await the
         result if the run may belong to another process.
         """
-        return self._control.say(run_id, "steer", _said("steer", text), by)
+        return self._control.say(run_id, "steer", argument.said("steer", text), by)
 
     def inform(self, run_id: str, text: str, *, by: str = "") -> Awaitable[None]:
         """Add a note for all agents that are called from the next boundary on. As `steer`."""
-        return self._control.say(run_id, "inform", _said("inform", text), by)
+        return self._control.say(run_id, "inform", argument.said("inform", text), by)
 
     def answer(self, run_id: str, answers: Mapping[str, str], *, by: str = "") -> Awaitable[None]:
         """Answer questions of a waiting run: question id -> answer. As `steer`.
@@ -220,7 +228,7 @@ class RalphOrchestrator(RunService[RalphResult]):
         given: object = answers
         if not isinstance(given, Mapping) or not given:
             raise ConfigError(f"the answers are {given!r}; give question id -> answer")
-        told = {str(one): _said("answer", text) for one, text in answers.items()}
+        told = {str(one): argument.said("answer", text) for one, text in answers.items()}
         return self._control.reply(run_id, told, by)
 
     async def status(self, run_id: str) -> OrchestratorOutput:
@@ -258,6 +266,21 @@ class RalphOrchestrator(RunService[RalphResult]):
             return files, False
         began = session_id_for(datetime.fromtimestamp(self._clock.time()), self._root)  # noqa: DTZ006 - local time
         return SessionDirectory.create(self._root, request, began), True
+
+    def _context(
+        self, request: str, files: SessionDirectory, limits: RalphLimits | None, *, is_new: bool
+    ) -> RalphContext:
+        log = files.path / ralph_log.NAME
+        return RalphContext(
+            request=request,
+            session_id=files.id,
+            session_path=str(files.path),
+            is_new=is_new,
+            limits=limits or self._limits,
+            fail_on_open_questions=self._strict,
+            log_offset=log.stat().st_size if log.exists() else 0,
+            requirements=(request,) if request.strip() and not is_new else (),
+        )
 
     async def _alone(
         self, run: RalphRun, files: SessionDirectory, path: Iterable[Transition] = ()
@@ -299,6 +322,38 @@ class RalphOrchestrator(RunService[RalphResult]):
 
     laps = ("task_selected",)
 
+    def _check_run(
+        self, run_id: object, conversation_id: object, limits: object, deadline: object, /, **options: Any
+    ) -> Mapping[str, Any]:
+        arguments.check_run(run_id, None, limits, deadline, kind=RalphLimits)
+        if conversation_id is not None:
+            raise ConfigError("a ralph loop has no conversations: leave conversation_id out")
+        return host_data("a ralph loop", options)
+
+    async def _begin(  # noqa: PLR0917 - the arguments of a new run
+        self,
+        prompt: str | tuple[str, Path | str | None],
+        run_id: str,
+        conversation_id: str | None,  # noqa: ARG002 - always None, see `_check_run`
+        limits: RalphLimits | None,
+        deadline: float | None,
+        settings: Mapping[str, Any],
+        follower: Follower | None = None,
+        /,
+    ) -> RalphResult:
+        """Start a run for a request, alone or with its session; an empty `run_id` is that of the session."""
+        request, session = prompt if isinstance(prompt, tuple) else (prompt, None)
+        argument.text("the request", request)
+        if session is None and not str(request).strip():
+            raise ConfigError("the request is empty; describe the goal in a sentence or more")
+        files, is_new = self._opened(request, session)
+        ctx = self._context(request, files, limits, is_new=is_new)
+        name, data = run_id or await self._free_id(files.id), {**self._data, **settings}
+        run: RalphRun = Run(self._machine, name, ctx, self._deps(files), data=data or None)
+        run.follow(follower)
+        self._limit_time(run, deadline)
+        return await self._alone(run, files)
+
     def _ending(self, run: RalphRun) -> Ending:
         return ending(run)
 
@@ -324,6 +379,9 @@ class RalphOrchestrator(RunService[RalphResult]):
         return await self._alone(run, SessionDirectory(Path(run.ctx.session_path)), path)
 
 
+RalphOrchestrator = Ralph
+"""The same class under the name of the specification."""
+
 _OPTIONAL = frozenset((Role.QUESTIONER, Role.CHECKER))
 
 
@@ -334,30 +392,3 @@ def _tasks(run: RalphRun) -> tuple[Task, ...]:
     except (SessionFileError, OSError):
         return ()
     return run.deps.session.tasks()
-
-
-def _asks(answer: object) -> Any:
-    if answer is None or callable(answer) or answer in {"wait", "park"}:
-        return answer
-    raise ConfigError(f"answer is {answer!r}; give a function of the questions, 'wait', 'park' or None")
-
-
-def _strict(open_questions: object) -> bool:
-    if open_questions in {"proceed", "fail"}:
-        return open_questions == "fail"
-    raise ConfigError(f"open_questions is {open_questions!r}; it must be 'proceed' or 'fail'")
-
-
-def _said(kind: str, text: object) -> str:
-    if isinstance(text, str) and text.strip():
-        return _text(kind, text)
-    raise ConfigError(f"{kind} needs non-empty text; got {text!r}")
-
-
-def _text(kind: str, text: str) -> str:
-    """Return text that can be stored. Raises ConfigError."""
-    try:
-        str(text).encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"{kind} is not text: it contains bytes that are not UTF-8") from None
-    return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.runtime.service.hosting import Host, Hosting
+from orchestrator.runtime.service.hosting import BeginRun, CheckRun, Host, Hosting
 from orchestrator_callbacks.rlm.deps import HostReference
 
 
@@ -16,9 +16,15 @@ class ModeHosting(Hosting):
     """
 
     def __init__(
-        self, *parts: Any, hosted: HostReference, models: Sequence[str], tools: Sequence[str]
+        self,
+        *parts: Any,
+        hosted: HostReference,
+        models: Sequence[str],
+        tools: Sequence[str],
+        check: CheckRun,
+        begin: BeginRun,
     ) -> None:
-        super().__init__(*parts)
+        super().__init__(*parts, check=check, begin=begin)
         self._hosted = hosted
         self._models = tuple(dict.fromkeys(models))
         self.model = self._models[0]

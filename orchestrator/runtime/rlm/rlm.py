@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
@@ -15,7 +15,7 @@ from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import Follower, Observer, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.llm.message import Message
-from orchestrator.llm.port import LLM, Clock, Price
+from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.code_mode.ports import Repl
 from orchestrator.machines.rlm.ending import ending
@@ -25,14 +25,16 @@ from orchestrator.providers.model_guard import refuse_real
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.rlm import codec as rlm_record
+from orchestrator.runtime.rlm.batch import BatchOptions, questions_of
 from orchestrator.runtime.rlm.hosting import ModeHosting
 from orchestrator.runtime.rlm.mode import mode_of, tool_names
 from orchestrator.runtime.rlm.result import RlmResult, result_of
 from orchestrator.runtime.rlm.run_setup import RunResources, equipped
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.recovery import Migration
-from orchestrator.runtime.service.run_data import agent_data
+from orchestrator.runtime.service.run_data import SHARED, agent_data, host_data, stored_data
 from orchestrator.runtime.service.run_service import RunService, new_id
+from orchestrator.runtime.service.runtime import Runtime, runtime_of
+from orchestrator.runtime.service.stream import RunStream
 from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import ToolSet
@@ -47,9 +49,9 @@ class Rlm(RunService[RlmResult]):
     The data (`context`) is a variable of the REPL, or is read with tools, and is never part of a request.
 
     Args:
-        llm: The model.
+        model: The model.
         mode: "code" or "tools".
-        sub_llm: The model for queries of the code; `llm` by default.
+        sub_model: The model for queries of the code; `model` by default.
         tools: Tools of mode "tools".
         limits: Default limits of a run.
         instructions: Replaces the instructions about the mode.
@@ -57,22 +59,20 @@ class Rlm(RunService[RlmResult]):
         nested: Decides which queries get a child run, while `limits.max_depth` allows one.
         repl: Makes the REPL of a run: `repl(context, broker=..., depth=..., correlation_id=...)`; None makes a
             WorkerRepl.
-        retry, journal, observers, hooks, graph, clock, price, params, migrations, launch, name, version: As for Agent.
-
-    Raises ConfigError or GraphError for invalid arguments.
+        retry, hooks, graph, params, runtime, journal, observers, launch, name, version: As for Agent.
 
     Example:
-        result = await Rlm(llm).completion("Which line has the error?", log_text)
+        result = await Rlm(llm).run("Which line has the error?", log_text)
     """
 
     _codec: rlm_record.ModeCodec
 
     def __init__(
         self,
-        llm: LLM,
+        model: LLM,
         *,
         mode: Literal["code", "tools"] = "code",
-        sub_llm: LLM | None = None,
+        sub_model: LLM | None = None,
         tools: Iterable[ToolSpec | Callable[..., Any]] = (),
         limits: RlmLimits | None = None,
         retry: RetryPolicy | None = None,
@@ -81,14 +81,12 @@ class Rlm(RunService[RlmResult]):
         compressor: ContextCompressor | None = None,
         nested: NestedCallPolicy | None = None,
         repl: Callable[..., Repl] | None = None,
-        journal: Journal | None = None,
-        observers: Iterable[Observer] | None = None,
         hooks: Iterable[object] = (),
         graph: Graph | None = None,
-        clock: Clock | None = None,
-        price: Price | None = None,
         params: Mapping[str, Any] | None = None,
-        migrations: Iterable[Migration] = (),
+        runtime: Runtime | None = None,
+        journal: Journal | None = None,
+        observers: Iterable[Observer] | None = None,
         launch: Mapping[str, Any] | None = None,
         name: str | None = None,
         version: str | None = None,
@@ -96,21 +94,31 @@ class Rlm(RunService[RlmResult]):
         self._mode = mode_of(mode)
         graph = self._mode.graph if graph is None else graph
         arguments.check_agent(locals(), RlmLimits)
-        self._equipment = given = RunResources.of(locals())
+        runtime = runtime_of(runtime, journal, observers)
+        self._equipment = given = RunResources.of(locals(), runtime)
         self._limits, self._data = limits or self._mode.limits, agent_data(name, version)
-        self._set_up(given.clock, journal, observers, migrations)
+        self._set_up(runtime)
         self._machine, self.laps = self._mode.machine(graph, hooks), self._mode.laps
         self._conversations, self._hosted = Conversations(), HostReference()
         self._codec = rlm_record.codec(self._mode.context, launch)
         self._wire()
-        parts = self._journal, self._driver, self._clock, self._live, self._recovery, launch
-        names = tool_names(given.offered())
-        self.hosting = ModeHosting(*parts, hosted=self._hosted, models=given.models, tools=names)
+        self.hosting = self._make_hosting(launch)
         """Engine-only interface of this agent."""
+
+    def _make_hosting(self, launch: Mapping[str, Any] | None) -> ModeHosting:
+        parts = self._journal, self._driver, self._clock, self._live, self._recovery, launch
+        return ModeHosting(
+            *parts,
+            hosted=self._hosted,
+            models=self._equipment.models,
+            tools=tool_names(self._equipment.offered()),
+            check=self._check_run,
+            begin=self._begin,
+        )
 
     # ---- run ----
 
-    async def completion(
+    async def run(
         self,
         prompt: Prompt,
         context: Any = None,
@@ -119,6 +127,8 @@ class Rlm(RunService[RlmResult]):
         conversation_id: str | None = None,
         limits: RlmLimits | None = None,
         deadline: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> RlmResult:
         """Answer a prompt about `context` and return the result, whose `outcome` says how the run ended.
 
@@ -126,11 +136,11 @@ class Rlm(RunService[RlmResult]):
             prompt: Text, a message, or a conversation that ends with a message of the user.
             context: The data: text or JSON types; None for no data.
             conversation_id: The model sees earlier prompts and answers of it. The REPL is always a new one.
-            run_id, limits, deadline: As for `run` of an Agent, like the errors and a cancelled caller.
+            run_id, limits, deadline, metadata, tags: As for `run` of an Agent, like the errors and a cancelled caller.
         """
-        self.check(run_id, conversation_id, limits, deadline)
+        data = self._check_run(run_id, conversation_id, limits, deadline, metadata=metadata, tags=tags)
         about = prompt, context
-        return await self.begin(about, run_id or new_id(), conversation_id, limits, deadline)
+        return await self._begin(about, run_id or new_id(), conversation_id, limits, deadline, data)
 
     async def deposit(
         self,
@@ -141,35 +151,53 @@ class Rlm(RunService[RlmResult]):
         conversation_id: str | None = None,
         limits: RlmLimits | None = None,
         tenant: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> str:
         """Store a run in the journal for a worker, and return its id; as `deposit` of an Agent."""
-        self.check(run_id, conversation_id, limits, None)
-        return await self._deposit(
-            await self._begun((prompt, context), run_id or new_id(), conversation_id, limits), tenant
-        )
+        data = self._check_run(run_id, conversation_id, limits, None, metadata=metadata, tags=tags)
+        about, name = (prompt, context), run_id or new_id()
+        return await self._deposit(await self._begun(about, name, conversation_id, limits, data), tenant)
 
-    @with_arguments_of(completion)
-    def completion_sync(self, prompt: Prompt, context: Any = None, **options: Any) -> RlmResult:
-        """Answer from code without an event loop; options as for `completion`. Raises ConfigError inside one."""
-        return outside_loop(
-            "completion_sync", "rlm.completion", lambda: self.completion(prompt, context, **options)
-        )
+    @with_arguments_of(run)
+    def run_sync(self, prompt: Prompt, context: Any = None, **options: Any) -> RlmResult:
+        """Answer from code without an event loop; options as for `run`. Raises ConfigError inside one."""
+        return outside_loop("run_sync", "rlm.run", lambda: self.run(prompt, context, **options))
+
+    def stream(
+        self,
+        prompt: Prompt,
+        context: Any = None,
+        *,
+        run_id: str | None = None,
+        conversation_id: str | None = None,
+        limits: RlmLimits | None = None,
+        deadline: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> RunStream[Any, RlmResult]:
+        """Answer a prompt as `run` does and stream the facts of the run; otherwise as `Agent.stream`."""
+        data = self._check_run(run_id, conversation_id, limits, deadline, metadata=metadata, tags=tags)
+        return self._stream((prompt, context), run_id, conversation_id, limits, deadline, data)
 
     async def batch(
-        self, questions: Iterable[Prompt | tuple[Prompt, Any]], *, max_concurrent: int = 4, **options: Any
+        self,
+        questions: Iterable[Prompt | tuple[Prompt, Any]],
+        *,
+        max_concurrent: int = 4,
+        **options: Unpack[BatchOptions],
     ) -> list[RlmResult]:
         """Answer several prompts, each alone or with its context, and return the results in the same order.
 
-        At most `max_concurrent` runs are active at once (0: all); `options` are those of `completion`. An error other
-        than an outcome of a run ends the batch and cancels the active runs.
+        At most `max_concurrent` runs are active at once (0: all). An error ends the batch and cancels the active runs.
         """
-        given = _questions_of(questions, options.get("run_id"))
+        given = questions_of(questions, options.get("run_id"))
         arguments.check_concurrent(max_concurrent)
         slots = asyncio.Semaphore(max_concurrent or max(1, len(given)))
 
         async def answer(prompt: Prompt, context: Any) -> RlmResult:
             async with slots:
-                return await self.completion(prompt, context, **options)
+                return await self.run(prompt, context, **options)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -199,28 +227,29 @@ class Rlm(RunService[RlmResult]):
         arguments.check_run(limits=limits, kind=RlmLimits)
         return await self._resume(run_id, limits, by, again=again, from_agent=from_agent)
 
-    # ---- called by an engine ----
+    # ---- called by RunService ----
 
-    def check(self, run_id: object, conversation_id: object, limits: object, deadline: object) -> None:
-        """Check the arguments of one run. Raises ConfigError."""
+    def _check_run(
+        self, run_id: object, conversation_id: object, limits: object, deadline: object, /, **options: Any
+    ) -> Mapping[str, Any]:
         arguments.check_run(run_id, conversation_id, limits, deadline, kind=RlmLimits)
+        return host_data("an Rlm", options)
 
-    async def begin(  # noqa: PLR0917 - the arguments of `completion`, as for every agent of an engine
+    async def _begin(  # noqa: PLR0917 - the arguments of a new run
         self,
         prompt: Prompt | tuple[Prompt, Any],
         run_id: str,
         conversation_id: str | None,
         limits: RlmLimits | None,
         deadline: float | None,
+        settings: Mapping[str, Any],
         follower: Follower | None = None,
+        /,
     ) -> RlmResult:
-        """Answer a prompt, alone or with its context; the arguments were checked."""
-        run = await self._begun(prompt, run_id, conversation_id, limits)
+        run = await self._begun(prompt, run_id, conversation_id, limits, settings)
         run.follow(follower)
         self._limit_time(run, deadline)
         return await self._run_child(run, park=self.parks)
-
-    # ---- called by RunService ----
 
     def _declare(self) -> None:
         tools = SimpleNamespace(offers=self._mode.offers(self._equipment.tools))
@@ -279,13 +308,14 @@ class Rlm(RunService[RlmResult]):
         run_id: str,
         conversation_id: str | None,
         limits: RlmLimits | None,
+        data: Mapping[str, Any],
     ) -> ModeRun:
         """Return a new run with the earlier messages of its conversation."""
         asked, context = prompt if isinstance(prompt, tuple) else (prompt, None)
         said = opening(
             asked, await self._conversations.before(conversation_id, self._journal, self._said_in), None
         )
-        run = self._new(said, context, run_id, limits or self._limits)
+        run = self._new(said, context, run_id, limits or self._limits, data)
         run.ctx.conversation_id = conversation_id
         return run
 
@@ -303,7 +333,7 @@ class Rlm(RunService[RlmResult]):
         child = Rlm(
             equipment.llm,
             mode=equipment.mode,
-            sub_llm=equipment.sub_llm,
+            sub_model=equipment.sub_llm,
             tools=equipment.tools,
             limits=equipment.limits_of(parent.ctx.limits),
             retry=equipment.retry,
@@ -312,20 +342,27 @@ class Rlm(RunService[RlmResult]):
             compressor=equipment.compressor,
             nested=equipment.nested,
             repl=equipment.repl,
-            observers=self._observers,
-            clock=self._clock,
-            price=equipment.price,
             params=equipment.params,
+            runtime=Runtime(observers=self._observers, clock=self._clock, price=equipment.price),
         )
         text, context = equipment.question_of(prompt)
-        run = child._new([Message("user", text)], context, new_id(), child._limits)
+        run = child._new(
+            [Message("user", text)], context, new_id(), child._limits, stored_data(parent.data or {}, SHARED)
+        )
         run.parent_run_id, run.ctx.depth = parent.run_id, depth
         run.deps.budget, run.deps.hosted = RunBudget(child._limits, lender=budget), parent.deps.hosted
         left = None if parent.expires_at is None else parent.expires_at - self._clock.monotonic()
         child._limit_time(run, left)
         return await child._run_child(run)
 
-    def _new(self, said: Sequence[Message], context: Any, run_id: str, limits: RlmLimits) -> ModeRun:
+    def _new(
+        self,
+        said: Sequence[Message],
+        context: Any,
+        run_id: str,
+        limits: RlmLimits,
+        data: Mapping[str, Any],
+    ) -> ModeRun:
         self._check_model(None if limits is self._limits else limits)
         *earlier, last = said
         if last.role != "user" or not last.text:
@@ -339,7 +376,9 @@ class Rlm(RunService[RlmResult]):
             limits=limits,
             earlier=sum(one.role != "system" for one in earlier),
         )
-        return Run(self._machine, run_id, ctx, self._deps(RunBudget(limits)), data=self._data or None)
+        return Run(
+            self._machine, run_id, ctx, self._deps(RunBudget(limits)), data={**self._data, **data} or None
+        )
 
     def _deps(self, budget: RunBudget) -> ModeDeps:
         given = self._equipment
@@ -359,19 +398,3 @@ class Rlm(RunService[RlmResult]):
         stored, _ = await self._recovery.read(run_id)
         ctx = self._codec.read(stored)
         return rlm_record.said_in(ctx, ctx.earlier)
-
-
-def _questions_of(questions: object, run_id: object) -> list[tuple[Prompt, Any]]:
-    """Return prompt and context of each question of a batch. Raises ConfigError for an invalid question."""
-    if isinstance(questions, str | bytes) or not isinstance(questions, Iterable):
-        kind = type(questions).__name__
-        raise ConfigError(f"the questions are {kind}; give a list of prompts, or of (prompt, context)")
-    found: list[Any] = [one if isinstance(one, tuple) else (one, None) for one in questions]
-    for number, one in enumerate(found, 1):
-        if len(one) != 2:  # noqa: PLR2004 - prompt and context
-            raise ConfigError(
-                f"question {number} is a tuple of {len(one)}; give a prompt, or (prompt, context)"
-            )
-    if run_id is not None and len(found) > 1:
-        raise ConfigError(f"run_id is {run_id!r}, but a batch of {len(found)} has as many runs; omit it")
-    return found

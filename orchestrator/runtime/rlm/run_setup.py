@@ -13,7 +13,7 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import Request, Response, ToolCall
-from orchestrator.llm.port import LLM, Clock, Price, SystemClock
+from orchestrator.llm.port import LLM, Clock, Price
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.code_mode.ports import Repl
 from orchestrator.machines.rlm.limits import RlmLimits
@@ -24,6 +24,7 @@ from orchestrator.runtime.rlm import codec as rlm_record
 from orchestrator.runtime.rlm.context_tools import context_tools
 from orchestrator.runtime.rlm.result import RlmResult
 from orchestrator.runtime.rlm.subcall import SubCalls
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool
 from orchestrator.tools.tool_set import ToolSet
@@ -58,9 +59,9 @@ class RunResources:
     params: Mapping[str, Any]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> RunResources:
+    def of(cls, given: Mapping[str, Any], runtime: Runtime) -> RunResources:
         """Return the resources from the checked arguments of Rlm. Raises ConfigError for invalid combinations."""
-        mode, clock = given["mode"], given["clock"] or SystemClock()
+        mode, clock = given["mode"], runtime.clock
         tools = ToolSet(given["tools"], clock=clock).offers
         if tools and mode == "code":
             raise ConfigError("tools are for mode 'tools'; in mode 'code' the model has a REPL")
@@ -69,14 +70,15 @@ class RunResources:
                 f"{', '.join(with_approval)}: mode 'tools' does not ask a person about calls; give tools with approval "
                 "to an Agent"
             )
-        names = ("instructions", "stopping", "compressor", "nested", "repl", "price")
+        names = ("instructions", "stopping", "compressor", "nested", "repl")
         made = cls(
             mode=mode,
-            llm=given["llm"],
-            sub_llm=given["llm"] if given["sub_llm"] is None else given["sub_llm"],
+            llm=given["model"],
+            sub_llm=given["model"] if given["sub_model"] is None else given["sub_model"],
             tools=tools,
             retry=given["retry"] or RetryPolicy(),
             clock=clock,
+            price=runtime.price,
             params=dict(given["params"] or {}),
             **{name: given[name] for name in names},
         )

@@ -40,6 +40,11 @@ def check_agent(given: Mapping[str, Any], kind: type[Any] = Limits, **own: Calla
     _refuse([*found, _limits(given["limits"], kind)])
 
 
+def check_runtime(given: Mapping[str, Any]) -> None:
+    """Check the arguments of a Runtime by name. Raises ConfigError that lists all arguments of a wrong type."""
+    _refuse([look(given[name]) for name, look in _RUNTIME.items()])
+
+
 def check_run(
     run_id: object = None,
     conversation_id: object = None,
@@ -115,7 +120,7 @@ def _as_keywords(value: object) -> str:
 # ---- of an agent ----
 
 
-def _llm(value: object, name: str = "llm") -> Fault:
+def _model(value: object, name: str = "model") -> Fault:
     complete = getattr(value, "complete", None)
     if inspect.isclass(value):
         return f"{name} is {_shown(value)}; give an instance of it"
@@ -128,8 +133,8 @@ def _llm(value: object, name: str = "llm") -> Fault:
     return None
 
 
-def _sub_llm(value: object) -> Fault:
-    return None if value is None else _llm(value, "sub_llm")
+def _sub_model(value: object) -> Fault:
+    return None if value is None else _model(value, "sub_model")
 
 
 def _is_plainly_sync(method: object) -> bool:
@@ -250,28 +255,43 @@ def _migrations(value: object) -> Fault:
     return f"migrations has {_shown(wrong[0])}; give a Migration" if wrong else None
 
 
+def _runtime(value: object) -> Fault:
+    if value is None or (not inspect.isclass(value) and _has(value, *_RUNTIME)):
+        return None
+    if _journal(value) is None:
+        return f"runtime is {_shown(value)}; give Runtime(journal=...), or journal= in place of runtime="
+    return f"runtime is {_shown(value)}; give a Runtime, for example Runtime(journal=SqliteJournal(path))"
+
+
+_RUNTIME: Mapping[str, Callable[[object], Fault]] = {
+    "journal": _journal,
+    "observers": _observers,
+    "clock": _object("clock", ("time", "monotonic", "sleep", "call_later")),
+    "migrations": _migrations,
+    "price": _function("price", "price(model, tokens)"),
+}
+"""The same for a Runtime."""
+
 _AGENT: Mapping[str, Callable[[object], Fault]] = {
-    "llm": _llm,
-    "sub_llm": _sub_llm,
+    "model": _model,
+    "sub_model": _sub_model,
     "project": _path("project"),
     "root": _path("root"),
     "tools": _tools,
     "retry": _retry,
+    "runtime": _runtime,
     "journal": _journal,
     "memory": _object("memory", ("prepare", "store", "store_failure", "compact"), "async "),
     "observers": _observers,
     "hooks": _hooks,
     "graph": _graph,
     "instructions": _instructions,
-    "clock": _object("clock", ("time", "monotonic", "sleep", "call_later")),
-    "price": _function("price", "price(model, tokens)"),
     "stopping": _object("stopping", ("should_stop", "on_iteration_complete")),
     "compressor": _object("compressor", ("compress",)),
     "nested": _object("nested", ("should_orchestrate", "get_nested_config")),
     "repl": _function("repl", "a function that makes the REPL of a run"),
     "on_step": _function("on_step", "a function of one StepFact"),
     "params": _named("params"),
-    "migrations": _migrations,
     "launch": _named("launch"),
 }
 """Argument -> its check. `output_type` is checked by its own module, `deps` may be any object."""

@@ -20,6 +20,7 @@ from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
 from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
 from orchestrator.runtime.service.run_service import RunService
+from orchestrator.runtime.service.runtime import Runtime
 
 
 def child_agent(owner: RunService[Any], output_type: Any, options: Mapping[str, Any]) -> Agent:
@@ -28,9 +29,9 @@ def child_agent(owner: RunService[Any], output_type: Any, options: Mapping[str, 
     `options` are for Agent.
     """
     agent: Agent = Agent(
-        journal=owner._journal,
-        observers=owner._observers,
-        clock=owner._control.clock,
+        runtime=Runtime(
+            journal=owner._journal, observers=owner._observers, clock=owner._clock, price=owner._runtime.price
+        ),
         output_type=output_type,
         **options,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from orchestrator.errors import RunUnknown
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.mailbox import Kind, Signal
-from orchestrator.kernel.record import Fact
+from orchestrator.kernel.record import Fact, Follower
 from orchestrator.kernel.suspension import ConcurrencyLimiter
 from orchestrator.llm.message import Request
 from orchestrator.llm.port import Clock
@@ -20,6 +20,30 @@ from orchestrator.runtime.llm_loop.agent_tool import AgentTool
 from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.runtime.service.recovery import OpenRun, Recovery
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, Point, ServiceHost
+
+
+class CheckRun(Protocol):
+    """Check the arguments and options of one run."""
+
+    def __call__(
+        self, run_id: object, conversation_id: object, limits: object, deadline: object, /, **options: Any
+    ) -> Any: ...
+
+
+class BeginRun(Protocol):
+    """Start a run with checked arguments, and drive it until it ends; `settings` are from CheckRun."""
+
+    def __call__(  # noqa: PLR0917 - the arguments of a new run
+        self,
+        prompt: Any,
+        run_id: str,
+        conversation_id: str | None,
+        limits: Any,
+        deadline: float | None,
+        settings: Any,
+        follower: Follower | None = None,
+        /,
+    ) -> Coroutine[Any, Any, Any]: ...
 
 
 class Host(ConcurrencyLimiter, ServiceHost, Protocol):
@@ -85,8 +109,18 @@ class Hosting:
         recovery: Recovery,
         launch: Mapping[str, Any] | None,
         stages: Iterable[LoopHosting] = (),
+        *,
+        check: CheckRun,
+        begin: BeginRun,
+        bound: bool = False,
     ) -> None:
         self.journal = journal
+        self.check = check
+        """Checks the arguments and options of one run, and returns its settings. Raises ConfigError."""
+        self.begin = begin
+        """Starts a run with checked arguments and its settings, and drives it until it ends. Raises RunExists."""
+        self._bound = bound
+        """Whether its runs work on files of one host."""
         self.clock = clock
         self._driver = driver
         self._live = live
@@ -178,8 +212,11 @@ class Hosting:
         return self._ours(await self._recovery.described(head))
 
     def _ours(self, run: OpenRun) -> OpenRun:
-        """Exclude a run with a `launch` if this agent has none: it belongs to another agent."""
-        return run if self._launched or not run.launched else replace(run, unattended=False, expires_at=0.0)
+        """Exclude a run with a `launch` if this agent has none, and one that works on files of another host."""
+        foreign = run.launched and not self._launched
+        if foreign or (self._bound and hasattr(self.journal, "holders")):  # many hosts share this journal
+            return replace(run, unattended=False, expires_at=0.0)
+        return run
 
     async def knows(self, run_id: str) -> bool:
         """Return whether the journal has a run."""
@@ -208,8 +245,11 @@ class LoopHosting(Hosting):
         live: RunRegistry,
         recovery: Recovery,
         launch: Mapping[str, Any] | None,
+        *,
+        check: CheckRun,
+        begin: BeginRun,
     ) -> None:
-        super().__init__(journal, driver, deps.clock, live, recovery, launch)
+        super().__init__(journal, driver, deps.clock, live, recovery, launch, check=check, begin=begin)
         self._deps = deps
         self._own_points: dict[str, Point] = {}
         self._points = deps.points = HostPoints(self._own_points, deps.points)

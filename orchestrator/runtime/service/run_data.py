@@ -43,6 +43,16 @@ def agent_data(name: object, version: object) -> dict[str, Any]:
     return _given(agent=name, agent_version=version)
 
 
+def host_data(machine: str, options: Mapping[str, object]) -> dict[str, Any]:
+    """Return the data of a host in the options of a run of a machine that has no further options.
+
+    Raises ConfigError.
+    """
+    if unknown := sorted(options.keys() - set(SHARED)):
+        raise ConfigError(f"a run of {machine} has no option {', '.join(unknown)}; leave it out")
+    return run_data(options.get("metadata"), options.get("tags"))
+
+
 def run_data(metadata: object, tags: object) -> dict[str, Any]:
     """Return the data of a host about a run, as JSON types. Raises ConfigError for data that cannot be stored."""
     if metadata is None and tags is None:

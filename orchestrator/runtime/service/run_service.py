@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import secrets
 from collections.abc import Awaitable, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from orchestrator.errors import (
-    Corrupt,
-    DeadlineExceeded,
-    Held,
-    OrchestratorError,
-    OtherGraph,
-    Suspended,
-)
+from orchestrator.errors import Corrupt, DeadlineExceeded, Held, OrchestratorError, OtherGraph, Suspended
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.driver import Driver
-from orchestrator.kernel.journal import Journal, Record, RunHead, let_go
+from orchestrator.kernel.journal import Record, RunHead, let_go
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
-from orchestrator.kernel.record import Observer, RunParked, RunRecovered, Transition
+from orchestrator.kernel.record import Follower, Observer, RunParked, RunRecovered, Transition
 from orchestrator.kernel.run import Run
-from orchestrator.llm.port import Clock
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.service import argument_check as arguments
@@ -34,15 +27,10 @@ from orchestrator.runtime.service.control import RunController
 from orchestrator.runtime.service.deps_recovery import DepsRequired
 from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.runtime.service.program_recovery import ProgramsUnknown
-from orchestrator.runtime.service.recovery import (
-    ClaimedRun,
-    Migration,
-    OpenRun,
-    RecordedPath,
-    Recovery,
-    RunAlreadyEnded,
-)
+from orchestrator.runtime.service.recovery import ClaimedRun, RecordedPath, Recovery, RunAlreadyEnded
 from orchestrator.runtime.service.run_scope import RunScope
+from orchestrator.runtime.service.runtime import Runtime
+from orchestrator.runtime.service.stream import RunStream
 from orchestrator.telemetry.scope import scope
 from orchestrator_callbacks.llm_loop.deps import ToolProvider
 
@@ -81,20 +69,12 @@ class RunService(Generic[R]):
 
     # ---- composition ----
 
-    def _set_up(
-        self,
-        clock: Clock,
-        journal: Journal | None,
-        observers: Iterable[Observer] | None,
-        migrations: Iterable[Migration],
-        tools: ToolProvider | None = None,
-    ) -> None:
+    def _set_up(self, runtime: Runtime, tools: ToolProvider | None = None) -> None:
         """Set the common services. `_wire` follows when machine and codec are set too."""
-        self._clock, self._migrations = clock, tuple(migrations)
-        self._observers = compose.watchers(observers)
-        self._journal, self._retire = compose.records(journal)
+        self._runtime, self._clock, self._retire = runtime, runtime.clock, runtime.retire
+        self._observers, self._journal = runtime.observers, runtime.journal
         self._live = RunRegistry()
-        self._control = RunController(self._live, self._journal, clock, tools)
+        self._control = RunController(self._live, self._journal, self._clock, tools)
 
     def _wire(self, *watching: Observer, owner: str | None = None) -> None:
         """Make the driver and the recovery of the runs, and declare their names to the observers."""
@@ -117,7 +97,7 @@ class RunService(Generic[R]):
             self._machine.graph,
             self._codec,
             self._driver.owner,
-            self._migrations,
+            self._runtime.migrations,
             agent=self.name,
             now=self._clock.time,
             lacks_deps=self._lacks_deps,
@@ -153,6 +133,26 @@ class RunService(Generic[R]):
         """Return whether a run needs live deps that cannot be made here."""
         return False
 
+    def _check_run(
+        self, run_id: object, conversation_id: object, limits: object, deadline: object, /, **options: Any
+    ) -> Any:
+        """Check the arguments and options of one run, and return its settings. Raises ConfigError."""
+        raise NotImplementedError
+
+    async def _begin(  # noqa: PLR0917 - the arguments of a new run
+        self,
+        prompt: Any,
+        run_id: str,
+        conversation_id: str | None,
+        limits: Any,
+        deadline: float | None,
+        settings: Any,
+        follower: Follower | None = None,
+        /,
+    ) -> R:
+        """Start a run with checked arguments and drive it to its end."""
+        raise NotImplementedError
+
     def _check_model(self, limits: Any) -> None:
         """Check that a run with these limits may call its model. None means unchanged limits."""
 
@@ -180,7 +180,21 @@ class RunService(Generic[R]):
     def _over(self, run: Run[Any, Any]) -> None:
         """Clean up a started run that is over here: it ended, or was left where it is."""
 
-    # ---- deposit ----
+    # ---- new runs ----
+
+    def _stream(  # noqa: PLR0917 - the arguments of a new run
+        self,
+        prompt: Any,
+        run_id: str | None,
+        conversation_id: str | None,
+        limits: Any,
+        deadline: float | None,
+        settings: Any,
+    ) -> RunStream[Any, R]:
+        """Return the stream of a new run with checked arguments."""
+        name = run_id or new_id()
+        work = functools.partial(self._begin, prompt, name, conversation_id, limits, deadline, settings)
+        return RunStream(name, self._machine.graph.name, work)
 
     async def _deposit(self, run: Run[Any, Any], tenant: str) -> str:
         """Store a new run in the journal for a worker, and return its id. Raises ConfigError."""
@@ -193,10 +207,6 @@ class RunService(Generic[R]):
     def runs(self) -> Runs:
         """The runs of the journal, also those of other agents and processes."""
         return Runs(self._journal, control=self._control)
-
-    async def open_runs(self) -> list[OpenRun]:
-        """List the runs of this graph in the journal that have not ended, with the effect of `resume` on each."""
-        return await self._recovery.open_runs()
 
     def cancel(
         self, run_id: str, *, reason: str = "caller", by: str = "caller", why: str = ""

@@ -17,6 +17,7 @@ from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.testing.clock import FakeClock
+from tests.with_runtime import with_runtime
 
 Tree = dict[str, tuple[int, bytes]]
 
@@ -136,13 +137,14 @@ async def project(root: Path, planner: Any = None, **options: Any) -> Any:
     """Open a project, as every command of a person does."""
     options.setdefault("clock", clock())
     options.setdefault("by", "ann")
-    async with Approval(root, planner or Script(), **options) as approval:
+    options.setdefault("observers", ())
+    async with Approval(root, planner or Script(), **with_runtime(**options)) as approval:
         yield approval
 
 
 async def waiting(approval: Approval, text: str = "Please tidy up.") -> Any:
     """Submit, and look at the plan."""
-    status = await approval.submit(text)
+    status = await approval.run(text)
     assert status.state == "AwaitingApproval", status.error
     return await approval.show()
 

@@ -15,6 +15,7 @@ from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.plan import PlanDraft, PlanStep, StepKind
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import StepFact
+from orchestrator.runtime.service.runtime import Runtime
 from tests.runtime.approval.stand import (
     DONE,
     DRAFT,
@@ -35,7 +36,7 @@ async def test_a_request_is_planned_shown_approved_and_carried_out(tmp_path: Pat
     root = planted(tmp_path)
     before = tree(root)
     async with project(root) as approval:
-        status = await approval.submit("Please tidy up.")
+        status = await approval.run("Please tidy up.")
         assert (status.state, status.plan_status, len(status.plan.steps)) == (
             "AwaitingApproval",
             "pending",
@@ -60,7 +61,7 @@ async def test_nothing_is_carried_out_that_was_not_shown_or_not_approved(tmp_pat
     root = planted(tmp_path)
     before = tree(root)
     async with project(root) as approval:
-        await approval.submit("Please tidy up.")
+        await approval.run("Please tidy up.")
         await refused(approval.approve(), "preview_acknowledged")
         await refused(approval.execute(), "plan", "ST-003")
         await approval.show()
@@ -85,7 +86,7 @@ async def test_the_confidence_of_an_intent_decides_who_goes_on(
 ) -> None:
     planner = Script(intents=[[intent(confidence)]])
     async with project(planted(tmp_path), planner) as approval:
-        status = await approval.submit("Please tidy up.")
+        status = await approval.run("Please tidy up.")
         assert status.state == state
         assert ("confirm" in status.actions) == kept
         assert (status.question is not None) == (state == "Idle")
@@ -97,11 +98,11 @@ async def test_an_intent_in_doubt_is_planned_for_once_the_person_confirms_it(tmp
     root = planted(tmp_path)
     planner = Script(intents=[[intent(0.7, question="Really all of it?")]])
     async with project(root, planner) as approval:
-        status = await approval.submit("Please tidy up.")
+        status = await approval.run("Please tidy up.")
         assert status.question.text == "Really all of it?"
         assert status.question.confidence == 0.7
     async with project(root, planner) as approval:
-        status = await approval.submit("", confirm=True)
+        status = await approval.confirm()
         assert status.state == "AwaitingApproval"
         assert planner.requests[0].intent.summary == "Tidy up"
 
@@ -190,7 +191,7 @@ async def test_a_plan_that_is_not_wanted_is_discarded_without_a_rollback(tmp_pat
     before = tree(root)
     async with project(root) as approval:
         await waiting(approval)
-        status = await getattr(approval, action)("not this")
+        status = await getattr(approval, action)(why="not this")
         assert (status.state, status.plan_status) == ("Idle", "rejected")
         await refused(approval.execute(), "state", "ST-001")
     assert tree(root) == before
@@ -263,7 +264,7 @@ async def test_a_planner_that_fails_leads_to_failed_and_a_retry_makes_a_new_plan
     root = planted(tmp_path)
     bad = ApprovalError(Fault("AI-006", "no"))
     async with project(root, Script([bad, DRAFT])) as approval:
-        status = await approval.submit("Please tidy up.")
+        status = await approval.run("Please tidy up.")
         assert (status.state, status.error["code"]) == ("Failed", "AI-006")
         assert json.loads((root / ".orchestrator/error.json").read_text())["error"]["code"] == "AI-006"
         status = await approval.retry()
@@ -273,18 +274,18 @@ async def test_a_planner_that_fails_leads_to_failed_and_a_retry_makes_a_new_plan
 async def test_a_failure_before_there_is_an_intent_can_only_be_acknowledged(tmp_path: Path) -> None:
     planner = Script(intents=[ApprovalError(Fault("AI-006", "no")), [intent()]])
     async with project(planted(tmp_path), planner) as approval:
-        status = await approval.submit("Please tidy up.")
+        status = await approval.run("Please tidy up.")
         assert (status.state, status.actions[0]) == ("Failed", "acknowledge")
         await refused(approval.retry(), "state")
         await refused(approval.acknowledge(), "state")
         await approval.shown()
         assert (await approval.acknowledge()).state == "Idle"
-        assert (await approval.submit("Once more.")).state == "AwaitingApproval"
+        assert (await approval.run("Once more.")).state == "AwaitingApproval"
 
 
 async def test_without_a_planner_a_submission_fails_and_says_what_to_configure(tmp_path: Path) -> None:
-    async with Approval(planted(tmp_path), clock=clock()) as approval:
-        status: Any = await approval.submit("Please tidy up.")
+    async with Approval(planted(tmp_path), runtime=Runtime(clock=clock(), observers=())) as approval:
+        status: Any = await approval.run("Please tidy up.")
         assert (status.state, status.error["code"]) == ("Failed", "CFG-001")
 
 
@@ -293,12 +294,12 @@ async def test_what_cannot_be_written_down_is_refused_whoever_says_it_and_change
 ) -> None:
     half = "half a \ud83d"
     with pytest.raises(ApprovalError, match="VAL-001: the name of who asks is not valid UTF-8 text"):
-        Approval(tmp_path, by=half)
+        Approval(tmp_path, observers=(), by=half)
     async with project(planted(tmp_path)) as approval:
         with pytest.raises(ApprovalError, match="VAL-001: the request is not valid UTF-8 text"):
-            await approval.submit(half)
+            await approval.run(half)
         assert (await waiting(approval)).plan_status == "pending"
-        for refused_one in (approval.changes(half), approval.reject(half), approval.cancel(half)):
+        for refused_one in (approval.changes(half), approval.reject(why=half), approval.cancel(why=half)):
             with pytest.raises(ApprovalError, match=r"VAL-001: .* is not valid UTF-8 text"):
                 await refused_one
         with pytest.raises(ApprovalError, match="VAL-001: the reason is not valid UTF-8 text"):
@@ -308,7 +309,7 @@ async def test_what_cannot_be_written_down_is_refused_whoever_says_it_and_change
 
 async def test_where_there_is_no_plan_there_is_none_to_show(tmp_path: Path) -> None:
     async with project(planted(tmp_path), Script(intents=((intent(0.1),),))) as approval:
-        await approval.submit("Hm.")
+        await approval.run("Hm.")
         assert (await refused(approval.show(), "plan")).reason == "there is no plan"
         assert (await refused(approval.show(2), "plan")).reason == "there is no plan"
 
@@ -317,7 +318,7 @@ async def test_an_empty_request_and_a_command_out_of_place_change_nothing(tmp_pa
     root = planted(tmp_path)
     async with project(root) as approval:
         with pytest.raises(ApprovalError, match="VAL-001"):
-            await approval.submit(" \n")
+            await approval.run(" \n")
         for action in (
             "approve",
             "execute",
@@ -333,7 +334,7 @@ async def test_an_empty_request_and_a_command_out_of_place_change_nothing(tmp_pa
         await refused(approval.changes("x"), "state")
         assert (await approval.status()).run_id == ""
         await waiting(approval)
-        await refused(approval.submit("Another one."), "state")
+        await refused(approval.run("Another one."), "state")
 
 
 # ---- what is kept ----

@@ -68,7 +68,7 @@ async def test_whatever_the_planner_raises_the_request_fails_with_a_code_of_the_
     before = tree(root)
     planner = Script(intents=[error]) if place == "extract" else Script([error])
     async with project(root, planner) as approval:
-        status = await approval.submit("Please tidy up.")
+        status = await approval.run("Please tidy up.")
         assert status.state == "Failed"
         assert status.error["code"] in RULES
         assert not status.error["shown"]
@@ -90,7 +90,7 @@ async def test_an_answer_that_is_none_fails_the_request(tmp_path: Path, said: An
             return None
 
     async with project(planted(tmp_path), Odd()) as approval:
-        status = await approval.submit("Please tidy up.")
+        status = await approval.run("Please tidy up.")
         assert (status.state, status.error["code"] in RULES) == ("Failed", True)
 
 
@@ -145,7 +145,7 @@ async def test_a_cancel_while_the_planner_is_asked_waits_for_its_answer_and_drop
 ) -> None:
     planner = Slow(place)
     async with project(planted(tmp_path), planner) as approval:
-        task = asyncio.create_task(approval.submit("Please tidy up."))
+        task = asyncio.create_task(approval.run("Please tidy up."))
         await planner.asked.wait()
         approval.ask_cancel()
         approval.ask_pause()
@@ -164,7 +164,7 @@ async def test_a_planner_that_does_not_answer_in_time_is_asked_again_and_then_fa
     async with project(
         planted(tmp_path), Slow(place), clock=hands, limits=ApprovalLimits(ai_seconds=0.01)
     ) as approval:
-        status = await approval.submit("Please tidy up.")
+        status = await approval.run("Please tidy up.")
         assert (status.state, status.error["code"]) == ("Failed", "AI-002")
         assert [seconds for seconds in hands.slept if seconds] == [1.0, 2.0, 4.0]
     log = next((tmp_path / ".orchestrator/logs").iterdir()).read_text()
@@ -301,7 +301,7 @@ def test_what_cannot_work_is_refused_in_a_sentence(wrong: Callable[[], Any], mat
 async def test_an_intent_of_no_kind_is_never_gone_on_with_unasked(tmp_path: Path) -> None:
     unknown = Intent.read(intent(1.0).plain() | {"kind": "Unknown"})
     async with project(planted(tmp_path), Script(intents=[[unknown]])) as approval:
-        status = await approval.submit("Please tidy up.")
+        status = await approval.run("Please tidy up.")
         assert (status.state, "confirm" in status.actions) == ("Idle", True)
 
 
@@ -340,7 +340,7 @@ async def test_a_state_that_lasts_too_long_fails_by_its_own_edge(
 ) -> None:
     root, hands, planner = planted(tmp_path), clock(), Slow(place)
     async with project(root, planner, clock=hands, limits=ApprovalLimits(ai_seconds=0)) as approval:
-        task = asyncio.create_task(approval.submit("Please tidy up."))
+        task = asyncio.create_task(approval.run("Please tidy up."))
         await planner.asked.wait()
         await hands.advance(seconds)
         status = await task

@@ -24,6 +24,7 @@ from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval import project_journal as store
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import StepFact
+from orchestrator.runtime.service.runtime import Runtime
 from tests.runtime.approval.stand import (
     DONE,
     Script,
@@ -225,7 +226,7 @@ async def test_a_planner_is_not_needed_to_go_on_with_a_plan(tmp_path: Path) -> N
     root = planted(tmp_path)
     async with project(root, Script(), launch={"planner": "file"}) as approval:
         await waiting(approval)
-    async with Approval(root, by="ann", clock=clock()) as approval:
+    async with Approval(root, by="ann", runtime=Runtime(clock=clock(), observers=())) as approval:
         status = await approval.approve()
         assert (status.plan_status, status.launch) == ("completed", {"planner": "file"})
 
@@ -266,7 +267,7 @@ async def test_of_two_processes_that_submit_first_at_once_one_is_told_to_look_ag
     root = planted(tmp_path)
     async with project(root) as quick, project(root) as slow:
         await waiting(quick)
-        refusal = await refused(slow.submit("Me too."), "state", "FS-005")
+        refusal = await refused(slow.run("Me too."), "state", "FS-005")
         assert (refusal.reason, refusal.retryable_now) == (
             "another process started to work on this project just now",
             True,

@@ -25,6 +25,7 @@ from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import Status, StepFact
+from orchestrator.runtime.service.runtime import Runtime
 from tests.runtime.approval.stand import Tree, clock, intent, tree
 from tests.tiers import examples
 
@@ -143,10 +144,9 @@ class Person:
         self.approval = Approval(
             self.root,
             self.planner,
-            clock=self.clock,
-            journal=journal or self.journal,
             by="ann",
             on_step=self._on_step,
+            runtime=Runtime(clock=self.clock, journal=journal or self.journal, observers=()),
         )
         await self.approval.__aenter__()
 
@@ -179,8 +179,10 @@ class Person:
         approval = self.approval
         self.wish = (command, 1 + number % 3) if command.startswith("wish") else None
         match command:
-            case "submit" | "changes":
-                await getattr(approval, command)("Do something.")
+            case "submit":
+                await approval.run("Do something.")
+            case "changes":
+                await approval.changes("Do something.")
             case "approve_later":
                 await approval.approve(start=False)
             case "approve_some":
@@ -220,7 +222,7 @@ class Person:
                 case "Paused":
                     await (self.approval.cancel() if at % 5 else self.approval.resume())
                 case "Idle":
-                    await self.approval.submit("Once more.")
+                    await self.approval.run("Once more.")
                 case _:
                     pass
         except (JournalError, GateRefused, ApprovalError):

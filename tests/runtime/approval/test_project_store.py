@@ -55,7 +55,7 @@ async def worked(root: Path, start: float) -> list[tuple[str, bytes]]:
         await approval.approve(steps=[1, 2, 3])
     async with project(root, clock=hands) as approval:
         await approval.resume()
-        await approval.submit("And now?")
+        await approval.run("And now?")
         await approval.shown()
         found = [*await bodies(approval), *await bodies(approval, "approval-0002")]
     return [(kind, encoded(kind, body)) for kind, body in found]
@@ -255,7 +255,7 @@ async def test_no_key_of_the_environment_is_in_any_file_that_a_run_wrote(
         monkeypatch.setenv(name, KEY)
     root = planted(tmp_path)
     async with project(root, Script([RuntimeError(f"401 with {KEY}")])) as approval:
-        await approval.submit("Please tidy up.")
+        await approval.run("Please tidy up.")
         await approval.shown()
         await approval.acknowledge()
     async with project(root) as approval:
@@ -269,7 +269,7 @@ async def test_no_key_of_the_environment_is_in_any_file_that_a_run_wrote(
 async def test_logs_tell_what_happened_without_prompts_or_contents(tmp_path: Path) -> None:
     root = planted(tmp_path)
     async with project(root) as approval:
-        await approval.submit("A request that nobody else may read.")
+        await approval.run("A request that nobody else may read.")
         await approval.show()
         await approval.approve()
     (log,) = (root / ".orchestrator/logs").iterdir()
@@ -285,7 +285,7 @@ async def test_what_may_be_shown_of_the_records_has_no_request_content_or_plan(t
     async with project(planted(tmp_path)) as approval:
         await waiting(approval, "A request that nobody else may read.")
         await approval.approve()
-        await approval.submit("Another one.")
+        await approval.run("Another one.")
         records = await approval._session.journal.load("approval-0001")
     assert {one.kind for one in records} <= set(SHOWN)
     shown = json.dumps([parted(one.kind, one.body).shown for one in records])

@@ -186,7 +186,7 @@ async def test_a_project_that_cannot_be_listed_is_not_planned_for_and_that_is_sa
     before = tree(root)
     options = {"journal": MemoryJournal(), "limits": ApprovalLimits(index_seconds=LIMIT)}
     async with opened(root, **options) as approval:
-        status = await approval.submit("Please tidy up.")
+        status = await approval.run("Please tidy up.")
         assert (status.state, status.error["code"]) == ("Failed", "FS-012")
         assert "'stuck.py'" in status.error["message"]
     assert {name: what for name, what in tree(root).items() if not name.startswith(".orchestrator")} == before

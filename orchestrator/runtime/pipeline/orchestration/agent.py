@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Unpack
 
 from orchestrator.errors import ConfigError
-from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Fact, Observer, RunStarted, Transition
 from orchestrator.machines.pipeline.graph import PIPELINE
@@ -16,11 +16,15 @@ from orchestrator.machines.pipeline.model import OrchestrationState
 from orchestrator.runtime.pipeline.orchestration.machine import OrchestrationStateMachine, logger
 from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics, counts
 from orchestrator.runtime.pipeline.orchestration.model import StateMachineObserver
-from orchestrator.runtime.pipeline.pipeline import Pipeline
+from orchestrator.runtime.pipeline.pipeline import (
+    Pipeline,
+    PipelineArguments,
+    PipelineResumeArguments,
+    PipelineRunArguments,
+)
 from orchestrator.runtime.pipeline.result import PipelineResult
 from orchestrator.runtime.service.recovery import path_of
-from orchestrator.telemetry.log import TransitionLog
-from orchestrator.telemetry.metrics import Metrics
+from orchestrator.runtime.service.runtime import Runtime, runtime_of
 
 
 class AgentOrchestrator:
@@ -33,7 +37,7 @@ class AgentOrchestrator:
     Args:
         planner, validator, implementer, judge, observers: As for Pipeline.
         limits: Limits of a run.
-        journal: Stores the runs; in memory by default.
+        runtime, journal: As for Pipeline.
         options: Further options of Pipeline.
     """
 
@@ -45,16 +49,17 @@ class AgentOrchestrator:
         judge: Any,
         *,
         limits: PipelineLimits | None = None,
+        runtime: Runtime | None = None,
         journal: Journal | None = None,
         observers: Iterable[Observer] | None = None,
-        **options: Any,
+        **options: Unpack[PipelineArguments],
     ) -> None:
         limits = self._limits = limits or PipelineLimits()
-        own = (TransitionLog(), Metrics()) if observers is None else tuple(observers)
+        own = runtime_of(runtime, journal, observers)
         self.state_machine = OrchestrationStateMachine(
             limits.max_iterations, max_refinements=limits.max_refinements, observers=()
         )
-        self._journal = journal or MemoryJournal()
+        self._journal = own.journal
         self._running: str | None = None
         self.pipeline = Pipeline(
             planner,
@@ -62,8 +67,7 @@ class AgentOrchestrator:
             implementer,
             judge,
             limits=limits,
-            journal=self._journal,
-            observers=(self, *own),
+            runtime=replace(own, observers=(self, *own.observers)),
             **options,
         )
 
@@ -71,22 +75,22 @@ class AgentOrchestrator:
         """Add an observer that is called after each committed transition."""
         self.state_machine.add_observer(observer)
 
-    def run(self, spec: Any, **options: Any) -> PipelineResult:
+    def run(self, spec: Any, **options: Unpack[PipelineRunArguments]) -> PipelineResult:
         """Run to the end; options as for `Pipeline.run`. Raises ConfigError inside a running event loop."""
         return _outside_a_loop(self.run_async(spec, **options), "run_async")
 
-    def resume(self, run_id: str, **options: Any) -> PipelineResult:
+    def resume(self, run_id: str, **options: Unpack[PipelineResumeArguments]) -> PipelineResult:
         """Resume a run of the journal; options as for `Pipeline.resume`. Raises the errors of `run`."""
         return _outside_a_loop(self.resume_async(run_id, **options), "resume_async")
 
-    async def run_async(self, spec: Any, **options: Any) -> PipelineResult:
+    async def run_async(self, spec: Any, **options: Unpack[PipelineRunArguments]) -> PipelineResult:
         """Run to the end, from inside an event loop."""
         self._begin("")
         self._limit(options.get("limits") or self._limits)
         self.state_machine.reset()
         return await self._reported(self.pipeline.run(spec, **options))
 
-    async def resume_async(self, run_id: str, **options: Any) -> PipelineResult:
+    async def resume_async(self, run_id: str, **options: Unpack[PipelineResumeArguments]) -> PipelineResult:
         """Resume a run of the journal, from inside an event loop."""
         records = await self._journal.load(run_id)
         self._begin(run_id)

@@ -1,0 +1,210 @@
+"""The commands of a person about the current request of a project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.errors import ConfigError
+from orchestrator.machines.approval.fault import ApprovalError, Fault
+from orchestrator.machines.approval.graph import is_approved
+from orchestrator.machines.approval.intent import spoken
+from orchestrator.machines.approval.model import (
+    ApprovalEvent,
+    ApprovalState,
+    Consent,
+    PlanStatus,
+)
+from orchestrator.machines.approval.plan import ApprovalPlan
+from orchestrator.runtime.approval import project_journal as store
+from orchestrator.runtime.approval.current_request import CurrentRequest, inside
+from orchestrator.runtime.approval.status import Status
+from orchestrator_guards.approval import LEAST
+
+
+def refuse_limits(limits: object) -> None:
+    """Raise ConfigError for limits of one request."""
+    if limits is not None:
+        raise ConfigError("a request of Approval has no limits of its own; give them to Approval(limits=...)")
+
+
+class ApprovalCommands(CurrentRequest):
+    """The commands of a person. Base of `Approval`."""
+
+    @inside
+    async def confirm(self) -> Status:
+        """Confirm the waiting intent and plan for it."""
+        run = self._allow("confirm", ApprovalState.IDLE)
+        ctx = run.ctx
+        if ctx.kept is None:
+            raise self._refusal("state", "no intent waits to be confirmed", "submit")
+        ctx.intent, ctx.confirmed, ctx.plan, ctx.plan_status = ctx.kept, True, None, ""
+        ctx.recovery = None
+        return await self._go(ApprovalEvent.SUBMIT)
+
+    # ---- decision ----
+
+    @inside
+    async def approve(
+        self,
+        run_id: str | None = None,
+        *,
+        steps: Sequence[int | str] | None = None,
+        digest: str | None = None,
+        by: str = "",
+        start: bool = True,
+    ) -> Status:
+        """Approve the plan, or a new plan that is derived from some of its `steps`.
+
+        With `digest` the approval counts only for the plan of that digest. With `start` the plan is executed at once;
+        otherwise call `execute`. If chosen steps depend on others, the plan with all of them waits for another
+        approval. Raises GateRefused for a plan that has expired, has changed, or was not shown.
+        """
+        run = self._allow("approve", ApprovalState.AWAITING_APPROVAL, run_id=run_id)
+        plan = ApprovalPlan.read(run.ctx.plan or {})
+        if digest is not None and not (len(digest) >= LEAST and plan.digest.startswith(digest)):
+            raise self._refusal("plan", "this is not the plan that waits for approval", "diff", code="ST-003")
+        await self._still_holds(run)
+        if run.ctx.previewed != plan.digest:
+            raise self._refusal("preview_acknowledged", "this plan was not shown yet", "diff", "approve")
+        if steps is not None:
+            plan = await self._derived(run, plan, tuple(map(str, steps)))
+            if run.ctx.previewed != plan.digest:
+                await self._session.remember(run)
+                return self._status()
+        run.ctx.consent = Consent(plan.id, plan.version, plan.digest, self._actor(by), self._clock.time())
+        run.ctx.plan_status = PlanStatus.APPROVED.value
+        await self._session.remember(run)
+        return await self.execute() if start else self._status()
+
+    @inside
+    async def execute(self) -> Status:
+        """Execute the approved plan until it is done, paused or cancelled."""
+        run = self._allow("execute", ApprovalState.AWAITING_APPROVAL)
+        if not is_approved(run.ctx):
+            raise self._refusal("plan", "the plan is not approved", "diff", "approve", code="ST-003")
+        await self._still_holds(run)
+        run.ctx.recovery = None
+        return await self._go(ApprovalEvent.APPROVE)
+
+    @inside
+    async def reject(self, run_id: str | None = None, *, why: str = "") -> Status:
+        """Discard the plan. `why` is stored."""
+        self._allow("reject", ApprovalState.AWAITING_APPROVAL, run_id=run_id)
+        return await self._go(ApprovalEvent.REJECT, why)
+
+    @inside
+    async def changes(self, text: str) -> Status:
+        """Request another version of the plan with the given changes."""
+        run = self._allow("changes", ApprovalState.AWAITING_APPROVAL)
+        if not spoken(text, "the changes").strip():
+            raise ApprovalError(Fault("VAL-001", "the changes are empty; describe them"))
+        run.ctx.changes = text
+        return await self._go(ApprovalEvent.REQUEST_CHANGES)
+
+    # ---- during execution ----
+
+    def ask_pause(self) -> None:
+        """Request that the plan under execution here pauses after its current step. For signal handlers."""
+        self._request_action("pause")
+
+    def ask_cancel(self, why: str = "") -> None:
+        """Request that the work in this process is cancelled. For signal handlers."""
+        self._request_action("cancel", why)
+
+    @inside
+    async def pause(self, run_id: str | None = None, *, why: str = "") -> Status:
+        """Request that the plan under execution here pauses after its current step.
+
+        Of a plan that another process executes, request it with `ask`.
+        """
+        self._allow("pause", ApprovalState.EXECUTING, run_id=run_id)
+        self._request_action("pause", spoken(why, "the reason"))
+        return self._status()
+
+    @inside
+    async def resume(
+        self,
+        run_id: str | None = None,
+        *,
+        limits: None = None,
+        by: str = "",  # noqa: ARG002 - the person of a project is that of its Approval
+        again: bool = False,
+    ) -> Status:
+        """Resume a paused plan, or execute an approved one; with `again` an interrupted command runs again.
+
+        `limits` and `by` are those of Approval: an engine passes them. Raises GateRefused if files have changed
+        meanwhile.
+        """
+        refuse_limits(limits)
+        if self._waits_for_start(run_id):
+            return await self.execute()
+        run = self._allow("resume", ApprovalState.PAUSED, run_id=run_id)
+        ctx = run.ctx
+        if not self._is_plan_whole(run):
+            ctx.fault = Fault("ST-002", "the plan to resume cannot be read").plain()
+            return await self._go(ApprovalEvent.RESUME_FAILED)
+        if again:
+            work = await self._session.executor.work(run)
+            ctx.again = sorted({*ctx.again, *work.unknown.values()})
+        ctx.recovery = None
+        return await self._go(ApprovalEvent.RESUME)
+
+    @inside
+    async def cancel(self, run_id: str | None = None, *, why: str = "") -> Status:
+        """Cancel the plan and undo its changes. A plan that waits for approval is only discarded.
+
+        Of a plan that is executed here, this is a request: the call that executes it returns when it is undone.
+        """
+        if self._works_here(run_id):
+            self._request_action("cancel", spoken(why, "the reason"))
+            return self._status()
+        run = self._allow("cancel", ApprovalState.AWAITING_APPROVAL, ApprovalState.PAUSED, run_id=run_id)
+        waits = run.cursor.state == ApprovalState.AWAITING_APPROVAL
+        return await self._go(ApprovalEvent.REJECT if waits else ApprovalEvent.CANCEL, why)
+
+    # ---- after a failure ----
+
+    @inside
+    async def acknowledge(self, *, discard: bool = False) -> Status:
+        """Leave the Failed state after its error was shown.
+
+        `discard` sets aside an unreadable store and starts anew.
+        """
+        if self._session.run is None and self._session.damage is not None:
+            return await self._discarded(discard=discard)
+        run = self._allow("acknowledge", ApprovalState.FAILED, ApprovalState.COMPLETED)
+        if run.cursor.state == ApprovalState.FAILED and not run.ctx.shown:
+            raise self._refusal("state", "the error has not been shown yet", "status")
+        return await self._go(ApprovalEvent.ACKNOWLEDGE)
+
+    @inside
+    async def retry(self) -> Status:
+        """Make a new plan for the same intent."""
+        run = self._allow("retry", ApprovalState.FAILED)
+        if run.ctx.intent is None:
+            raise self._refusal("state", "there is no intent to plan for again", "acknowledge")
+        return await self._go(ApprovalEvent.RETRY)
+
+    @inside
+    async def rollback(self) -> Status:
+        """Undo the changes of this request's failed plans. The state stays Failed: a rollback has no edge."""
+        run = self._allow("rollback", ApprovalState.FAILED)
+        if "rollback" not in self._status().actions:
+            raise self._refusal("plan", "no step of a failed plan has changed anything", "acknowledge")
+        undone = await self._session.executor.undo(run)
+        ctx = run.ctx
+        ctx.undone = [change.path for change in undone.changes]
+        ctx.conflicts = [{"path": one.path, "why": str(one)} for one in undone.conflicts]
+        await self._session.remember(run)
+        return self._status()
+
+    # ---- private ----
+
+    async def _discarded(self, *, discard: bool) -> Status:
+        if not discard:
+            raise self._refusal("state", "the store of this project cannot be read", "acknowledge --discard")
+        await self._session.close()
+        store.set_aside(self._session.folder)
+        self._session.damage = None
+        await self._session.open()
+        return self._status()

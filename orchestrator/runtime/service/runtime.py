@@ -1,0 +1,99 @@
+"""How agents run: the journal, the observers, the clock, the migrations and the prices that agents share.
+
+An agent without a `runtime` has one of its own. It is immutable, so agents that share it cannot disagree about the
+journal or the observers of their runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from orchestrator.errors import ConfigError
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.record import Observer
+from orchestrator.llm.port import Clock, Price, SystemClock
+from orchestrator.runtime.service import argument_check as arguments
+from orchestrator.runtime.service.recovery import Migration
+
+
+@dataclass(frozen=True, slots=True, init=False, eq=False)
+class Runtime:
+    """How agents run; agents can share one.
+
+    Args:
+        journal: Stores the records of the runs; in memory if None.
+        observers: Observers of all runs. None means `TransitionLog()` and `Metrics()` on the default registry, `()`
+            none.
+        clock: Clock, for tests; the clock of the system if None.
+        migrations: Functions that migrate runs of older graphs to the graph of their agent.
+        price: Price table of the models: `price(model, usage)` in USD.
+
+    Raises:
+        ConfigError: An argument is invalid.
+
+    Example:
+        runtime = Runtime(journal=SqliteJournal("runs.db"))
+        support = Agent(model, name="support", runtime=runtime)
+        billing = Agent(model, name="billing", runtime=runtime)
+    """
+
+    journal: Journal
+    observers: tuple[Observer, ...]
+    clock: Clock
+    migrations: tuple[Migration, ...]
+    price: Price | None
+    own_journal: MemoryJournal | None = field(init=False, repr=False)
+    """The journal in memory that this Runtime made, if none was given."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal | None = None,
+        observers: Iterable[Observer] | None = None,
+        clock: Clock | None = None,
+        migrations: Iterable[Migration] = (),
+        price: Price | None = None,
+    ) -> None:
+        arguments.check_runtime(locals())
+        own = MemoryJournal() if journal is None else None
+        values = {
+            "journal": journal if own is None else own,
+            "own_journal": own,
+            "observers": _default_observers() if observers is None else tuple(observers),
+            "clock": clock or SystemClock(),
+            "migrations": tuple(migrations),
+            "price": price,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def retire(self, run_id: str) -> None:
+        """Drop an abandoned run from a journal that this Runtime made, where no other process could resume it."""
+        if self.own_journal is not None:
+            self.own_journal.retire(run_id)
+
+
+def runtime_of(
+    runtime: Runtime | None, journal: Journal | None, observers: Iterable[Observer] | None
+) -> Runtime:
+    """Return the runtime of an agent: the given one, or its own with this journal and these observers.
+
+    Raises ConfigError if both were given.
+    """
+    if runtime is None:
+        return Runtime(journal=journal, observers=observers)
+    for name, value in (("journal", journal), ("observers", observers)):
+        if value is not None:
+            raise ConfigError(
+                f"runtime= and {name}= were both given; write Runtime({name}=...) and leave {name}= out"
+            )
+    return runtime
+
+
+def _default_observers() -> tuple[Observer, ...]:
+    from orchestrator.telemetry.log import TransitionLog  # imported only if needed
+    from orchestrator.telemetry.metrics import Metrics
+
+    return TransitionLog(), Metrics()
