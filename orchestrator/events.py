@@ -1,7 +1,7 @@
-"""What observers and streams receive: the facts of runs, and the text of a model as it arrives.
+"""What a user interface and what observers receive of a run: its events and its facts.
 
-An observer has one method, `observe(fact)`, and receives each member of `Fact`. `Agent.stream` yields the same
-facts and, for the run that it follows, `TokenDelta` and `FactsDropped`: together `Streamed`.
+`Agent.stream` and `Runs.events` yield events, the subclasses of `RunEvent`, which have content. An observer has one
+method, `observe(fact)`, and receives each member of `Fact`; facts have no content, so they may be logged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from orchestrator.kernel.record import (
     BudgetChecked,
     EventFailed,
     Fact,
-    FactsDropped,
     GuardEvaluated,
     JournalWrite,
     LLMCall,
@@ -23,8 +22,6 @@ from orchestrator.kernel.record import (
     RunParked,
     RunRecovered,
     RunStarted,
-    Streamed,
-    TokenDelta,
     ToolExecution,
     Transition,
     WorkAbandoned,
@@ -61,7 +58,6 @@ __all__ = [
     "EventFailed",
     "EventsDropped",
     "Fact",
-    "FactsDropped",
     "GuardEvaluated",
     "JournalWrite",
     "LLMCall",
@@ -85,9 +81,7 @@ __all__ = [
     "RunStarted",
     "RunSuspended",
     "StateChanged",
-    "Streamed",
     "TextDelta",
-    "TokenDelta",
     "ToolArgumentsDelta",
     "ToolExecution",
     "ToolFinished",

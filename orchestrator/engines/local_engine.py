@@ -190,7 +190,7 @@ class LocalEngine(Generic[AgentResultT_co]):
     ) -> Handle[Any, AgentResultT_co]:
         """Queue a run and return its handle at once; options as for `run` of the agent.
 
-        `agent` names one of several agents; `follower` is called with each item that a stream of the run would yield.
+        `agent` names one of several agents; with a `follower` the models stream from the first request (see `stream`).
         Raises NotAdmitting, Overloaded if the queue is full, and RunExists; the journal has no rejected run.
         """
         chosen = self._agents.chosen(agent)
@@ -212,7 +212,7 @@ class LocalEngine(Generic[AgentResultT_co]):
     def stream(
         self, prompt: Any, *, run_id: str | None = None, **options: Unpack[SubmitArguments]
     ) -> RunStream[Any, AgentResultT_co]:
-        """Submit a run when its first fact is requested, and stream its facts; options as for `submit`.
+        """Submit a run when its first event is requested, and stream its events; options as for `submit`.
 
         As `Agent.stream`, except that closing the stream does not stop the run, which continues in this engine.
         """
@@ -222,7 +222,7 @@ class LocalEngine(Generic[AgentResultT_co]):
             return await (await self.submit(prompt, run_id=name, follower=follower, **options))
 
         gone = RunError(f"the stream of run {name!r} was closed; the run continues in engine {self.name!r}")
-        return RunStream(name, self._agents.graph(options.get("agent")), work, gone)
+        return RunStream(name, work, gone)
 
     async def resume(
         self, run_id: str, *, agent: str | None = None, limits: RunLimits | None = None, by: str = ""

@@ -45,7 +45,7 @@ _CONTEXT: Spec = {
     # not `by_tool`: its keys are names, and the model may have invented some
     "spent": _whole("usage", "below", "seconds", "tool_calls", "retries", "restarts", "compactions"),
 }
-_CALL: Spec = _whole("key", "position", "tool", "effect", "digest", "registered")
+_CALL: Spec = _whole("key", "position", "tool", "effect", "digest", "registered", "agent")
 
 SHOWN: Mapping[str, Spec] = MappingProxyType(
     {

@@ -221,6 +221,8 @@ def _announced(run: LoopRun, position: int, call: ToolCall) -> dict[str, Any]:
         about["arguments"] = call.arguments
     if is_approved(ctx, position):
         about["digest"] = ctx.ledger.approved[position] = digest_of(run, call, about["key"])
+    if (child := getattr(spec and spec.call, "agent_name", None)) is not None:
+        about["agent"] = child  # the call starts a child run
     return about if spec else about | _INVENTED
 
 

@@ -225,17 +225,18 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         deadline: float | None = None,
         **options: Unpack[per_run.RunArguments],
     ) -> RunStream[OutputT]:
-        """Run one prompt as `run` does and stream its facts: `async for fact in agent.stream(...)`.
+        """Run one prompt as `run` does and stream its events: `async for event in agent.stream(...)`.
 
-        Yields every fact about the run and its child runs, and the model's text as TokenDelta; the last fact is
-        RunCompleted. `await stream.result()` returns the Result. A slow reader does not delay the run. If the reader
-        stops early, the run is left where it was and can be resumed (see `runtime.service.stream`). The run and its
-        `deadline` start when the first fact is requested. Raises ConfigError; iterating raises the errors of `run`.
+        Yields every event of the run and its child runs (`orchestrator.events`), also the pieces of the model's
+        answers; the last event is RunFinished. `await stream.result()` returns the Result. A slow reader does not
+        delay the run. If the reader stops early, the run is left where it was and can be resumed (see
+        `runtime.service.stream`). The run and its `deadline` start when the first event is requested. Raises
+        ConfigError; iterating raises the errors of `run`.
         """
         arguments.check_run(run_id, conversation_id, limits, deadline)
         checked, name = self.check_options(**options), run_id or new_id()
         work = functools.partial(self.begin, prompt, name, conversation_id, limits, deadline, options=checked)
-        return RunStream(name, self._machine.graph.name, work)
+        return RunStream(name, work)
 
     async def resume(
         self,

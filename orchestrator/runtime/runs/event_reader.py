@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import orjson
+
+from orchestrator.journal.codec import encoded
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm import run_event as event
@@ -148,7 +151,7 @@ class EventReader:
             seconds=float(body.get("seconds") or 0.0),
         )
 
-    def _asked(self, body: Body) -> Iterator[RunEvent]:
+    def _question(self, body: Body) -> Iterator[RunEvent]:
         key = str(body["key"])
         yield event.QuestionAsked(
             run_id=self.run_id,
@@ -207,7 +210,7 @@ class EventReader:
         "answer": _answer,
         "intent": _intent,
         "done": _done,
-        "asked": _asked,
+        "asked": _question,
         "approval": _approval,
         "parked": _parked,
         "unparked": _resumed,
@@ -216,6 +219,11 @@ class EventReader:
         "recovered": _moved,
         "ended": _ended,
     }
+
+
+def as_stored(records: Iterable[Record]) -> list[Record]:
+    """Return records that were just written as the journal will return them: as JSON."""
+    return [record._replace(body=orjson.loads(encoded(record.kind, record.body))) for record in records]
 
 
 def _message_after(records: Sequence[Record], index: int) -> Body:

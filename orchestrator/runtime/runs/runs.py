@@ -12,8 +12,7 @@ from orchestrator.llm.run_event import RunEvent
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.runs.details import RunDetails, not_ended
-from orchestrator.runtime.runs.following import follow as follow_run
-from orchestrator.runtime.runs.following import position_of
+from orchestrator.runtime.runs.following import RunFollower, position_of
 from orchestrator.runtime.runs.listing import RunFilter, RunPage, read_page
 from orchestrator.runtime.runs.request import RequestDraft, RunRequest, select
 from orchestrator.runtime.runs.result import recorded_result
@@ -150,7 +149,8 @@ class Runs:
             async for event in agent.runs.events("r1", follow=True):
                 print(event.id, type(event).__name__)
         """
-        return follow_run(self.journal, run_id, position_of(after), to_end=follow)
+        found = RunFollower(self.journal, self._control.live, run_id, position_of(after))
+        return found.until_end() if follow else found.stored()
 
     # ---- questions ----
 

@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.errors import ConfigError, Held, RunExists, RunUnknown
 from orchestrator.kernel.record import Fact, Transition
 from orchestrator.kernel.run import Run
+from orchestrator.runtime.service.run_feed import RunFeed
 
 
 class RunRegistry:
@@ -36,9 +37,10 @@ class RunRegistry:
             raise ConfigError(f"conversation {conversation!r} has an active run; wait for its end")
         if conversation is not None:
             self._talking.add(conversation)
-        above = None if run.parent_run_id is None else self._runs.get(run.parent_run_id)
-        if above is not None:
-            run.follow(above.control.follower)
+        parent = None if run.parent_run_id is None else self._runs.get(run.parent_run_id)
+        readers = (run.control.follower, parent.control.follower if parent is not None else None)
+        if any(readers):
+            run.follow(RunFeed(run.run_id, filter(None, readers)))
         self._runs[run.run_id] = run
         self._paths[run.run_id] = []
         if path:
@@ -80,6 +82,17 @@ class RunRegistry:
         else:
             end.set_result(result)
 
+    def feed_of(self, run_id: str) -> RunFeed | None:
+        """Return the feed of a live run, which streams from then on; None if the run is not live here."""
+        run = self._runs.get(run_id)
+        if run is None:
+            return None
+        feed = run.control.follower
+        if not isinstance(feed, RunFeed):
+            feed = RunFeed(run_id)
+            run.follow(feed)
+        return feed
+
     def get(self, run_id: str) -> Run[Any, Any]:
         """Return a run. Raises RunUnknown."""
         if run_id not in self._runs:
@@ -89,7 +102,10 @@ class RunRegistry:
     def close(self, run: Run[Any, Any]) -> tuple[Transition, ...]:
         """Remove a run; return its path."""
         del self._runs[run.run_id]
+        feed = run.control.follower
         run.follow(None)
+        if isinstance(feed, RunFeed):
+            feed.close()
         self._talking.discard(run.ctx.conversation_id)
         path = (*self._earlier.pop(run.run_id, ()), *self._paths.pop(run.run_id))
         return path[-self._kept :]
