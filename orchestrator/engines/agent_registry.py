@@ -57,10 +57,6 @@ class AgentRegistry:
             raise ConfigError(f"agent must be one of {', '.join(self._agents)}; {given}")
         return name
 
-    def graph(self, name: str | None) -> str:
-        """Return the name of the graph of the selected agent. Raises ConfigError."""
-        return self[self.chosen(name)].hosting.graph
-
     def checked(
         self, agent: str, arguments: tuple[object, object, object, object], options: RunArguments
     ) -> dict[str, Any]:

@@ -188,10 +188,10 @@ class LocalEngine(Generic[AgentResultT_co]):
         follower: Follower | None = None,
         **options: Unpack[RunArguments],
     ) -> Handle[Any, AgentResultT_co]:
-        """Queue a run and return its handle at once; options as for `run` of the agent.
+        """Queue a run and return its handle at once; options as for `run`. `agent` names one of several agents.
 
-        `agent` names one of several agents; with a `follower` the models stream from the first request (see `stream`).
-        Raises NotAdmitting, Overloaded if the queue is full, and RunExists; the journal has no rejected run.
+        With a `follower` models stream from the first request. Raises NotAdmitting, Overloaded if the queue is full,
+        and RunExists; the journal has no rejected run.
         """
         chosen = self._agents.chosen(agent)
         more = self._agents.checked(chosen, (run_id, conversation_id, limits, deadline), options)
@@ -216,13 +216,13 @@ class LocalEngine(Generic[AgentResultT_co]):
 
         As `Agent.stream`, except that closing the stream does not stop the run, which continues in this engine.
         """
-        name = run_id or secrets.token_hex(16)
+        name, _ = run_id or secrets.token_hex(16), self._agents.chosen(options.get("agent"))
 
         async def work(follower: Follower) -> AgentResultT_co:
             return await (await self.submit(prompt, run_id=name, follower=follower, **options))
 
-        gone = RunError(f"the stream of run {name!r} was closed; the run continues in engine {self.name!r}")
-        return RunStream(name, work, gone)
+        why = f"the stream of run {name!r} was closed; the run continues in engine {self.name!r}"
+        return RunStream(name, work, RunError(why))
 
     async def resume(
         self, run_id: str, *, agent: str | None = None, limits: RunLimits | None = None, by: str = ""

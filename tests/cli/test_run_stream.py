@@ -44,7 +44,7 @@ def test_with_json_each_event_is_a_line_and_the_result_is_the_last(cli: Cli) -> 
     ]
     assert walked == [(one["from_state"], one["event"], one["to_state"]) for one in result["transitions"]]
     called = next(fact for fact in facts if fact["type"] == "ToolStarted")
-    assert (called["tool"], called["arguments"], bool(called["id"])) == ("look", "{}", True)
+    assert (called["tool"], called["arguments"], bool(called["id"])) == ("look", '{"query": "moon"}', True)
 
 
 def test_a_model_that_knows_no_streaming_has_its_answer_printed_at_the_end(cli: Cli) -> None:

@@ -41,10 +41,11 @@ class StreamBuffer:
             last = self._growing.get(item.run_id)
             if last is not None and len(self._entries) >= FINE and last.takes(item):
                 return
-            item = self._growing[item.run_id] = _Piece(item)
+            piece = self._growing[item.run_id] = _Piece(item)
+            self._entries.append(piece)
         else:
             self._growing.pop(item.run_id, None)
-        self._entries.append(item)
+            self._entries.append(item)
         if len(self._entries) > KEPT:
             self._take()
             self._dropped += 1
