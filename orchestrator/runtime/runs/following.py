@@ -32,7 +32,8 @@ def position_of(after: int | str | None) -> tuple[int, int]:
     if after is None:
         return _START
     seq, dot, part = str(after).partition(".")
-    if isinstance(after, bool) or not seq.isdecimal() or (dot and not part.isdecimal()):
+    kind_is_wrong = isinstance(after, bool) or not isinstance(after, int | str)
+    if kind_is_wrong or not seq.isdecimal() or (dot and not part.isdecimal()):
         raise ConfigError(
             f"after is {after!r}; it must be the id of an event, the number of a record (0 or more), or None"
         )
