@@ -241,5 +241,9 @@ class EventsDropped(RunEvent):
     count: int
 
 
-RUN_EVENTS = tuple(RunEvent.__subclasses__())
+RUN_EVENTS: tuple[type[RunEvent], ...] = tuple(
+    one
+    for one in [*globals().values()]
+    if isinstance(one, type) and issubclass(one, RunEvent) and one is not RunEvent
+)
 """The classes of events."""
