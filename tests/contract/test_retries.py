@@ -26,6 +26,7 @@ ALLOWED: dict[str, str] = {
     "orchestrator/kernel/driver.py:Driver._advance": "the driver: each turn is another event, an error fires one",
     "orchestrator/telemetry/watchdog.py:Watchdog._beat": "a heartbeat: measures, also after a success",
     "orchestrator/runtime/service/inbox.py:Inbox._listen": "a poll: looks for requests, also after a success",
+    "orchestrator/runtime/runs/following.py:RunFollower.until_end": "a poll: reads what is new, also after a success",
     "orchestrator/runtime/approval/control_request.py:_listen": "a poll: looks for requests, also after a success",
     "orchestrator/runtime/approval/control_request.py:lost": "each turn reads another command",
 }
