@@ -61,27 +61,27 @@ class DeltaStream:
 
     def retried(self, number: int, reason: str, delay: float) -> None:
         """Report that an attempt failed and another one follows."""
-        place = self._place() | {"attempt": number}
-        self._follower(ModelRequestRetried(**place, reason=reason, delay=delay))
+        members = self._members() | {"attempt": number}
+        self._follower(ModelRequestRetried(**members, reason=reason, delay=delay))
 
     def _said(self, text: str) -> None:
         self._note_first()
-        self._follower(TextDelta(**self._place(), text=encodable(text)))
+        self._follower(TextDelta(**self._members(), text=encodable(text)))
 
     def _other(self, piece: ReasoningPiece | ArgumentsPiece) -> None:
         self._note_first()
-        place, text = self._place(), encodable(piece.text)
+        members, text = self._members(), encodable(piece.text)
         if isinstance(piece, ReasoningPiece):
-            self._follower(ReasoningDelta(**place, text=text))
+            self._follower(ReasoningDelta(**members, text=text))
         else:
             tool = encodable(piece.tool)
-            self._follower(ToolArgumentsDelta(**place, position=piece.position, tool=tool, text=text))
+            self._follower(ToolArgumentsDelta(**members, position=piece.position, tool=tool, text=text))
 
     def _note_first(self) -> None:
         if self._first is None:
             self._first = self._run.deps.clock.monotonic() - self._began
 
-    def _place(self) -> dict[str, Any]:
+    def _members(self) -> dict[str, Any]:
         run = self._run
         iteration, at = run.ctx.iteration + 1, run.deps.clock.time()
         return {"run_id": run.run_id, "iteration": iteration, "attempt": self._attempt, "at": at}

@@ -88,7 +88,7 @@ class _Piece:
 
     def takes(self, piece: Delta) -> bool:
         """Append a piece of the same kind, attempt and call; return False for another one."""
-        if _place_of(piece) != _place_of(self.delta):
+        if _answer_of(piece) != _answer_of(self.delta):
             return False
         if self._more is None:
             self._more = StringIO(newline="")
@@ -104,5 +104,5 @@ class _Piece:
         )
 
 
-def _place_of(delta: Delta) -> tuple[Any, ...]:
+def _answer_of(delta: Delta) -> tuple[Any, ...]:
     return type(delta), delta.iteration, delta.attempt, getattr(delta, "position", 0)
