@@ -20,8 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -83,7 +82,7 @@ class Worker:
             be unique among the living workers.
         dispatcher: Assigns runs to workers.
         slots: Maximum number of concurrent runs.
-        grace, rescan, signals: As for LocalEngine.
+        grace, rescan: As for LocalEngine.
 
     Raises:
         ConfigError: The journal is not shared between machines, or two agents have the same graph.
@@ -97,7 +96,6 @@ class Worker:
         slots: int = 16,
         grace: float = 30.0,
         rescan: float = 5.0,
-        signals: Iterable[signal.Signals] = (),
     ) -> None:
         self._agents = AgentRegistry(agent)
         journal: Any = self._agents.journal
@@ -116,7 +114,6 @@ class Worker:
             name=self.name,
             recover="resume",
             rescan=rescan,
-            signals=signals,
             scheduler=dispatcher,
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -171,9 +168,11 @@ class Worker:
         for name, parked in self._parked.items():
             self._agents[name].parks = parked
 
-    async def run_until_signal(self, grace: float | None = None) -> DrainReport:
+    async def run_until_signal(
+        self, grace: float | None = None, *, ready: Callable[[], object] | None = None
+    ) -> DrainReport:
         """Work until SIGTERM, SIGINT or an operator's drain; see LocalEngine."""
-        return await self._engine.run_until_signal(grace)
+        return await self._engine.run_until_signal(grace, ready=ready)
 
     def status(self) -> dict[str, Any]:
         """Return slots, active operator commands and live runs as plain data."""
