@@ -282,6 +282,19 @@ async def test_a_reader_of_a_run_that_had_none_gets_the_pieces_of_the_next_answe
     assert [request.on_delta is not None for request in llm.requests] == [False, True]
 
 
+async def test_a_reader_that_waits_for_a_run_gets_the_pieces_of_its_first_answer(tmp_path: Path) -> None:
+    async with SqliteJournal(tmp_path / "journal.db") as journal:
+        llm = ScriptedLLM(["two words"])
+        runner = agent(llm, journal=journal)
+        await runner.deposit("go", run_id="r")
+        following = asyncio.create_task(read(runner.runs.events("r", follow=True)))
+        await until(lambda: runner._live._awaited)
+        await runner.resume("r")
+        events = await following
+        assert [event.text for event in events if isinstance(event, TextDelta)] == ["two", " words"]
+        assert runner._live._awaited == {}
+
+
 async def test_pieces_of_arguments_name_their_call_and_a_failed_attempt_is_void() -> None:
     from tests.runtime.test_stream import CUT
 

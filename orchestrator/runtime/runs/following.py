@@ -6,7 +6,6 @@ costs one row, and its records only if there are new ones. The owner needs no po
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
@@ -72,7 +71,7 @@ class RunFollower:
                         yield event
                     continue  # the rest is in the journal
             if not self._reader.ended:
-                await asyncio.sleep(POLL)
+                await self._live.wait_for(self._run_id, POLL)
 
     async def _tapped(self, tap: StreamBuffer) -> AsyncGenerator[RunEvent, None]:
         """Yield the events of a live run until it is no longer live here, or has ended."""

@@ -27,6 +27,8 @@ class RunRegistry:
         self._ends: dict[str, asyncio.Future[Any]] = {}
         self._taken: set[str] = set()
         self._talking: set[str | None] = set()
+        self._awaited: dict[str, set[asyncio.Future[None]]] = {}
+        """Id of a run -> those that wait until it is live here."""
 
     def open(self, run: Run[Any, Any], path: Iterable[Transition] = ()) -> None:
         """Add a run, with its path so far. Raises RunExists if its id is active, ConfigError if its conversation is."""
@@ -45,6 +47,21 @@ class RunRegistry:
         self._paths[run.run_id] = []
         if path:
             self._earlier[run.run_id] = path
+        for waiting in self._awaited.pop(run.run_id, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def wait_for(self, run_id: str, seconds: float) -> None:
+        """Return as soon as a run becomes live here, before its first model request; or after `seconds`."""
+        opened = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(run_id, set()).add(opened)
+        try:
+            await asyncio.wait((opened,), timeout=seconds)
+        finally:
+            others = self._awaited.get(run_id, set())
+            others.discard(opened)
+            if not others:
+                self._awaited.pop(run_id, None)
 
     @contextlib.contextmanager
     def taking(self, run_id: str) -> Iterator[None]:
