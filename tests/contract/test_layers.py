@@ -62,6 +62,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "anyio": ("orchestrator.providers.mcp",),
     "apsw": ("orchestrator.journal.sqlite",),
     "dbos": ("orchestrator.engines.dbos",),
+    "fastapi": ("orchestrator.examples.service",),
     "mcp": ("orchestrator.providers.mcp",),
     "mcp_types": ("orchestrator.providers.mcp",),
     "openai": ("orchestrator.providers.openai",),
@@ -79,8 +80,10 @@ DOORS: dict[str, tuple[str, ...]] = {
         "orchestrator.telemetry.exposition",
     ),
     "structlog": ("orchestrator.telemetry",),
+    "starlette": ("orchestrator.examples.service",),
     "tenacity": ("orchestrator.llm.retry",),
     "transitions": ("orchestrator.kernel",),
+    "uvicorn": ("orchestrator.examples.service",),
 }
 
 # Module or folder -> libraries it may never import.
