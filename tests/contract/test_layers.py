@@ -71,7 +71,12 @@ DOORS: dict[str, tuple[str, ...]] = {
         "orchestrator.engines.procrastinate",
         "orchestrator.engines.dbos",
     ),
-    "opentelemetry": ("orchestrator.telemetry.otel", "orchestrator.telemetry.traceparent"),
+    "opentelemetry": (
+        "orchestrator.telemetry.otel",
+        "orchestrator.telemetry.call_span",
+        "orchestrator.telemetry.client_metrics",
+        "orchestrator.telemetry.traceparent",
+    ),
     "prometheus_client": (
         "orchestrator.telemetry.metrics",
         "orchestrator.telemetry.child",
