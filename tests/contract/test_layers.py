@@ -35,6 +35,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator",
         "orchestrator.approval",
         "orchestrator.events",
+        "orchestrator.notification",
         "orchestrator.pipeline",
         "orchestrator.ralph",
         "orchestrator.rlm",

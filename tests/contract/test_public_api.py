@@ -72,6 +72,9 @@ NAMESPACES = {
         "BudgetChecked", "JournalWrite", "RunParked", "RunCompleted", "RunAdmitted", "AdmissionRejected",
         "RunRecovered", "RolledBack", "WorkAbandoned", "Fact", "TokenDelta", "FactsDropped", "Streamed", "Observer",
     },
+    "notification": {
+        "NotificationChannel", "CommandChannel", "FunctionChannel", "Notice", "Notifier", "Webhook", "verify_webhook",
+    },
 }  # fmt: skip
 """Modules of public names that only re-export."""
 
