@@ -256,6 +256,8 @@ def test_a_receiver_refuses_a_webhook_that_was_changed(
     ("make", "words"),
     [
         (lambda: Webhook("ftp://x"), "http://"),
+        (lambda: Webhook("http://x", ""), "empty"),
+        (lambda: Webhook("http://x", "whsec_!"), "Base64"),
         (CommandChannel, "program"),
         (lambda: Notifier(MemoryJournal()), "channel"),
         (lambda: Notifier(MemoryJournal(), CommandChannel("a"), CommandChannel("b")), "name="),

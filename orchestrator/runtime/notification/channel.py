@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
 import hashlib
 import hmac
 import inspect
@@ -73,7 +74,7 @@ class Webhook:
         timeout: Seconds of each attempt.
 
     Raises:
-        ConfigError: The address is not http or https.
+        ConfigError: The address is not http or https, or the secret is invalid.
 
     Example:
         Webhook("https://ops.example/questions", secret=os.environ["WEBHOOK_SECRET"])
@@ -93,6 +94,8 @@ class Webhook:
     ) -> None:
         if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).netloc:
             raise ConfigError(f"{url!r} is not an address to POST to; it must start with http:// or https://")
+        if secret is not None:
+            _key(secret)
         self.name, self.timeout = name, timeout
         self._url, self._secret, self._body = url, secret, body
         self._headers = {"Content-Type": "application/json", **(headers or {})}
@@ -158,9 +161,20 @@ def verify_webhook(
 
 
 def _signature(notice_id: str, body: bytes, secret: str, at: int) -> str:
-    key = base64.b64decode(secret.removeprefix(_PREFIX)) if secret.startswith(_PREFIX) else secret.encode()
     signed = b".".join((notice_id.encode(), str(at).encode(), body))
-    return base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    return base64.b64encode(hmac.new(_key(secret), signed, hashlib.sha256).digest()).decode()
+
+
+def _key(secret: str) -> bytes:
+    """Return the key of a secret. Raises ConfigError for one that is empty or no Base64 although it says so."""
+    try:
+        coded = secret.startswith(_PREFIX)
+        key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True) if coded else secret.encode()
+    except binascii.Error:
+        raise ConfigError(f"the secret starts with {_PREFIX}, but the rest is not Base64") from None
+    if not key:
+        raise ConfigError("the secret of the webhook is empty; give None to sign nothing")
+    return key
 
 
 class CommandChannel:

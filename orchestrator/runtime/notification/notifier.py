@@ -26,7 +26,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Protocol, Self
 
-from orchestrator.errors import ConfigError, Corrupt, JournalError, RunUnknown
+from orchestrator.errors import ConfigError, Corrupt, RunUnknown
 from orchestrator.kernel.journal import NOTIFIED, Journal, Posted, RunHead
 from orchestrator.kernel.record import Fact, RunParked
 from orchestrator.llm.port import Clock, SystemClock
@@ -142,7 +142,7 @@ class Notifier:
             self._wake.clear()
             try:
                 await self._start_due()
-            except JournalError as error:
+            except Exception as error:  # noqa: BLE001 - logged; the questions are still due
                 self._warn("the journal", error)
             else:
                 self._failing.discard("the journal")
@@ -158,17 +158,21 @@ class Notifier:
         waiting = {head.run_id for head in heads}
         for run_id in self._settled.keys() - waiting:
             del self._settled[run_id]
+        due: set[str] = set()
         for head in heads:
             if self._settled.get(head.run_id) == head.seq:
                 continue
             try:
-                await self._start_of(head)
+                due |= await self._start_of(head)
             except RunUnknown:
                 continue  # it was erased meanwhile
             except Corrupt as error:
                 self._warn(f"run {head.run_id}", error)
+        for mark in self._resting.keys() - due:  # it was answered meanwhile
+            del self._resting[mark]
 
-    async def _start_of(self, head: RunHead) -> None:
+    async def _start_of(self, head: RunHead) -> set[str]:
+        """Start the deliveries of a run, and return the ids of the marks that it lacks."""
         found = await self._open(head)
         due = [
             (mark, notice, channel)
@@ -185,6 +189,7 @@ class Notifier:
                 task = asyncio.create_task(self._deliver(mark, head, notice, channel))
                 self._sending[mark] = task
                 task.add_done_callback(lambda _, mark=mark: self._sending.pop(mark, None))  # type: ignore[misc]
+        return {mark for mark, _, _ in due}
 
     async def _deliver(self, mark: str, head: RunHead, notice: Notice, channel: NotificationChannel) -> None:
         async with self._slots:
