@@ -18,7 +18,16 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from orchestrator import Agent, MemoryJournal, RetryPolicy, SqliteJournal, ToolCall, tool
+from orchestrator import (
+    Agent,
+    MemoryJournal,
+    PostgresJournal,
+    RetryPolicy,
+    Runs,
+    SqliteJournal,
+    ToolCall,
+    tool,
+)
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import NOTIFIED, Journal
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -175,6 +184,21 @@ async def test_a_receiver_that_fails_hangs_and_restarts_gets_every_open_question
         assert later.keys() == receiver.ids  # no attempt for an answered question
         for name in answered:
             assert await marks(journal, name) == []
+
+
+async def test_two_notifiers_of_a_shared_database_send_one_id_and_the_run_is_answered_from_elsewhere(
+    database: str, receiver: Receiver
+) -> None:
+    async with PostgresJournal(database) as journal, PostgresJournal(database) as other:
+        llm = ScriptedLLM([[ToolCall("a", "pay", '{"secret": "canary"}')], "done"])
+        agent = Agent(llm, tools=[pay], journal=journal, observers=[])
+        running = asyncio.create_task(agent.run("pay", run_id="r1"))
+        await parked(other, "r1")
+        webhooks = [Notifier(store, Webhook(receiver.url, SECRET)) for store in (journal, other)]
+        assert await asyncio.gather(*(each.deliver() for each in webhooks)) == [0, 0]
+        assert len(receiver.ids) == len(await marks(other, "r1")) == 1
+        await Runs(other).approve("r1", by="ann")
+        assert (await running).outcome == "completed"
 
 
 async def test_an_agents_notifier_reacts_to_a_parked_run_at_once(receiver: Receiver) -> None:
