@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from orchestrator.journal.ledger import LEDGER_KINDS, EffectEntry, EffectLedger
-from orchestrator.kernel.journal import Journal, Posted, Record
+from orchestrator.kernel.journal import NOTIFIED, Journal, Posted, Record
 from orchestrator.machines.llm_loop.model import Question
 
 _GROWING = "messages"
@@ -117,7 +117,8 @@ class StoredRun:
 
         A pause may be read before an earlier answer, so the number of the last read request is not sufficient.
         """
-        return [posted for posted in await journal.inbox(self.run_id) if posted.id not in self.handled]
+        inbox = await journal.inbox(self.run_id)
+        return [one for one in inbox if one.kind != NOTIFIED and one.id not in self.handled]
 
     def _question(self, entry: EffectEntry, record_body: Mapping[str, Any]) -> Question:
         made = (item.get("tool_calls") for item in reversed(self.messages))

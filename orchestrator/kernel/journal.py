@@ -35,6 +35,9 @@ ENDING_KINDS = frozenset(("ended",))
 PARKING_KINDS = frozenset(("parked",))
 """Kinds of records of a run that waits; `reason` in the body says why."""
 
+NOTIFIED = "notified"
+"""Kind of the requests that are no requests: they mark that a person was notified of a question of the run."""
+
 ENGINE = "engine"
 """Graph of the runs that represent engines."""
 

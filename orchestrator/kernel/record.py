@@ -29,6 +29,10 @@ class RunStarted:
     """Seconds that it was active in that state before."""
     elapsed: float = 0.0
     """Seconds that it was active before."""
+    agent: str = ""
+    """Name of the agent; empty if it has none."""
+    agent_version: str = ""
+    conversation_id: str | None = None
 
 
 @fact(frozen=True, slots=True)
@@ -361,7 +365,8 @@ class Observer(Protocol):
 
     If it has a method `observer_failed(observer)`, that is called with each observer that raises. If it has
     `hears(kind)`, that returns, for a class of facts, the function to call in place of `observe`, or None to skip the
-    class.
+    class. If it has `around(call)`, that returns a context manager, which is entered around each model request and
+    tool call in the task that runs it (`orchestrator.kernel.call`).
     """
 
     def observe(self, fact: Fact, /) -> None:

@@ -19,6 +19,7 @@ from orchestrator.errors import (
     StateTimeout,
     UnknownEvent,
 )
+from orchestrator.kernel.call import around
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import (
@@ -48,6 +49,8 @@ class Reporter:
         self._counting = [one.observer_failed for one in known if hasattr(one, "observer_failed")]
         self.observed = frozenset(kind for kind in FACTS if self._routes[kind])
         """Kinds of facts that an observer receives."""
+        self.around = around(known, self._observer_failed)
+        """Makes the context manager of a call; None if no observer wants one."""
         self._clock = clock
 
     def publish(self, fact: Fact) -> None:
@@ -90,6 +93,7 @@ class Reporter:
                 run.cursor.state,
                 now - run.cursor.entered_at,
                 run.elapsed(now),
+                *_identity(run),
             )
         )
 
@@ -189,6 +193,13 @@ class Reporter:
                 hear(observer)
         if self.errors[name] == 1:  # name it once; a broken observer must not flood
             logging.getLogger("orchestrator").error("observer %s raised %s", name, type(error).__name__)
+
+
+def _identity(run: Run[Any, Any]) -> tuple[str, str, str | None]:
+    """Return name and version of the agent of a run, and the id of its conversation."""
+    data = run.data or {}
+    agent, version = str(data.get("agent", "")), str(data.get("agent_version", ""))
+    return agent, version, getattr(run.ctx, "conversation_id", None)
 
 
 def _annotated(fact: Transition, note: TransitionNote) -> Transition:

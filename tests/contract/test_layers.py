@@ -35,6 +35,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator",
         "orchestrator.approval",
         "orchestrator.events",
+        "orchestrator.notification",
         "orchestrator.pipeline",
         "orchestrator.ralph",
         "orchestrator.rlm",
@@ -72,7 +73,12 @@ DOORS: dict[str, tuple[str, ...]] = {
         "orchestrator.engines.procrastinate",
         "orchestrator.engines.dbos",
     ),
-    "opentelemetry": ("orchestrator.telemetry.otel", "orchestrator.telemetry.traceparent"),
+    "opentelemetry": (
+        "orchestrator.telemetry.otel",
+        "orchestrator.telemetry.call_span",
+        "orchestrator.telemetry.client_metrics",
+        "orchestrator.telemetry.traceparent",
+    ),
     "prometheus_client": (
         "orchestrator.telemetry.metrics",
         "orchestrator.telemetry.child",

@@ -76,6 +76,9 @@ NAMESPACES = {
         "ToolArgumentsDelta", "ToolStarted", "ToolFinished", "QuestionAsked", "QuestionAnswered", "ChildRunStarted",
         "ChildRunFinished", "EventsDropped",
     },
+    "notification": {
+        "NotificationChannel", "CommandChannel", "FunctionChannel", "Notice", "Notifier", "Webhook", "verify_webhook",
+    },
 }  # fmt: skip
 """Modules of public names that only re-export."""
 

@@ -28,6 +28,7 @@ ALLOWED: dict[str, str] = {
     "orchestrator/runtime/service/inbox.py:Inbox._listen": "a poll: looks for requests, also after a success",
     "orchestrator/runtime/runs/following.py:RunFollower.until_end": "a poll: reads what is new, also after a success",
     "orchestrator/runtime/approval/control_request.py:_listen": "a poll: looks for requests, also after a success",
+    "orchestrator/runtime/notification/notifier.py:Notifier._watch": "a poll: reads the journal, also after a success",
     "orchestrator/runtime/approval/control_request.py:lost": "each turn reads another command",
 }
 """File:function -> why its loop is no retry."""

@@ -28,6 +28,7 @@ from orchestrator_callbacks.llm_loop.admission import (
     set_form,
     unfinished,
 )
+from orchestrator_callbacks.llm_loop.call_scope import tool_scope
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through, tool_context
 from orchestrator_guards import tool_key
 
@@ -115,6 +116,7 @@ async def _execute(run: LoopRun) -> None:
         before=before,
         after=finished,
         exact=True,
+        around=tool_scope(run),
     )
 
 
