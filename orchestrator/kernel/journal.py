@@ -112,7 +112,7 @@ class RunHead:
     lease_renewed_at: float | None = field(default=None, compare=False)
     """Time of the last renewal of the lease (epoch seconds); None without an owner, or if the store does not say."""
     agent: str = ""
-    """Name of the agent that started the run; empty if the `created` record has none."""
+    """Name of the agent that the run belongs to; empty if it has none. A transfer changes it."""
     agent_version: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     state: str = ""

@@ -168,7 +168,8 @@ async def _recover(run: LoopRun) -> None:
     for position, effect in sorted(ledger.started.items()):
         if ctx.results[position] is not None:
             continue
-        match after_crash(effect):
+        changed = position in ledger.changed  # then the undo is another one too
+        match "ask" if changed and effect == "compensable" else after_crash(effect):
             case "undo":
                 await _take_back(run, position)
             case "ask":

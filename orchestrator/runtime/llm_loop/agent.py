@@ -128,12 +128,12 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         self._limits, self._instructions = limits or Limits(), instructions
         self._machine, points = compose.machine(graph, hooks, check_purity=check_purity)
         self._source = per_run.DepsSource(deps)
-        given = {"memory": memory, "price": price, "points": points, "agent": self.name}
-        given["host"] = self._source.host
-        self._deps = compose.handles(llm, tools, clock, output_type, retry, params, **given)
+        given = {"memory": memory, "price": price, "points": points, "host": self._source.host}
+        self._deps = compose.handles(llm, tools, clock, output_type, retry, params, agent=self.name, **given)
         self._set_up(self._deps.clock, journal, observers, migrations, self._deps.tools)
         self._conversations = Conversations()
         self._codec, self._launch = loop_codec(launch), launch
+        self._identify(self._deps.tools.offers, instructions, self._deps.output, launched=bool(launch))
         self._wire()
         self.hosting = self._make_hosting()
         """Engine-only interface of this agent."""

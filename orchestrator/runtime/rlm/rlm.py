@@ -26,7 +26,7 @@ from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, opening
 from orchestrator.runtime.rlm import codec as rlm_record
 from orchestrator.runtime.rlm.hosting import ModeHosting
-from orchestrator.runtime.rlm.mode import mode_of, tool_names
+from orchestrator.runtime.rlm.mode import mode_of
 from orchestrator.runtime.rlm.result import RlmResult, result_of
 from orchestrator.runtime.rlm.run_setup import RunResources, equipped
 from orchestrator.runtime.service import argument_check as arguments
@@ -102,10 +102,10 @@ class Rlm(RunService[RlmResult]):
         self._machine, self.laps = self._mode.machine(graph, hooks), self._mode.laps
         self._conversations, self._hosted = Conversations(), HostReference()
         self._codec = rlm_record.codec(self._mode.context, launch)
+        self._identify(given.tools, instructions, launched=bool(launch))
         self._wire()
         parts = self._journal, self._driver, self._clock, self._live, self._recovery, launch
-        names = tool_names(given.offered())
-        self.hosting = ModeHosting(*parts, hosted=self._hosted, models=given.models, tools=names)
+        self.hosting = ModeHosting(*parts, hosted=self._hosted, resources=given)
         """Engine-only interface of this agent."""
 
     # ---- run ----

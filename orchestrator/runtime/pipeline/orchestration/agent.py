@@ -18,7 +18,7 @@ from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics, coun
 from orchestrator.runtime.pipeline.orchestration.model import StateMachineObserver
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.pipeline.result import PipelineResult
-from orchestrator.runtime.service.recovery import path_of
+from orchestrator.runtime.service.recorded_path import path_of
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 
