@@ -1,7 +1,7 @@
-"""What observers and streams receive: the facts of runs, and the text of a model as it arrives.
+"""What a user interface and what observers receive of a run: its events and its facts.
 
-An observer has one method, `observe(fact)`, and receives each member of `Fact`. `Agent.stream` yields the same
-facts and, for the run that it follows, `TokenDelta` and `FactsDropped`: together `Streamed`.
+`Agent.stream` and `Runs.events` yield events, the subclasses of `RunEvent`, which have content. An observer has one
+method, `observe(fact)`, and receives each member of `Fact`; facts have no content, so they may be logged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from orchestrator.kernel.record import (
     BudgetChecked,
     EventFailed,
     Fact,
-    FactsDropped,
     GuardEvaluated,
     JournalWrite,
     LLMCall,
@@ -23,33 +22,70 @@ from orchestrator.kernel.record import (
     RunParked,
     RunRecovered,
     RunStarted,
-    Streamed,
-    TokenDelta,
     ToolExecution,
     Transition,
     WorkAbandoned,
+)
+from orchestrator.llm.run_event import (
+    BudgetWarning,
+    ChildRunFinished,
+    ChildRunStarted,
+    EventsDropped,
+    ModelRequestFinished,
+    ModelRequestRetried,
+    ModelRequestStarted,
+    QuestionAnswered,
+    QuestionAsked,
+    ReasoningDelta,
+    RunCreated,
+    RunEvent,
+    RunFinished,
+    RunResumed,
+    RunSuspended,
+    StateChanged,
+    TextDelta,
+    ToolArgumentsDelta,
+    ToolFinished,
+    ToolStarted,
 )
 
 __all__ = [
     "AdmissionRejected",
     "BudgetChecked",
+    "BudgetWarning",
+    "ChildRunFinished",
+    "ChildRunStarted",
     "EventFailed",
+    "EventsDropped",
     "Fact",
-    "FactsDropped",
     "GuardEvaluated",
     "JournalWrite",
     "LLMCall",
+    "ModelRequestFinished",
+    "ModelRequestRetried",
+    "ModelRequestStarted",
     "Observer",
     "OperationAttempt",
+    "QuestionAnswered",
+    "QuestionAsked",
+    "ReasoningDelta",
     "RolledBack",
     "RunAdmitted",
     "RunCompleted",
+    "RunCreated",
+    "RunEvent",
+    "RunFinished",
     "RunParked",
     "RunRecovered",
+    "RunResumed",
     "RunStarted",
-    "Streamed",
-    "TokenDelta",
+    "RunSuspended",
+    "StateChanged",
+    "TextDelta",
+    "ToolArgumentsDelta",
     "ToolExecution",
+    "ToolFinished",
+    "ToolStarted",
     "Transition",
     "WorkAbandoned",
 ]

@@ -61,6 +61,7 @@ settings.load_profile("ours")
 LONGEST_FIRST = (
     "dashboards/test_live.py",
     "crash/test_fleet.py",
+    "examples/test_service_processes.py",
     "engines/test_dispatchers.py",
     "engines/test_worker.py",
     "cli/test_worker.py",

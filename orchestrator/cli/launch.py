@@ -18,7 +18,7 @@ from orchestrator.cli.servers import kept, tools_of
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError, MissingExtra, OrchestratorError
-from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.record import Observer
 from orchestrator.llm.port import LLM, Price
 from orchestrator.llm.retry import RetryPolicy
@@ -247,6 +247,13 @@ def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, 
         old = () if own else launch.tools
         tools = own or [_or_else("--tool", partial(imported, spec, "tool")) for spec in old]
     return now, LoadedParts(found, tools)
+
+
+def named(agent: Agent, head: RunHead) -> Agent:
+    """Return the agent of the command line under name and version of the agent of a stored run."""
+    if not (head.agent or head.agent_version):
+        return agent
+    return agent.replace(name=head.agent or None, version=head.agent_version or None)
 
 
 def _address(launch: Launch, run_id: str) -> str | None:

@@ -16,7 +16,7 @@ from orchestrator.cli.loop import run_async
 from orchestrator.cli.option import RunOptions
 from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, shown
 from orchestrator.cli.runs.store import journal_file
-from orchestrator.cli.streamed import Facts, TextPrinter, streamed
+from orchestrator.cli.streamed import EventLines, TextPrinter, streamed
 from orchestrator.cli.supervised_run import Going, SupervisedRun
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError
@@ -42,7 +42,7 @@ class ViewOptions:
     json: bool
     remind: bool = True
     """Print on stderr how many other runs are open."""
-    words: TextPrinter | Facts | None = None
+    words: TextPrinter | EventLines | None = None
     """Shows the answer while the model produces it, in place of the states."""
 
 
@@ -58,7 +58,7 @@ def run_prompt(command_options: RunOptions) -> int:
     if not command_options.stream:
         view = ViewOptions(run_id, command_options.journal, command_options.log, command_options.json)
         return conducted(view, launch, parts, limits, lambda agent: agent.run(prompt, **options))
-    shows: TextPrinter | Facts = Facts() if command_options.json else TextPrinter(run_id)
+    shows: TextPrinter | EventLines = EventLines() if command_options.json else TextPrinter(run_id)
     view = ViewOptions(
         run_id, command_options.journal, command_options.log, command_options.json, words=shows
     )

@@ -56,6 +56,14 @@ class RunsResumeOptions(given.ReplacementOptions, given.DisplayOptions):
         ),
     ] = None
     by: given.By = None
+    from_agent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Transfer the run from the agent of this name, which a program has.",
+            show_default=False,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,21 @@
-"""`orchestrator run --stream`: the answer while the model produces it, or every fact as a line of JSON."""
+"""`orchestrator run --stream`: the answer while the model produces it, or every event as a line of JSON."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from orchestrator.cli.output import say, say_json, say_more
-from orchestrator.cli.screen import line_of
-from orchestrator.kernel.record import LLMCall, RunCompleted, Streamed, TokenDelta, ToolExecution, kind_of
+from orchestrator.cli.output import say, say_json, say_more, shown
+from orchestrator.llm.run_event import (
+    ModelRequestFinished,
+    ModelRequestRetried,
+    RunEvent,
+    RunFinished,
+    TextDelta,
+    ToolFinished,
+)
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result
 
@@ -25,26 +31,27 @@ class TextPrinter:
         self._open = False
         """Whether the last line is incomplete."""
 
-    def show(self, fact: Streamed) -> None:
-        """Print a fact of the run, but not of child runs. Raises BrokenPipeError if the pipe is closed."""
-        if fact.run_id != self.run_id:
+    def show(self, event: RunEvent) -> None:
+        """Print an event of the run, but not of child runs. Raises BrokenPipeError if the pipe is closed."""
+        if event.run_id != self.run_id:
             return
-        match fact:
-            case TokenDelta():
-                self._text(fact)
-            case LLMCall(outcome="ok"):
+        match event:
+            case TextDelta():
+                self._text(event)
+            case ModelRequestFinished():
                 self.answered = self._attempt is not None
                 self._attempt = None
                 self._close()
-            case LLMCall():
+            case ModelRequestRetried():
                 self._close()
-                say(line_of(fact))
-            case ToolExecution():
-                say(line_of(fact))
-            case RunCompleted():
+                say(f"    attempt {event.attempt}: {event.reason}, the next in {event.delay:.3f} s")
+            case ToolFinished():
+                size = f"{len(event.result):,} characters"
+                say(f"    tool {shown(event.tool, keep='')}: {event.outcome}, {size}, {event.seconds:.3f} s")
+            case RunFinished():
                 self._close()
 
-    def _text(self, delta: TokenDelta) -> None:
+    def _text(self, delta: TextDelta) -> None:
         if self._attempt is not None and self._attempt != (delta.iteration, delta.attempt):
             self._close()
         self._attempt = delta.iteration, delta.attempt
@@ -57,25 +64,31 @@ class TextPrinter:
         self._open = False
 
 
-class Facts:
-    """Prints each fact as a line of JSON: its kind as `fact`, then its members."""
+class EventLines:
+    """Prints each event as a line of JSON: its class as `type`, its id, then its members."""
 
     answered = False
 
-    def show(self, fact: Streamed) -> None:
-        """Print a fact."""
-        members = {item.name: getattr(fact, item.name) for item in fields(fact)}
-        say_json({"fact": kind_of(fact), **_plain(members)})
+    def show(self, event: RunEvent) -> None:
+        """Print an event."""
+        say_json(event_json(event))
 
 
-async def streamed(agent: Agent, shows: TextPrinter | Facts, prompt: str, **options: Any) -> Result:
-    """Run a prompt and print its facts. A closed pipe cancels the run, and BrokenPipeError is raised."""
+def event_json(event: RunEvent) -> dict[str, Any]:
+    """Return an event as JSON data."""
+    members = {name: value for name, value in asdict(event).items() if name not in {"seq", "part"}}
+    data: dict[str, Any] = to_jsonable_python(members, fallback=str)
+    return {"type": type(event).__name__, "id": event.id, **data}
+
+
+async def streamed(agent: Agent, shows: TextPrinter | EventLines, prompt: str, **options: Any) -> Result:
+    """Run a prompt and print its events. A closed pipe cancels the run, and BrokenPipeError is raised."""
     gone: BrokenPipeError | None = None
     async with agent.stream(prompt, **options) as stream:
-        async for fact in stream:
+        async for event in stream:
             try:
                 if gone is None:
-                    shows.show(fact)
+                    shows.show(event)
             except BrokenPipeError as error:
                 gone = error
                 await agent.cancel(stream.run_id, why="nobody reads the answer")
@@ -83,16 +96,3 @@ async def streamed(agent: Agent, shows: TextPrinter | Facts, prompt: str, **opti
     if gone is not None:
         raise gone
     return result
-
-
-def _plain(value: Any) -> Any:
-    """Return a member of a fact as JSON: errors as type and message, our own objects by their members."""
-    if isinstance(value, BaseException):
-        value = {"type": type(value).__name__, "message": str(value)}
-    elif hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(one) for one in value]
-    return to_jsonable_python(value, fallback=str)

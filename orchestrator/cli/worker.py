@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -35,7 +34,6 @@ from orchestrator.telemetry.metrics import Metrics
 
 _OWN = ("base_url", "tools", "mcp", "instructions", "output_schema", "params")
 """Members of a launch that only the worker's own agent has."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SILENCE = 3.0
 """Seconds that a worker waits for the server before it prints the reason."""
 
@@ -95,7 +93,7 @@ async def _work(
     async with journal, _agents(options, making, journal) as agents:
         if not agents:
             raise ConfigError("a worker needs an agent: --model SPEC, or --agent MODULE:FUNCTION")
-        worker = Worker(agents, placing, slots=options.slots, grace=options.grace, signals=SIGNALS)
+        worker = Worker(agents, placing, slots=options.slots, grace=options.grace)
         tune_garbage_collection()
         async with contextlib.AsyncExitStack() as stack:
             with beginning():
@@ -105,8 +103,8 @@ async def _work(
                 server = stack.enter_context(serve_metrics(port=options.metrics_port))
                 served = f", metrics at {server.url}"
             graphs = ", ".join(sorted({agent.hosting.graph for agent in agents.values()}))
-            say(f"worker {shown(name)} carries {graphs} of {address}, {options.slots} slots{served}")
-            drained = await worker.run_until_signal()
+            line = f"worker {shown(name)} carries {graphs} of {address}, {options.slots} slots{served}"
+            drained = await worker.run_until_signal(ready=lambda: say(line))
     say(
         f"worker {shown(name)} has stopped: {len(drained.ended)} runs ended, "
         f"{len(drained.parked) + len(drained.interrupted)} left to others"

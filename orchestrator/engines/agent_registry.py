@@ -57,10 +57,6 @@ class AgentRegistry:
             raise ConfigError(f"agent must be one of {', '.join(self._agents)}; {given}")
         return name
 
-    def graph(self, name: str | None) -> str:
-        """Return the name of the graph of the selected agent. Raises ConfigError."""
-        return self[self.chosen(name)].hosting.graph
-
     def checked(
         self, agent: str, arguments: tuple[object, object, object, object], options: RunArguments
     ) -> Any:
@@ -124,6 +120,7 @@ class AgentRegistry:
             name: {
                 "owner": agent.hosting.owner,
                 "agent": agent.hosting.agent,
+                "version": agent.hosting.version,
                 "graph": agent.hosting.graph,
                 "fingerprint": agent.hosting.fingerprint,
                 "model": agent.hosting.model,
@@ -144,14 +141,15 @@ class AgentRegistry:
     def resumer(self, head: RunHead) -> str | None:
         """Return the name, in this engine, of the agent that a run belongs to; None if it is not here.
 
-        Of several versions of that agent, it is the one with the graph of the run.
+        Of several versions of that agent, it is the one with the graph of the run, and the version of the run if two
+        have that graph.
         """
-        found = {
-            agent.hosting.fingerprint: name
-            for name, agent in self._agents.items()
-            if (agent.hosting.graph, agent.hosting.agent) == (head.graph, head.agent)
-        }
-        return found.get(head.fingerprint) or next(iter(found.values()), None)
+        found = [
+            (host.fingerprint == head.fingerprint, host.version == head.agent_version, name)
+            for name, host in ((name, agent.hosting) for name, agent in self._agents.items())
+            if (host.graph, host.agent) == (head.graph, head.agent)
+        ]
+        return max(found, key=lambda one: one[:2])[-1] if found else None
 
     def job(
         self,
@@ -178,13 +176,13 @@ class AgentRegistry:
 
 def _refuse_ambiguous(hosts: Sequence[Hosting]) -> None:
     """Raise ConfigError if the agent of a run would be unknown."""
-    seen: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, str, str, str]] = set()
     for host in hosts:
-        if (key := (host.graph, host.agent, host.fingerprint)) in seen:
+        if (key := (host.graph, host.agent, host.version, host.fingerprint)) in seen:
             one = f"are named {host.agent!r}" if host.agent else "have no name"
             raise ConfigError(
                 f"two agents of graph {host.graph!r} {one}, so the agent of a run would be unknown: "
-                "give each its own `name=`"
+                "give each its own `name=`, or its own `version=`"
             )
         seen.add(key)
 

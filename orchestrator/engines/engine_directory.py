@@ -52,10 +52,15 @@ class EngineInfo:
 
     def takes(self, head: RunHead) -> bool:
         """Return whether the engine resumes this orphaned run when a posted message allows it to continue."""
-        if not self.alive or self.about.get("recover") != "resume" or head.reason == "poison":
+        return head.reason != "poison" and self.fits(head, head.fingerprint)
+
+    def fits(self, head: RunHead, fingerprint: str) -> bool:
+        """Return whether the engine lives, resumes runs, and has the agent of a run with this version of its graph."""
+        if not self.alive or self.about.get("recover") != "resume":
             return False
-        agents = [one for one in (self.about.get("agents") or {}).values() if one.get("graph") == head.graph]
-        return len(agents) == 1 and agents[0].get("fingerprint") == head.fingerprint
+        agents: Mapping[str, Mapping[str, Any]] = self.about.get("agents") or {}
+        have = [(one.get("graph"), one.get("agent", ""), one.get("fingerprint")) for one in agents.values()]
+        return (head.graph, head.agent, fingerprint) in have
 
 
 async def engines(journal: Journal) -> list[EngineInfo]:

@@ -4,14 +4,17 @@
         handle = await engine.submit("Summarise the open incidents.")
         result = await handle
 
-    async with LocalEngine(agent, recover="resume", signals=(SIGTERM, SIGINT)) as engine:  # a worker
-        await serve(engine)
+    async with LocalEngine(agent, recover="resume") as engine:  # a process that only executes runs
         await engine.run_until_signal()
 
 Submitted runs wait in memory, first come first served; the journal knows a run only after it has started. Runs of one
 conversation run one after the other. A parked run returns its slot and queues for one when it can continue (`slot`
 documents the order); an agent that is a tool of a run shares that run's slot. A run that is cancelled while it waits
 ends without a slot, because it only writes a few records. Leaving the block drains the engine, at once after an error.
+
+The engine never touches the signal handlers of its host: a web server has its own, and its shutdown leaves the block.
+`run_until_signal`, for a process without another main job, catches SIGTERM and SIGINT until it returns. (An option that
+caught them from the start replaced the handlers of uvicorn, which then never closed its connections.)
 
 An engine has no thread: call it only in the process and event loop that started it, and from other threads with
 `asyncio.run_coroutine_threadsafe`. After a fork the child process has to make its own engine. Every task is awaited
@@ -24,8 +27,7 @@ import asyncio
 import contextlib
 import functools
 import secrets
-import signal
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Generic, Self, Unpack
@@ -42,7 +44,7 @@ from orchestrator.engines.operator_command import ActiveCommands, OperatorComman
 from orchestrator.engines.orphan_recovery import OrphanRecovery, Recover, checked_mode
 from orchestrator.engines.registration import Registration
 from orchestrator.engines.run_queue import RunQueue
-from orchestrator.engines.stop_signal import SIGNALS, checked, first_signal
+from orchestrator.engines.stop_signal import first_signal
 from orchestrator.errors import ConfigError, JournalError, NotAdmitting, RunError, RunExists
 from orchestrator.kernel.record import Follower
 from orchestrator.runtime.llm_loop.run_options import RunArguments
@@ -67,8 +69,6 @@ class LocalEngine(Generic[AgentResultT_co]):
         queue: Maximum number of runs that wait to start.
         grace: Seconds that runs get to end when the engine drains.
         rescan: Seconds between two searches for runs whose process died.
-        signals: SIGTERM and SIGINT, caught until the engine has stopped: the first drains the engine, the second ends
-            the process at once. Without them only `run_until_signal` catches signals.
         scheduler: Receives the orphaned runs; the engine executes only submitted and resumed runs (see `worker`).
 
     Raises ConfigError if an argument is invalid, or if the agents cannot work in one engine.
@@ -84,7 +84,6 @@ class LocalEngine(Generic[AgentResultT_co]):
         name: str | None = None,
         recover: Recover = "list",
         rescan: float = 5.0,
-        signals: Iterable[signal.Signals] = (),
         scheduler: Scheduler | None = None,
     ) -> None:
         self._agents = AgentRegistry(agent)
@@ -99,9 +98,6 @@ class LocalEngine(Generic[AgentResultT_co]):
         parts = self._line, self._active_commands, self._registration, self._log
         self._commands = CommandHandler(self._agents.hosts, *parts, drain=self._begin_to_drain)
         self._orphans = OrphanRecovery(self._agents, self._line, rescan, self._commands.is_closed, scheduler)
-        self._signals = checked(signals)
-        self._caught = contextlib.ExitStack()
-        self._signal = ""
         self.found: list[OpenRun] = []
         """The runs that had not ended when the engine started, and what `resume` would do with each."""
         self.recovered: dict[str, Handle] = {}
@@ -129,12 +125,7 @@ class LocalEngine(Generic[AgentResultT_co]):
         """
         if self._affinity is not None:
             raise ConfigError(f"engine {self.name!r} was started before; make another one")
-        self._caught.enter_context(first_signal(self._signalled, self._signals))
-        try:
-            await self._open()
-        except BaseException:
-            self._caught.close()
-            raise
+        await self._open()
         try:
             await self._registration.close_lost(f"engine {self.name}")
             if self._recover == "resume":
@@ -158,8 +149,6 @@ class LocalEngine(Generic[AgentResultT_co]):
         self._log.started(self._line.slots.limit, len(self.found))
         if self._journal.shared:
             self._background(self._registration.listen(self._commands.take), "inbox")
-        if self._signal:
-            self._drain_for_signal()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -188,10 +177,10 @@ class LocalEngine(Generic[AgentResultT_co]):
         follower: Follower | None = None,
         **options: Unpack[RunArguments],
     ) -> Handle[Any, AgentResultT_co]:
-        """Queue a run and return its handle at once; options as for `run` of the agent.
+        """Queue a run and return its handle at once; options as for `run`. `agent` names one of several agents.
 
-        `agent` names one of several agents; `follower` is called with each item that a stream of the run would yield.
-        Raises NotAdmitting, Overloaded if the queue is full, and RunExists; the journal has no rejected run.
+        With a `follower` models stream from the first request. Raises NotAdmitting, Overloaded if the queue is full,
+        and RunExists; the journal has no rejected run.
         """
         chosen = self._agents.chosen(agent)
         more = self._agents.checked(chosen, (run_id, conversation_id, limits, deadline), options)
@@ -212,17 +201,17 @@ class LocalEngine(Generic[AgentResultT_co]):
     def stream(
         self, prompt: Any, *, run_id: str | None = None, **options: Unpack[SubmitArguments]
     ) -> RunStream[Any, AgentResultT_co]:
-        """Submit a run when its first fact is requested, and stream its facts; options as for `submit`.
+        """Submit a run when its first event is requested, and stream its events; options as for `submit`.
 
         As `Agent.stream`, except that closing the stream does not stop the run, which continues in this engine.
         """
-        name = run_id or secrets.token_hex(16)
+        name, _ = run_id or secrets.token_hex(16), self._agents.chosen(options.get("agent"))
 
         async def work(follower: Follower) -> AgentResultT_co:
             return await (await self.submit(prompt, run_id=name, follower=follower, **options))
 
-        gone = RunError(f"the stream of run {name!r} was closed; the run continues in engine {self.name!r}")
-        return RunStream(name, self._agents.graph(options.get("agent")), work, gone)
+        why = f"the stream of run {name!r} was closed; the run continues in engine {self.name!r}"
+        return RunStream(name, work, RunError(why))
 
     async def resume(
         self, run_id: str, *, agent: str | None = None, limits: RunLimits | None = None, by: str = ""
@@ -284,15 +273,33 @@ class LocalEngine(Generic[AgentResultT_co]):
             command = replace(command, about=None)
         return await asyncio.shield(self._begin_to_drain(command))
 
-    async def run_until_signal(self, grace: float | None = None) -> DrainReport:
+    async def run_until_signal(
+        self, grace: float | None = None, *, ready: Callable[[], object] | None = None
+    ) -> DrainReport:
         """Wait for SIGTERM, SIGINT or an operator's drain; then drain, and return the outcome of the runs.
 
-        A second signal ends the process at once. A running drain is joined. Raises ConfigError outside the main thread.
+        A second signal ends the process at once. A running drain is joined. The handlers of the host are back when
+        this returns.
+
+        Args:
+            grace: As for `drain`.
+            ready: Called as soon as signals are caught, for the line that a supervisor waits for.
+
+        Raises:
+            ConfigError: Outside the main thread, or the engine is not started.
         """
         self._refuse_foreign()
-        with first_signal(self._signalled, () if self._signals else SIGNALS):
+        received: list[str] = []
+
+        def leave(name: str) -> None:
+            received.append(name)
+            self._leaving.set()
+
+        with first_signal(leave):
+            if ready is not None:
+                ready()
             await self._leaving.wait()
-            return await self.drain(grace, by="signal" if self._signal else "", why=self._signal)
+            return await self.drain(grace, by="signal" if received else "", why="".join(received))
 
     async def leaving(self) -> None:
         """Return when the engine starts to drain, or is asked to."""
@@ -307,17 +314,6 @@ class LocalEngine(Generic[AgentResultT_co]):
 
     def _background(self, work: Coroutine[Any, Any, None], what: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=f"engine {self.name} {what}"))
-
-    def _signalled(self, name: str) -> None:
-        """Handle a signal. An engine that catches signals for its whole life drains itself."""
-        self._signal = name
-        if not self._signals:
-            self._leaving.set()
-        elif self._affinity is not None:
-            self._drain_for_signal()
-
-    def _drain_for_signal(self) -> None:
-        self._ordered(self._drain_on_command(OperatorCommand("drain", "signal", self._signal)))
 
     # ---- private: runs and stop ----
 
@@ -394,7 +390,6 @@ class LocalEngine(Generic[AgentResultT_co]):
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._caught.close()
             for task in self._tasks:
                 if not task.cancelled():
                     task.result()  # a defect of the engine ended the task early

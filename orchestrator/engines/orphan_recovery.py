@@ -10,6 +10,9 @@ Orphaned runs are found in two ways. `news` names the runs that something was po
 second. A scan reads all runs that have not ended and finds those whose owner has died or whose question has expired.
 Scans get at most a twentieth of the time: the longer a scan takes, the later the next one starts. The first engine
 that claims a run owns it until that engine dies.
+
+A run of another version of the graph is left to a live engine that has this version. If there is none, the run is
+migrated here, or parked as `other_graph` until an engine with its graph or with a migration starts.
 """
 
 from __future__ import annotations
@@ -24,10 +27,13 @@ from typing import Any, Literal, TypeAlias, get_args
 from orchestrator.engines.agent_registry import AgentRegistry
 from orchestrator.engines.dispatcher import Scheduler
 from orchestrator.engines.handle import Handle
+from orchestrator.engines.live_versions import LiveVersions
 from orchestrator.engines.run_queue import RunQueue
 from orchestrator.errors import (
     ConfigError,
     Corrupt,
+    Fenced,
+    Held,
     JournalError,
     NotAdmitting,
     RunUnknown,
@@ -37,6 +43,7 @@ from orchestrator.errors import (
 from orchestrator.journal.heads import heads
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.llm_loop.agent_tool import open_root
+from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.recovery import OpenRun
 
 Recover: TypeAlias = Literal["list", "resume"]
@@ -46,6 +53,8 @@ POLL = 0.25
 """Seconds between two reads of posted messages."""
 AGAIN = 15.0
 """Seconds after which an unowned run without new records is submitted to the dispatcher again."""
+LOOK = 1.0
+"""Seconds after which a run is checked again that a live engine of another version may continue."""
 _SHARE = 20
 """After a scan of one second, the next one starts this many seconds later at the earliest."""
 
@@ -73,6 +82,7 @@ class OrphanRecovery:
         self._placed: dict[str, tuple[int, float]] = {}
         """Runs submitted to the scheduler -> number of their last record at that time, and that time (monotonic)."""
         self._journal = agents.journal
+        self._versions = LiveVersions(agents.journal, agents.clock)
         self._since = -1
         self._seen_positions: dict[str, tuple[int, float]] = {}
         """Runs that wait for a person -> number of their last record when this was found, and when their question
@@ -87,7 +97,12 @@ class OrphanRecovery:
         return self._scheduler is not None
 
     async def found(self) -> list[OpenRun]:
-        """Return the runs that have not ended, and start to track posted messages from now on. Raises StoreDown."""
+        """Return the runs that have not ended, and start to track posted messages from now on.
+
+        Raises StoreDown, and ConfigError if an open run belongs to another agent of the name of one here.
+        """
+        for host in self._agents.hosts:
+            await host.refuse_second()
         self._since, _ = await self._journal.news(-1)
         return await self._agents.open_runs()
 
@@ -176,6 +191,8 @@ class OrphanRecovery:
         host = self._agents[name].hosting
         if run is None or run.seq != head.seq:
             run = await host.described(head)
+        if not await self._is_for(host, head, run):
+            return None
         if not run.unattended:
             self._seen_positions[head.run_id] = (head.seq, run.expires_at)
         elif self._free(head, name) and not self._stopped:
@@ -183,6 +200,23 @@ class OrphanRecovery:
                 return self._take(head, name)
             await self._schedule(self._scheduler, head, run.tenant)
         return None
+
+    async def _is_for(self, host: Hosting, head: RunHead, run: OpenRun) -> bool:
+        """Return whether this engine and no other one is to continue a run.
+
+        A run of another version of the graph is migrated here only while no live engine has that version. Without such
+        an engine and without a migration the run is parked.
+        """
+        if not (run.migrates or run.foreign):
+            return True
+        if run.fingerprint != host.fingerprint and await self._versions.has(head, run.fingerprint):
+            self._seen_positions[head.run_id] = (head.seq, self._agents.clock.time() + LOOK)
+            return False
+        if run.foreign and run.fingerprint != host.fingerprint and head.status == "open":
+            with contextlib.suppress(Held, Fenced):  # another process has it now
+                await host.park_for_graph(head)
+            return False
+        return True
 
     def _free(self, head: RunHead, agent: str) -> bool:
         """Return whether a run has no owner and may have changed since it was last checked."""

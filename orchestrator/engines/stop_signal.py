@@ -1,7 +1,7 @@
-"""SIGTERM and SIGINT for an engine: the first one drains it, the second one ends the process at once.
+"""SIGTERM and SIGINT for a process that waits in `run_until_signal`: the first one drains, the second one ends at once.
 
-The engine then also handles SIGUSR1, which prints all stacks and has no other effect. The journal is durable at every
-instruction, so ending at once loses no acknowledged record.
+Meanwhile SIGUSR1 prints all stacks and has no other effect. The journal is durable at every instruction, so ending at
+once loses no acknowledged record.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -21,14 +21,13 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def first_signal(act: Callable[[str], None], signals: Collection[signal.Signals] = SIGNALS) -> Iterator[None]:
-    """Call `act` with the name of the first of these signals, on the running loop, while the block is active.
+def first_signal(act: Callable[[str], None]) -> Iterator[None]:
+    """Call `act` with the name of the first SIGTERM or SIGINT, on the running loop, while the block is active.
 
-    If SIGUSR1 has no handler, it prints all stacks to stderr meanwhile, unless `signals` is empty. The handlers are
-    Python's own, not the loop's: the second signal has to work while the loop is blocked. Raises ConfigError outside
-    the main thread if `signals` is not empty.
+    If SIGUSR1 has no handler, it prints all stacks to stderr meanwhile. The handlers are Python's own, not the loop's:
+    the second signal has to work while the loop is blocked. Raises ConfigError outside the main thread.
     """
-    if signals and threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         raise ConfigError("only the main thread can wait for signals; call `engine.drain()` in other threads")
     loop = asyncio.get_running_loop()
 
@@ -37,9 +36,9 @@ def first_signal(act: Callable[[str], None], signals: Collection[signal.Signals]
             signal.signal(each, signal.SIG_DFL)
         loop.call_soon_threadsafe(act, signal.Signals(number).name)
 
-    before = {each: signal.signal(each, handle) for each in signals}
+    before = {each: signal.signal(each, handle) for each in SIGNALS}
     try:
-        with on_signal() if signals and _free() else nullcontext():
+        with on_signal() if _free() else nullcontext():
             yield
     finally:
         for each, handler in before.items():
@@ -57,11 +56,3 @@ def _free() -> bool:
         return True
     caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
     return not caught >> (number - 1) & 1
-
-
-def checked(signals: Iterable[int]) -> tuple[signal.Signals, ...]:
-    """Return the signals, each one once. Raises ConfigError for signals other than SIGTERM and SIGINT."""
-    found = tuple(dict.fromkeys(signals))
-    if any(each not in SIGNALS for each in found):
-        raise ConfigError(f"signals is {found!r}; an engine listens to SIGTERM and SIGINT only")
-    return tuple(signal.Signals(each) for each in found)

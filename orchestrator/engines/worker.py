@@ -11,8 +11,8 @@ deposited runs, runs whose worker died, and runs that were answered. A run that 
 the journal and takes no slot. One worker at a time, the first by name of those that live, returns the slices of dead
 workers to the dispatcher.
 
-All workers of a database have agents for the same graphs, because any worker may get a slice. A worker that has no
-agent for a slice logs an error and leaves it to the next sweep.
+Any worker may get a slice. A worker without the agent of the run, or with another version of its graph, returns the
+slice to the dispatcher as long as a live engine has that agent and version; otherwise the run waits in the journal.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -29,6 +28,7 @@ from orchestrator.engines.agent import EngineAgent, refuse_bound
 from orchestrator.engines.agent_registry import AgentRegistry
 from orchestrator.engines.dispatcher import Dispatcher
 from orchestrator.engines.drain import DrainReport
+from orchestrator.engines.live_versions import LiveVersions
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import (
     ConfigError,
@@ -36,20 +36,26 @@ from orchestrator.errors import (
     Held,
     JournalError,
     NotAdmitting,
+    OtherAgent,
+    OtherGraph,
     RunExists,
     RunUnknown,
     Suspended,
     TooNew,
 )
 from orchestrator.journal.heads import heads
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import ENGINE, RunHead
 from orchestrator.llm.retry import UNLIMITED, RetryPolicy
+from orchestrator.runtime.service.agent_identity import OtherDefinition
 from orchestrator.telemetry.engine import Load
 
 BEAT = 1.0
 """Seconds between two searches for dead workers."""
 TWIN = 12.0
 """Seconds that a worker waits until its predecessor of the same name is known to be dead."""
+RETURN = 0.5
+"""Seconds until a slice that another worker has to take is submitted again."""
 _HANDING_ON = 10.0
 """Seconds that a stopping worker gives its drives to submit the runs that it leaves."""
 _OUTAGE = RetryPolicy(UNLIMITED, base=0.2, max_delay=5.0, deadline=0.0, jitter=0.0)
@@ -79,14 +85,14 @@ class Worker:
     worker.
 
     Args:
-        agent: One agent for each graph. The agents share one PostgresJournal, whose `name` names this worker and must
-            be unique among the living workers.
+        agent: The agents, each with a name or version of its own. They share one PostgresJournal, whose `name` names
+            this worker and must be unique among the living workers.
         dispatcher: Assigns runs to workers.
         slots: Maximum number of concurrent runs.
-        grace, rescan, signals: As for LocalEngine.
+        grace, rescan: As for LocalEngine.
 
     Raises:
-        ConfigError: The journal is not shared between machines, or two agents have the same graph.
+        ConfigError: The journal is not shared between machines, or two agents have the same name.
     """
 
     def __init__(
@@ -97,7 +103,6 @@ class Worker:
         slots: int = 16,
         grace: float = 30.0,
         rescan: float = 5.0,
-        signals: Iterable[signal.Signals] = (),
     ) -> None:
         self._agents = AgentRegistry(agent)
         for name in self._agents:
@@ -118,10 +123,10 @@ class Worker:
             name=self.name,
             recover="resume",
             rescan=rescan,
-            signals=signals,
             scheduler=dispatcher,
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._versions = LiveVersions(journal, self._agents.clock)
         self._driving: set[asyncio.Task[Any]] = set()
         self._over = False
         """For a reaper whose cancellation was lost in a library: `asyncio.wait_for` may lose one before Python 3.12."""
@@ -173,9 +178,11 @@ class Worker:
         for name, parked in self._parked.items():
             self._agents[name].parks = parked
 
-    async def run_until_signal(self, grace: float | None = None) -> DrainReport:
+    async def run_until_signal(
+        self, grace: float | None = None, *, ready: Callable[[], object] | None = None
+    ) -> DrainReport:
         """Work until SIGTERM, SIGINT or an operator's drain; see LocalEngine."""
-        return await self._engine.run_until_signal(grace)
+        return await self._engine.run_until_signal(grace, ready=ready)
 
     def status(self) -> dict[str, Any]:
         """Return slots, active operator commands and live runs as plain data."""
@@ -244,10 +251,30 @@ class Worker:
             if here is not None and head.owner == here.owner and here.live(head.run_id) is None:
                 raise JournalError(f"run {head.run_id!r} lost its journal")
             return
-        if name is None:
-            named = f"is named {head.agent!r}" if head.agent else "is without a name"
-            raise ConfigError(f"no agent of this worker has graph {head.graph!r} and {named}")
-        await (await self._engine.resume(head.run_id, agent=name, by=f"worker {self.name}"))
+        if name is None or not await self._versions.fits(self._agents[name].hosting, head):
+            self._return(head)
+            return
+        try:
+            await (await self._engine.resume(head.run_id, agent=name, by=f"worker {self.name}"))
+        except OtherDefinition:
+            pass  # a sweep of the worker that has this agent submits the run
+        except (OtherAgent, OtherGraph):  # transferred or migrated meanwhile
+            self._return(head)
+
+    def _return(self, head: RunHead) -> None:
+        """Submit a slice again that this worker cannot execute, after the dispatcher has noted its end here."""
+        task = asyncio.create_task(self._returned(head), name=f"return of {head.run_id}")
+        self._driving.add(task)
+        task.add_done_callback(self._driving.discard)
+
+    async def _returned(self, head: RunHead) -> None:
+        with contextlib.suppress(JournalError, RunUnknown):  # otherwise a sweep finds the run
+            await asyncio.sleep(RETURN)
+            now = await self._journal.head(head.run_id)
+            idle = (now.seq, now.owner) == (head.seq, None) and now.status != "ended"
+            if idle and await self._versions.has(now, now.fingerprint, but=self._engine.run_id):
+                stored = StoredRun.of(now.run_id, await self._journal.load(now.run_id))
+                await self._dispatcher.submit(now.run_id, now.seq, tenant=stored.tenant)
 
     async def _hand_on(self, run_id: str) -> None:
         """Submit a run that this worker has left, so that another worker resumes it. If this fails, a sweep does it."""

@@ -194,6 +194,12 @@ def records_of(
     return records[len(records) - max(0, head.seq + 1 - since) :]
 
 
+def _was_migrated(rows: Sequence[Row], fingerprint: str) -> bool:
+    """Return whether a run was migrated to a version of its graph."""
+    found = (record for row in rows if "migrated" in row.kinds for record in row.records())
+    return any(record.kind == "migrated" and record.body.get("to") == fingerprint for record in found)
+
+
 def _check_head(run_id: str, rows: Sequence[Row], head: RunHead) -> None:
     """Raise Corrupt if the first and the last record do not agree with the head of the run."""
     created, last = next(rows[0].records()), [*rows[-1].records()][-1]
@@ -202,8 +208,10 @@ def _check_head(run_id: str, rows: Sequence[Row], head: RunHead) -> None:
         raise TooNew(
             f"run {run_id!r} has records of version {schema}; this version reads up to {RECORD_SCHEMA}"
         )
-    about = str(created.body.get("graph", "")), str(created.body.get("fingerprint", ""))
-    if about != (head.graph, head.fingerprint):
+    made = str(created.body.get("fingerprint", ""))
+    if str(created.body.get("graph", "")) != head.graph or (
+        made != head.fingerprint and not _was_migrated(rows, head.fingerprint)
+    ):
         raise Corrupt(
             f"run {run_id!r}: its row and its first record do not agree; nothing of the run is used"
         )

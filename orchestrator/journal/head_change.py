@@ -43,7 +43,7 @@ class RunStatus(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """The values of a head that never change."""
+    """The values of a head that a step never changes: only a migration and a resumption by another agent do."""
 
     run_id: str
     graph: str
@@ -79,6 +79,22 @@ def total(
     return None if tokens is None else tokens + child_tokens, sum(known) if known else None
 
 
+class Identity(NamedTuple):
+    """What a run belongs to; None for a part that has not changed."""
+
+    fingerprint: str | None = None
+    """Fingerprint of the graph, after a migration."""
+    agent: str | None = None
+    """Name of the agent, after a transfer."""
+    agent_version: str | None = None
+    """Version of the agent that drives the run, if it is another one."""
+
+    def over(self, before: Identity | None) -> Identity:
+        """Return this change after an earlier one."""
+        pairs = zip(self, before or Identity(), strict=True)
+        return Identity(*(was if now is None else now for now, was in pairs))
+
+
 class HeadChange(NamedTuple):
     """The change of a head by an append."""
 
@@ -89,6 +105,8 @@ class HeadChange(NamedTuple):
     """Usage of the run itself so far; None if it has not changed."""
     children: Used | None = None
     """Usage of its child runs so far; None if it has not changed."""
+    identity: Identity | None = None
+    """What the run belongs to; None if that has not changed."""
 
     def then(self, later: HeadChange) -> HeadChange:
         """Return both changes as one."""
@@ -97,6 +115,7 @@ class HeadChange(NamedTuple):
             later.state or self.state,
             later.usage or self.usage,
             later.children or self.children,
+            later.identity.over(self.identity) if later.identity else self.identity,
         )
 
     @property
@@ -130,6 +149,7 @@ def head_change(records: Sequence[tuple[str, Mapping[str, Any]]]) -> HeadChange:
     state: tuple[str, float] | None = None
     usage: Used | None = None
     children: Used | None = None
+    identity: Identity | None = None
     for kind, body in records:
         if kind == "transition":
             if "internal" not in body:
@@ -140,7 +160,17 @@ def head_change(records: Sequence[tuple[str, Mapping[str, Any]]]) -> HeadChange:
             usage, children = own or usage, below or children
             if kind not in _NO_STATE and body.get("state"):
                 state = str(body["state"]), float(body.get("at", 0.0))
-    return HeadChange(status_after(*records[-1]), state, usage, children)
+            identity = _identity(kind, body) or identity
+    return HeadChange(status_after(*records[-1]), state, usage, children, identity)
+
+
+def _identity(kind: str, body: Mapping[str, Any]) -> Identity | None:
+    """Return what a record changes about the graph and the agent of a run; None for nothing."""
+    if kind == "migrated":
+        return Identity(str(body["to"]))
+    if kind != "resumed" or not ("agent" in body or "agent_version" in body):
+        return None
+    return Identity(None, body.get("agent"), body.get("agent_version"))
 
 
 def head_of(records: Iterable[tuple[str, Mapping[str, Any]]]) -> HeadChange:
@@ -159,6 +189,8 @@ def head_of(records: Iterable[tuple[str, Mapping[str, Any]]]) -> HeadChange:
 def disagreement(head: RunHead, records: Iterable[Record]) -> str:
     """Return a sentence if the head of a run is not that of its records, else ""."""
     change = head_of((record.kind, record.body) for record in records)
+    if change.identity and change.identity.agent not in {None, head.agent}:
+        return f"run {head.run_id!r}: its row and its records do not agree about its agent"
     found = (*(change.state or ("", None)), *change.total, change.status.outcome)
     if found == (head.state, head.state_since, head.tokens, head.cost_micros, head.outcome):
         return ""

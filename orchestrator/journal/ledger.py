@@ -6,7 +6,7 @@ an `intent` and nothing after it is in doubt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,8 @@ class EffectEntry:
     """Canonical text, if it differs from the model's own."""
     digest: str = ""
     """Digest of the announced call, after a person approved it."""
+    declared: str = ""
+    """Digest of the tool when the call was announced; empty if it is not known."""
     open: bool = False
     """The call was announced and has neither a result nor an undo."""
     done: Mapping[str, Any] | None = None
@@ -77,6 +79,13 @@ class EffectLedger:
                 entry.asked, entry.answer = None, body
             case _:
                 pass
+
+    def declare(self, calls: Iterable[Mapping[str, Any]], tools: Mapping[str, str]) -> None:
+        """Keep the digests of the tools of calls that are announced now."""
+        folded = {name.casefold(): digest for name, digest in tools.items()}
+        for call in calls:
+            entry = self._entry(call["key"])
+            entry.declared = folded.get(entry.tool.casefold(), "")
 
     def of_turn(self, turn: int) -> list[EffectEntry]:
         """Return the calls of one turn."""

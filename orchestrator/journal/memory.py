@@ -24,7 +24,15 @@ from orchestrator.journal.codec import (
     records_of,
     verified_blob,
 )
-from orchestrator.journal.head_change import ENDED, OPEN, UNCHANGED, HeadChange, head_change, status_after
+from orchestrator.journal.head_change import (
+    ENDED,
+    OPEN,
+    UNCHANGED,
+    HeadChange,
+    Identity,
+    head_change,
+    status_after,
+)
 from orchestrator.journal.run_query import RunQuery
 from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, RunConditions, RunHead
 
@@ -94,6 +102,13 @@ class _Run:
             tokens=tokens,
             cost_micros=cost,
         )
+
+    def take(self, identity: Identity | None) -> None:
+        """Apply another graph or agent."""
+        fingerprint, agent, version = identity or Identity()
+        self.fingerprint = self.fingerprint if fingerprint is None else fingerprint
+        self.agent = self.agent if agent is None else agent
+        self.agent_version = self.agent_version if version is None else version
 
     def chain(self) -> list[Row]:
         """Return the rows with their hashes."""
@@ -189,6 +204,8 @@ class MemoryJournal:
         run.updated_at = self._now()
         if run.progress != lease.epoch and not only_claims(kinds):
             run.progress = lease.epoch
+        if "resumed" in kinds or "migrated" in kinds:
+            run.take(head_change(drafts).identity)
         was = run.status
         run.status, run.reason, _, _ = status_after(*drafts[-1])
         if run.status == ENDED:

@@ -45,13 +45,13 @@ _CONTEXT: Spec = {
     # not `by_tool`: its keys are names, and the model may have invented some
     "spent": _whole("usage", "below", "seconds", "tool_calls", "retries", "restarts", "compactions"),
 }
-_CALL: Spec = _whole("key", "position", "tool", "effect", "digest", "registered")
+_CALL: Spec = _whole("key", "position", "tool", "effect", "digest", "registered", "agent")
 
 SHOWN: Mapping[str, Spec] = MappingProxyType(
     {
         "created": {
             **_whole("schema", "graph", "fingerprint", "at", "parent_run_id", "conversation_id"),
-            **_whole("agent", "agent_version", "tags"),
+            **_whole("agent", "agent_version", "definition", "tags"),
             "context": _CONTEXT,
         },
         "transition": {
@@ -103,9 +103,13 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "reserved": _whole("usage", "sub_calls"),
         "unparked": _whole("at"),
         "parked": _whole(
-            "reason", "at", "t", "calls", "tools", "by", "why", "programs", "guards", "attempts"
+            "reason", "before", "at", "t", "calls", "tools", "by", "why", "programs", "guards", "attempts"
         ),
-        "resumed": {**_whole("at", "by", "limits", "charged", "ended"), "context": _CONTEXT},
+        "resumed": {
+            **_whole("at", "by", "limits", "charged", "ended"),
+            **_whole("agent", "from_agent", "agent_version", "definition"),
+            "context": _CONTEXT,
+        },
         "migrated": {**_whole("from", "to", "at", "by", "state", "next"), "context": _CONTEXT},
         "recovered": {**_whole("from", "to", "state", "why", "at"), "context": _CONTEXT},
         "ended": _whole("outcome", "reason", "at", "t"),

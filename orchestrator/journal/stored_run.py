@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
-from orchestrator.journal.ledger import LEDGER_KINDS, EffectEntry, EffectLedger
-from orchestrator.kernel.journal import Journal, Posted, Record
+from orchestrator.journal.ledger import LEDGER_KINDS, TOOL, EffectEntry, EffectLedger
+from orchestrator.kernel.journal import NOTIFIED, Journal, Posted, Record
 from orchestrator.machines.llm_loop.model import Question
 
 _GROWING = "messages"
+WAITS_FOR_AGENT: Final = frozenset(("deps_required", "other_graph"))
+"""Reasons of parked runs that wait for an agent. `before` in the record is the reason for which one was parked
+before."""
 _NO_FIELDS = frozenset(("next", "error"))
 """Members of a `context` record beside fields of the context."""
 
@@ -23,6 +26,10 @@ class StoredRun:
     created: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
     """Fingerprint of the present graph; a migration changes it."""
+    agent_version: str = ""
+    """Version of the agent that drove it last."""
+    definition: Mapping[str, str] | None = None
+    """Tools of that agent, name -> digest; None if the records do not have them."""
     state: str = ""
     """Empty before the first transition: the graph's initial state."""
     step: Mapping[str, Any] = field(default_factory=dict)
@@ -74,6 +81,8 @@ class StoredRun:
         self.parked = self.ended = None
         if kind in LEDGER_KINDS:
             self.ledger.fold(kind, body)
+            if kind == "intent" and self.definition and body.get("effect") == TOOL:
+                self.ledger.declare(body["calls"], self.definition)
         take = self._TAKES.get(kind)
         if take is not None:
             take(self, body)
@@ -95,10 +104,10 @@ class StoredRun:
 
     @property
     def _parked_for(self) -> str:
-        """Why the run was parked, "" if it was not. A run that waits for deps was left for an earlier reason."""
+        """Why the run was parked, "" if it was not. A run that waits for an agent was left for an earlier reason."""
         parked = self.parked or {}
         reason = parked.get("reason", "")
-        return str(parked.get("before", "") if reason == "deps_required" else reason)
+        return str(parked.get("before", "") if reason in WAITS_FOR_AGENT else reason)
 
     @property
     def questions(self) -> dict[str, Question]:
@@ -117,7 +126,8 @@ class StoredRun:
 
         A pause may be read before an earlier answer, so the number of the last read request is not sufficient.
         """
-        return [posted for posted in await journal.inbox(self.run_id) if posted.id not in self.handled]
+        inbox = await journal.inbox(self.run_id)
+        return [one for one in inbox if one.kind != NOTIFIED and one.id not in self.handled]
 
     def _question(self, entry: EffectEntry, record_body: Mapping[str, Any]) -> Question:
         made = (item.get("tool_calls") for item in reversed(self.messages))
@@ -129,6 +139,9 @@ class StoredRun:
         self.created = body
         self.fingerprint = str(body.get("fingerprint", ""))
         self.begun = "deposited" not in body
+        self._take_agent(body)
+        if not self.begun:
+            self.definition = None  # of the process that deposited it, which has no tools to run
         self._merge(body.get("context") or {})
 
     def _transition(self, body: Mapping[str, Any]) -> None:
@@ -144,8 +157,14 @@ class StoredRun:
 
     def _resumed(self, body: Mapping[str, Any]) -> None:
         self.requested, self.begun = None, True
+        self._take_agent(body)
         self.programs.clear()  # they were ended before, or a person states that they were
         self._merge(body.get("context") or {})
+
+    def _take_agent(self, body: Mapping[str, Any]) -> None:
+        """Take the version and the tools of the agent that drives the run from now on, if the record has them."""
+        self.agent_version = str(body.get("agent_version", self.agent_version) or "")
+        self.definition = body.get("definition", self.definition)
 
     def _migrated(self, body: Mapping[str, Any]) -> None:
         self.fingerprint = str(body["to"])

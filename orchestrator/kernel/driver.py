@@ -157,7 +157,7 @@ class Driver:
 
     async def announce(self, run: Run[Any, Any], kind: str, body: Mapping[str, Any]) -> None:
         """Append a record about a run that is not being driven. Raises the errors of the journal."""
-        run.writes.publish = self._report.publisher(run)
+        run.writes.publish = self._report.publish
         run.note(kind, body)
         await self._finalizer.settle(run)
 
@@ -180,10 +180,7 @@ class Driver:
         if run.cursor.ended and event is not None:
             raise InvalidEvent(graph=name, state=run.cursor.state, event=str(event), allowed=())
         run.control.driving = True
-        run.writes.publish, run.writes.observed_kinds = (
-            self._report.publisher(run),
-            self._report.observed_kinds(run),
-        )
+        run.writes.publish, run.writes.observed_kinds = self._report.publish, self._report.observed
         run.control.executor, run.control.services = self._executor, self._services
 
     async def _create(self, run: Run[Any, Any]) -> None:

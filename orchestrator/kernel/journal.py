@@ -35,6 +35,9 @@ ENDING_KINDS = frozenset(("ended",))
 PARKING_KINDS = frozenset(("parked",))
 """Kinds of records of a run that waits; `reason` in the body says why."""
 
+NOTIFIED = "notified"
+"""Kind of the requests that are no requests: they mark that a person was notified of a question of the run."""
+
 ENGINE = "engine"
 """Graph of the runs that represent engines."""
 
@@ -109,7 +112,7 @@ class RunHead:
     lease_renewed_at: float | None = field(default=None, compare=False)
     """Time of the last renewal of the lease (epoch seconds); None without an owner, or if the store does not say."""
     agent: str = ""
-    """Name of the agent that started the run; empty if the `created` record has none."""
+    """Name of the agent that the run belongs to; empty if it has none. A transfer changes it."""
     agent_version: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     state: str = ""

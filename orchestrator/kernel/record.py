@@ -1,8 +1,7 @@
 """Facts: the values that logs, metrics, history, traces and streams receive, and the observers that receive them.
 
 A fact is created once, where the event happens, and is never changed. No fact has prompts, arguments or results, so
-every fact may be logged. TokenDelta, the streamed text of a model, is therefore not a Fact: the follower of a run
-receives it, and no observer can.
+every fact may be logged. Content goes only to the follower of a run, from which its stream is made.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
 
+from orchestrator.kernel.journal import Record
 from orchestrator.kernel.value import value as fact
 
 
@@ -29,6 +29,10 @@ class RunStarted:
     """Seconds that it was active in that state before."""
     elapsed: float = 0.0
     """Seconds that it was active before."""
+    agent: str = ""
+    """Name of the agent; empty if it has none."""
+    agent_version: str = ""
+    conversation_id: str | None = None
 
 
 @fact(frozen=True, slots=True)
@@ -342,34 +346,18 @@ def kind_of(fact: object) -> str:
 # ---- for those who follow one run ----
 
 
-@fact(frozen=True, slots=True)
-class TokenDelta:
-    """A piece of the text of a model as it is streamed, before hooks of the host see it.
+class RecordsWritten(NamedTuple):
+    """The records of one append of a run, which are durable. They have content, so no observer receives them."""
 
-    `iteration` is that of the LLMCall that follows. `attempt` counts the attempts of one answer from 1: a higher
-    number begins the answer again, and the text with lower numbers is void.
-    """
-
-    graph: str
     run_id: str
-    iteration: int
-    attempt: int
-    text: str
+    records: Sequence[Record]
 
 
-@fact(frozen=True, slots=True)
-class FactsDropped:
-    """Stands for `count` facts that were dropped because the stream was not read. `run_id` is that of the stream."""
+Follower: TypeAlias = Callable[[Any], None]
+"""Receives RecordsWritten, and the pieces of an answer of the model as they arrive.
 
-    graph: str
-    run_id: str
-    count: int
-
-
-Streamed: TypeAlias = Fact | TokenDelta | FactsDropped
-"""The items of a stream."""
-Follower: TypeAlias = Callable[[Streamed], None]
-"""Receives all facts and text of a run and of its child runs. Must be quick, must not block and must not raise."""
+Must be quick and must not block. Its errors are counted as those of an observer.
+"""
 
 
 class Observer(Protocol):
@@ -377,7 +365,8 @@ class Observer(Protocol):
 
     If it has a method `observer_failed(observer)`, that is called with each observer that raises. If it has
     `hears(kind)`, that returns, for a class of facts, the function to call in place of `observe`, or None to skip the
-    class.
+    class. If it has `around(call)`, that returns a context manager, which is entered around each model request and
+    tool call in the task that runs it (`orchestrator.kernel.call`).
     """
 
     def observe(self, fact: Fact, /) -> None:

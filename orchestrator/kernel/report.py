@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
 from orchestrator.errors import (
@@ -20,15 +19,16 @@ from orchestrator.errors import (
     StateTimeout,
     UnknownEvent,
 )
+from orchestrator.kernel.call import around
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import (
     FACTS,
     EventFailed,
     Fact,
-    Follower,
     GuardEvaluated,
     Observer,
+    RecordsWritten,
     RunCompleted,
     RunParked,
     RunStarted,
@@ -49,6 +49,8 @@ class Reporter:
         self._counting = [one.observer_failed for one in known if hasattr(one, "observer_failed")]
         self.observed = frozenset(kind for kind in FACTS if self._routes[kind])
         """Kinds of facts that an observer receives."""
+        self.around = around(known, self._observer_failed)
+        """Makes the context manager of a call; None if no observer wants one."""
         self._clock = clock
 
     def publish(self, fact: Fact) -> None:
@@ -59,37 +61,29 @@ class Reporter:
             except Exception as error:  # noqa: BLE001 - whatever it is, it is the observer's own
                 self._observer_failed(self._routes.observer(type(fact), receive), error)
 
-    def publisher(self, run: Run[Any, Any]) -> Callable[[Fact], None]:
-        """Return the function that publishes the facts of a run: to its follower first, then to the observers."""
+    def follow(self, run: Run[Any, Any], written: RecordsWritten) -> None:
+        """Send durable records to the follower of a run."""
         follower = run.control.follower
-        return self.publish if follower is None else partial(self._publish_to, follower)
-
-    def observed_kinds(self, run: Run[Any, Any]) -> frozenset[type]:
-        """Return the kinds of facts that an observer or the follower of a run receives; others need no creation."""
-        return self.observed if run.control.follower is None else FACTS
-
-    def _publish_to(self, follower: Follower, fact: Fact) -> None:
-        try:
-            follower(fact)
-        except Exception as error:  # noqa: BLE001 - as in `publish`
-            self._observer_failed(getattr(follower, "__self__", follower), error)
-        self.publish(fact)
+        if follower is not None:
+            try:
+                follower(written)
+            except Exception as error:  # noqa: BLE001 - as in `publish`
+                self._observer_failed(getattr(follower, "__self__", follower), error)
 
     def send(self, run: Run[Any, Any]) -> None:
         """Publish the facts that were held back."""
         writes = run.writes
         if writes.unpublished:
             facts, writes.unpublished = writes.unpublished, []
-            publish = self.publisher(run)
             for fact in facts:
-                publish(fact)
+                self.publish(fact)
 
     def started(self, run: Run[Any, Any], at: float) -> None:
         """Publish that a driver took the run."""
         run.cursor.parked = False
         origin, run.cursor.is_new = "new" if run.cursor.is_new else "resumed", False
         now = self._clock.monotonic()
-        self.publisher(run)(
+        self.publish(
             RunStarted(
                 run.graph.name,
                 run.run_id,
@@ -99,20 +93,19 @@ class Reporter:
                 run.cursor.state,
                 now - run.cursor.entered_at,
                 run.elapsed(now),
+                *_identity(run),
             )
         )
 
     def parked(self, run: Run[Any, Any], reason: str) -> None:
         """Publish that no driver has the run any more although it has not ended."""
         run.cursor.parked = True
-        self.publisher(run)(
-            RunParked(run.graph.name, run.run_id, run.cursor.state, reason, self._clock.time())
-        )
+        self.publish(RunParked(run.graph.name, run.run_id, run.cursor.state, reason, self._clock.time()))
 
     def completed(self, run: Run[Any, Any], ending: Ending, summary: object, at: float) -> None:
         """Publish that the run ended."""
         now = self._clock.monotonic()
-        self.publisher(run)(
+        self.publish(
             RunCompleted(
                 run.graph.name,
                 run.run_id,
@@ -200,6 +193,13 @@ class Reporter:
                 hear(observer)
         if self.errors[name] == 1:  # name it once; a broken observer must not flood
             logging.getLogger("orchestrator").error("observer %s raised %s", name, type(error).__name__)
+
+
+def _identity(run: Run[Any, Any]) -> tuple[str, str, str | None]:
+    """Return name and version of the agent of a run, and the id of its conversation."""
+    data = run.data or {}
+    agent, version = str(data.get("agent", "")), str(data.get("agent_version", ""))
+    return agent, version, getattr(run.ctx, "conversation_id", None)
 
 
 def _annotated(fact: Transition, note: TransitionNote) -> Transition:

@@ -193,7 +193,7 @@ class Run(Generic[Ctx, Deps]):
         self.control.inbox = max(self.control.inbox, number)
 
     def follow(self, follower: Follower | None) -> None:
-        """Send the text of the model to `follower` as it arrives."""
+        """Send durable records, and the answer of the model as it arrives, to `follower`; None for none."""
         self.control.follower = follower
 
     def set_hook(self, name: str) -> None:

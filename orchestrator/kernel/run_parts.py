@@ -109,7 +109,7 @@ class Control:
     services: HookServices | None = None
     """Services of the driver for hooks; set while a driver drives the run."""
     follower: Follower | None = None
-    """Receives the text of the model as it arrives, besides the facts; None without a follower."""
+    """Receives durable records and the answer of the model as it arrives; None without a follower."""
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +139,7 @@ class PendingWrites:
     publish: Callable[[Fact], None] = field(init=False)
     """Sends a fact to the observers; set by the driver."""
     observed_kinds: frozenset[type] = FACTS
-    """The kinds of facts that an observer or a follower receives; others need not be made. Set by the driver."""
+    """The kinds of facts that an observer receives; others need not be made. Set by the driver."""
 
     def __post_init__(self) -> None:
         self.publish = self.unpublished.append

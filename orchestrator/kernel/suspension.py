@@ -52,6 +52,8 @@ class HookServices:
         self._executor = executor
         self._finalizer = finalizer
         self._clock = clock
+        self.around = report.around
+        """Makes the context manager of a call for observers; None if no observer wants one."""
         self.limiter: ConcurrencyLimiter | None = None
         """Called before and after every wait in place; None: the runs have no limit."""
         self._waiting: dict[Run[Any, Any], bool] = {}

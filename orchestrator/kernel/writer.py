@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeAlias
 
 from orchestrator.errors import Fenced, JournalError, RunExists, RunUnknown
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.codec import Codec, error_body
-from orchestrator.kernel.journal import RECORD_SCHEMA, JournalWriter, Lease, RunHead, draft
-from orchestrator.kernel.record import Fact, JournalWrite, Transition
+from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, JournalWriter, Lease, Record, RunHead, draft
+from orchestrator.kernel.record import Fact, JournalWrite, RecordsWritten, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 
@@ -60,6 +60,7 @@ class Writer:
         try:
             if self._at_once:
                 run.control.lease = await self._journal.create(run.run_id, self.owner, body)
+                self._followed(run, run.control.lease, (draft("created", body),))
                 return None
             creating = asyncio.ensure_future(self._journal.create(run.run_id, self.owner, body))
             late = await _done(creating)
@@ -69,6 +70,7 @@ class Writer:
             self._note(run, 1, began, _kind(error), "create")
             raise
         run.control.lease = creating.result()
+        self._followed(run, run.control.lease, (draft("created", body),))
         return late
 
     def context(self, run: Run[Any, Any], following: StrEnum | None = None) -> None:
@@ -121,21 +123,39 @@ class Writer:
             self._lost(run, len(drafts), began, error)
             raise
         if waiting is not None:
-            return self._appended(run, waiting, len(drafts), began)
-        self._note(run, len(drafts), began, "ok")
+            return self._appended(run, waiting, drafts, began)
+        self._written(run, lease, drafts, began)
         return None
 
     async def _appended(
-        self, run: Run[Any, Any], waiting: Awaitable[None], records: int, began: float
+        self, run: Run[Any, Any], waiting: Awaitable[None], drafts: Sequence[Draft], began: float
     ) -> asyncio.CancelledError | None:
+        lease = run.control.lease
         try:
             late = await self._outcome(run, waiting)
             late = await self.confirm_lease(run) or late
         except BaseException as error:
-            self._lost(run, records, began, error)
+            self._lost(run, len(drafts), began, error)
             raise
-        self._note(run, records, began, "ok")
+        self._written(run, lease, drafts, began)
         return late
+
+    def _written(
+        self, run: Run[Any, Any], lease: Lease | None, drafts: Sequence[Draft], began: float
+    ) -> None:
+        self._note(run, len(drafts), began, "ok")
+        if lease is not None:
+            self._followed(run, lease, drafts)
+
+    def _followed(self, run: Run[Any, Any], lease: Lease, drafts: Sequence[Draft]) -> None:
+        """Send the records of the last append to the follower of the run."""
+        if run.control.follower is not None:
+            first = lease.seq - len(drafts) + 1
+            records = [
+                Record(seq, lease.epoch, kind, body, lease.head)
+                for seq, (kind, body) in enumerate(drafts, first)
+            ]
+            self._report.follow(run, RecordsWritten(run.run_id, records))
 
     def _lost(self, run: Run[Any, Any], records: int, began: float, error: BaseException) -> None:
         """Detach a run whose records could not be written, and drop the transitions of these records."""
@@ -202,11 +222,11 @@ class Writer:
     def _note(
         self, run: Run[Any, Any], records: int, began: float, outcome: str, operation: str = "append"
     ) -> None:
-        if JournalWrite not in self._report.observed_kinds(run):
+        if JournalWrite not in self._report.observed:
             return
         seconds = self._clock.monotonic() - began
         backend = self._journal.backend
-        self._report.publisher(run)(
+        self._report.publish(
             JournalWrite(run.graph.name, run.run_id, backend, operation, records, seconds, outcome)
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, overload
 
 from orchestrator.kernel.value import value
 from orchestrator.llm.usage import NO_USAGE as NO_USAGE  # noqa: PLC0414 - part of this module
@@ -250,6 +250,21 @@ class ToolOffer(Protocol):
     def parameters(self) -> Mapping[str, Any]: ...
 
 
+class ReasoningPiece(NamedTuple):
+    """A piece of the model's reasoning, as it is streamed."""
+
+    text: str
+
+
+class ArgumentsPiece(NamedTuple):
+    """A piece of the arguments of a tool call, as it is streamed."""
+
+    position: int
+    """Position of the call in the answer, from 0."""
+    tool: str
+    text: str
+
+
 @value(frozen=True, slots=True)
 class Request:
     """One request to a model.
@@ -269,6 +284,8 @@ class Request:
     """Sampling parameters, passed to the provider unchanged."""
     on_delta: Callable[[str], None] | None = None
     """Receives each piece of text on the event loop while the run has a reader; None without a reader."""
+    on_piece: Callable[[ReasoningPiece | ArgumentsPiece], None] | None = None
+    """Receives the other pieces of the answer in the same way."""
     route: Route | None = field(default=None, compare=False, repr=False)
     """Receives the actions of policies around the model, for the caller."""
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.llm.message import Content, Response, ToolCall, Usage
+from orchestrator.llm.message import ArgumentsPiece, Content, ReasoningPiece, Response, ToolCall, Usage
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.reading import count, malformed, mapping, objects, parsed, text, text_or_none
@@ -144,6 +144,7 @@ class MessageAssembly:
     def __init__(self) -> None:
         self.over = False
         self.size = 0
+        self.others: list[ReasoningPiece | ArgumentsPiece] = []
         self._raw: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
         self._blocks: dict[int | str | None, _Block] = {}
@@ -207,13 +208,25 @@ class MessageAssembly:
             piece = text(delta.get(member))
             block.pieces.setdefault(added_to, []).append(piece)
             self.size += kept_size(piece)
-            return self._add_text(piece) if kind == "text_delta" else ""
+            if kind == "text_delta":
+                return self._add_text(piece)
+            self._other(block, kind, piece)
+            return ""
         if kind == "signature_delta":
             block.raw["signature"] = text(delta.get("signature"))
         elif kind == "citations_delta":
             block.citations.append(delta.get("citation"))
             self.size += len(repr(delta))
         return ""
+
+    def _other(self, block: _Block, kind: str, piece: str) -> None:
+        """Keep a piece that is not text. The input of the provider's own tools is no piece of a call."""
+        if piece and kind == "thinking_delta":
+            self.others.append(ReasoningPiece(piece))
+        elif piece and block.raw.get("type") == "tool_use":
+            calls = (one for one in self._blocks.values() if one.raw.get("type") == "tool_use")
+            position = next(at for at, one in enumerate(calls) if one is block)
+            self.others.append(ArgumentsPiece(position, text(block.raw.get("name")), piece))
 
 
 def _index(raw: Mapping[str, Any]) -> int | str | None:

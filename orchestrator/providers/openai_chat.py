@@ -19,7 +19,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.errors import LLMError
-from orchestrator.llm.message import Content, Message, Request, Response, ToolCall
+from orchestrator.llm.message import (
+    ArgumentsPiece,
+    Content,
+    Message,
+    ReasoningPiece,
+    Request,
+    Response,
+    ToolCall,
+)
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_form import OpenAIOptions
@@ -207,6 +215,7 @@ class _Call:
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
+    position: int = 0
 
 
 class ChatAssembly:
@@ -215,6 +224,7 @@ class ChatAssembly:
     def __init__(self) -> None:
         self.over = False
         self.size = 0
+        self.others: list[ReasoningPiece | ArgumentsPiece] = []
         self._raw: dict[str, Any] = {}
         self._finish: str | None = None
         self._begun = False
@@ -278,7 +288,9 @@ class ChatAssembly:
         self._add(self._legacy.arguments, arguments(legacy.get("arguments")))
         content, thought = _content(delta.get("content"))
         self._add(self._refused, text(delta.get("refusal")))
-        self._add(self._thought, _reasoning(delta) or thought or "")
+        if reasoning := _reasoning(delta) or thought:
+            self._add(self._thought, reasoning)
+            self.others.append(ReasoningPiece(reasoning))
         if not isinstance(content, str):
             return ""
         self._said = self._said or []
@@ -295,13 +307,16 @@ class ChatAssembly:
         id_, name = text(part.get("id")), text(function.get("name"))
         call = self._call(_index(part.get("index")), id_, name)
         call.id, call.name = call.id or id_, call.name or name
-        self._add(call.arguments, arguments(function.get("arguments")))
+        given = arguments(function.get("arguments"))
+        self._add(call.arguments, given)
+        if given:
+            self.others.append(ArgumentsPiece(call.position, call.name, given))
 
     def _call(self, index: object, id_: str, name: str) -> _Call:
         """Return the call of a fragment: the last one at its index, unless the fragment starts another."""
         call = self._at.get(index)
         if call is None or (id_ and name and call.id and call.id != id_):
-            call = self._at[index] = _Call()
+            call = self._at[index] = _Call(position=len(self._calls))
             self._calls.append(call)
             self.size += _CALL_BYTES + kept_size(id_, name)
         return call

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.llm.message import Message, Request, Response
+from orchestrator.llm.message import ArgumentsPiece, Message, ReasoningPiece, Request, Response
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_form import OpenAIOptions
@@ -39,6 +39,7 @@ from orchestrator.providers.schema_prompt import instructed
 from orchestrator.providers.size_limit import kept_size
 
 _ENDS = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled"))
+_THOUGHT = frozenset(("response.reasoning_summary_text.delta", "response.reasoning_text.delta"))
 _BETWEEN = "\n"
 """Separator of the texts of two messages in one answer."""
 
@@ -193,6 +194,9 @@ class ResponsesAssembly:
     def __init__(self) -> None:
         self.over = False
         self.size = 0
+        self.others: list[ReasoningPiece | ArgumentsPiece] = []
+        self._calls: dict[object, tuple[int, str]] = {}
+        """Index of an item of the output -> position and name of the call that it is."""
         self._final: Mapping[str, Any] | None = None
         self._done: list[Mapping[str, Any]] = []
         self._said: list[str] = []
@@ -218,6 +222,8 @@ class ResponsesAssembly:
             self.size += kept_size(event.data)
         elif kind == "response.output_text.delta":
             return self._delta(payload)
+        else:
+            self._other(kind, payload)
         return ""
 
     def response(self) -> Response:
@@ -229,6 +235,20 @@ class ResponsesAssembly:
             raise fault.of_answer(None, None, raw, partial=self.text)
         raw["output"] = raw.get("output") or self._done
         return ResponsesForm().response(raw)
+
+    def _other(self, kind: object, payload: Mapping[str, Any]) -> None:
+        """Keep the piece of an event that is not text."""
+        index = payload.get("output_index")
+        index = index if isinstance(index, int) else None
+        piece = text(payload.get("delta"))
+        if kind == "response.output_item.added":
+            item = mapping(payload.get("item"))
+            if item.get("type") == "function_call":
+                self._calls[index] = len(self._calls), text(item.get("name"))
+        elif kind in _THOUGHT and piece:
+            self.others.append(ReasoningPiece(piece))
+        elif kind == "response.function_call_arguments.delta" and piece:
+            self.others.append(ArgumentsPiece(*self._calls.get(index, (len(self._calls), "")), piece))
 
     def _delta(self, payload: Mapping[str, Any]) -> str:
         position, piece = payload.get("output_index"), text(payload.get("delta"))

@@ -99,7 +99,7 @@ class ReplayLLM:
             message.refusal,
             message.reasoning,
         )
-        await stream(response.content, request)
+        await stream(response.content, request, response.reasoning, response.tool_calls)
         return response
 
     def _position(self, messages: Sequence[Message]) -> int:

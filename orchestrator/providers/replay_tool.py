@@ -18,7 +18,7 @@ from orchestrator.providers.recorded_run import (
 from orchestrator.providers.recording import ProviderRecord, tool_name
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec
-from orchestrator.tools.tool_set import After, Before, ContextFor, ToolSet
+from orchestrator.tools.tool_set import After, Around, Before, ContextFor, ToolSet
 
 
 def no_context(call: ToolCall, position: int) -> ToolContext:
@@ -66,6 +66,7 @@ class ReplayTools(ToolSet):
         *,
         waited: float = 0.0,
         exact: bool = False,  # noqa: ARG002
+        around: Around | None = None,  # noqa: ARG002  no tool runs
     ) -> ToolResult:
         """Return the recorded result at this position of the present turn of `execute_all`."""
         result = self._results[position] if position < len(self._results) else None
@@ -85,6 +86,7 @@ class ReplayTools(ToolSet):
         after: After | None = None,
         done: list[ToolResult | None] | None = None,
         exact: bool = False,
+        around: Around | None = None,
     ) -> list[ToolResult]:
         """Answer the calls of one turn. If a result is missing, those before it still fill `done`."""
         done = [None] * len(calls) if done is None else done
@@ -101,6 +103,7 @@ class ReplayTools(ToolSet):
                 after=after,
                 done=part,
                 exact=exact,
+                around=around,
             )
         finally:
             done[:known] = part

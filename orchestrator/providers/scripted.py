@@ -25,7 +25,16 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from orchestrator.errors import ConfigError, LLMError
-from orchestrator.llm.message import Content, Message, Request, Response, ToolCall, Usage
+from orchestrator.llm.message import (
+    ArgumentsPiece,
+    Content,
+    Message,
+    ReasoningPiece,
+    Request,
+    Response,
+    ToolCall,
+    Usage,
+)
 from orchestrator.llm.port import Clock, SystemClock
 
 Answer: TypeAlias = (
@@ -102,7 +111,7 @@ class _Double:
         if isinstance(answer, LLMError):
             await stream(answer.partial, request)
         response = self._response(answer, turn)
-        await stream(response.content, request)
+        await stream(response.content, request, response.reasoning, response.tool_calls)
         return response
 
     def _response(self, answer: object, turn: int) -> Response:
@@ -242,12 +251,27 @@ def _as_message(answer: object, where: str) -> Message:
     )
 
 
-async def stream(content: Content, request: Request) -> None:
-    """Pass text to `request.on_delta`, word by word, if the caller streams; other tasks run in between."""
+async def stream(
+    content: Content, request: Request, reasoning: str | None = None, calls: Iterable[ToolCall] = ()
+) -> None:
+    """Pass an answer word by word to the listeners of its request, if there are any; other tasks run in between."""
+    if request.on_piece is not None:
+        for piece in _words(reasoning or ""):
+            request.on_piece(ReasoningPiece(piece))
+            await asyncio.sleep(0)
     if request.on_delta is not None and isinstance(content, str):
-        for piece in re.findall(r"\s*\S+\s*$|\s*\S+|\s+", content):
+        for piece in _words(content):
             request.on_delta(piece)
             await asyncio.sleep(0)
+    if request.on_piece is not None:
+        for position, call in enumerate(calls):
+            for piece in _words(call.arguments):
+                request.on_piece(ArgumentsPiece(position, call.name, piece))
+                await asyncio.sleep(0)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\s*\S+\s*$|\s*\S+|\s+", text)
 
 
 def _assistant(answer: Message | Mapping[str, Any], where: str) -> Message:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from orchestrator.errors import LLMError
 from orchestrator.llm.content_part import KINDS, PartKind
-from orchestrator.llm.message import Request, Response
+from orchestrator.llm.message import ArgumentsPiece, ReasoningPiece, Request, Response
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import EventDecoder, EventTooLarge, ServerSentEvent
 from orchestrator.providers.readable_part import refuse_unreadable
@@ -45,6 +45,9 @@ class AnswerAssembly(Protocol):
     def text(self) -> str:
         """The text so far."""
         ...
+
+    others: list[ReasoningPiece | ArgumentsPiece]
+    """The new pieces that are not text; the caller removes them."""
 
     def take(self, event: ServerSentEvent) -> str:
         """Add an event and return its new text. Raises LLMError for an error object, ValueError for invalid JSON."""
@@ -107,7 +110,7 @@ class SdkModel(ABC):
         refuse_unreadable(self.model, self.reads, request.messages)
         body = self._form.body(self.model, request, streamed=request.on_delta is not None)
         try:
-            return storable(await self._answered(body, request.on_delta))
+            return storable(await self._answered(body, request))
         except LLMError as error:  # from every source: servers repeat the key in answers of any status
             fault.hide(error, self._key.get_secret_value())
             raise
@@ -125,7 +128,7 @@ class SdkModel(ABC):
 
     # ---- one answer ----
 
-    async def _answered(self, body: dict[str, Any], on_delta: Callable[[str], None] | None) -> Response:
+    async def _answered(self, body: dict[str, Any], request: Request) -> Response:
         client = await self._client()
         resource = self._resource(client)
         opening = resource.with_streaming_response.create(**self._sendable(client, body))
@@ -134,36 +137,40 @@ class SdkModel(ABC):
         try:
             kind = answer.headers.get("content-type", "")
             # also from a server that does not stream, or failed before
-            if on_delta is None or "json" in kind:
-                return await self._whole(answer, on_delta)
+            if request.on_delta is None or "json" in kind:
+                return await self._whole(answer, request)
             if "html" in kind:  # from a proxy, or the wrong address: not a cut stream
                 raise malformed("it is an HTML page")
-            return await self._streamed(answer.iter_bytes(), on_delta)
+            return await self._streamed(answer.iter_bytes(), request)
         finally:
             await opening.__aexit__(None, None, None)
 
-    async def _whole(self, answer: Any, on_delta: Callable[[str], None] | None) -> Response:
+    async def _whole(self, answer: Any, request: Request) -> Response:
         """Read an answer that is not streamed."""
         with self._judged():
             content = await body_of(answer.iter_bytes(), self.max_response_bytes)
         with self._reading():
             response = self._form.response(_object(content, answer.headers))
-        if on_delta is not None and (said := response.message().text):
-            on_delta(said)
+        if request.on_delta is not None:
+            reasoning = [ReasoningPiece(response.reasoning)] if response.reasoning else []
+            calls = enumerate(response.tool_calls)
+            given = [ArgumentsPiece(position, call.name, call.arguments) for position, call in calls]
+            _deliver(request, "", reasoning)
+            _deliver(request, response.message().text, given)
         return response
 
     # ---- streams ----
 
-    async def _streamed(self, chunks: AsyncIterator[bytes], on_delta: Callable[[str], None]) -> Response:
+    async def _streamed(self, chunks: AsyncIterator[bytes], request: Request) -> Response:
         assembly = self._form.assembly()
-        await self._followed(chunks, assembly, on_delta)
+        await self._followed(chunks, assembly, request)
         with self._reading(assembly):
             response = assembly.response()
         await _drained(chunks)
         return response
 
     async def _followed(
-        self, chunks: AsyncIterator[bytes], assembly: AnswerAssembly, on_delta: Callable[[str], None]
+        self, chunks: AsyncIterator[bytes], assembly: AnswerAssembly, request: Request
     ) -> None:
         """Read the stream to its end. An error of the listener is not the provider's fault, and is passed on."""
         decoder = EventDecoder(self.max_response_bytes)
@@ -173,8 +180,9 @@ class SdkModel(ABC):
                 chunk = await anext(chunks, None)
                 events = list(decoder.finish() if chunk is None else decoder.feed(chunk))
             for event in events:
-                if piece := self._taken(assembly, event):
-                    on_delta(piece)
+                said = self._taken(assembly, event)
+                others, assembly.others = assembly.others, []
+                _deliver(request, said, others)
 
     def _taken(self, assembly: AnswerAssembly, event: ServerSentEvent) -> str:
         with self._reading(assembly):
@@ -243,6 +251,15 @@ async def _kept(client: Any) -> AsyncGenerator[None, None]:
         yield
     finally:
         await client.close()
+
+
+def _deliver(request: Request, said: str, others: Iterable[ReasoningPiece | ArgumentsPiece]) -> None:
+    """Pass new pieces of an answer to the listeners of its request."""
+    if said and request.on_delta is not None:
+        request.on_delta(said)
+    if request.on_piece is not None:
+        for piece in others:
+            request.on_piece(piece)
 
 
 def _object(content: bytes | bytearray, headers: Mapping[str, str]) -> Mapping[str, Any]:

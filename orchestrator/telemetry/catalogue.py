@@ -360,6 +360,14 @@ _OBSERVED: tuple[Metric, ...] = (
         "",
         "Times the event loop was blocked for so long that the watchdog dumped all stacks.",
     ),
+    # ---- people ----
+    counter(
+        "notifications_total",
+        "channel outcome",
+        "Attempts to notify a person of a question; `withdrawn`: it was answered before an attempt.",
+        channel=("webhook", "command", "function", "other"),
+        outcome=("delivered", "failed", "withdrawn"),
+    ),
     # ---- telemetry itself ----
     counter(
         "telemetry_errors_total",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
+from orchestrator.telemetry.field_name import FieldNames
 from orchestrator.telemetry.line import KEYS, level_number, stamp
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.redaction import error_fields, scrub
@@ -19,7 +21,13 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def configure_logging(
-    stream: Stream | None = None, *, level: str = "info", trace: Trace | None = None
+    stream: Stream | None = None,
+    *,
+    level: str = "info",
+    trace: Trace | None = None,
+    service: str | None = None,
+    fields: Iterable[str] = (),
+    names: FieldNames = "orchestrator",
 ) -> TransitionLog:
     """Send all records of the standard library's logging to `stream`, as lines of the schema of the transition log.
 
@@ -29,6 +37,7 @@ def configure_logging(
         stream: A text or binary file, or a BoundedWriter; None is the sys.stdout of each line.
         level: Lowest level of a line.
         trace: Returns trace_id and span_id of the present span, or None.
+        service, fields, names: As for TransitionLog.
 
     Returns:
         The observer that writes to the same stream.
@@ -40,7 +49,7 @@ def configure_logging(
         log = configure_logging(level="warning")
         agent = Agent(llm, observers=[log, Metrics()])
     """
-    log = TransitionLog(stream, level=level, trace=trace)
+    log = TransitionLog(stream, level=level, trace=trace, service=service, fields=fields, names=names)
     root = logging.getLogger()
     for handler in [one for one in root.handlers if isinstance(one, LineHandler)]:
         root.removeHandler(handler)

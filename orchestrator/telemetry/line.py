@@ -7,14 +7,17 @@ BytesLogger keeps every stream alive for ever. A line is one write and a flush, 
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
 from orchestrator.errors import ConfigError
+from orchestrator.telemetry.field_name import Renamer
 from orchestrator.telemetry.redaction import REDACTED
 from orchestrator.telemetry.sink import Stream, write_rest, writer_to
 from orchestrator.telemetry.tally import LineCounts
@@ -26,7 +29,7 @@ SCHEMA = "orchestrator.log/1"
 
 KEYS = frozenset(
     """
-    ts level msg schema run_id parent_run_id machine seq iteration state from_state fsm_event to_state
+    ts level msg schema service pid run_id parent_run_id machine seq iteration state from_state fsm_event to_state
     internal committed outcome reason hook guard guard_result observed limit state_duration_s run_duration_s
     duration_s queued_s
     model finish_reason tokens tokens_in tokens_out tokens_cached tokens_reasoning cost tool position tool_calls
@@ -35,7 +38,8 @@ KEYS = frozenset(
     agent task_id trace_id span_id overhead_s provider tool_call_id replayed logger stack
     """.split()  # noqa: SIM905 - sixty quoted words are no easier to read
 )
-"""Every allowed key of a line, as in log_schema.json. A value under any other key becomes "[redacted]"."""
+"""Every key of a line, as in log_schema.json. Under any other key a line keeps numbers and booleans, and the fields
+that the host declared; other values become "[redacted]"."""
 
 _CHAIN_KEYS = KEYS | {"event"}  # structlog's name for the key that the chain writes as `msg`
 
@@ -45,8 +49,10 @@ _TOTALS = ("tokens_in", "tokens_out", "cost", "tool_calls", "retries", "restarts
 
 Line: TypeAlias = MutableMapping[str, Any]
 
-_FRAME = {"ts": None, "level": None, "msg": None, "schema": SCHEMA}
-"""Bound first, so that these keys come first in each line at no cost."""
+
+def service_name(given: str | None) -> str:
+    """Return the name of the service: as given, else OpenTelemetry's OTEL_SERVICE_NAME, else `orchestrator`."""
+    return given or os.environ.get("OTEL_SERVICE_NAME") or "orchestrator"
 
 
 def level_number(level: str) -> int:
@@ -57,17 +63,25 @@ def level_number(level: str) -> int:
     return number
 
 
-def build(writer: LineWriter | SafeLogger, level: int) -> FilteringBoundLogger:
-    """Return a logger of JSON lines from `level` up."""
+def build(
+    writer: LineWriter | SafeLogger,
+    level: int,
+    service: str = "orchestrator",
+    declared: frozenset[str] = frozenset(),
+    rename: Renamer | None = None,
+) -> FilteringBoundLogger:
+    """Return a logger of JSON lines from `level` up. `declared` are the host's own fields whose text is kept."""
     # Imported late: it loads traceback and colour modules, a sixth of the start of a command without a log.
     import structlog
 
     wrapped: FilteringBoundLogger = structlog.wrap_logger(
         writer,
-        processors=[_complete, _allow, _render],
+        processors=[_complete, partial(_allow, _CHAIN_KEYS | declared), partial(_render, rename)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
     )
-    return wrapped.bind(**_FRAME)
+    # Bound first, so that these keys come first in each line at no cost.
+    frame = {"ts": None, "level": None, "msg": None, "schema": SCHEMA, "service": service, "pid": 0}
+    return wrapped.bind(**frame)
 
 
 _SECOND = 1_000_000
@@ -126,26 +140,27 @@ def number(value: object) -> float | None:
 
 
 def _complete(_logger: object, method: str, line: Line) -> Line:
-    line["level"] = method
+    line["level"], line["pid"] = method, os.getpid()
     if line.get("ts") is None:  # a host's own line
         line["ts"] = stamp(time.time())
     return line
 
 
-def _allow(_logger: object, _method: str, line: Line) -> Line:
-    """Keep the keys of the schema. An allowlist never prints an unexpected key."""
-    if not line.keys() <= _CHAIN_KEYS:
-        for key in line.keys() - _CHAIN_KEYS:
-            line[key] = REDACTED
+def _allow(allowed: frozenset[str], _logger: object, _method: str, line: Line) -> Line:
+    """Keep the allowed keys, and numbers and booleans under any other one. Unexpected text is never printed."""
+    if not line.keys() <= allowed:
+        for key in line.keys() - allowed:
+            if not isinstance(line[key], bool | int | float | None):
+                line[key] = REDACTED
     return line
 
 
-def _render(_logger: object, _method: str, line: Line) -> bytes:
+def _render(rename: Renamer | None, _logger: object, _method: str, line: Line) -> bytes:
     line["msg"] = line.pop("event", "")
-    return rendered(line)
+    return rendered(line if rename is None else rename(line))
 
 
-def rendered(line: Line) -> bytes:
+def rendered(line: Mapping[str, Any]) -> bytes:
     """Return a complete line as JSON. For lines whose keys are known to be in the schema."""
     return orjson.dumps(line, default=_opaque, option=orjson.OPT_APPEND_NEWLINE)
 

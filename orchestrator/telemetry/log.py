@@ -10,8 +10,10 @@ is not in the journal. Missing lines are not written later: the journal has them
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import logging
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast
 
 from orchestrator.kernel.clock import WHOLE, micros
 from orchestrator.kernel.record import (
@@ -30,7 +32,10 @@ from orchestrator.kernel.record import (
     WorkAbandoned,
 )
 from orchestrator.llm.message import finish_word
+from orchestrator.telemetry.field_name import FieldNames, renamer
+from orchestrator.telemetry.host_logger import host_logger
 from orchestrator.telemetry.line import (
+    KEYS,
     LEVELS,
     SCHEMA,
     LineWriter,
@@ -38,6 +43,7 @@ from orchestrator.telemetry.line import (
     build,
     level_number,
     number,
+    service_name,
     stamp,
     totals,
     verdict_fields,
@@ -46,12 +52,17 @@ from orchestrator.telemetry.redaction import error_fields, raised_at
 from orchestrator.telemetry.sink import BoundedWriter, Stream
 from orchestrator.telemetry.span import Trace, span_of
 from orchestrator.telemetry.tally import LineCounts
-from orchestrator.telemetry.transition_line import TRANSITION, TransitionLines
+from orchestrator.telemetry.transition_line import TransitionLines
 
 if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
+    from structlog.typing import BindableLogger, FilteringBoundLogger
 
-_BOUND = {"level", "schema", "run_id", "machine"}
+HostsLogger: TypeAlias = Union[
+    "FilteringBoundLogger", "BindableLogger", logging.Logger, "logging.LoggerAdapter[Any]"
+]
+"""Loggers of a host."""
+TRANSITION = "fsm.transition"
+_BOUND = {"level", "schema", "service", "pid", "run_id", "machine", "agent"}
 """Keys that a host's logger has bound, or adds."""
 _MOST_RUNS = 20_000
 """Maximum bound loggers. The oldest are dropped, because a run with events fired by hand may never report its end."""
@@ -62,12 +73,15 @@ class TransitionLog:
 
     Args:
         stream: A text or binary file, or a BoundedWriter; None is the sys.stdout of each line.
-        logger: A structlog logger of the host, used instead of the stream, with its own chain.
+        logger: A logger of the host, of structlog or of the standard library, used instead of the stream.
         level: Lowest level of a line. Lower ones are not even rendered.
         trace: Returns trace_id and span_id of the present span, or None.
+        service: Name of the service in each line; None takes OTEL_SERVICE_NAME, else `orchestrator`.
+        fields: Names of the host's own fields whose text is written; numbers and booleans always are.
+        names: Names of the keys: `orchestrator`, `ecs` (Elastic Common Schema) or `otel` (OpenTelemetry).
 
     Raises:
-        ConfigError: The level is unknown, or the stream cannot be written.
+        ConfigError: The level or the names are unknown, or the stream cannot be written.
 
     Example:
         >>> TransitionLog(level="warning").level
@@ -81,28 +95,43 @@ class TransitionLog:
         self,
         stream: Stream | None = None,
         *,
-        logger: FilteringBoundLogger | None = None,
+        logger: HostsLogger | None = None,
         level: str = "info",
         trace: Trace | None = None,
+        service: str | None = None,
+        fields: Iterable[str] = (),
+        names: FieldNames = "orchestrator",
     ) -> None:
         threshold = level_number(level)
         self.level = level.lower()
         self._debug = threshold <= LEVELS["debug"]
         self._trace = trace
         self._lines: TransitionLines | None = None
+        self._service, self._rename = service_name(service), renamer(names, KEYS)
+        self._agents: dict[tuple[str, str], str] = {}
+        self._root: FilteringBoundLogger
+        self._safe_root: FilteringBoundLogger
         if logger is None:
             writer = LineWriter(stream)
-            self._root, self._safe_root = build(writer, threshold), build(SafeLogger(writer), threshold)
+            form = threshold, self._service, frozenset(fields), self._rename
+            self._root, self._safe_root = build(writer, *form), build(SafeLogger(writer), *form)
             bounded = (stream.tally,) if isinstance(stream, BoundedWriter) else ()
             self.tallies: tuple[LineCounts, ...] = (writer.tally, *bounded)
             """Numbers of written and dropped lines; empty if the host's logger writes."""
             # Without structlog's chain, which would double the cost and change nothing.
-            self._lines = TransitionLines(writer.info, self._fields, _MOST_RUNS)
+            self._lines = TransitionLines(writer.info, self._fields, self._common, _MOST_RUNS, self._rename)
         else:
-            self._root = self._safe_root = logger.bind(schema=SCHEMA)
+            bound = {"schema": SCHEMA, "service": self._service}
+            self._root = self._safe_root = cast(
+                "FilteringBoundLogger", host_logger(logger, bound, self._rename)
+            )
             self.tallies = ()
         self._runs: dict[tuple[str, str], FilteringBoundLogger] = {}
-        self._by_type: dict[type[Any], Callable[[Any], None]] = {
+        self._by_type = self._writers(threshold)
+
+    def _writers(self, threshold: int) -> dict[type[Any], Callable[[Any], None]]:
+        """Return kind of fact -> what writes its line at this level."""
+        found: dict[type[Any], Callable[[Any], None]] = {
             RunCompleted: self._completed,
             RunParked: self._parked,
             EventFailed: self._failed,
@@ -113,9 +142,11 @@ class TransitionLog:
             ToolExecution: self._tool,
             JournalWrite: self._journal,
             WorkAbandoned: self._abandoned,
+            RunStarted: self._remember_agent,
         }
         if threshold <= LEVELS["info"]:
-            self._by_type |= {Transition: self._transition(), RunStarted: self._started}
+            found |= {Transition: self._transition(), RunStarted: self._started}
+        return found
 
     def hears(self, kind: type[Fact]) -> Callable[[Any], None] | None:
         """Return the writer for facts of a kind; None if the kind has no line at this level."""
@@ -140,12 +171,31 @@ class TransitionLog:
         if found is None:
             while len(self._runs) >= _MOST_RUNS:
                 del self._runs[next(iter(self._runs))]
-            found = self._runs[key] = self._root.bind(run_id=run_id, machine=machine)
+            found = self._runs[key] = self._root.bind(**self._identity(key))
         return found
+
+    def _identity(self, key: tuple[str, str]) -> dict[str, Any]:
+        """Return the fields of every line of a run."""
+        machine, run_id = key
+        agent = self._agents.get(key)
+        return {"run_id": run_id, "machine": machine, **({"agent": agent} if agent else {})}
+
+    def _common(self, key: tuple[str, str]) -> dict[str, Any]:
+        """Return the fields of every transition of a run."""
+        frame = {"schema": SCHEMA, "service": self._service, "pid": os.getpid()}
+        return {"level": "info", "msg": TRANSITION, **frame, **self._identity(key)}
+
+    def _remember_agent(self, fact: RunStarted) -> None:
+        """Store the agent of a run, also beyond its end: a few facts follow that."""
+        if not fact.agent:
+            return
+        self._agents[fact.graph, fact.run_id] = fact.agent
+        while len(self._agents) > _MOST_RUNS:
+            del self._agents[next(iter(self._agents))]
 
     def logger_for(self, run_id: str, machine: str) -> FilteringBoundLogger:
         """Return the logger for `logger_from_context()` inside a run: a line that cannot be written is counted."""
-        return self._safe_root.bind(run_id=run_id, machine=machine)
+        return self._safe_root.bind(**self._identity((machine, run_id)))
 
     def _drop(self, fact: RunCompleted | RunParked) -> FilteringBoundLogger:
         logger = self.bound(fact.run_id, fact.graph)
@@ -158,7 +208,7 @@ class TransitionLog:
         """Return what writes the line of a transition: from a template, unless each line has a span of its own."""
         if self._lines is None:
             return self._log_with_host
-        return self._lines.write if self._trace is None else self._lines.write_fields
+        return self._lines.write if self._trace is None and self._rename is None else self._lines.write_fields
 
     def _log_with_host(self, fact: Transition) -> None:
         """Give the fields of a transition to the host's logger."""
@@ -169,11 +219,7 @@ class TransitionLog:
     def _fields(self, fact: Transition) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "ts": stamp(fact.at),
-            "level": "info",
-            "msg": TRANSITION,
-            "schema": SCHEMA,
-            "run_id": fact.run_id,
-            "machine": fact.graph,
+            **self._common((fact.graph, fact.run_id)),
             "seq": fact.seq,
             "iteration": fact.iteration,
             "from_state": fact.source,
@@ -194,6 +240,7 @@ class TransitionLog:
         return fields
 
     def _started(self, fact: RunStarted) -> None:
+        self._remember_agent(fact)
         parent = {"parent_run_id": fact.parent_run_id} if fact.parent_run_id else {}
         message = "run.resumed" if fact.origin == "resumed" else "run.started"
         self.bound(fact.run_id, fact.graph).info(message, ts=stamp(fact.at), **parent)
@@ -335,7 +382,7 @@ class TransitionLog:
     def _now(self, fact: Fact) -> FilteringBoundLogger:
         """Return the run's logger, without storing one for a run that has ended."""
         found = self._runs.get((fact.graph, fact.run_id))
-        return found or self._root.bind(run_id=fact.run_id, machine=fact.graph)
+        return found or self._root.bind(**self._identity((fact.graph, fact.run_id)))
 
 
 def _seldom(fact: Transition) -> dict[str, Any]:

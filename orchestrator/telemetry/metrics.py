@@ -137,6 +137,11 @@ class Metrics:
         """Observe the lag of the event loop. For the watchdog."""
         self._use.histograms["event_loop_lag_seconds",].observe(seconds)
 
+    def notified(self, channel: str, outcome: str) -> None:
+        """Count an attempt to notify a person. For the notifier."""
+        kind = channel if channel in {"webhook", "command", "function"} else "other"
+        self._count["notifications_total", kind, outcome].inc()
+
     def loop_blocked(self) -> None:
         self._count["event_loop_blocked_total",].inc()
 

@@ -10,14 +10,18 @@ It uses only the API: the host decides where spans are sent, and without an SDK 
 events of the run's span, because they take microseconds. `telemetry.semconv` has the names. No span has prompts,
 arguments, results or the text of an error.
 
-- The parent of a run's span is the span that is current at its start; for a child run, it is the parent run's span.
-  The spans are not made current: facts report completed actions.
+- The parent of a run's span is the span that is current at its start. For a child run, it is the span of the tool
+  call that started it, else the parent run's span.
+- While a model request or a tool runs, its span is the current one (`telemetry.call_span`): spans that a host's HTTP
+  client or database driver makes there are below it. The span of a run is never made current.
 - A run that parks ends its span. A resumed run gets a new trace, with a link to the span before: an answer may take
   days, and a parent that ended long ago would be wrong. `links` stores the spans: a mapping from run id to W3C
   `traceparent`, by default in memory, so that a run that another process resumes has no link. A host that needs one
   passes a mapping that outlives the process; it must be fast, and an exception of it loses only the link.
-- The span of a call has the start and the duration of the call, from its fact. Calls that never ran (refused,
-  invented, answered by a person) have no such time: their spans start with their turn.
+- The span of a tool call starts when the tool does, after any wait for a slot. The span of a model request includes
+  the wait for a rate limiter (`orchestrator.queued_seconds`). Calls that never ran (refused, invented, answered by a
+  person) have no time of their own: their spans start with their turn.
+- `meter` adds the GenAI metrics (`telemetry.client_metrics`).
 - Several tries of one request are several spans.
 - At most `most` spans of runs are open. The oldest one is then ended as `orchestrator.abandoned`.
 """
@@ -27,12 +31,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from contextlib import suppress
-from contextvars import ContextVar
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.errors import ConfigError, MissingExtra
+from orchestrator.kernel.call import Call
 from orchestrator.kernel.record import (
     EventFailed,
     Fact,
@@ -45,12 +49,23 @@ from orchestrator.kernel.record import (
     Transition,
 )
 from orchestrator.telemetry import semconv as ours
-from orchestrator.telemetry.attribute import Attributes, llm_attributes, tool_attributes
+from orchestrator.telemetry.attribute import (
+    Attributes,
+    completed_attributes,
+    failed_attributes,
+    identity_attributes,
+    llm_attributes,
+    tool_attributes,
+    transition_attributes,
+)
+from orchestrator.telemetry.call_span import PRESENT, CallKey, CallSpan, current_call, take_request
 from orchestrator.telemetry.catalogue import INVALID
-from orchestrator.telemetry.traceparent import RecentRuns, parsed, written
+from orchestrator.telemetry.client_metrics import ClientMetrics
+from orchestrator.telemetry.traceparent import RecentRuns, RunLinks
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span, SpanContext, Tracer
+    from opentelemetry.metrics import Meter
+    from opentelemetry.trace import Span, Tracer
 
 _UNKNOWN = "_unknown"
 _BAD_TOOL = frozenset(("error", "timeout", *INVALID))
@@ -58,9 +73,6 @@ _NANO = 1_000_000_000
 
 Key: TypeAlias = tuple[str, str]
 """(machine, run id)"""
-
-_PRESENT: ContextVar[SpanContext | None] = ContextVar("orchestrator_span", default=None)
-"""The span of the last fact in this context: facts of a run are published in its own task."""
 
 
 @dataclass(slots=True)
@@ -72,6 +84,12 @@ class _Open:
 
     span: Span
     since: float
+    identity: Attributes
+    """Agent and conversation, for the spans of the run's calls."""
+    calls: dict[CallKey, CallSpan] = field(default_factory=dict)
+    """Tool calls that run, or whose fact has not been published."""
+    reported: set[CallKey] = field(default_factory=set)
+    """Calls whose spans ended before their facts, because the run was parked."""
 
 
 class Spans:
@@ -79,6 +97,7 @@ class Spans:
 
     Args:
         tracer: The tracer; None takes one from the global provider, which may be configured later.
+        meter: Records the GenAI metrics too; None records none.
         conventions: A version of `semconv.VERSIONS`.
         links: Run id -> W3C `traceparent` of its last span; None keeps them in memory.
         most: Maximum open spans of runs.
@@ -99,6 +118,7 @@ class Spans:
         self,
         tracer: Tracer | None = None,
         *,
+        meter: Meter | None = None,
         conventions: str = ours.LATEST,
         links: MutableMapping[str, str] | None = None,
         most: int = 10_000,
@@ -110,11 +130,13 @@ class Spans:
         self._names = ours.VERSIONS[conventions]
         self._api = _api()
         self._tracer = tracer or self._api.get_tracer("orchestrator", schema_url=self._names.schema_url)
-        self._links = RecentRuns(most) if links is None else links
+        self._metrics = None if meter is None else ClientMetrics(meter, self._names)
+        self._links = RunLinks(RecentRuns(most) if links is None else links, self._api)
         self._most = most
         self._now = now
         self._providers: dict[str, str] = {}
         self._open: dict[Key, _Open] = {}
+        self._reported: dict[Key, set[CallKey]] = {}
         self._lock = threading.Lock()
         self._by_type: dict[type[Any], Callable[[Any], None]] = {
             Transition: self._transition,
@@ -144,18 +166,39 @@ class Spans:
     def observe(self, fact: Fact, /) -> None:
         """Create the span, or the event, of a fact."""
         run = self._open.get((fact.graph, fact.run_id))
-        _PRESENT.set(None if run is None else run.span.get_span_context())
+        PRESENT.set(None if run is None else run.span.get_span_context())
         make = self._by_type.get(type(fact))
         if make is not None:
             make(fact)
+
+    def around(self, call: Call, /) -> AbstractContextManager[object]:
+        """Return the context manager of a call that starts: its span is the current one inside."""
+        run = self._open.get((call.graph, call.run_id))
+        if run is None:  # its span was ended to make room
+            return nullcontext()
+        names, is_model = self._names, call.kind == "model"
+        attributes = {
+            names.operation: names.llm if is_model else names.tool,
+            names.model if is_model else names.tool_name: call.name,
+            **run.identity,
+        }
+        name = f"{attributes[names.operation]} {call.name}"
+        scope = CallSpan(self._start(run, name, attributes, call.at, client=is_model), call)
+        if not is_model:
+            before = run.calls.pop((call.iteration, call.position), None)
+            if before is not None:  # it was abandoned, and runs again with the consent of a person
+                before.end_early(self._names.error, self._now())
+            run.calls[call.iteration, call.position] = scope
+        return scope
 
     @staticmethod
     def trace() -> Mapping[str, str] | None:
         """Return trace_id and span_id of the present span, None if it is not sampled.
 
-        For an observer after this one it is the span of the same fact; for code of a run, the run's.
+        For an observer after this one it is the span of the same fact; for code of a run, that of the running call,
+        else the run's.
         """
-        context = _PRESENT.get()
+        context = PRESENT.get()
         if context is None or not context.trace_flags.sampled:
             return None
         return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
@@ -184,21 +227,26 @@ class Spans:
         }
         if fact.parent_run_id is not None:
             attributes[ours.PARENT_RUN_ID] = fact.parent_run_id
+        identity = identity_attributes(fact, self._names)
         span = self._tracer.start_span(
             f"{self._names.run} {fact.graph}",
             context=self._context_of(fact, resumed=resumed),
-            attributes=attributes,
-            links=self._link_of(fact.run_id) if resumed else None,
+            attributes={**attributes, **identity},
+            links=self._links.of(fact.run_id) if resumed else None,
             start_time=_nano(fact.at),
         )
-        _PRESENT.set(span.get_span_context())
-        self._remember(fact.run_id, span)
-        self._keep((fact.graph, fact.run_id), _Open(span, fact.at))
+        PRESENT.set(span.get_span_context())
+        self._links.remember(fact.run_id, span.get_span_context())
+        key = (fact.graph, fact.run_id)
+        self._keep(key, _Open(span, fact.at, identity, reported=self._reported.pop(key, set())))
 
     def _context_of(self, fact: RunStarted, *, resumed: bool) -> Any:
         """Return the parent of the run's span: none for a resumed run, its parent run, or the current one (None)."""
         from opentelemetry.context import Context
 
+        call = current_call()
+        if call is not None and call.run_id == fact.parent_run_id:
+            return None  # below the call that started it
         if resumed:
             return Context()
         parent = None
@@ -207,19 +255,6 @@ class Spans:
                 found = [run for (_, run_id), run in self._open.items() if run_id == fact.parent_run_id]
             parent = found[0] if found else None
         return None if parent is None else self._api.set_span_in_context(parent.span)
-
-    def _link_of(self, run_id: str) -> list[Any]:
-        try:
-            context = parsed(self._links.get(run_id), self._api)
-        except Exception:  # noqa: BLE001 - the host's mapping may raise anything; a link is not worth an error
-            return []
-        return [] if context is None else [self._api.Link(context, {ours.LINKED: "resumed"})]
-
-    def _remember(self, run_id: str, span: Span) -> None:
-        context = span.get_span_context()
-        if context.is_valid:
-            with suppress(Exception):
-                self._links[run_id] = written(context)
 
     def _keep(self, key: Key, run: _Open) -> None:
         with self._lock:
@@ -233,6 +268,7 @@ class Spans:
             return self._open.pop((fact.graph, fact.run_id), None)
 
     def _abandon(self, run: _Open) -> None:
+        self._end_calls(run)
         run.span.set_attribute(ours.ABANDONED, True)  # noqa: FBT003 - OpenTelemetry's signature
         run.span.end(_nano(max(self._now(), run.since)))
 
@@ -240,27 +276,23 @@ class Spans:
         run = self._pop(fact)
         if run is None:
             return
+        if done := run.reported | self._end_calls(run):
+            self._reported[fact.graph, fact.run_id] = done
+            while len(self._reported) > self._most:
+                del self._reported[next(iter(self._reported))]
         run.span.set_attributes({ours.PARKED: fact.reason, ours.STATE: fact.state})
         run.span.end(_nano(max(fact.at, run.since)))
 
     def _completed(self, fact: RunCompleted) -> None:
         run = self._pop(fact)
         if fact.outcome == "completed":  # any other end may be resumed with other limits
-            with suppress(Exception):
-                self._links.pop(fact.run_id, None)
+            self._links.forget(fact.run_id)
         if run is None:
             return
-        attributes: Attributes = {
-            ours.OUTCOME: fact.outcome,
-            ours.REASON: fact.reason,
-            ours.STATE: fact.state,
-            ours.TRANSITIONS: fact.transitions,
-            ours.ITERATIONS: fact.iterations,
-        }
+        self._end_calls(run)
         if fact.outcome == "failed":
-            attributes[self._names.error] = type(fact.error).__name__ if fact.error else fact.reason
             self._set_error(run.span, fact.reason)
-        run.span.set_attributes(attributes)
+        run.span.set_attributes(completed_attributes(fact, self._names))
         run.span.end(_nano(max(fact.at, run.since)))
 
     # ---- events of the run's span ----
@@ -273,27 +305,12 @@ class Spans:
             run.since = fact.at
         if not run.span.is_recording():
             return
-        attributes: Attributes = {
-            ours.SEQ: fact.seq,
-            ours.FROM_STATE: fact.source,
-            ours.EVENT: fact.event,
-            ours.TO_STATE: fact.dest,
-            ours.ITERATION: fact.iteration,
-        }
-        if fact.guard is not None:
-            attributes[ours.GUARD] = fact.guard
-        run.span.add_event(ours.TRANSITION_EVENT, attributes, _nano(fact.at))
+        run.span.add_event(ours.TRANSITION_EVENT, transition_attributes(fact), _nano(fact.at))
 
     def _failed(self, fact: EventFailed) -> None:
         run = self._recording(fact)
-        if run is None:
-            return
-        attributes: Attributes = {ours.STATE: fact.state, ours.EVENT: fact.event, ours.REASON: fact.reason}
-        if fact.hook:
-            attributes[ours.HOOK] = fact.hook
-        if fact.error is not None:
-            attributes[self._names.error] = type(fact.error).__name__
-        run.span.add_event(ours.FAILED_EVENT, attributes, _nano(fact.at))
+        if run is not None:
+            run.span.add_event(ours.FAILED_EVENT, failed_attributes(fact, self._names), _nano(fact.at))
 
     def _attempt(self, fact: OperationAttempt) -> None:
         run = self._recording(fact) if fact.outcome == "retry" else None
@@ -312,45 +329,55 @@ class Spans:
     # ---- spans of calls ----
 
     def _llm(self, fact: LLMCall) -> None:
-        attributes = llm_attributes(fact, self._names, self._providers.get(fact.model))
-        start = fact.at or self._now() - fact.seconds
-        bad = fact.outcome not in {"ok", "cancelled"}
-        self._call(fact, f"{self._names.llm} {fact.model}", attributes, start, client=True, bad=bad)
-
-    def _tool(self, fact: ToolExecution) -> None:
-        attributes = tool_attributes(fact, self._names)
-        run = self._open.get((fact.graph, fact.run_id))
-        start = fact.at or (self._now() if run is None else run.since)
-        bad = fact.outcome in _BAD_TOOL
-        self._call(fact, f"{self._names.tool} {fact.tool}", attributes, start, client=False, bad=bad)
-
-    def _call(
-        self,
-        fact: LLMCall | ToolExecution,
-        name: str,
-        attributes: Attributes,
-        start: float,
-        *,
-        client: bool,
-        bad: bool,
-    ) -> None:
-        run = self._open.get((fact.graph, fact.run_id))
+        provider = self._providers.get(fact.model)
+        error = None if fact.outcome in {"ok", "cancelled"} else fact.outcome
+        if self._metrics is not None:
+            self._metrics.request(fact, provider, error)
+        run, request = self._open.get((fact.graph, fact.run_id)), take_request(fact.run_id)
         if run is None:  # its span was ended to make room
             return
-        attributes[ours.OUTCOME] = fact.outcome
-        if bad:
-            attributes[self._names.error] = fact.outcome
-        span = self._tracer.start_span(
+        name, start = f"{self._names.llm} {fact.model}", fact.at or self._now() - fact.seconds
+        span = self._start(run, name, run.identity, start, client=True) if request is None else request.span
+        span.update_name(name)
+        span.set_attributes(llm_attributes(fact, self._names, provider))
+        self._end(span, fact, error, start + fact.seconds)
+
+    def _tool(self, fact: ToolExecution) -> None:
+        error = fact.outcome if fact.outcome in _BAD_TOOL else None
+        if self._metrics is not None:
+            self._metrics.tool(fact, error)
+        run, key = self._open.get((fact.graph, fact.run_id)), (fact.iteration, fact.position)
+        if run is None or key in run.reported:
+            return
+        call, start = run.calls.pop(key, None), fact.at or run.since
+        name = f"{self._names.tool} {fact.tool}"
+        span = self._start(run, name, run.identity, start, client=False) if call is None else call.span
+        span.set_attributes(tool_attributes(fact, self._names))
+        self._end(span, fact, error, start + fact.seconds)
+
+    def _start(self, run: _Open, name: str, attributes: Attributes, at: float, *, client: bool) -> Span:
+        return self._tracer.start_span(
             name,
             context=self._api.set_span_in_context(run.span),
             kind=self._api.SpanKind.CLIENT if client else self._api.SpanKind.INTERNAL,
             attributes=attributes,
-            start_time=_nano(start),
+            start_time=_nano(at),
         )
-        if bad:
-            self._set_error(span, fact.outcome)
-        _PRESENT.set(span.get_span_context())
-        span.end(_nano(start + fact.seconds))
+
+    def _end(self, span: Span, fact: LLMCall | ToolExecution, error: str | None, at: float) -> None:
+        span.set_attribute(ours.OUTCOME, fact.outcome)
+        if error is not None:
+            span.set_attribute(self._names.error, error)
+            self._set_error(span, error)
+        PRESENT.set(span.get_span_context())
+        span.end(_nano(at))
+
+    def _end_calls(self, run: _Open) -> set[CallKey]:
+        """End the spans of calls before their facts, and return which. Calls that still run are abandoned."""
+        calls, run.calls = run.calls, {}
+        for call in calls.values():
+            call.end_early(self._names.error, self._now())
+        return set(calls)
 
     def _set_error(self, span: Span, why: str) -> None:
         span.set_status(self._api.Status(self._api.StatusCode.ERROR, why))

@@ -93,9 +93,10 @@ def config_from_context() -> Any:
 
 
 def logger_from_context() -> Logger:
-    """Return the logger of the current run, with run_id and machine bound. Raises LookupError outside a run.
+    """Return the logger of the current run, with run_id, machine and agent bound. Raises LookupError outside a run.
 
-    Values under keys that are not in the log schema become "[redacted]".
+    Under keys that are not in the log schema, numbers, booleans and the fields declared with `TransitionLog(fields=…)`
+    are kept; other values become "[redacted]". A logger of the host receives everything.
 
     Example:
         logger_from_context().info("search.done", result_chars=120)

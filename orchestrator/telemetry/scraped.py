@@ -18,6 +18,7 @@ PARKINGS = (
     "shutdown",
     "poison",
     "deps_required",
+    "other_graph",
 )
 """Reasons of parked runs: the closed label set of `runs_parked{reason}`; anything else is `_other`."""
 

@@ -33,6 +33,16 @@ class Conventions:
     finish_reasons: str = "gen_ai.response.finish_reasons"
     first_chunk: str = "gen_ai.response.time_to_first_chunk"
     error: str = "error.type"
+    agent: str = "gen_ai.agent.name"
+    agent_version: str = "gen_ai.agent.version"
+    conversation: str = "gen_ai.conversation.id"
+    token_type: str = "gen_ai.token.type"  # noqa: S105 - a name
+    token_usage: str = "gen_ai.client.token.usage"  # noqa: S105
+    """Metric: tokens of a request, by token type."""
+    duration: str = "gen_ai.client.operation.duration"
+    """Metric: seconds of a request or a tool call."""
+    first_chunk_time: str = "gen_ai.client.operation.time_to_first_chunk"
+    """Metric: seconds to the first chunk of a streamed answer."""
 
 
 VERSIONS: Mapping[str, Conventions] = {

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from orchestrator.telemetry.semconv import LINKED
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
@@ -21,6 +25,33 @@ class RecentRuns(dict[str, str]):
         super().__setitem__(run_id, traceparent)
         while len(self) > self._most:
             self.pop(next(iter(self)), None)
+
+
+class RunLinks:
+    """The spans before of runs, in a mapping of the host. An exception of the mapping loses only the link."""
+
+    def __init__(self, spans: MutableMapping[str, str], api: Any) -> None:
+        self._spans = spans
+        self._api = api
+
+    def of(self, run_id: str) -> list[Any]:
+        """Return the link to the span before of a run; empty without one."""
+        try:
+            context = parsed(self._spans.get(run_id), self._api)
+        except Exception:  # noqa: BLE001 - the host's mapping may raise anything; a link is not worth an error
+            return []
+        return [] if context is None else [self._api.Link(context, {LINKED: "resumed"})]
+
+    def remember(self, run_id: str, context: SpanContext) -> None:
+        """Store the span of a run."""
+        if context.is_valid:
+            with suppress(Exception):
+                self._spans[run_id] = written(context)
+
+    def forget(self, run_id: str) -> None:
+        """Drop the span of a run that is not resumed any more."""
+        with suppress(Exception):
+            self._spans.pop(run_id, None)
 
 
 def written(context: SpanContext) -> str:

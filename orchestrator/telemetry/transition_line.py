@@ -12,9 +12,9 @@ import orjson
 
 from orchestrator.kernel.clock import WHOLE
 from orchestrator.kernel.record import Transition
-from orchestrator.telemetry.line import SCHEMA, rendered, second
+from orchestrator.telemetry.field_name import Renamer
+from orchestrator.telemetry.line import rendered, second
 
-TRANSITION = "fsm.transition"
 _TIME = b'{"ts":"%b.%06dZ",%b,"seq":%d,"iteration":%d,'
 _SECONDS = b',"state_duration_s":%b'
 _OVERHEAD = b',"overhead_s":%b}\n'
@@ -26,16 +26,24 @@ Edge: TypeAlias = tuple[str, str, str, str | None]
 
 
 class TransitionLines:
-    """Writes plain transitions from templates, of at most `most` runs; other transitions from all their `fields`."""
+    """Writes plain transitions from templates, of at most `most` runs; other transitions from all their `fields`.
+
+    `common` returns the fields that all transitions of a run have, (machine, run id). With `rename` there is no
+    template.
+    """
 
     def __init__(
         self,
         write: Callable[[bytes], None],
         fields: Callable[[Transition], dict[str, Any]],
+        common: Callable[[tuple[str, str]], dict[str, Any]],
         most: int,
+        rename: Renamer | None = None,
     ) -> None:
         self._write = write
         self._fields = fields
+        self._common = common
+        self._rename = rename
         self._most = most
         self._runs: dict[tuple[str, str], bytes] = {}
         self._edges: dict[Edge, bytes] = {}
@@ -66,7 +74,8 @@ class TransitionLines:
 
     def write_fields(self, fact: Transition) -> None:
         """Write the line of a transition from all its fields."""
-        self._write(rendered(self._fields(fact)))
+        fields = self._fields(fact)
+        self._write(rendered(fields if self._rename is None else self._rename(fields)))
 
     def forget(self, key: tuple[str, str]) -> None:
         """Drop the template of a run, (machine, run id)."""
@@ -75,9 +84,7 @@ class TransitionLines:
     def _run(self, key: tuple[str, str]) -> bytes:
         while len(self._runs) >= self._most:
             del self._runs[next(iter(self._runs))]
-        machine, run_id = key
-        common = {"level": "info", "msg": TRANSITION, "schema": SCHEMA, "run_id": run_id, "machine": machine}
-        found = self._runs[key] = _inner(common)
+        found = self._runs[key] = _inner(self._common(key))
         return found
 
     def _edge(self, edge: Edge) -> bytes:

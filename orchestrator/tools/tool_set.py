@@ -14,6 +14,7 @@ import difflib
 import functools
 import re
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeAlias
 
@@ -43,6 +44,7 @@ from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, canonical_ar
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SUGGESTIONS = 3
 _SYSTEM_CLOCK = SystemClock()
+_NO_SCOPE = nullcontext()
 
 
 ContextFor: TypeAlias = Callable[[ToolCall, int], ToolContext]
@@ -51,6 +53,8 @@ Before: TypeAlias = Callable[[ToolCall], Awaitable[ToolCall | ToolResult | None]
 """Receives a call before it runs. It returns a replacement call, a result instead of the call, or None."""
 After: TypeAlias = Callable[[ToolResult], Awaitable[ToolResult | None]]
 """Receives a result before it is stored, and may replace it."""
+Around: TypeAlias = Callable[[ToolSpec, int], AbstractContextManager[object]]
+"""Makes the context manager around the function of the tool that answers the call at a position."""
 
 
 def canonical_call(spec: ToolSpec, call: ToolCall, position: int) -> ToolCall | ToolResult:
@@ -114,17 +118,18 @@ class ToolSet:
         *,
         waited: float = 0.0,
         exact: bool = False,
+        around: Around | None = None,
     ) -> Coroutine[Any, Any, ToolResult]:
         """Run one call. Any error becomes an error result; only a cancellation passes through.
 
         `waited` is the seconds that the call has waited already; they count as queued. With `exact` the arguments are
-        in canonical form: a call that its tool would read in another way does not run.
+        in canonical form: a call that its tool would read in another way does not run. `around` encloses the tool.
         """
         spec = self.find(call.name)
         if spec is None:
             return self._answer_unknown(call, position)
         start = self._queue if spec.max_concurrency else self._run
-        return start(spec, call, position, context_for, waited, exact=exact)
+        return start(spec, call, position, context_for, waited, exact=exact, around=around)
 
     async def _answer_unknown(self, call: ToolCall, position: int) -> ToolResult:
         return self.unknown(call, position)
@@ -138,12 +143,13 @@ class ToolSet:
         waited: float,
         *,
         exact: bool = False,
+        around: Around | None = None,
     ) -> ToolResult:
         """Run one call when its tool has a free slot."""
         asked = self._clock.monotonic()
         async with self._slot(spec):
             waited += self._clock.monotonic() - asked
-            return await self._run(spec, call, position, context_for, waited, exact=exact)
+            return await self._run(spec, call, position, context_for, waited, exact=exact, around=around)
 
     async def execute_all(
         self,
@@ -155,6 +161,7 @@ class ToolSet:
         after: After | None = None,
         done: list[ToolResult | None] | None = None,
         exact: bool = False,
+        around: Around | None = None,
     ) -> list[ToolResult]:
         """Run the calls of one turn and return their results in call order.
 
@@ -162,12 +169,12 @@ class ToolSet:
         result. `done` has one place per call, filled as results arrive, so it survives a cancellation; the call of a
         filled place does not run. On cancellation async tools are cancelled and joined, waiting calls never start,
         and threads continue alone with `cancelled` set. An exception of `before` or `after` ends the turn in the same
-        way and is raised. `exact` is that of `execute`.
+        way and is raised. `exact` and `around` are those of `execute`.
         """
         done = [None] * len(calls) if done is None else done
         if len(done) != len(calls):
             raise ConfigError(f"done has {len(done)} places for {len(calls)} calls")
-        turn = _Turn(self, self._clock, calls, context_for, before, after, done, exact)
+        turn = _Turn(self, self._clock, calls, context_for, before, after, done, exact, around)
         cancelled = cancellations()
         try:
             if len(calls) > 1:
@@ -223,6 +230,7 @@ class ToolSet:
         queued: float,
         *,
         exact: bool = False,
+        around: Around | None = None,
     ) -> ToolResult:
         at, started = self._clock.time(), self._clock.monotonic()
         bound = (self._narrowed(context_for(call, position), spec),) if spec.takes_context else ()
@@ -231,11 +239,12 @@ class ToolSet:
         value: object = None
         try:
             arguments = parse_arguments(spec, call.arguments, exact=exact)
-            if spec.timeout is None:
-                value = await invoke(spec, bound, arguments)
-            else:
-                work = functools.partial(invoke, spec, bound, arguments)
-                value = await limited(work, spec.timeout, self._clock)
+            with _NO_SCOPE if around is None else around(spec, position):
+                if spec.timeout is None:
+                    value = await invoke(spec, bound, arguments)
+                else:
+                    work = functools.partial(invoke, spec, bound, arguments)
+                    value = await limited(work, spec.timeout, self._clock)
             content, was_cut, whole = shortened(value, spec.max_result_chars, keep=READ_RESULT in self._exact)
         except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
             for context in bound:
@@ -278,6 +287,7 @@ class _Turn:
     done: list[ToolResult | None]
     """One place for each call, filled as results arrive."""
     exact: bool
+    around: Around | None
 
     async def one(self, position: int, waited: float = 0.0) -> None:
         """Run one call with its middleware."""
@@ -289,7 +299,7 @@ class _Turn:
         else:
             runs = call if changed is None else replace(changed, id=call.id)
             result = await self.tools.execute(
-                runs, position, self.context_for, waited=waited, exact=self.exact
+                runs, position, self.context_for, waited=waited, exact=self.exact, around=self.around
             )
         # Stored before `after` runs: a cancellation there must not lose the result.
         self.done[position] = result

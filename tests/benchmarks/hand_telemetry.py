@@ -6,6 +6,7 @@ A careful engineer's version: lines by orjson, counters and histograms looked up
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from orchestrator.llm.port import LLM
 from tests.benchmarks.hand_loop import Tool, run_tool
 
 _MACHINE = "by_hand"
+_SERVICE, _PID = "by_hand", os.getpid()
 _EDGES = (
     ("await_llm", "llm_response", "evaluate_response"),
     ("evaluate_response", "response_with_tools", "process_tools"),
@@ -90,6 +92,8 @@ class HandTelemetry:
             "level": "info",
             "msg": "fsm.transition",
             "schema": "by_hand.log/1",
+            "service": _SERVICE,
+            "pid": _PID,
             "run_id": run_id,
             "machine": _MACHINE,
             "seq": seq,

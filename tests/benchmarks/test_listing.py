@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.runtime.runs.listing import ORDERS
 from tests.benchmarks import listing
 
 
@@ -17,7 +18,7 @@ async def test_every_listing_of_sqlite_is_printed(tmp_path: Path, capsys: pytest
         await listing.measure(journal, "sqlite", 1)
         assert len([head async for head in journal.runs()]) == 300, "their checksums are right"
     told = capsys.readouterr().out.splitlines()
-    assert len(told) == len(listing.CONDITIONS) * len(listing.ORDERS) + 1
+    assert len(told) == len(listing.CONDITIONS) * len(ORDERS) + 1
 
 
 async def test_every_listing_of_postgres_is_printed(

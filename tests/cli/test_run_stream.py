@@ -31,24 +31,20 @@ def test_the_answer_comes_in_the_place_of_the_states_and_only_once(cli: Cli) -> 
     assert lines[-1].startswith("outcome: completed; 2 requests, 1 tool call")
 
 
-def test_with_json_each_fact_is_a_line_and_the_result_is_the_last(cli: Cli) -> None:
+def test_with_json_each_event_is_a_line_and_the_result_is_the_last(cli: Cli) -> None:
     done = cli(*ASKED, "--stream", "--json")
     facts = [json.loads(line) for line in done.out.splitlines()]
     result = facts.pop()
     assert (result["outcome"], result["output"]) == ("completed", "Two moons.")
-    kinds = [fact["fact"] for fact in facts]
-    assert (kinds[0], kinds[-1]) == ("RunStarted", "RunCompleted")
-    assert "".join(fact["text"] for fact in facts if fact["fact"] == "TokenDelta") == "Two moons."
-    walked = [(fact["source"], fact["event"], fact["dest"]) for fact in facts if fact["fact"] == "Transition"]
+    kinds = [fact["type"] for fact in facts]
+    assert (kinds[0], kinds[-1]) == ("RunCreated", "RunFinished")
+    assert "".join(fact["text"] for fact in facts if fact["type"] == "TextDelta") == "Two moons."
+    walked = [
+        (fact["source"], fact["event"], fact["dest"]) for fact in facts if fact["type"] == "StateChanged"
+    ]
     assert walked == [(one["from_state"], one["event"], one["to_state"]) for one in result["transitions"]]
-    checked = next(fact for fact in facts if fact["fact"] == "BudgetChecked")
-    assert checked["verdicts"][-1] == {
-        "ok": True,
-        "guard": "iterations",
-        "observed": 1,
-        "limit": 100,
-        "detail": "",
-    }
+    called = next(fact for fact in facts if fact["type"] == "ToolStarted")
+    assert (called["tool"], called["arguments"], bool(called["id"])) == ("look", '{"query": "moon"}', True)
 
 
 def test_a_model_that_knows_no_streaming_has_its_answer_printed_at_the_end(cli: Cli) -> None:
@@ -62,7 +58,7 @@ def test_an_answer_that_was_cut_is_said_again_on_a_line_of_its_own(cli: Cli) -> 
     lines = done.out.splitlines()
     assert done.code == 0
     assert lines[1] == "Two mo"
-    assert lines[2].startswith("    model scripted: connection,")
+    assert lines[2].startswith("    attempt 1: connection,")
     assert lines[3] == "Two moons."
 
 

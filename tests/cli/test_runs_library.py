@@ -15,6 +15,17 @@ from typing import Any
 import pytest
 
 from orchestrator import MemoryJournal, Runs
+from orchestrator.events import (
+    ModelRequestFinished,
+    QuestionAsked,
+    RunCreated,
+    RunEvent,
+    RunFinished,
+    RunSuspended,
+    StateChanged,
+    ToolFinished,
+    ToolStarted,
+)
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft
 from tests.cli.recorded import JOURNAL, Call, Tape, inbox, play, record
@@ -155,6 +166,37 @@ def test_one_run_has_the_same_details_questions_and_result(
     assert {name: printed["usage"][name] for name in found.usage.as_json()} == found.usage.as_json()
     ended = (None, None) if result is None else (result.outcome.value, result.reason)
     assert (printed["outcome"], printed["reason"] if printed["status"] == "ended" else None) == ended
+
+
+@pytest.mark.parametrize("store", sorted(stores()))
+@pytest.mark.parametrize("run_id", ["oldest", "dear", "asks"])
+def test_the_events_of_a_run_are_those_of_the_records_that_the_command_prints(
+    cli: Cli, folder: Path, lines: Callable[[str], Any], store: str, run_id: str
+) -> None:
+    asyncio.run(write())
+    printed = lines(cli("runs", "events", run_id, *AT, "--json", "--content").out)
+
+    async def read() -> list[RunEvent]:
+        journal = await stores()[store]()
+        try:
+            return [event async for event in Runs(journal).events(run_id)]
+        finally:
+            await journal.close()
+
+    events = asyncio.run(read())
+    kinds = {one["seq"]: one["kind"] for one in printed}
+    classes = {
+        "created": RunCreated,
+        "transition": StateChanged,
+        "answer": ModelRequestFinished,
+        "intent": ToolStarted,
+        "done": ToolFinished,
+        "asked": QuestionAsked,
+        "parked": RunSuspended,
+        "ended": RunFinished,
+    }
+    found = [(event.seq, type(event)) for event in events if event.part == 0]
+    assert found == [(seq, classes[kind]) for seq, kind in kinds.items() if kind in classes]
 
 
 @pytest.mark.parametrize("option", [("--tag", "team"), ("--older-than", "soon"), ("--status", "closed")])

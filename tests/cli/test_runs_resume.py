@@ -315,7 +315,7 @@ def test_without_a_run_it_says_what_would_happen_to_each_and_touches_nothing(cli
     ) in done.out
     assert "asks a person about pay: it may have happened (irreversible)" in done.out
     assert "orchestrator runs resume hosted --model SPEC --journal journal.db" in done.out
-    assert "refused: made with graph version ffffffffffff" in done.out
+    assert "waits for its graph version ffffffffffff, or for a migration to" in done.out
     assert "resume other" not in done.out
     assert "over" not in re.findall(r"^\S+", done.out, re.MULTILINE)
     assert done.out.endswith("\n4 open; nothing was touched; 1 of graph 'pipeline', for another program\n")

@@ -55,6 +55,13 @@ GIVEN: dict[str, object] = {
     "Conventions.finish_reasons": "gen_ai.response.finish_reasons",
     "Conventions.first_chunk": "gen_ai.response.time_to_first_chunk",
     "Conventions.error": "error.type",
+    "Conventions.agent": "gen_ai.agent.name",
+    "Conventions.agent_version": "gen_ai.agent.version",
+    "Conventions.conversation": "gen_ai.conversation.id",
+    "Conventions.token_type": "gen_ai.token.type",
+    "Conventions.token_usage": "gen_ai.client.token.usage",
+    "Conventions.duration": "gen_ai.client.operation.duration",
+    "Conventions.first_chunk_time": "gen_ai.client.operation.time_to_first_chunk",
 }
 """The other defaults: class and member -> value."""
 ALL = "PendingWrites.observed_kinds"

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator import Agent, ConfigError, LocalEngine, MemoryJournal, Runtime, RunUnknown, SqliteJournal
 from orchestrator.approval import Approval
-from orchestrator.events import RunStarted
+from orchestrator.events import RunCreated, RunFinished
 from orchestrator.pipeline import Pipeline
 from orchestrator.ralph import Ralph
 from orchestrator.rlm import Rlm
@@ -113,11 +113,11 @@ def test_each_runs_without_an_event_loop(kind: str, tmp_path: Path) -> None:
 
 
 @each
-async def test_each_streams_the_facts_of_its_run(kind: str, tmp_path: Path, runtime: Runtime) -> None:
+async def test_each_streams_the_events_of_its_run(kind: str, tmp_path: Path, runtime: Runtime) -> None:
     agent = MAKES[kind](tmp_path, runtime)
     stream = agent.stream("Do it.", run_id="s")
-    kinds = {type(fact) for fact in [fact async for fact in stream] if fact.run_id == "s"}
-    assert RunStarted in kinds
+    kinds = {type(event) for event in [event async for event in stream] if event.run_id == "s"}
+    assert RunCreated in kinds
     assert (await stream.result()).run_id == "s"
 
 
@@ -130,9 +130,8 @@ async def test_each_runs_and_streams_in_an_engine(kind: str, tmp_path: Path, run
         [head] = [one for one in await agent.runs.list() if one.run_id == "e"]
         assert head.tags == {"team": "ops"}
         if kind != "Approval":  # a project has one request at a time, and this one waits for a person
-            assert [type(fact) async for fact in engine.stream("Do it.", run_id="f")][
-                -1
-            ].__name__ == "RunCompleted"
+            kinds = [type(event) async for event in engine.stream("Do it.", run_id="f")]
+            assert kinds[-1] is RunFinished
 
 
 @each

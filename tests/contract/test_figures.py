@@ -87,7 +87,7 @@ FIGURES: dict[str, dict[str, float]] = {
         "LONGEST_TAG": 256,
         "LONGEST_NAME": 100,
     },
-    "orchestrator.runtime.service.stream": {
+    "orchestrator.runtime.service.stream_buffer": {
         "FINE": 256,
         "KEPT": 10000,
     },

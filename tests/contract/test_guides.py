@@ -68,6 +68,8 @@ MODELS = ("start: Quickstart: an agent with a tool", "providers: In code", "prov
 """Blocks that ask a model: run against a server on this machine."""
 WORKERS = "workers: Workers on many machines"
 """Its commands are run by test_guide_workers.py."""
+SERVICE = "streaming: A web service"
+"""Its commands are run by test_guide_service.py."""
 
 
 PYTHON = [one for one in of_language("python") if one.place not in MODELS]
@@ -175,7 +177,7 @@ def test_the_code_of_ones_own_model_works_against_a_server(provider: Loopback, t
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     "block",
-    [one for one in of_language("sh") if one.place not in {*MODELS, WORKERS}],
+    [one for one in of_language("sh") if one.place not in {*MODELS, WORKERS, SERVICE}],
     ids=lambda block: block.place,
 )
 def test_every_command_exists_and_does_what_the_guide_says(block: Block, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator",
         "orchestrator.approval",
         "orchestrator.events",
+        "orchestrator.notification",
         "orchestrator.pipeline",
         "orchestrator.ralph",
         "orchestrator.rlm",
@@ -62,6 +63,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "anyio": ("orchestrator.providers.mcp",),
     "apsw": ("orchestrator.journal.sqlite",),
     "dbos": ("orchestrator.engines.dbos",),
+    "fastapi": ("orchestrator.examples.service",),
     "mcp": ("orchestrator.providers.mcp",),
     "mcp_types": ("orchestrator.providers.mcp",),
     "openai": ("orchestrator.providers.openai",),
@@ -71,7 +73,12 @@ DOORS: dict[str, tuple[str, ...]] = {
         "orchestrator.engines.procrastinate",
         "orchestrator.engines.dbos",
     ),
-    "opentelemetry": ("orchestrator.telemetry.otel", "orchestrator.telemetry.traceparent"),
+    "opentelemetry": (
+        "orchestrator.telemetry.otel",
+        "orchestrator.telemetry.call_span",
+        "orchestrator.telemetry.client_metrics",
+        "orchestrator.telemetry.traceparent",
+    ),
     "prometheus_client": (
         "orchestrator.telemetry.metrics",
         "orchestrator.telemetry.child",
@@ -79,8 +86,10 @@ DOORS: dict[str, tuple[str, ...]] = {
         "orchestrator.telemetry.exposition",
     ),
     "structlog": ("orchestrator.telemetry",),
+    "starlette": ("orchestrator.examples.service",),
     "tenacity": ("orchestrator.llm.retry",),
     "transitions": ("orchestrator.kernel",),
+    "uvicorn": ("orchestrator.examples.service",),
 }
 
 # Module or folder -> libraries it may never import.

@@ -70,7 +70,14 @@ NAMESPACES = {
     "events": {
         "RunStarted", "Transition", "EventFailed", "GuardEvaluated", "OperationAttempt", "LLMCall", "ToolExecution",
         "BudgetChecked", "JournalWrite", "RunParked", "RunCompleted", "RunAdmitted", "AdmissionRejected",
-        "RunRecovered", "RolledBack", "WorkAbandoned", "Fact", "TokenDelta", "FactsDropped", "Streamed", "Observer",
+        "RunRecovered", "RolledBack", "WorkAbandoned", "Fact", "Observer",
+        "RunEvent", "RunCreated", "RunSuspended", "RunResumed", "StateChanged", "BudgetWarning", "RunFinished",
+        "ModelRequestStarted", "ModelRequestRetried", "ModelRequestFinished", "TextDelta", "ReasoningDelta",
+        "ToolArgumentsDelta", "ToolStarted", "ToolFinished", "QuestionAsked", "QuestionAnswered", "ChildRunStarted",
+        "ChildRunFinished", "EventsDropped",
+    },
+    "notification": {
+        "NotificationChannel", "CommandChannel", "FunctionChannel", "Notice", "Notifier", "Webhook", "verify_webhook",
     },
 }  # fmt: skip
 """Modules of public names that only re-export."""

@@ -81,6 +81,7 @@ KEPT = {
     "_PACE": "its use in the demonstration",
     "check_pace": "its check",
     # the ordinary meaning
+    "QuestionAsked": "event: the run asked a person",
     "Held": "error: another owner holds the lease, the word of leases",
     "above": "an operator of comparisons in trials of alerts",
     "_HOME": "module in which a lazily loaded name lives",

@@ -20,7 +20,7 @@ def ignored(name: str) -> None:
 
 @pytest.mark.canary
 def test_a_worker_says_where_it_stands_and_goes_on(start: Start, outside: Outside) -> None:
-    worker = start("held", signals=[signal.SIGTERM.value, signal.SIGINT.value])
+    worker = start("held")
     worker.process.send_signal(signal.SIGUSR1)
     assert worker.process.stderr is not None
     said = ""
@@ -40,11 +40,6 @@ async def test_the_signal_is_caught_in_the_block_and_free_again_after_it() -> No
     with first_signal(ignored):
         assert signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
-
-
-async def test_who_catches_no_signals_leaves_this_one_too() -> None:
-    with first_signal(ignored, ()):
-        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
 
 
 async def test_a_handler_of_the_host_stays_whenever_it_was_set() -> None:

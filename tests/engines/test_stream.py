@@ -9,8 +9,8 @@ import pytest
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import ConfigError, NotAdmitting, Overloaded, RunError
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import RunCompleted, RunStarted, Streamed, TokenDelta
 from orchestrator.llm.message import Request
+from orchestrator.llm.run_event import RunCreated, RunEvent, RunFinished, TextDelta
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.testing.clock import FakeClock
@@ -42,14 +42,14 @@ async def test_a_submitted_run_is_told_from_its_beginning_and_only_it_is_asked_f
         facts = await reading
         assert (await first).output == "one done"
         assert (await stream.result()).output == "two done"
-    assert isinstance(facts[0], RunStarted)
-    assert isinstance(facts[-1], RunCompleted)
+    assert isinstance(facts[0], RunCreated)
+    assert isinstance(facts[-1], RunFinished)
     assert {fact.run_id for fact in facts} == {"r"}
-    assert "".join(fact.text for fact in facts if isinstance(fact, TokenDelta)) == "two done"
+    assert "".join(fact.text for fact in facts if isinstance(fact, TextDelta)) == "two done"
     assert [request.on_delta is not None for request in model.requests] == [False, True]
 
 
-async def _read(stream: RunStream) -> list[Streamed]:
+async def _read(stream: RunStream) -> list[RunEvent]:
     return [fact async for fact in stream]
 
 
@@ -59,7 +59,7 @@ async def test_who_leaves_the_stream_leaves_the_run_alone() -> None:
     async with LocalEngine(runner) as engine:
         async with engine.stream("go", run_id="r") as stream:
             async for fact in stream:
-                assert isinstance(fact, RunStarted)
+                assert isinstance(fact, RunCreated)
                 break
         with pytest.raises(RunError, match="continues in engine 'local'"):
             await stream.result()

@@ -522,11 +522,9 @@ async def test_the_next_engine_closes_the_records_of_one_that_died_and_says_who_
         await dead.control("slots", slots=1, by="ann")
 
 
-def test_rescan_and_recover_and_signals_are_checked() -> None:
+def test_rescan_and_recover_are_checked() -> None:
     stage = Stage()
     with pytest.raises(ConfigError, match="rescan is 0; it must be a number of seconds, more than 0"):
         LocalEngine(agent(stage), rescan=0)
     with pytest.raises(ConfigError, match="recover is 'all'; it must be one of list, resume"):
         LocalEngine(agent(stage), recover="all")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="listens to SIGTERM and SIGINT only"):
-        LocalEngine(agent(stage), signals=[9])  # type: ignore[list-item]

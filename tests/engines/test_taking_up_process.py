@@ -87,17 +87,3 @@ def test_a_run_of_a_service_that_is_killed_goes_on_in_another_one_that_lives(
     living.report()
     assert outside.effects() == {f"held:{step}": 1 for step in range(3)}
     assert taken_by(outside, "held") == ["engine living"]
-
-
-def test_a_signal_drains_an_engine_that_listens_from_the_start_whatever_the_service_does(
-    start: Start, outside: Outside
-) -> None:
-    service = start("ask", busy=True, signals=[signal.SIGTERM])
-    outside.until(lambda: outside.reason("ask") == "approval")
-    service.process.send_signal(signal.SIGTERM)
-    outside.until(lambda: outside.head(service.engine).status == "ended")
-    assert service.process.poll() is None
-    outside.go("on")
-    assert service.report() == {"ended": [], "parked": ["ask"], "interrupted": [], "refused": []}
-    (order,) = [record.body for record in outside.records(service.engine) if record.kind == "control"]
-    assert (order["kind"], order["by"], order["why"]) == ("drain", "signal", "SIGTERM")

@@ -187,7 +187,7 @@ async def test_a_run_that_a_draining_worker_hands_on_still_counts_for_its_tenant
     assert found == [("acme",)]
 
 
-async def test_a_run_whose_graph_no_worker_has_is_left_as_it_is_and_said(
+async def test_a_run_whose_graph_no_worker_has_is_left_as_it_is_without_an_error_line(
     database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with client(database) as host:
@@ -202,8 +202,9 @@ async def test_a_run_whose_graph_no_worker_has_is_left_as_it_is_and_said(
                 await outside.submit("odd", before.seq)
                 await agent(host).deposit("x", run_id="even")
                 await until(ended(host, "even"))
-                await until(lambda: _is("no agent of this worker has graph" in caplog.text))
+                await until(lambda: outside._is_over(f"odd:{before.seq}"))
         await outside.stop()
+        assert "odd" not in caplog.text
         after = await host.head("odd")
         assert (after.status, after.seq, after.epoch) == (before.status, before.seq, before.epoch)
 

@@ -3,7 +3,7 @@
 Its journal is FOLDER/journal.db. The model asks for `steps` calls of `work`, one a turn, each of which adds a line to
 FOLDER/effects; a prompt that begins with `held` is answered in turn N once the file `go-PROMPT-N` exists. `ask` makes
 it call a tool that needs approval, `risk` one that adds its line and then hangs until `go-charge` exists. The process
-says "ready", then one line of JSON at its end. With `busy` it does something else first, until `go-on` exists.
+says "ready", then one line of JSON at its end.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ class Work:
 async def main(folder: Path, options: dict[str, Any], prompts: list[str]) -> dict[str, Any]:
     drain.SETTLE = options.pop("settle", drain.SETTLE)
     finish = options.pop("finish", False)
-    busy = options.pop("busy", False)
     work = Work(folder)
     async with SqliteJournal(folder / "journal.db") as journal:
         runner = Agent(
@@ -80,13 +79,12 @@ async def main(folder: Path, options: dict[str, Any], prompts: list[str]) -> dic
         )
         async with LocalEngine(runner, **options) as engine:
             handles = [await engine.submit(prompt, run_id=prompt) for prompt in prompts]
-            print("ready", engine.run_id, flush=True)  # noqa: T201
             if finish:
+                print("ready", engine.run_id, flush=True)  # noqa: T201
                 handles += engine.recovered.values()
                 return {handle.run_id: (await handle).outcome for handle in handles}
-            while busy and not (folder / "go-on").exists():  # noqa: ASYNC110 - another process makes it
-                await asyncio.sleep(0.005)
-            return asdict(await engine.run_until_signal())
+            line = f"ready {engine.run_id}"
+            return asdict(await engine.run_until_signal(ready=lambda: print(line, flush=True)))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ NAMESPACES = (
     "orchestrator",
     "orchestrator.approval",
     "orchestrator.events",
+    "orchestrator.notification",
     "orchestrator.pipeline",
     "orchestrator.providers",
     "orchestrator.ralph",

@@ -11,7 +11,7 @@ from orchestrator import Agent, LocalEngine, MemoryJournal
 from orchestrator.errors import ConfigError, OtherAgent, StoreDown
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.kernel.journal import Journal
-from orchestrator.kernel.record import RunParked
+from orchestrator.llm.run_event import RunSuspended
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.runtime.service.recovery import OpenRun
 from orchestrator.tools.spec import tool
@@ -142,7 +142,7 @@ async def question_of(name: str) -> str:
     one = Till().agent(name, MemoryJournal(), approval=True, effect="irreversible")
     stream = one.stream("go", run_id="r")
     async for fact in stream:
-        if isinstance(fact, RunParked):
+        if isinstance(fact, RunSuspended):
             break
     (asked,) = await one.pending("r")
     await stream.aclose()

@@ -239,7 +239,7 @@ async def test_a_call_is_asked_again_if_its_tool_is_another_one_now(
     async with SqliteJournal(tmp_path / "j.db") as journal:
         async with asked(bank.agent(journal)) as (_, question):
             pass  # its process goes away
-        again = bank.agent(journal, tools=[bank.tool(**options)])
+        again = bank.agent(journal, tools=[bank.tool(**options)], version="2")
         await again.approve("r", digest=question.digest, by="ann")  # posted before the run is resumed
         task = asyncio.create_task(again.resume("r"))
         renewed = await until(lambda: again._live.find("r") and _other(again, question))
@@ -268,7 +268,7 @@ async def test_a_question_about_a_changed_schema_is_asked_again_in_its_new_form(
     async with SqliteJournal(tmp_path / "j.db") as journal:
         async with asked(bank.agent(journal)) as (_, question):
             pass
-        again = bank.agent(journal, tools=[pay])
+        again = bank.agent(journal, tools=[pay], version="2")
         task = asyncio.create_task(again.resume("r"))
         renewed = await until(lambda: again._live.find("r") and _other(again, question))
         assert json.loads(renewed.arguments)["currency"] == "EUR"
@@ -314,7 +314,7 @@ async def test_an_approved_call_that_was_interrupted_is_asked_again_if_its_tool_
         async with asked(agent) as (_, question):
             await agent.approve("r", digest=question.digest)
             await begun.wait()
-        same = bank.agent(journal, tools=[bank.tool(effect="pure")])
+        same = bank.agent(journal, tools=[bank.tool(effect="pure")], version="2")
         task = asyncio.create_task(same.resume("r"))
         renewed = await until(lambda: same._live.find("r") and _other(same, question))
         assert bank.paid == []

@@ -130,7 +130,7 @@ async def test_one_run_at_a_time_also_where_another_process_has_it(path: Path) -
     other = Hanging(path, "model")
     try:
         async with SqliteJournal(path) as journal:
-            here, llm = agent(journal, "b")
+            here, llm = agent(journal, "b", name="here")
             with pytest.raises(ConfigError, match=r"conversation 'talk' has an active run \(one\); wait for"):
                 await here.run("two", conversation_id="talk")
             assert [head.run_id async for head in journal.runs()] == ["one"], "nothing was begun"
@@ -149,7 +149,7 @@ async def test_after_a_killed_run_the_conversation_goes_on_with_its_turn_closed(
 ) -> None:
     Hanging(path, where).kill()
     async with SqliteJournal(path) as journal:
-        here, llm = agent(journal, "b", tools=[])
+        here, llm = agent(journal, "b", name="here")
         result = await here.run("second", conversation_id="talk")
         shown = llm.requests[0].messages
         assert not faults(shown)
@@ -221,7 +221,7 @@ async def test_a_cancelled_callers_run_is_part_of_the_conversation_as_far_as_it_
     task.cancel()
     await asyncio.wait((task,))
 
-    for one in (first, agent(journal, "b")[0]):  # from what is kept here, and from the journal
+    for one in (first, agent(journal, "b", name="other")[0]):  # from what is kept here, and from the journal
         history = await one._conversations.before("talk", journal, one._said_in)
         assert [message.role for message in history] == ["user", "assistant", "tool"]
         assert not faults(history)

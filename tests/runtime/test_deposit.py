@@ -33,7 +33,7 @@ async def test_nobody_asks_the_model_or_tells_of_a_run_before_somebody_takes_it_
 
 async def test_whoever_takes_it_up_first_begins_it_with_the_limits_it_was_given() -> None:
     journal, told = MemoryJournal(), Facts()
-    client = Agent(ScriptedLLM([]), journal=journal, observers=(), instructions="Be brief.")
+    client = Agent(ScriptedLLM([]), journal=journal, observers=(), instructions="Be brief.", version="1")
     await client.deposit("What is open?", run_id="r", limits=Limits(max_iterations=7))
     worker = Agent(ScriptedLLM(["Nothing."]), journal=journal, observers=(told,))
     result = await worker.resume("r")

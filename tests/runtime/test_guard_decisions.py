@@ -80,6 +80,7 @@ async def test_each_decision_on_the_recorded_conversations_is_made_again(
                 journal=journal,
                 observers=(),
                 retry=RetryPolicy(attempts=1),
+                name=f"conversation-{runs}",
             )
             await agent.run([*script.history, *script.prompt])
             runs += 1

@@ -195,7 +195,10 @@ async def test_a_run_id_is_refused_while_its_run_is_live_and_by_other_agents_wit
         await leave.wait()
         return "waited"
 
-    first, second = agent([call("wait"), "done"], [wait], journal=journal), agent(["x"], journal=journal)
+    first, second = (
+        agent([call("wait"), "done"], [wait], journal=journal),
+        agent(["x"], journal=journal, name="b"),
+    )
     task = asyncio.create_task(first.run("go", run_id="r"))
     await entered.wait()
     for other in (first, second):

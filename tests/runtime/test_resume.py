@@ -231,7 +231,7 @@ async def test_a_run_that_kills_whoever_takes_it_up_is_parked_as_poison() -> Non
         inner.bury((await inner.head("r")).owner or "")
         killed = CrashingJournal(inner)
         with pytest.raises(Death):
-            await Agent(FunctionLLM(deadly), journal=killed, observers=()).resume("r")
+            await Agent(FunctionLLM(deadly), journal=killed, observers=(), version="2").resume("r")
     inner.bury((await inner.head("r")).owner or "")
     with pytest.raises(Suspended, match=r"poison: taken up \d+ times without a step"):
         await agent(world, inner).resume("r")

@@ -123,7 +123,7 @@ async def test_a_run_cannot_read_results_of_another_run() -> None:
     journal = MemoryJournal()
     await agent([call("report"), "done"], [report, read_result], journal=journal).run("go", run_id="first")
     script = [call("read_result", handle="1:0"), "done"]
-    result = await agent(script, [read_result], journal=journal).run("go", run_id="second")
+    result = await agent(script, [read_result], journal=journal, name="b").run("go", run_id="second")
     assert tools_said(result.messages) == [
         '{"error":"there is no stored result \'1:0\' in this run; stored results: none","type":"NoSuchResult"}'
     ]

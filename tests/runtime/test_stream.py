@@ -9,7 +9,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any, assert_never, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,32 +18,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from orchestrator.errors import ConfigError, LLMError, RunExists, RunUnknown
 from orchestrator.journal.memory import MemoryJournal
-from orchestrator.kernel import record
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import (
-    AdmissionRejected,
-    BudgetChecked,
-    EventFailed,
-    Fact,
-    FactsDropped,
-    GuardEvaluated,
-    JournalWrite,
-    LLMCall,
-    OperationAttempt,
-    RolledBack,
-    RunAdmitted,
-    RunCompleted,
-    RunParked,
-    RunRecovered,
-    RunStarted,
-    Streamed,
-    TokenDelta,
-    ToolExecution,
-    Transition,
-    WorkAbandoned,
-)
+from orchestrator.kernel.record import LLMCall, OperationAttempt, Transition
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.llm.retry import RetryPolicy
+from orchestrator.llm.run_event import (
+    ModelRequestFinished,
+    ModelRequestRetried,
+    ModelRequestStarted,
+    RunCreated,
+    RunEvent,
+    RunFinished,
+    TextDelta,
+)
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.replay import ProviderRecord, ReplayLLM
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
@@ -63,37 +50,38 @@ def look() -> str:
     return "a fact"
 
 
-def words(facts: Iterable[Streamed], run_id: str | None = None) -> dict[tuple[int, int], str]:
+def words(facts: Iterable[RunEvent], run_id: str | None = None) -> dict[tuple[int, int], str]:
     """(iteration, attempt) -> what the model said, of one run or of the only one."""
     said: defaultdict[tuple[int, int], str] = defaultdict(str)
     for fact in facts:
-        if isinstance(fact, TokenDelta) and run_id in (None, fact.run_id):
+        if isinstance(fact, TextDelta) and run_id in (None, fact.run_id):
             said[fact.iteration, fact.attempt] += fact.text
     return dict(said)
 
 
-async def told(runner: Agent, prompt: str = "go", **options: Any) -> list[Streamed]:
+async def told(runner: Agent, prompt: str = "go", **options: Any) -> list[RunEvent]:
     return [fact async for fact in runner.stream(prompt, **options)]
 
 
 # ---- what it yields ----
 
 
-async def test_the_facts_are_those_that_observers_hear_in_their_order_with_the_words_between_them() -> None:
+async def test_the_events_are_those_of_the_journal_in_their_order_with_the_words_between_them() -> None:
     watching = Facts()
     script = [call("look"), CUT, "Found it at last."]
-    runner = agent(script, [look], observers=[watching])
+    runner = agent(script, [look], observers=[watching], journal=MemoryJournal())
     stream = runner.stream("go")
-    facts = [fact async for fact in stream]
+    events = [event async for event in stream]
 
-    heard = [fact for fact in facts if not isinstance(fact, TokenDelta)]
-    assert len(heard) == len(watching.all)
-    assert all(ours is theirs for ours, theirs in zip(heard, watching.all, strict=True))
-    assert isinstance(facts[0], RunStarted)
-    assert isinstance(facts[-1], RunCompleted)
-    assert {fact.run_id for fact in facts} == {stream.run_id}
-    first = next(at for at, fact in enumerate(facts) if isinstance(fact, TokenDelta))
-    assert isinstance(facts[first - 1], Transition), "the words come while the model still speaks"
+    assert [event for event in events if event.id] == [one async for one in runner.runs.events(stream.run_id)]
+    assert isinstance(events[0], RunCreated)
+    assert isinstance(events[-1], RunFinished)
+    assert {event.run_id for event in events} == {stream.run_id}
+    first = next(at for at, event in enumerate(events) if isinstance(event, TextDelta))
+    between = [
+        type(event) for event in events[first - 1 :] if event.id or isinstance(event, ModelRequestRetried)
+    ]
+    assert between[:3] == [ModelRequestStarted, ModelRequestRetried, ModelRequestFinished], "while it speaks"
     result = await stream.result()
     assert result.outcome is Outcome.COMPLETED
     assert result.run_id == stream.run_id
@@ -105,31 +93,36 @@ async def test_the_words_of_each_turn_add_up_to_what_the_model_said_in_it() -> N
     facts = [fact async for fact in stream]
     assert words(facts) == {(1, 1): "Let me look. ", (2, 1): "The\n answer "}
     assert (await stream.result()).output == "The\n answer "
-    deltas = [fact for fact in facts if isinstance(fact, TokenDelta)]
+    deltas = [fact for fact in facts if isinstance(fact, TextDelta)]
     assert len(deltas) > 2, "in pieces"
     for fact in facts:
-        if isinstance(fact, LLMCall):
-            assert (fact.iteration, 1) in words(facts), "by the number of the call that follows"
+        if isinstance(fact, ModelRequestFinished):
+            assert (fact.iteration, 1) in words(facts), "by the number of the answer"
 
 
 async def test_a_retried_answer_begins_again_with_the_next_attempt() -> None:
     facts = await told(agent([CUT, CUT, "Found it at last."]))
     assert words(facts) == {(1, 1): "Found it a", (1, 2): "Found it a", (1, 3): "Found it at last."}
     kinds = [
-        (type(fact), fact.attempt if isinstance(fact, TokenDelta) else 0)
+        (type(fact), fact.attempt if isinstance(fact, TextDelta) else 0)
         for fact in facts
-        if isinstance(fact, TokenDelta | LLMCall | OperationAttempt)
+        if isinstance(fact, TextDelta | ModelRequestRetried | ModelRequestFinished)
     ]
-    steps = [kind for kind, after in pairwise([*kinds, (RunCompleted, 0)]) if kind != after]
-    again = [(LLMCall, 0), (OperationAttempt, 0)]
-    assert steps == [(TokenDelta, 1), *again, (TokenDelta, 2), *again, (TokenDelta, 3), (LLMCall, 0)]
+    steps = [kind for kind, after in pairwise([*kinds, (RunFinished, 0)]) if kind != after]
+    again = (ModelRequestRetried, 0)
+    assert steps == [
+        *((TextDelta, 1), again, (TextDelta, 2), again, (TextDelta, 3), (ModelRequestFinished, 0)),
+    ]
+    retried = [(one.attempt, one.reason) for one in facts if isinstance(one, ModelRequestRetried)]
+    assert retried == [(1, "connection"), (2, "connection")]
 
 
 async def test_when_no_try_is_left_the_partial_text_is_in_the_error_also_of_a_stored_run() -> None:
-    runner = agent([CUT] * 2, retry=RetryPolicy(attempts=2, base=0.0, jitter=0.0), journal=MemoryJournal())
+    watching, retry = Facts(), RetryPolicy(attempts=2, base=0.0, jitter=0.0)
+    runner = agent([CUT] * 2, retry=retry, journal=MemoryJournal(), observers=[watching])
     stream = runner.stream("go", run_id="r")
-    facts = [fact async for fact in stream]
-    assert [(fact.outcome, fact.reason) for fact in facts if isinstance(fact, OperationAttempt)] == [
+    assert [fact async for fact in stream]
+    assert [(fact.outcome, fact.reason) for fact in watching.of(OperationAttempt)] == [
         ("retry", "connection"),
         ("exhausted", "connection"),
     ]
@@ -144,7 +137,7 @@ async def test_a_run_that_ends_badly_is_told_to_its_end_and_raises_nothing() -> 
     stream = agent([ValueError("broken")]).stream("go")
     facts = [fact async for fact in stream]
     end = facts[-1]
-    assert isinstance(end, RunCompleted)
+    assert isinstance(end, RunFinished)
     assert end.outcome == "failed"
     assert isinstance((await stream.result()).error, ValueError)
 
@@ -194,43 +187,6 @@ async def test_a_recorded_conversation_streams_as_well() -> None:
     assert words(await told(agent(ReplayLLM(said)))) == {(1, 1): "Two words"}
 
 
-# ---- its types ----
-
-
-def name_of(fact: Streamed) -> str:  # noqa: C901, PLR0911 - a type checker sees whether one is missing
-    match fact:
-        case RunStarted() | RunParked() | RunCompleted():
-            return "run"
-        case RunAdmitted() | AdmissionRejected() | RunRecovered() | RolledBack():
-            return "engine"
-        case Transition() | EventFailed() | GuardEvaluated():
-            return "edge"
-        case BudgetChecked():
-            return "budget"
-        case OperationAttempt() | LLMCall() | ToolExecution() | WorkAbandoned():
-            return "call"
-        case JournalWrite():
-            return "journal"
-        case TokenDelta(attempt=attempt, text=text):
-            return f"{attempt}: {text}"
-        case FactsDropped(count=count):
-            return f"{count} missing"
-        case never:
-            assert_never(never)
-
-
-def test_every_fact_there_is_is_in_the_union_and_words_are_no_fact() -> None:
-    made = {
-        one
-        for one in vars(record).values()
-        if isinstance(one, type) and dataclasses.is_dataclass(one) and one.__module__ == record.__name__
-    }
-    assert set(get_args(Streamed)) == made
-    assert made - set(get_args(Fact)) == {TokenDelta, FactsDropped}
-    assert name_of(TokenDelta("g", "r", 1, 2, "so")) == "2: so"
-    assert name_of(FactsDropped("g", "r", 3)) == "3 missing"
-
-
 # ---- who is asked for words ----
 
 
@@ -245,7 +201,7 @@ async def test_words_are_asked_for_only_where_somebody_listens() -> None:
     assert {fact.run_id for fact in streamed} == {stream.run_id} != {other.run_id}
 
 
-async def told_by(stream: Any) -> list[Streamed]:
+async def told_by(stream: Any) -> list[RunEvent]:
     return [fact async for fact in stream]
 
 
@@ -266,18 +222,18 @@ async def test_a_listener_that_a_hook_puts_into_the_request_hears_the_words_too(
 async def test_the_runs_below_are_told_with_their_own_ids_and_so_are_their_words() -> None:
     inner = agent(["from far below"])
     child = agent([call("deeper", task="dig on"), "from below"], [inner.as_tool("deeper", "Dig.")])
-    watching = Facts()
     script = [[call("dig", task="a"), call("look")], "from above"]
-    runner = agent(script, [child.as_tool("dig", "Dig."), look], observers=[watching])
+    runner = agent(script, [child.as_tool("dig", "Dig."), look], journal=MemoryJournal())
     facts = await told(runner, run_id="p")
     assert words(facts, "p") == {(2, 1): "from above"}
     assert words(facts, "p:1:0") == {(2, 1): "from below"}
     assert words(facts, "p:1:0:1:0") == {(1, 1): "from far below"}
-    above = {fact.run_id: fact.parent_run_id for fact in facts if isinstance(fact, RunStarted)}
+    above = {fact.run_id: fact.parent_run_id for fact in facts if isinstance(fact, RunCreated)}
     assert above == {"p": None, "p:1:0": "p", "p:1:0:1:0": "p:1:0"}
-    own = [fact for fact in facts if fact.run_id == "p" and not isinstance(fact, TokenDelta)]
-    assert own == watching.all
-    assert isinstance(facts[-1], RunCompleted)
+    for run_id in above:
+        own = [fact for fact in facts if fact.run_id == run_id and fact.id]
+        assert own == [fact async for fact in runner.runs.events(run_id)]
+    assert isinstance(facts[-1], RunFinished)
     assert facts[-1].run_id == "p"
     assert len(runner._live) == 0
 
@@ -365,7 +321,7 @@ async def test_a_run_that_is_cancelled_between_two_attempts_has_no_first_token_i
     runner = agent([CUT, "never"], clock=clock, observers=[watching], retry=retry)
     stream = runner.stream("go", run_id="r")
     async for fact in stream:
-        if isinstance(fact, OperationAttempt):
+        if isinstance(fact, ModelRequestRetried):
             runner.cancel("r")
     assert [(one.outcome, one.first_token) for one in watching.of(LLMCall)] == [
         ("connection", 0.0),
@@ -385,7 +341,7 @@ async def test_nothing_begins_before_the_first_fact_is_asked_for() -> None:
     with pytest.raises(RunUnknown):
         await journal.head("r")
     assert asyncio.all_tasks() == {asyncio.current_task()}
-    assert isinstance(await anext(iterator), RunStarted)
+    assert isinstance(await anext(iterator), RunCreated)
     assert (await stream.result()).output == "hi"
 
 
@@ -434,10 +390,10 @@ async def test_a_stream_goes_on_with_a_conversation_under_its_own_limits_and_dea
     await told(runner, "second", conversation_id="c")
     assert [message.text for message in llm.requests[1].messages] == ["first", "one", "second"]
     facts = await told(runner, limits=Limits(max_iterations=1))
-    assert isinstance(facts[-1], RunCompleted)
+    assert isinstance(facts[-1], RunFinished)
     assert facts[-1].outcome == "budget_exceeded"
     ended = (await told(runner, deadline=0))[-1]
-    assert isinstance(ended, RunCompleted)
+    assert isinstance(ended, RunFinished)
     assert (ended.outcome, ended.reason) == ("budget_exceeded", "time")
 
 
@@ -460,7 +416,7 @@ async def _any_pieces(answers: list[str], cuts: list[bool], rng: random.Random) 
     model = Piecemeal([*(Response(text, (call("look"),)) for text in turns), Response(last)], cuts, rng)
     runner = agent(model, [look], limits=Limits(max_repeated_success=0, max_no_progress=0))
     stream = runner.stream("go")
-    facts: list[Streamed] = []
+    facts: list[RunEvent] = []
     async for fact in stream:
         facts.append(fact)
         for _ in range(rng.choice((0, 0, 0, 1, 3, 100))):

@@ -13,20 +13,22 @@ from orchestrator.errors import RunError, Suspended
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.kernel.record import (
-    BudgetChecked,
-    FactsDropped,
-    RunCompleted,
-    RunParked,
-    RunStarted,
-    Streamed,
-    TokenDelta,
-)
+from orchestrator.kernel.record import RunCompleted, RunParked
 from orchestrator.llm.message import Request, Response
+from orchestrator.llm.run_event import (
+    EventsDropped,
+    RunCreated,
+    RunEvent,
+    RunFinished,
+    RunSuspended,
+    StateChanged,
+    TextDelta,
+)
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.runtime.service.stream import FINE, KEPT, RunStream, StreamBuffer
+from orchestrator.runtime.service.stream import RunStream
+from orchestrator.runtime.service.stream_buffer import FINE, KEPT, StreamBuffer
 from orchestrator.tools.spec import tool
 from tests.runtime.stage import Facts, agent, until
 
@@ -36,9 +38,17 @@ def look() -> str:
     return "a fact"
 
 
-def text_of(facts: list[Streamed], run_id: str | None = None) -> str:
-    deltas = (fact for fact in facts if isinstance(fact, TokenDelta))
+def text_of(facts: list[RunEvent], run_id: str | None = None) -> str:
+    deltas = (fact for fact in facts if isinstance(fact, TextDelta))
     return "".join(delta.text for delta in deltas if run_id in (None, delta.run_id))
+
+
+def piece(run_id: str, iteration: int, attempt: int, text: str) -> TextDelta:
+    return TextDelta(run_id=run_id, iteration=iteration, attempt=attempt, text=text)
+
+
+def moved(run_id: str, number: int) -> StateChanged:
+    return StateChanged(run_id=run_id, event="go", source="s", dest="s", transition=number)
 
 
 def only_this_task() -> bool:
@@ -90,38 +100,41 @@ class Hangs:
 async def test_a_run_ends_while_its_reader_has_read_one_fact_and_no_word_is_lost() -> None:
     watching = Facts()
     llm = Speaker(20_000)
-    stream = agent(llm, observers=[watching]).stream("go")
+    runner = agent(llm, observers=[watching], journal=MemoryJournal())
+    stream = runner.stream("go")
     facts = aiter(stream)
     read = [await anext(facts)]
     await until(lambda: watching.of(RunCompleted))
     assert len(stream._backlog) < FINE + 20
     read += [fact async for fact in facts]
     assert text_of(read) == llm.answer
-    assert [fact for fact in read if not isinstance(fact, TokenDelta)] == watching.all
+    assert [fact for fact in read if fact.id] == [one async for one in runner.runs.events(stream.run_id)]
     assert (await stream.result()).output == llm.answer
 
 
 async def test_a_run_that_nobody_reads_ends_as_it_would_and_keeps_so_many_facts_and_not_more() -> None:
     turns = KEPT // 8
-    watching = Facts()
     llm = FunctionLLM(lambda request: call("look") if len(llm.requests) <= turns else "done")
-    async with agent(llm, [look], observers=[watching], limits=OFF).stream("go") as stream:
+    runner = agent(llm, [look], limits=OFF, journal=MemoryJournal())
+    async with runner.stream("go") as stream:
         assert (await stream.result()).output == "done"
-        assert len(watching.all) > KEPT
+        whole = [one async for one in runner.runs.events(stream.run_id)]
+        assert len(whole) > KEPT
         assert len(stream._backlog) == KEPT
         first, *rest = [fact async for fact in stream]
-    assert first == FactsDropped("llm_loop", stream.run_id, len(watching.all) + 1 - KEPT)
-    kept = [fact for fact in rest if not isinstance(fact, TokenDelta)]
-    assert kept == watching.all[-len(kept) :]
+    assert isinstance(first, EventsDropped)
+    assert first.count >= len(whole) - KEPT
+    kept = [fact for fact in rest if fact.id]
+    assert kept == whole[-len(kept) :]
     assert len(rest) == KEPT
     assert len(stream._backlog) == 0
 
 
 async def test_the_words_of_runs_that_speak_at_once_are_not_mixed_when_they_get_coarse() -> None:
-    backlog = StreamBuffer("loop", "root")
+    backlog = StreamBuffer("root")
     for number in range(5_000):
         for run_id in "abc":
-            backlog.put(TokenDelta("loop", run_id, 1, 1, f"{run_id}{number} "))
+            backlog.put(piece(run_id, 1, 1, f"{run_id}{number} "))
     assert len(backlog) == FINE
     for fact in told_last(run_id="a"):
         backlog.put(fact)
@@ -134,44 +147,44 @@ async def test_the_words_of_runs_that_speak_at_once_are_not_mixed_when_they_get_
     assert read[-4:] == told_last(run_id="a"), "what lies between is told between"
 
 
-def told_last(run_id: str) -> list[Streamed]:
+def told_last(run_id: str) -> list[RunEvent]:
     return [
-        BudgetChecked("loop", run_id, "s", 1, ()),
-        TokenDelta("loop", run_id, 1, 1, "and "),
-        TokenDelta("loop", run_id, 2, 1, "next "),
-        TokenDelta("loop", run_id, 2, 2, "again "),
+        moved(run_id, 1),
+        piece(run_id, 1, 1, "and "),
+        piece(run_id, 2, 1, "next "),
+        piece(run_id, 2, 2, "again "),
     ]
 
 
-async def drained(backlog: StreamBuffer) -> list[Streamed]:
-    read: list[Streamed] = []
+async def drained(backlog: StreamBuffer) -> list[RunEvent]:
+    read: list[RunEvent] = []
     while (fact := await backlog.next()) is not None:
         read.append(fact)
     return read
 
 
 async def test_what_was_read_does_not_grow_any_more() -> None:
-    backlog = StreamBuffer("loop", "a")
+    backlog = StreamBuffer("a")
     for _ in range(FINE + 10):
-        backlog.put(TokenDelta("loop", "a", 1, 1, "x"))
+        backlog.put(piece("a", 1, 1, "x"))
     seen = [await backlog.next() for _ in range(FINE)]
-    assert seen[-1] == TokenDelta("loop", "a", 1, 1, "x" * 11)
-    backlog.put(TokenDelta("loop", "a", 1, 1, "y"))
+    assert seen[-1] == piece("a", 1, 1, "x" * 11)
+    backlog.put(piece("a", 1, 1, "y"))
     backlog.end()
-    assert await drained(backlog) == [TokenDelta("loop", "a", 1, 1, "y")]
+    assert await drained(backlog) == [piece("a", 1, 1, "y")]
     assert not backlog._growing
 
 
 async def test_the_oldest_make_room_again_and_again_and_each_gap_says_how_many() -> None:
-    backlog = StreamBuffer("loop", "root")
+    backlog = StreamBuffer("root")
     for number in range(KEPT + 7):
-        backlog.put(BudgetChecked("loop", "root", "s", number, ()))
-    assert await backlog.next() == FactsDropped("loop", "root", 7)
-    assert await backlog.next() == BudgetChecked("loop", "root", "s", 7, ())
+        backlog.put(moved("root", number))
+    assert await backlog.next() == EventsDropped(run_id="root", count=7)
+    assert await backlog.next() == moved("root", 7)
     for number in range(3):
-        backlog.put(BudgetChecked("loop", "root", "s", KEPT + 7 + number, ()))
-    assert await backlog.next() == FactsDropped("loop", "root", 2)
-    assert await backlog.next() == BudgetChecked("loop", "root", "s", 10, ())
+        backlog.put(moved("root", KEPT + 7 + number))
+    assert await backlog.next() == EventsDropped(run_id="root", count=2)
+    assert await backlog.next() == moved("root", 10)
 
 
 # ---- leaving ----
@@ -185,20 +198,20 @@ class Left(Exception):
 
 async def first_word(stream: RunStream) -> None:
     async for fact in stream:
-        if isinstance(fact, TokenDelta):
+        if isinstance(fact, TextDelta):
             return
 
 
 async def by_break(stream: RunStream) -> None:
     async for fact in stream:
-        if isinstance(fact, TokenDelta):
+        if isinstance(fact, TextDelta):
             break
 
 
 async def by_exception(stream: RunStream) -> None:
     with contextlib.suppress(Left):
         async for fact in stream:
-            if isinstance(fact, TokenDelta):
+            if isinstance(fact, TextDelta):
                 raise Left
 
 
@@ -207,7 +220,7 @@ async def by_cancellation_in_the_body(stream: RunStream) -> None:
 
     async def reader() -> None:
         async for fact in stream:
-            if isinstance(fact, TokenDelta):
+            if isinstance(fact, TextDelta):
                 reached.set()
                 await asyncio.get_running_loop().create_future()
 
@@ -219,7 +232,7 @@ async def by_cancellation_while_waiting(stream: RunStream) -> None:
 
     async def reader() -> None:
         async for fact in stream:
-            if isinstance(fact, TokenDelta):
+            if isinstance(fact, TextDelta):
                 reached.set()
 
     await cancelled(asyncio.create_task(reader()), reached)
@@ -230,7 +243,7 @@ async def by_timeout(stream: RunStream) -> None:
     with contextlib.suppress(TimeoutError):
         async with limit:
             async for fact in stream:
-                if isinstance(fact, TokenDelta):
+                if isinstance(fact, TextDelta):
                     limit.reschedule(0.0)
     assert limit.expired()
 
@@ -238,13 +251,13 @@ async def by_timeout(stream: RunStream) -> None:
 async def by_closing_the_iterator(stream: RunStream) -> None:
     async with contextlib.aclosing(aiter(stream)) as facts:  # type: ignore[type-var]
         async for fact in facts:
-            if isinstance(fact, TokenDelta):
+            if isinstance(fact, TextDelta):
                 break
 
 
 async def by_closing_the_stream(stream: RunStream) -> None:
     facts = aiter(stream)
-    while not isinstance(await anext(facts), TokenDelta):
+    while not isinstance(await anext(facts), TextDelta):
         pass
     await stream.aclose()
 
@@ -331,7 +344,7 @@ async def test_a_run_below_is_left_with_the_one_above_it_and_both_go_on(tmp_path
         runner = agent(script, [agent(llm).as_tool("dig", "Dig.")], journal=journal)
         async with runner.stream("go", run_id="p") as stream:
             async for fact in stream:
-                if isinstance(fact, TokenDelta):
+                if isinstance(fact, TextDelta):
                     assert fact.run_id == "p:1:0"
                     break
         assert llm.cancelled == 1
@@ -382,7 +395,7 @@ async def test_the_block_keeps_the_run_going_between_loops_and_after_them() -> N
     async with agent(["some words here"]).stream("go") as stream:
         await first_word(stream)
         rest = [fact async for fact in stream]
-        assert isinstance(rest[-1], RunCompleted)
+        assert isinstance(rest[-1], RunFinished)
         assert (await stream.result()).output == "some words here"
     assert (await stream.result()).output == "some words here"
 
@@ -396,7 +409,7 @@ async def test_who_waits_for_the_result_beside_a_reader_may_give_up_alone() -> N
 
     stream = agent(FunctionLLM(model)).stream("go")
     facts = aiter(stream)
-    assert isinstance(await anext(facts), RunStarted)
+    assert isinstance(await anext(facts), RunCreated)
     waiting = asyncio.create_task(stream.result())
     await asyncio.sleep(0)
     waiting.cancel()
@@ -406,10 +419,10 @@ async def test_who_waits_for_the_result_beside_a_reader_may_give_up_alone() -> N
 
 
 async def test_readers_at_once_share_what_comes_and_both_come_to_the_end() -> None:
-    watching = Facts()
-    async with agent(Speaker(500), observers=[watching]).stream("go") as stream:
+    runner = agent(Speaker(500), journal=MemoryJournal())
+    async with runner.stream("go") as stream:
 
-        async def reader() -> list[Streamed]:
+        async def reader() -> list[RunEvent]:
             read = []
             async for fact in stream:
                 read.append(fact)
@@ -419,22 +432,21 @@ async def test_readers_at_once_share_what_comes_and_both_come_to_the_end() -> No
         one, other = await asyncio.gather(reader(), reader())
     assert one
     assert other
-    heard = [fact for fact in (*one, *other) if not isinstance(fact, TokenDelta)]
-    assert len(heard) == len(watching.all)
-    assert {id(fact) for fact in heard} == {id(fact) for fact in watching.all}
+    read = {fact.id for fact in (*one, *other) if fact.id}
+    assert read == {fact.id async for fact in runner.runs.events(stream.run_id)}
 
 
 async def test_a_run_that_is_cancelled_by_its_reader_is_told_to_its_end() -> None:
     llm = Hangs()
     runner = agent(llm)
     stream = runner.stream("go")
-    read: list[Streamed] = []
+    read: list[RunEvent] = []
     async for fact in stream:
         read.append(fact)
-        if isinstance(fact, TokenDelta):
+        if isinstance(fact, TextDelta):
             runner.cancel(stream.run_id, why="seen enough")
     end = read[-1]
-    assert isinstance(end, RunCompleted)
+    assert isinstance(end, RunFinished)
     assert (end.outcome, end.reason) == ("cancelled", "caller")
     assert (await stream.result()).outcome is Outcome.CANCELLED
 
@@ -447,7 +459,7 @@ async def test_a_reader_may_answer_what_the_run_asks_people() -> None:
     runner = agent([call("pay"), "done"], [pay])
     stream = runner.stream("go")
     async for fact in stream:
-        if isinstance(fact, RunParked):
+        if isinstance(fact, RunSuspended):
             [question] = await runner.pending(stream.run_id)
             runner.approve(stream.run_id, question.key)
     result = await stream.result()
@@ -476,7 +488,7 @@ async def test_a_generator_that_passes_a_stream_on_ends_with_its_own_reader() ->
     async def sent() -> AsyncIterator[str]:
         async with runner.stream("go", run_id="r") as stream:
             async for fact in stream:
-                if isinstance(fact, TokenDelta):
+                if isinstance(fact, TextDelta):
                     yield fact.text
 
     client = sent()

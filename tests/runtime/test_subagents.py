@@ -260,7 +260,7 @@ async def test_a_tree_is_resumed_at_its_root() -> None:
     await slow.asked.wait()
     running.cancel()
     await asyncio.wait((running,))
-    child = Agent(ScriptedLLM(["gold"]), journal=journal, **SILENT)
+    child = Agent(ScriptedLLM(["gold"]), journal=journal, name="child", **SILENT)
     before = await journal.load("p:1:0")
     with pytest.raises(ConfigError, match="run 'p:1:0' is part of run 'p', which resumes it"):
         await child.resume("p:1:0")
@@ -273,11 +273,13 @@ async def test_what_is_open_below_a_tree_that_has_ended_ends_as_cancelled() -> N
     await slow.asked.wait()
     running.cancel()
     await asyncio.wait((running,))
-    toolless = Agent(ScriptedLLM(["done"]), journal=journal, **SILENT)  # so it cannot go on with its child
+    toolless = Agent(
+        ScriptedLLM(["done"]), journal=journal, version="2", **SILENT
+    )  # so it cannot go on with its child
     assert (await toolless.resume("p")).outcome is Outcome.COMPLETED
     assert (await journal.head("p:1:0")).status == "parked"
 
-    child = Agent(ScriptedLLM([]), journal=journal, **SILENT)
+    child = Agent(ScriptedLLM([]), journal=journal, version="3", **SILENT)
     result = await child.resume("p:1:0")
     assert (result.outcome, result.reason) == (Outcome.CANCELLED, "caller")
     assert (await journal.head("p:1:0")).status == "ended"

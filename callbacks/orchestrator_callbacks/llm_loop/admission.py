@@ -34,6 +34,9 @@ from orchestrator_guards.evaluation import Row, given, row_of
 UNFINISHED = "the run was stopped before this call finished"
 CHANGED = "not run: a hook changed this call after a person approved it"
 UNASKED = "not run: a hook put a call here that a person has to approve"
+CHANGED_TOOL = (
+    "the tool has another schema, effect or approval than when this call was announced, so a person is asked"
+)
 UNDECIDED = "the run was stopped before anybody approved this call"
 
 
@@ -156,8 +159,8 @@ def renew_question(run: LoopRun, position: int, question: Question) -> None:
 def readmit(run: LoopRun, position: int) -> bool:
     """Check an interrupted call again with the tools of this process; return whether it may run.
 
-    A person is asked again if the tool, schema, effect or approval flag differs from what was approved, and about a
-    call that needed no approval when it was announced.
+    A person is asked again if the tool, schema, effect or approval flag differs from what was approved or announced,
+    and about a call that needed no approval when it was announced.
     """
     ctx = run.ctx
     call = effective_call(ctx, position)
@@ -171,6 +174,8 @@ def readmit(run: LoopRun, position: int) -> bool:
         asks = ctx.ledger.approved.get(position) != digest_of(run, form, key_of(ctx, position))
     else:
         asks = judgement.asks
+        if position in ctx.ledger.changed:
+            asks, judgement = True, judgement._replace(notice=judgement.notice or CHANGED_TOOL)
     if asks:
         put_question(run, position, "approval", judgement)
     elif form != call:
@@ -221,6 +226,8 @@ def _announced(run: LoopRun, position: int, call: ToolCall) -> dict[str, Any]:
         about["arguments"] = call.arguments
     if is_approved(ctx, position):
         about["digest"] = ctx.ledger.approved[position] = digest_of(run, call, about["key"])
+    if (child := getattr(spec and spec.call, "agent_name", None)) is not None:
+        about["agent"] = child  # the call starts a child run
     return about if spec else about | _INVENTED
 
 

@@ -6,9 +6,14 @@ from the arguments, and a function has no name that two processes share.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+import orjson
 
 from orchestrator.llm.message import ToolCall, encodable
 from orchestrator.tools.result import explain
@@ -17,6 +22,10 @@ from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict, approval_digest
 
 _LONGEST = 300
+_DIGITS: Final = 12
+_DIGESTS: Final[WeakKeyDictionary[ToolSpec, str]] = WeakKeyDictionary()
+SERVER: Final = "mcp:"
+"""Prefix of the digest of a tool of an MCP server: the server declares it, not the agent."""
 
 
 class ApprovalDecision(NamedTuple):
@@ -68,6 +77,22 @@ def approval_flag(spec: ToolSpec | None) -> str:
     if spec is not None and not isinstance(spec.approval, bool):
         return "rule"
     return "always" if spec is not None and spec.approval else "never"
+
+
+def tool_digest(spec: ToolSpec) -> str:
+    """Return a short digest of what a tool declares: schema, effect and approval flag."""
+    found = _DIGESTS.get(spec)
+    if found is None:
+        declared = [dict(spec.parameters), spec.effect, approval_flag(spec)]
+        body = orjson.dumps(declared, option=orjson.OPT_SORT_KEYS, default=repr)
+        found = hashlib.sha256(body).hexdigest()[:_DIGITS]
+        found = _DIGESTS[spec] = f"{SERVER}{found}" if spec.kind == "mcp" else found
+    return found
+
+
+def definition_of(specs: Iterable[ToolSpec]) -> dict[str, str]:
+    """Return the tools of an agent as its runs store them: name -> digest."""
+    return {spec.name: tool_digest(spec) for spec in specs}
 
 
 def digest_of(run: LoopRun, call: ToolCall, about: str) -> str:

@@ -1,19 +1,26 @@
-"""Text of the model in chunks, for the follower of a run."""
+"""The answer of the model in pieces, for the follower of a run."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from orchestrator.kernel.record import Follower, TokenDelta
-from orchestrator.llm.message import Request, Response, encodable
+from orchestrator.kernel.record import Follower
+from orchestrator.llm.message import ArgumentsPiece, ReasoningPiece, Request, Response, encodable
+from orchestrator.llm.run_event import (
+    ModelRequestRetried,
+    ReasoningDelta,
+    TextDelta,
+    ToolArgumentsDelta,
+)
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model
 
 
 class DeltaStream:
-    """Requests one answer from the model in as many attempts as needed, and passes on its text meanwhile.
+    """Requests one answer from the model in as many attempts as needed, and passes on its pieces meanwhile.
 
-    Each attempt has its own listener. Text that an adapter delivers after the end of its attempt is dropped, because
-    the follower already knows that the answer starts again.
+    Each attempt has its own listener. A piece that an adapter delivers after the end of its attempt is dropped,
+    because the follower already knows that the answer starts again.
     """
 
     def __init__(self, run: LoopRun, follower: Follower) -> None:
@@ -25,9 +32,9 @@ class DeltaStream:
         self._first: float | None = None
 
     async def complete(self, request: Request) -> Response:
-        """Make one attempt. A listener that a host's hook set on the request gets the text as well."""
+        """Make one attempt. A listener that a host's hook set on the request gets the pieces as well."""
         attempt = self._attempt = self._attempt + 1
-        host = request.on_delta
+        host, host_piece = request.on_delta, request.on_piece
 
         def on_delta(text: str) -> None:
             if host is not None:
@@ -35,20 +42,46 @@ class DeltaStream:
             if text and self._speaks and attempt == self._attempt:
                 self._said(text)
 
+        def on_piece(piece: ReasoningPiece | ArgumentsPiece) -> None:
+            if host_piece is not None:
+                host_piece(piece)
+            if piece.text and self._speaks and attempt == self._attempt:
+                self._other(piece)
+
         self._speaks, self._began = True, self._run.deps.clock.monotonic()
         try:
-            return await ask_model(self._run, replace(request, on_delta=on_delta))
+            return await ask_model(self._run, replace(request, on_delta=on_delta, on_piece=on_piece))
         finally:
             self._speaks = False
 
     def take_first(self) -> float | None:
-        """Return, once, the seconds from the start of the attempt to its first text; None without text."""
+        """Return, once, the seconds from the start of the attempt to its first piece; None without one."""
         first, self._first = self._first, None
         return first
 
+    def retried(self, number: int, reason: str, delay: float) -> None:
+        """Report that an attempt failed and another one follows."""
+        members = self._members() | {"attempt": number}
+        self._follower(ModelRequestRetried(**members, reason=reason, delay=delay))
+
     def _said(self, text: str) -> None:
-        run = self._run
+        self._note_first()
+        self._follower(TextDelta(**self._members(), text=encodable(text)))
+
+    def _other(self, piece: ReasoningPiece | ArgumentsPiece) -> None:
+        self._note_first()
+        members, text = self._members(), encodable(piece.text)
+        if isinstance(piece, ReasoningPiece):
+            self._follower(ReasoningDelta(**members, text=text))
+        else:
+            tool = encodable(piece.tool)
+            self._follower(ToolArgumentsDelta(**members, position=piece.position, tool=tool, text=text))
+
+    def _note_first(self) -> None:
         if self._first is None:
-            self._first = run.deps.clock.monotonic() - self._began
-        iteration = run.ctx.iteration + 1
-        self._follower(TokenDelta(run.graph.name, run.run_id, iteration, self._attempt, encodable(text)))
+            self._first = self._run.deps.clock.monotonic() - self._began
+
+    def _members(self) -> dict[str, Any]:
+        run = self._run
+        iteration, at = run.ctx.iteration + 1, run.deps.clock.time()
+        return {"run_id": run.run_id, "iteration": iteration, "attempt": self._attempt, "at": at}

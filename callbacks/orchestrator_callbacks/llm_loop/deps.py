@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -19,7 +20,9 @@ from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec
+from orchestrator.tools.tool_set import Around
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
+from orchestrator_callbacks.llm_loop.call_scope import model_scope
 
 Point: TypeAlias = Callable[..., Awaitable[Any]]
 """A host's hook at one of the POINTS. Its result replaces its argument; None keeps the argument."""
@@ -100,10 +103,12 @@ class ToolProvider(Protocol):
         before: Callable[[ToolCall], Awaitable[ToolCall | ToolResult | None]] | None = None,
         after: Callable[[ToolResult], Awaitable[ToolResult | None]] | None = None,
         exact: bool = False,
+        around: Around | None = None,
     ) -> list[ToolResult]:
         """Run the calls that have no result in `done` yet; fill `done` in place and return it, in call order.
 
         With `exact` the arguments are in canonical form, and a call that its tool parses differently does not run.
+        `around` makes the context manager around the function of each tool that runs.
         """
         ...
 
@@ -147,7 +152,15 @@ LoopRun: TypeAlias = Run[LoopContext, LoopDeps]
 
 def ask_model(run: LoopRun, request: Request) -> Awaitable[Response]:
     """Call the model once. If it ignores a cancellation, it is abandoned."""
-    return host_call(run.deps.llm.complete(request), "model", run.deps.model)
+    scope = model_scope(run, run.deps.model)
+    if scope is None:
+        return host_call(run.deps.llm.complete(request), "model", run.deps.model)
+    return _ask_within(scope, run, request)
+
+
+async def _ask_within(scope: AbstractContextManager[object], run: LoopRun, request: Request) -> Response:
+    with scope:
+        return await host_call(run.deps.llm.complete(request), "model", run.deps.model)
 
 
 def open_account(

@@ -28,6 +28,7 @@ from orchestrator_callbacks.llm_loop.admission import (
     set_form,
     unfinished,
 )
+from orchestrator_callbacks.llm_loop.call_scope import tool_scope
 from orchestrator_callbacks.llm_loop.deps import LoopRun, through, tool_context
 from orchestrator_guards import tool_key
 
@@ -115,6 +116,7 @@ async def _execute(run: LoopRun) -> None:
         before=before,
         after=finished,
         exact=True,
+        around=tool_scope(run),
     )
 
 
@@ -166,7 +168,8 @@ async def _recover(run: LoopRun) -> None:
     for position, effect in sorted(ledger.started.items()):
         if ctx.results[position] is not None:
             continue
-        match after_crash(effect):
+        changed = position in ledger.changed  # then the undo is another one too
+        match "ask" if changed and effect == "compensable" else after_crash(effect):
             case "undo":
                 await _take_back(run, position)
             case "ask":

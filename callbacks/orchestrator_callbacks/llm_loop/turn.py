@@ -210,6 +210,8 @@ def _report_failure(run: LoopRun, one: RetryAttempt, deltas: DeltaStream | None,
     _report_call(run, one.kind or "other", one.seconds, deltas, route, wait=one.delay)
     if one.outcome == "retry":
         run.ctx.spent.retries += 1
+        if deltas is not None:
+            deltas.retried(one.number, one.kind or "other", one.delay)
     outcome = "retry" if one.outcome == "retry" else "exhausted"
     run.emit(OperationAttempt(run.graph.name, run.run_id, "llm", one.number, outcome, one.kind, one.delay))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from orchestrator.kernel.record import LLMCall, OperationAttempt
 from orchestrator.llm.attempt import attempt_row
 from orchestrator.llm.message import NO_USAGE, Request, Response, Route, Usage, input_bound
 from orchestrator.llm.retry import RetryAttempt
+from orchestrator_callbacks.llm_loop.call_scope import model_scope
 from orchestrator_callbacks.llm_loop.request_usage import Pricing, lost_output, note_unpriced, with_cost
 from orchestrator_callbacks.llm_loop.request_usage import estimated as as_estimate
 from orchestrator_callbacks.llm_loop.turn import malformed
@@ -19,6 +20,8 @@ from orchestrator_callbacks.rlm.budget_account import RequestUsage, estimated
 from orchestrator_callbacks.rlm.deps import ModeRun, allowed
 from orchestrator_guards import Verdict, cost_unknown
 from orchestrator_guards.evaluation import row_of
+
+_NO_SCOPE = nullcontext()
 
 
 class OwnModel:
@@ -70,7 +73,7 @@ async def request_answer(run: ModeRun, pricing: Pricing, request: Request) -> Re
     began = deps.clock.monotonic()
     try:
         response: Any = await deps.retry.call(
-            pricing.llm.complete, replace(request, route=route), on_attempt=tried, clock=deps.clock
+            _complete, run, pricing, replace(request, route=route), on_attempt=tried, clock=deps.clock
         )
     except asyncio.CancelledError:
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)
@@ -91,6 +94,11 @@ async def request_answer(run: ModeRun, pricing: Pricing, request: Request) -> Re
     run.ctx.fault = None
     _note_largest(run, answer.usage)
     return answer
+
+
+async def _complete(run: ModeRun, pricing: Pricing, request: Request) -> Response:
+    with model_scope(run, pricing.model) or _NO_SCOPE:
+        return await pricing.llm.complete(request)
 
 
 def check_cost(run: ModeRun, response: Response) -> None:

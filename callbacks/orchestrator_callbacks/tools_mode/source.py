@@ -23,7 +23,7 @@ from orchestrator.machines.tools_mode.model import (
 )
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec
-from orchestrator.tools.tool_set import Before, ToolSet
+from orchestrator.tools.tool_set import Around, Before, ToolSet
 from orchestrator_callbacks.rlm import prompt
 from orchestrator_callbacks.rlm.blocking_source import BlockingSource
 from orchestrator_callbacks.rlm.conversation import Conversation, at_last_turn, text_of
@@ -63,12 +63,13 @@ class ToolsModeSource:
         instructions: str | None = None,
         context_for: Callable[[ToolCall, int], ToolContext] = _context,
         before: Before | None = None,
+        around: Around | None = None,
         on_result: Callable[[ToolResult], None] = lambda _: None,
     ) -> None:
         self._tools = tools if isinstance(tools, ToolSet) else ToolSet(tools)
         self._instructions = prompt.TOOLS if instructions is None else instructions
         self._context_for = context_for
-        self._before = before
+        self._before, self._around = before, around
         self._on_result = on_result
         offers = self._tools.offers
         self._conversation = Conversation(
@@ -119,7 +120,12 @@ class ToolsModeSource:
 
         most = ctx.limits.max_concurrent_tools
         return await self._tools.execute_all(
-            ctx.calls, self._context_for, max_concurrent=most, before=self._before, after=finished
+            ctx.calls,
+            self._context_for,
+            max_concurrent=most,
+            before=self._before,
+            after=finished,
+            around=self._around,
         )
 
     async def _ask_last(self, ctx: ToolsModeContext, results: list[Message]) -> MaxIterationsReached:

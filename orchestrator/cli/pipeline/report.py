@@ -13,7 +13,7 @@ from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.runtime.pipeline.orchestration import checkpoint
 from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics
-from orchestrator.runtime.service.recovery import path_of
+from orchestrator.runtime.service.recorded_path import path_of
 
 
 def report_run(run: str | None, *, json: bool, journal: Address | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.cli.launch import Launch, rebuilt
+from orchestrator.cli.launch import Launch, named, rebuilt
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.output import shown
 from orchestrator.cli.run import ViewOptions, conducted, new_id
@@ -15,7 +15,7 @@ from orchestrator.cli.runs_group import ForkOptions
 from orchestrator.cli.trust.refusal import refuse_untrusted_run
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.journal import Record
+from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.runtime.llm_loop.codec import history_of, loop_codec
@@ -33,18 +33,18 @@ class Origin:
 
 
 def fork_run(options: ForkOptions) -> int:
-    """Start a new run from a run of the journal, which is not changed; return the exit code of the outcome."""
+    """Start a new run, of the same agent, from a run of the journal; return the exit code of the outcome."""
     run_id = new_id(options.run_id)
 
-    async def work(store: OpenStore) -> Origin:
+    async def work(store: OpenStore) -> tuple[RunHead, Origin]:
         head = await store.run(options.run)
         if head.graph != LLM_LOOP.name:
             raise ConfigError(
                 f"run {head.run_id} belongs to graph {shown(head.graph)!r}: it has no conversation"
             )
-        return cut(head.run_id, await store.journal.load(head.run_id), options.turn)
+        return head, cut(head.run_id, await store.journal.load(head.run_id), options.turn)
 
-    origin = at_journal(options.journal, work)
+    head, origin = at_journal(options.journal, work)
     messages = [*origin.messages, *([Message("user", options.prompt)] if options.prompt else [])]
     if not messages or messages[-1].role == "assistant":
         raise ConfigError(
@@ -61,7 +61,9 @@ def fork_run(options: ForkOptions) -> int:
     limits = limits_from(options.limits, origin.stored.context.get("limits") or {})
     view = ViewOptions(run_id, options.journal, options.log, options.json)
     host = stored_data(created, SHARED)
-    return conducted(view, launch, parts, limits, lambda agent: agent.run(messages, run_id=run_id, **host))
+    return conducted(
+        view, launch, parts, limits, lambda agent: named(agent, head).run(messages, run_id=run_id, **host)
+    )
 
 
 def cut(run_id: str, records: Iterable[Record], turn: int | None) -> Origin:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from orchestrator.cli.actor import actor_name
 from orchestrator.cli.exit import EXIT_CODES, Exit
-from orchestrator.cli.launch import Launch, LoadedParts, Replacement, rebuilt
+from orchestrator.cli.launch import Launch, LoadedParts, Replacement, named, rebuilt
 from orchestrator.cli.load import limits_from
 from orchestrator.cli.model import ModelChoice
 from orchestrator.cli.output import say, say_json, shown
@@ -64,7 +64,7 @@ def resume_run(options: RunsResumeOptions) -> int:
 
 
 def _go_on(options: RunsResumeOptions, found: StoredRunToResume) -> int:
-    run_id = found.head.run_id
+    run_id, owner = found.head.run_id, _owner(options, found)
     refuse_untrusted_run(found.stored.created.get("launch"), f"run {run_id}", journal_file(options.journal))
     launch, parts = rebuilt(Launch.of(found.stored.created), run_id, options.instead)
     limits = _limits(options, found)
@@ -72,12 +72,37 @@ def _go_on(options: RunsResumeOptions, found: StoredRunToResume) -> int:
 
     async def go(agent: Agent) -> Result:
         try:
-            return await agent.resume(run_id, limits=limits, by=by)
+            ours = agent if owner else named(agent, found.head)
+            return await ours.resume(run_id, limits=limits, by=by, from_agent=owner)
         except Suspended as error:
             raise ConfigError(f"run {run_id} is {error.reason}; `{found.show}`") from error
 
     view = ViewOptions(run_id, options.journal, options.log, options.json, remind=False)
     return conducted(view, launch, parts, limits, go)
+
+
+def _owner(options: RunsResumeOptions, found: StoredRunToResume) -> str | None:
+    """Return the agent that the run is transferred from; None for no transfer. Raises ConfigError if one is needed.
+
+    The tools of this command line are the choice of a person, so they may differ from those of an agent without a name.
+    """
+    head = found.head
+    if options.from_agent is not None:
+        if options.from_agent != head.agent:
+            raise ConfigError(
+                f"run {head.run_id} {_belongs(head)}, not to {shown(options.from_agent)!r}: `{found.show}`"
+            )
+        return options.from_agent
+    if head.agent and not found.stored.created.get("launch"):
+        raise ConfigError(
+            f"run {head.run_id} {_belongs(head)}, which a program has: that program resumes it, or transfer it to this "
+            f"command line with --from-agent {head.agent}"
+        )
+    return None if head.agent else ""
+
+
+def _belongs(head: RunHead) -> str:
+    return f"belongs to agent {shown(head.agent)!r}" if head.agent else "belongs to an agent without a name"
 
 
 def _limits(options: RunsResumeOptions, found: StoredRunToResume) -> Limits | None:

@@ -16,7 +16,7 @@ import psycopg
 
 from orchestrator.errors import Fenced, JournalError
 from orchestrator.journal.codec import Row, chained, check_blob, encoded_append, only_claims
-from orchestrator.journal.head_change import UNCHANGED, HeadChange, head_change
+from orchestrator.journal.head_change import UNCHANGED, HeadChange, Identity, head_change
 from orchestrator.journal.postgres.statement import APPEND, APPEND_BLOBS, STANDS
 from orchestrator.kernel.journal import Draft, Lease
 
@@ -162,6 +162,7 @@ def _write(db: Db, parts: list[Part]) -> set[int]:
         *map(list, zip(*[part.change.state or (None, None) for part in parts], strict=True)),
         *map(_numbers, zip(*[part.change.usage or (None, None) for part in parts], strict=True)),
         *map(_numbers, zip(*[part.change.children or (None, None) for part in parts], strict=True)),
+        *map(list, zip(*[part.change.identity or Identity() for part in parts], strict=True)),
         _numbers([part.progress for part in parts]),
         _numbers([number for number, _ in rows]),
         _numbers([row.seq for _, row in rows]),

@@ -220,7 +220,7 @@ def _fill_heads(connection: psycopg.Connection[Any]) -> None:
         for number, group in groupby(records, lambda row: int(row[0])):
             with contextlib.suppress(ValueError, TypeError):
                 found = head_of([(str(kind), orjson.loads(body)) for _, kind, body in group])
-                status, state, usage, children = found
+                status, state, usage, children, _ = found
                 values = (*(state or ("", None)), *(usage or (None, None)), *(children or NOTHING))
                 connection.execute(_FILL, (*values, status.outcome, status.waiting, number, status.status))
 

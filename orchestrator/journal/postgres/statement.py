@@ -32,10 +32,10 @@ SELECT id FROM made"""
 _REQUESTED: Final = """WITH wanted AS MATERIALIZED (
     SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[], %b::bytea[], %s::bigint[], %b::bytea[],
         %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::float8[], %s::bigint[], %s::bigint[],
-        %s::bigint[], %s::bigint[], %s::boolean[])
+        %s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::boolean[])
     WITH ORDINALITY AS w(run_id, epoch, was_seq, was_hash, seq, last_hash,
         status, reason, outcome, waiting, state, state_since, tokens, cost, child_tokens, child_cost,
-        progress, part)),
+        fingerprint, agent, agent_version, progress, part)),
 moved AS (
     UPDATE run SET seq = w.seq, last_hash = w.last_hash, status = w.status, reason = w.reason,
         outcome = w.outcome, waiting = w.waiting,
@@ -44,6 +44,8 @@ moved AS (
         cost = CASE WHEN w.tokens IS NULL THEN run.cost ELSE w.cost END,
         child_tokens = coalesce(w.child_tokens, run.child_tokens),
         child_cost = CASE WHEN w.child_tokens IS NULL THEN run.child_cost ELSE w.child_cost END,
+        fingerprint = coalesce(w.fingerprint, run.fingerprint), agent = coalesce(w.agent, run.agent),
+        agent_version = coalesce(w.agent_version, run.agent_version),
         progress = CASE WHEN w.progress THEN w.epoch ELSE run.progress END,
         updated_at = extract(epoch FROM clock_timestamp())
     FROM wanted w

@@ -37,7 +37,7 @@ class Values(NamedTuple):
 
 
 def fixed_sum(values: Fixed) -> int:
-    """Return the checksum of the values that never change."""
+    """Return the checksum of the values that no step changes."""
     return checksum(*(values[:6] if values[6:] == ("", "", "{}") else values))
 
 

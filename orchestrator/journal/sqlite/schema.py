@@ -2,7 +2,7 @@
 
 A record's key is its run's number and its own in one integer, so that the records of a run are neighbours in one tree
 and an append touches two pages. A run's row has six checksums, because SQLite pages have none: `fixed_sum` over the
-columns that never change, `sum` over the position of the run, `state_sum`, `usage_sum` and `child_sum` over what a
+columns that no step changes, `sum` over the position of the run, `state_sum`, `usage_sum` and `child_sum` over what a
 listing shows of it, `requests_sum` over the number of posted requests. An append writes each group that it changes, and
 reads none.
 `owner` and `holder` are outside: they only name who is alive.

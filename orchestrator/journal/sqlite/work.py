@@ -18,7 +18,7 @@ from orchestrator.journal.codec import (
     encoded_append,
     only_claims,
 )
-from orchestrator.journal.head_change import ENDED, OPEN, Fixed, head_change
+from orchestrator.journal.head_change import ENDED, OPEN, Fixed, Identity, head_change
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.mark import REMOVED, HighWater
 from orchestrator.journal.sqlite.owner import SqlitePresence
@@ -61,6 +61,7 @@ def _append(changed: tuple[bool, ...]) -> str:
 APPEND = {changed: _append(changed) for changed in product((False, True), repeat=len(_GROUPS))}
 """Whether the state, the usage and that of child runs change -> statement."""
 RELEASE = "UPDATE run SET owner=NULL, holder=NULL WHERE run_id=? AND epoch=?"
+IDENTITY = "UPDATE run SET fingerprint=?, agent=?, agent_version=?, fixed_sum=? WHERE run_id=?"
 PROGRESS = "SELECT progress FROM run WHERE run_id=?"
 
 
@@ -153,7 +154,7 @@ class SqliteAppend:
         head = chained(was_head, run_id, seq, epoch, self._kinds, self._body)
         stored_hash = bytes.fromhex(head)
         progress = tx.cursor.execute(PROGRESS, (run_id,)).get if only_claims(self._kinds) else epoch
-        now, (status, *parts) = self._now(), self._change
+        now, (status, *parts, identity) = self._now(), self._change
         total = position_sum(Values(run_id, epoch, seq, head, progress or 0, *status[:2], now, *status[2:]))
         moved = [seq, stored_hash, progress, *status, now, total]
         for part in parts:
@@ -164,11 +165,22 @@ class SqliteAppend:
         number = tx.cursor.execute(statement, (*moved, run_id, epoch, was_seq, bytes.fromhex(was_head))).get
         if number is None:
             raise Fenced(run_id, epoch)
+        if identity is not None:
+            _set_identity(tx, run_id, identity)
         tx.insert((number << SHIFT | seq, epoch, self._kinds, self._body, stored_hash))
         if self._blobs:
             self._store.insert(tx.cursor, number, self._blobs)
         tx.move(lease, seq, head)
         tx.high_water = HighWater(number, epoch, seq, 0, stored_hash)
+
+
+def _set_identity(tx: Transaction, run_id: str, identity: Identity) -> None:
+    """Write another graph or agent into the row of a run."""
+    query = f"SELECT {', '.join(Fixed._fields)} FROM run WHERE run_id=?"  # noqa: S608  only our own text
+    was = Fixed._make(tx.cursor.execute(query, (run_id,)).fetchall()[0])
+    now = was._replace(**{name: value for name, value in identity._asdict().items() if value is not None})
+    values = (now.fingerprint, now.agent, now.agent_version, fixed_sum(now), run_id)
+    tx.cursor.execute(IDENTITY, values)
 
 
 @dataclass(slots=True)

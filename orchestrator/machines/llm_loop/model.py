@@ -216,6 +216,8 @@ class CallLedger:
     """Calls in the form in which they run, if that differs from the model's own text."""
     approved: dict[int, str] = field(default_factory=dict, metadata={"fingerprint": None})
     """Calls that a person approved, with the digest under which they were announced."""
+    changed: set[int] = field(default_factory=set, metadata={"fingerprint": None})
+    """Interrupted calls whose tool has another schema, effect or approval than when they were announced."""
     started: dict[int, str] = field(default_factory=dict)
     """Calls that may have started, with the effect of their tools. Without a result it is unknown whether they
     happened."""

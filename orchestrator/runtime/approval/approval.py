@@ -20,7 +20,6 @@ from orchestrator.files.atomic import Hook, silent
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Follower, Observer
 from orchestrator.machines.approval.fault import ApprovalError, Fault
-from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.approval.intent import spoken
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.model import (
@@ -260,7 +259,7 @@ class Approval(ApprovalCommands):
         from orchestrator.runtime.service.stream import RunStream
 
         work = functools.partial(self._begin, request, name, None, None, deadline, data)
-        return RunStream(name, APPROVAL.name, work)
+        return RunStream(name, work)
 
     # ---- called by an engine ----
 

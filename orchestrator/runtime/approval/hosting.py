@@ -52,6 +52,11 @@ class ApprovalHosting(Hosting):
         return self._session.agent
 
     @property
+    def version(self) -> str:
+        """Version of the agent; empty if it has none."""
+        return self._session.version
+
+    @property
     def fingerprint(self) -> str:
         """Fingerprint of that graph."""
         return APPROVAL.fingerprint
@@ -100,6 +105,12 @@ class ApprovalHosting(Hosting):
     def ask(self, run_id: str, kind: Kind, *, by: str, why: str) -> bool:
         """Request cancel or pause of the plan that is executed here; return False if there is none."""
         return kind in {"cancel", "pause"} and self._session.request(run_id, kind, by=by, why=why)
+
+    async def refuse_second(self) -> None:
+        """Do nothing: a project has one request at a time."""
+
+    async def park_for_graph(self, head: RunHead) -> None:
+        """Do nothing: a person continues a request."""
 
     async def open_runs(self) -> list[OpenRun]:
         """Return nothing: a person continues a request."""

@@ -84,6 +84,11 @@ class ApprovalSession:
         return str(self._data.get("agent", ""))
 
     @property
+    def version(self) -> str:
+        """Version of the agent; empty if it has none."""
+        return str(self._data.get("agent_version", ""))
+
+    @property
     def store(self) -> Journal | None:
         """The journal that was given, or the project's own while it is open."""
         return self._inner or (self.journal.inner if self.is_open else None)

@@ -124,6 +124,7 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         self._set_up(runtime, self._deps.tools)
         self._conversations = Conversations()
         self._codec, self._launch = loop_codec(launch), launch
+        self._identify(self._deps.tools.offers, instructions, self._deps.output, launched=bool(launch))
         self._wire()
         self.hosting = self._make_hosting()
         """Engine-only interface of this agent."""
@@ -211,12 +212,13 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         deadline: float | None = None,
         **options: Unpack[per_run.RunArguments[DepsT_contra]],
     ) -> RunStream[OutputT]:
-        """Run one prompt as `run` does and stream its facts: `async for fact in agent.stream(...)`.
+        """Run one prompt as `run` does and stream its events: `async for event in agent.stream(...)`.
 
-        Yields every fact about the run and its child runs, and the model's text as TokenDelta; the last fact is
-        RunCompleted. `await stream.result()` returns the Result. A slow reader does not delay the run. If the reader
-        stops early, the run is left where it was and can be resumed (see `runtime.service.stream`). The run and its
-        `deadline` start when the first fact is requested. Raises ConfigError; iterating raises the errors of `run`.
+        Yields every event of the run and its child runs (`orchestrator.events`), also the pieces of the model's
+        answers; the last event is RunFinished. `await stream.result()` returns the Result. A slow reader does not
+        delay the run. If the reader stops early, the run is left where it was and can be resumed (see
+        `runtime.service.stream`). The run and its `deadline` start when the first event is requested. Raises
+        ConfigError; iterating raises the errors of `run`.
         """
         checked = self._check_run(run_id, conversation_id, limits, deadline, **options)
         return self._stream(prompt, run_id, conversation_id, limits, deadline, checked)

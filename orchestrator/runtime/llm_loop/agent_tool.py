@@ -120,6 +120,11 @@ class AgentTool:
         """The agent."""
         return self.source() if callable(self.source) else self.source
 
+    @property
+    def agent_name(self) -> str:
+        """Name of the agent; empty if it has none, or if a function returns the agent."""
+        return "" if not hasattr(self.source, "name") else str(self.source.name)
+
     def limits_of(self, ctx: LoopContext, own: Limits) -> Limits:
         """Return the limits of a child run for a call by the run of `ctx`."""
         return lend_limits(ctx, self._limits or own, self._share)

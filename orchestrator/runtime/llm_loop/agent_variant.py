@@ -23,6 +23,7 @@ from orchestrator.runtime.llm_loop.run_options import DepsSource, RunFunction
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.run_data import agent_data
 from orchestrator.tools.spec import ToolSpec
+from orchestrator_callbacks.llm_loop.approval_rule import definition_of
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, ToolProvider
 from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
 
@@ -61,11 +62,15 @@ def variant(agent: Agent, changes: AgentChanges) -> Agent:
             given.get("name", known.get("agent")),
             given.get("version", known.get("agent_version")),
         )
-        found._data = agent_data(name, version)
+        stored = {key: value for key, value in agent._data.items() if key == "definition"}
+        found._data = {**agent_data(name, version), **stored}
     found._limits = given.get("limits", agent._limits) or Limits()
     found._instructions = given.get("instructions", agent._instructions)
     found._members = {}
     found._deps = _changed_handles(agent, found.name, found._source.host, given)
+    if "definition" in found._data:
+        found._data = {**found._data, "definition": definition_of(found._deps.tools.offers)}
+    found._shares = False  # it belongs to its agent
     found._driver, found._recovery = agent._driver.copy(), found._make_recovery()
     found._declare()
     found.hosting = found._make_hosting()

@@ -15,7 +15,8 @@ from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, LoopSt
 from orchestrator.runtime.service.position import rebuilt
 from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop import answer, memory, output_validation
-from orchestrator_callbacks.llm_loop.admission import UNDECIDED, close_turn, key_of
+from orchestrator_callbacks.llm_loop.admission import UNDECIDED, close_turn, effective_call, key_of
+from orchestrator_callbacks.llm_loop.approval_rule import tool_digest
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun
 
 
@@ -80,6 +81,7 @@ def restored(
     ctx = codec.decoded(stored.context | {"messages": messages})
     _answer(ctx, stored)
     _calls(ctx, stored, made)
+    _changed_tools(ctx, stored, deps)
     ctx.remembered = stored.remembered
     run: LoopRun = rebuilt(stored, machine, ctx, deps, codec)
     if run.state == LoopState.FINALIZE:
@@ -183,6 +185,15 @@ def _calls(ctx: LoopContext, stored: StoredRun, made: Mapping[str, ToolResult]) 
         elif entry.open:
             ledger.started[position] = entry.effect
             ledger.approved[position] = entry.digest
+
+
+def _changed_tools(ctx: LoopContext, stored: StoredRun, deps: LoopDeps) -> None:
+    """Mark the interrupted calls whose tool is not the one that was announced; a missing tool is reported elsewhere."""
+    for position in ctx.ledger.started:
+        declared = stored.ledger.entries[key_of(ctx, position)].declared
+        spec = deps.tools.find(effective_call(ctx, position).name)
+        if declared and spec is not None and tool_digest(spec) != declared:
+            ctx.ledger.changed.add(position)
 
 
 def _ask_again(ctx: LoopContext, ledger: CallLedger, entry: EffectEntry, call: ToolCall) -> None:

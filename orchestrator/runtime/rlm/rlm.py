@@ -27,7 +27,7 @@ from orchestrator.runtime.llm_loop.conversation import Conversations, Prompt, op
 from orchestrator.runtime.rlm import codec as rlm_record
 from orchestrator.runtime.rlm.batch import BatchOptions, questions_of
 from orchestrator.runtime.rlm.hosting import ModeHosting
-from orchestrator.runtime.rlm.mode import mode_of, tool_names
+from orchestrator.runtime.rlm.mode import mode_of
 from orchestrator.runtime.rlm.result import RlmResult, result_of
 from orchestrator.runtime.rlm.run_setup import RunResources, equipped
 from orchestrator.runtime.service import argument_check as arguments
@@ -101,6 +101,7 @@ class Rlm(RunService[RlmResult]):
         self._machine, self.laps = self._mode.machine(graph, hooks), self._mode.laps
         self._conversations, self._hosted = Conversations(), HostReference()
         self._codec = rlm_record.codec(self._mode.context, launch)
+        self._identify(given.tools, instructions, launched=bool(launch))
         self._wire()
         self.hosting = self._make_hosting(launch)
         """Engine-only interface of this agent."""
@@ -110,8 +111,7 @@ class Rlm(RunService[RlmResult]):
         return ModeHosting(
             *parts,
             hosted=self._hosted,
-            models=self._equipment.models,
-            tools=tool_names(self._equipment.offered()),
+            resources=self._equipment,
             check=self._check_run,
             begin=self._begin,
         )

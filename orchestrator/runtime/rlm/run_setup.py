@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -27,8 +27,9 @@ from orchestrator.runtime.rlm.subcall import SubCalls
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool
-from orchestrator.tools.tool_set import ToolSet
+from orchestrator.tools.tool_set import Around, ToolSet
 from orchestrator_callbacks.code_mode.source import CodeModeSource
+from orchestrator_callbacks.llm_loop.call_scope import tool_scope
 from orchestrator_callbacks.llm_loop.request_usage import Pricing, refuse_unpriced
 from orchestrator_callbacks.rlm import prompt
 from orchestrator_callbacks.rlm.budget_account import RunBudget
@@ -253,8 +254,19 @@ def _tools_source(given: RunResources, run: ModeRun, broker: SubCalls) -> ToolsM
         instructions=words if given.instructions is None else given.instructions,
         context_for=context_for,
         before=before,
+        around=_tool_scope(run),
         on_result=lambda result: _publish_execution(run, tools, result),
     )
+
+
+def _tool_scope(run: ModeRun) -> Around:
+    """Return the context manager of a tool. The source is made before the run is driven, so it is looked up late."""
+
+    def scope(spec: ToolSpec, position: int) -> AbstractContextManager[object]:
+        found = tool_scope(run, ahead=1)
+        return nullcontext() if found is None else found(spec, position)
+
+    return scope
 
 
 def _publish_execution(run: ModeRun, tools: ToolSet, result: ToolResult) -> None:

@@ -14,7 +14,7 @@ from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF
 from orchestrator.runtime.llm_loop.codec import context_of, loop_codec
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result
 from orchestrator.runtime.runs.story import Story
-from orchestrator.runtime.service.recovery import path_of
+from orchestrator.runtime.service.recorded_path import path_of
 from orchestrator_callbacks.llm_loop import memory
 from orchestrator_guards import Verdict
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import TypeAlias, Unpack
 
 from orchestrator.errors import ConfigError, Corrupt
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.llm.port import SystemClock
+from orchestrator.llm.run_event import RunEvent
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.runs.details import RunDetails, not_ended
+from orchestrator.runtime.runs.following import RunFollower, position_of
 from orchestrator.runtime.runs.listing import RunFilter, RunPage, read_page
 from orchestrator.runtime.runs.request import RequestDraft, RunRequest, select
 from orchestrator.runtime.runs.result import recorded_result
@@ -115,6 +118,39 @@ class Runs:
             raise not_ended(head)
         records = await self.journal.load(run_id)
         return recorded_result(Story.of(run_id, records), records)
+
+    def events(
+        self, run_id: str, *, after: int | str | None = None, follow: bool = False
+    ) -> AsyncGenerator[RunEvent, None]:
+        """Yield the events of a run of any process (`orchestrator.events`): `async for event in runs.events(run_id)`.
+
+        Each journalled event has an `id`; `after=` that id continues behind it, in any process. So `id` is the id of
+        a server-sent event, and `Last-Event-ID` is `after`. Child runs have their own events, under their own ids.
+
+        Deltas (TextDelta, ReasoningDelta, ToolArgumentsDelta) have no id and exist only in the process that owns the
+        run, with `agent.runs` of its agent: first one of each kind with all pieces so far of the present model
+        request, then each piece. A model streams while its run has a reader: a reader that arrives during a request
+        of a run that had none gets its text with ModelRequestFinished, and deltas from the next request on. To stream
+        from the first request, start the run with `agent.stream`, `engine.stream` or a `follower` of `engine.submit`.
+
+        Args:
+            run_id: Id of the run.
+            after: The `id` of the last event that was received, or the number of a record, all of whose events were
+                received; None for all events.
+            follow: Wait for new events until the run has ended. Then the last event is RunFinished.
+
+        Raises:
+            ConfigError: `after` is no such id or number; raised at the call.
+            RunUnknown: The journal does not have the run; raised when the first event is read, as the others.
+            Corrupt: The records of the run cannot be trusted.
+            StoreDown: The store is unavailable.
+
+        Example:
+            async for event in agent.runs.events("r1", follow=True):
+                print(event.id, type(event).__name__)
+        """
+        found = RunFollower(self.journal, self._control.live, run_id, position_of(after))
+        return found.until_end() if follow else found.stored()
 
     # ---- questions ----
 

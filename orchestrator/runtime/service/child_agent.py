@@ -17,6 +17,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.agent_tool import drive_child
 from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.service.agent_identity import joining
 from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
 from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
 from orchestrator.runtime.service.run_service import RunService
@@ -28,13 +29,11 @@ def child_agent(owner: RunService[Any], output_type: Any, options: Mapping[str, 
 
     `options` are for Agent.
     """
-    agent: Agent = Agent(
-        runtime=Runtime(
-            journal=owner._journal, observers=owner._observers, clock=owner._clock, price=owner._runtime.price
-        ),
-        output_type=output_type,
-        **options,
+    runtime = Runtime(
+        journal=owner._journal, observers=owner._observers, clock=owner._clock, price=owner._runtime.price
     )
+    with joining():
+        agent: Agent = Agent(runtime=runtime, output_type=output_type, **options)
     agent._live, agent._control = owner._live, owner._control
     agent._wire(ChildWaitObserver())
     return agent

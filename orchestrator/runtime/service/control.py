@@ -44,7 +44,7 @@ class RunController:
     def __init__(
         self, live: RunRegistry, journal: Journal, clock: Clock, tools: ToolProvider | None = None
     ) -> None:
-        self._live = live
+        self.live = live
         self._tools = tools
         self._journal = journal
         self.clock = clock
@@ -68,7 +68,7 @@ class RunController:
 
     def go_on(self, run_id: str, by: str) -> None:
         """Resume a paused run of this process."""
-        self._live.get(run_id).mailbox.post(Signal(kind="resume", id=_new_id(), by=by))
+        self.live.get(run_id).mailbox.post(Signal(kind="resume", id=_new_id(), by=by))
 
     def answer(self, run_id: str, decision: str, by: str, why: str, **members: Any) -> Awaitable[None]:
         """Answer a question about a call. Raises AnswerRefused for an answer that does not count."""
@@ -94,7 +94,7 @@ class RunController:
             await self._check_edit(run_id, answer)
             return await post_answer(self._journal, run_id, answer, self.clock.time)
         except RunUnknown:
-            if self._live.find(run_id) is None:
+            if self.live.find(run_id) is None:
                 raise
             raise AnswerRefused(run_id, "it asks nothing") from None  # the journal does not have it yet
         finally:
@@ -107,7 +107,7 @@ class RunController:
         if answer.body.get("arguments") is None:
             return
         question = (await OpenQuestions.read(self._journal, run_id, self.clock.time())).judge(answer.body)
-        live = self._live.find(run_id)
+        live = self.live.find(run_id)
         tools: ToolProvider | None = self._tools if live is None else live.deps.tools
         spec = None if tools is None or isinstance(question, Refusal) else tools.find(question.tool)
         if spec is None:
@@ -120,7 +120,7 @@ class RunController:
 
     def say(self, run_id: str, says: str, text: str, by: str) -> Awaitable[None]:
         """Send a message to a run; its hooks read messages in order. Raises RunUnknown, RunOver."""
-        run = self._live.find(run_id)
+        run = self.live.find(run_id)
         # Durable and in one order for all readers. A run with an unshared journal reads it when it is resumed here.
         if run is None or (self._journal.shared and run.lease is not None):
             return self._sent(run_id, says, lambda: self._post(run_id, says, by, text))
@@ -161,13 +161,13 @@ class RunController:
         try:
             found = await OpenQuestions.read(self._journal, run_id, self.clock.time())
         except RunUnknown:
-            if self._live.find(run_id) is None:
+            if self.live.find(run_id) is None:
                 raise
             return []  # the journal does not have it yet
         return list(found.waiting.values())
 
     def _send(self, run_id: str, kind: Kind, by: str, why: str) -> Awaitable[None]:
-        run = self._live.find(run_id)
+        run = self.live.find(run_id)
         if run is None:
             if self._journal.shared:
                 return self._sent(run_id, kind, lambda: self._post(run_id, kind, by, why))

@@ -142,7 +142,12 @@ class Hosting:
     @property
     def agent(self) -> str:
         """Name of the agent, which its runs belong to; empty if it has none."""
-        return self._recovery.agent
+        return self._recovery.identity.name
+
+    @property
+    def version(self) -> str:
+        """Version of the agent; empty if it has none."""
+        return self._recovery.identity.version
 
     @property
     def fingerprint(self) -> str:
@@ -210,6 +215,16 @@ class Hosting:
         Raises RunUnknown, StoreDown.
         """
         return self._ours(await self._recovery.described(head))
+
+    async def refuse_second(self) -> None:
+        """Raise ConfigError if an open run of the journal belongs to another agent of this name and version."""
+        await self._recovery.refuse_second()
+
+    async def park_for_graph(self, head: RunHead) -> None:
+        """Park an open run whose version of the graph no process has. Raises Held, Fenced, RunUnknown."""
+        parked = await self._recovery.park_for_graph(head)
+        if parked is not None:
+            self.publish(parked)
 
     def _ours(self, run: OpenRun) -> OpenRun:
         """Exclude a run with a `launch` if this agent has none, and one that works on files of another host."""

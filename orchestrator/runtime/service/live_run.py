@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.errors import ConfigError, Held, RunExists, RunUnknown
 from orchestrator.kernel.record import Fact, Transition
 from orchestrator.kernel.run import Run
+from orchestrator.runtime.service.run_feed import RunFeed
 
 
 class RunRegistry:
@@ -26,6 +27,8 @@ class RunRegistry:
         self._ends: dict[str, asyncio.Future[Any]] = {}
         self._taken: set[str] = set()
         self._talking: set[str | None] = set()
+        self._awaited: dict[str, set[asyncio.Future[None]]] = {}
+        """Id of a run -> those that wait until it is live here."""
 
     def open(self, run: Run[Any, Any], path: Iterable[Transition] = ()) -> None:
         """Add a run, with its path so far. Raises RunExists if its id is active, ConfigError if its conversation is."""
@@ -36,13 +39,29 @@ class RunRegistry:
             raise ConfigError(f"conversation {conversation!r} has an active run; wait for its end")
         if conversation is not None:
             self._talking.add(conversation)
-        above = None if run.parent_run_id is None else self._runs.get(run.parent_run_id)
-        if above is not None:
-            run.follow(above.control.follower)
+        parent = None if run.parent_run_id is None else self._runs.get(run.parent_run_id)
+        readers = (run.control.follower, parent.control.follower if parent is not None else None)
+        if any(readers):
+            run.follow(RunFeed(run.run_id, filter(None, readers)))
         self._runs[run.run_id] = run
         self._paths[run.run_id] = []
         if path:
             self._earlier[run.run_id] = path
+        for waiting in self._awaited.pop(run.run_id, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def wait_for(self, run_id: str, seconds: float) -> None:
+        """Return as soon as a run becomes live here, before its first model request; or after `seconds`."""
+        opened = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(run_id, set()).add(opened)
+        try:
+            await asyncio.wait((opened,), timeout=seconds)
+        finally:
+            others = self._awaited.get(run_id, set())
+            others.discard(opened)
+            if not others:
+                self._awaited.pop(run_id, None)
 
     @contextlib.contextmanager
     def taking(self, run_id: str) -> Iterator[None]:
@@ -80,6 +99,17 @@ class RunRegistry:
         else:
             end.set_result(result)
 
+    def feed_of(self, run_id: str) -> RunFeed | None:
+        """Return the feed of a live run, which streams from then on; None if the run is not live here."""
+        run = self._runs.get(run_id)
+        if run is None:
+            return None
+        feed = run.control.follower
+        if not isinstance(feed, RunFeed):
+            feed = RunFeed(run_id)
+            run.follow(feed)
+        return feed
+
     def get(self, run_id: str) -> Run[Any, Any]:
         """Return a run. Raises RunUnknown."""
         if run_id not in self._runs:
@@ -89,7 +119,10 @@ class RunRegistry:
     def close(self, run: Run[Any, Any]) -> tuple[Transition, ...]:
         """Remove a run; return its path."""
         del self._runs[run.run_id]
+        feed = run.control.follower
         run.follow(None)
+        if isinstance(feed, RunFeed):
+            feed.close()
         self._talking.discard(run.ctx.conversation_id)
         path = (*self._earlier.pop(run.run_id, ()), *self._paths.pop(run.run_id))
         return path[-self._kept :]

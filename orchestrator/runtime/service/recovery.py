@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,12 +13,15 @@ from orchestrator.journal.heads import heads
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead, let_go
-from orchestrator.kernel.record import Transition
+from orchestrator.kernel.record import RunParked
 from orchestrator.runtime.service import deps_recovery, program_recovery
+from orchestrator.runtime.service.agent_identity import AgentIdentity, OtherDefinition, refuse_second
 from orchestrator.runtime.service.resume_plan import expiry, plan, unattended
 
 MOST_CLAIMS = 5
 """A run that was claimed this many times without a step is poison: it is parked for a person."""
+OTHER_GRAPH = "other_graph"
+"""Reason of a parked run that waits for a process with its graph, or for a migration."""
 _UNNAMED = "nothing here: it belongs to an agent without a name"
 
 
@@ -59,6 +62,10 @@ class OpenRun:
     """Tenant of a deposited run."""
     agent: str = ""
     """Name of the agent that the run belongs to; empty if it has none."""
+    migrates: bool = False
+    """Whether it is migrated when it is resumed here: it was made with another version of the graph."""
+    foreign: bool = False
+    """Whether only its agent or graph, which is not here, keeps it from being resumed unattended."""
 
 
 class ClaimedRun(NamedTuple):
@@ -84,7 +91,8 @@ class Recovery:
         codec: Encodes their contexts.
         owner: Name of the driver that will drive them.
         migrations: Functions that migrate runs of older graphs.
-        agent: Name of the agent; empty if it has none. Runs of other agents are listed and not resumed.
+        agent: The agent; None for one without a name. Runs of other agents are listed and not resumed.
+        shared: Whether other agents may use the journal.
         now: Clock, in epoch seconds.
     """
 
@@ -96,7 +104,8 @@ class Recovery:
         owner: str,
         migrations: Iterable[Migration] = (),
         *,
-        agent: str = "",
+        agent: AgentIdentity | None = None,
+        shared: bool = False,
         now: Callable[[], float] = time.time,
         lacks_deps: Callable[[StoredRun], bool] = lambda _: False,
     ) -> None:
@@ -105,8 +114,9 @@ class Recovery:
         self._codec = codec
         self._owner = owner
         self._migrations = tuple(migrations)
-        self.agent = agent
-        """Name of the agent; empty if it has none."""
+        self.identity = agent or AgentIdentity(graph.name)
+        """Name, version and tools of the agent."""
+        self._shared = shared
         self._now = now
         self._lacks_deps = lacks_deps
 
@@ -134,11 +144,7 @@ class Recovery:
             DepsRequired: The run needs live deps, and its agent cannot make them.
             RunAlreadyEnded: Another process ended the run meanwhile.
         """
-        head = await self._journal.head(run_id)
-        if head.agent != (self.agent if from_agent is None else from_agent):
-            raise OtherAgent(run_id, head.agent, self.agent)
-        await self._refuse_other(head)
-        stored, records = await self.read(run_id)  # read first: an unreadable run must not be changed
+        stored, records = await self._checked(await self._journal.head(run_id), from_agent)
         if not again and (why := program_recovery.question(stored)):
             # Check before the claim, because a claim counts as an attempt.
             if not program_recovery.is_answered(stored, await stored.unread(self._journal)):
@@ -161,6 +167,16 @@ class Recovery:
             await let_go(self._journal, lease)
             raise
 
+    async def _checked(self, head: RunHead, from_agent: str | None) -> tuple[StoredRun, list[Record]]:
+        """Return a run that this agent may claim. It is read first: an unreadable run must not be changed."""
+        if head.agent != (self.identity.name if from_agent is None else from_agent):
+            raise OtherAgent(head.run_id, head.agent, self.identity.name)
+        await self._refuse_other(head)
+        stored, records = await self.read(head.run_id)
+        if from_agent is None and (changes := self._other_tools(stored)):
+            raise OtherDefinition(head.run_id, self.identity, changes)
+        return stored, records
+
     async def open_runs(self) -> list[OpenRun]:
         """List the runs of this graph that have not ended, oldest first."""
         found, damage = await heads(self._journal, graph=self._graph.name)
@@ -175,11 +191,12 @@ class Recovery:
         except (Corrupt, TooNew) as error:
             will = f"nothing: {error}"
             return OpenRun(head.run_id, head.status, "?", head.reason, will, head.owner, agent=head.agent)
-        now = self._now()
-        stuck, state = self._stuck(stored, head), stored.state or self._graph.initial.value
-        will = stuck or "; ".join(plan(stored, unread, state, now))
-        by_itself = head.owner is None and stuck is None and head.reason != "poison"
-        by_itself &= stored.fingerprint == self._graph.fingerprint
+        now, state = self._now(), stored.state or self._graph.initial.value
+        other = self._other_agent(stored, head) or self._other_graph(stored)
+        stuck = other or self._stuck(stored, head)
+        will = stuck or "; ".join(plan(stored, unread, state, now, self.identity.definition))
+        free = head.owner is None and head.reason != "poison"
+        by_itself = free and stuck is None
         return OpenRun(
             head.run_id,
             head.status,
@@ -195,15 +212,58 @@ class Recovery:
             launched=bool(stored.created.get("launch")),
             tenant=stored.tenant,
             agent=head.agent,
+            migrates=by_itself and stored.fingerprint != self._graph.fingerprint,
+            foreign=free and other is not None and unattended(stored, unread, now),
         )
 
-    def _stuck(self, stored: StoredRun, head: RunHead) -> str | None:
-        """Return why a run cannot be resumed here, whatever people answer; None if it can."""
-        if head.agent != self.agent:
+    async def refuse_second(self) -> None:
+        """Raise ConfigError if an open run of the journal belongs to another agent of this name and version."""
+        if self._shared:
+            await refuse_second(self._journal, self.identity)
+
+    async def park_for_graph(self, head: RunHead) -> RunParked | None:
+        """Park an open run that no process can continue, because none has its graph; None if it has moved meanwhile.
+
+        Raises Held, RunUnknown, Fenced.
+        """
+        lease = await self._journal.claim(head.run_id, self._owner)
+        try:
+            now = await self._journal.head(head.run_id)
+            if (now.seq, now.status) != (head.seq, "open"):
+                return None
+            stored, _ = await self.read(head.run_id)
+            at, state = self._now(), stored.state or self._graph.initial.value
+            await self._append(lease, Draft("parked", {"reason": OTHER_GRAPH, "at": at, "t": stored.elapsed}))
+            return RunParked(self._graph.name, head.run_id, state, OTHER_GRAPH, at)
+        finally:
+            await let_go(self._journal, lease)
+
+    def _other_agent(self, stored: StoredRun, head: RunHead) -> str | None:
+        """Return a sentence if a run belongs to another agent."""
+        if head.agent != self.identity.name:
             return f"nothing here: it belongs to agent {head.agent!r}" if head.agent else _UNNAMED
-        if stored.fingerprint != self._graph.fingerprint and self._migration(stored) is None:
-            here = self._graph.fingerprint[:12]
-            return f"refused: made with graph version {stored.fingerprint[:12]}, here is {here}"
+        if changes := self._other_tools(stored):
+            return f"nothing here: its agent has other tools ({changes}), and this one has no `version=` of its own"
+        return None
+
+    def _other_tools(self, stored: StoredRun) -> str:
+        """Return how the tools of this agent differ from those of another agent of its name and version; "" if not.
+
+        A child run is part of its parent run.
+        """
+        if stored.created.get("parent_run_id") is not None:
+            return ""
+        return self.identity.changes(stored.agent_version, stored.definition)
+
+    def _other_graph(self, stored: StoredRun) -> str | None:
+        """Return a sentence if a run was made with another version of the graph, without a migration to this one."""
+        if stored.fingerprint == self._graph.fingerprint or self._migration(stored) is not None:
+            return None
+        here = self._graph.fingerprint[:12]
+        return f"waits for its graph version {stored.fingerprint[:12]}, or for a migration to {here}, which is here"
+
+    def _stuck(self, stored: StoredRun, head: RunHead) -> str | None:
+        """Return why a run of this agent cannot be resumed here, whatever people answer; None if it can."""
         if deps_recovery.waits(stored) and self._lacks_deps(stored):
             return f"waits for deps: {deps_recovery.WHY}"
         if head.stuck_claims + 1 >= MOST_CLAIMS:
@@ -293,67 +353,3 @@ class Recovery:
     def _migration(self, stored: StoredRun) -> Migration | None:
         made = stored.fingerprint
         return next((one for one in self._migrations if one.made and made.startswith(one.made)), None)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RecordedPath:
-    """The transitions in the records of a run. Facts are made when they are asked for: a resumed run seldom needs them.
-
-    Args:
-        run_id: The run.
-        graph: Name of its graph.
-        records: Its records, from the first; only those of the path are kept.
-        laps: Events that count an iteration.
-    """
-
-    run_id: str
-    graph: str
-    records: Sequence[Record]
-    laps: Container[str] = ()
-
-    @classmethod
-    def of(
-        cls, run_id: str, graph: str, records: Iterable[Record], laps: Container[str] = ()
-    ) -> RecordedPath:
-        """Return the path of a run with all its records."""
-        return cls(run_id, graph, [record for record in records if record.kind in _PATH_KINDS], laps)
-
-    def __iter__(self) -> Iterator[Transition]:
-        return iter(path_of(self.run_id, self.graph, self.records, laps=self.laps))
-
-
-_PATH_KINDS = frozenset(("transition", "answer"))
-
-
-def path_of(
-    run_id: str, graph: str, records: Iterable[Record], *, laps: Container[str] = ()
-) -> list[Transition]:
-    """Return the transitions of a run as facts. Events in `laps` count an iteration."""
-    path: list[Transition] = []
-    before = 0.0
-    iteration = 0
-    for record in records:
-        body: Mapping[str, Any] = record.body
-        if record.kind == "answer":
-            iteration = body["iteration"]
-        elif record.kind == "transition":
-            elapsed = float(body.get("t", before))
-            iteration += body["event"] in laps
-            path.append(
-                Transition(
-                    graph,
-                    run_id,
-                    body["seq"],
-                    body["event"],
-                    body["source"],
-                    body["dest"],
-                    float(body.get("dwell", elapsed - before)),
-                    body["at"],
-                    iteration,
-                    internal=bool(body.get("internal")),
-                    tokens=body.get("tokens", 0),
-                    reason=body.get("reason", ""),
-                )
-            )
-            before = elapsed
-    return path

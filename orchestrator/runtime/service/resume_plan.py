@@ -5,7 +5,7 @@ Posted messages count as soon as they are posted, even if the run has not read t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
@@ -22,8 +22,17 @@ _SHUTDOWN = "shutdown"
 _SAID = {"approve": "approved", "reject": "rejected", "respond": "answered for"}
 
 
-def plan(stored: StoredRun, unread: Sequence[Posted], state: str, now: float) -> Iterator[str]:
-    """Yield the effects of `resume` on a run in order. `now` is epoch seconds, `unread` are its unread messages."""
+def plan(
+    stored: StoredRun,
+    unread: Sequence[Posted],
+    state: str,
+    now: float,
+    tools: Mapping[str, str] | None = None,
+) -> Iterator[str]:
+    """Yield the effects of `resume` on a run in order.
+
+    `now` is epoch seconds, `unread` are its unread messages, `tools` are the tools here with their digests.
+    """
     if (first := _stands(stored, unread)) is not None:
         yield first
         return
@@ -36,7 +45,7 @@ def plan(stored: StoredRun, unread: Sequence[Posted], state: str, now: float) ->
         yield said
         moved = True
     if stored.state == LoopState.PROCESS_TOOLS and stored.next is None:
-        yield from (_recovery(entry) for entry in _unclear(stored))
+        yield from (_recovery(entry, tools or {}) for entry in _unclear(stored))
     elif stored.state == LoopState.AWAIT_LLM and stored.asks_the_model:
         yield "asks the model again; what the lost answer may have cost is charged"
     if not moved:
@@ -149,7 +158,9 @@ def _question(entry: EffectEntry) -> str:
     return f"did {entry.tool} happen? (call {entry.key}, {why})"
 
 
-def _recovery(entry: EffectEntry) -> str:
+def _recovery(entry: EffectEntry, tools: Mapping[str, str]) -> str:
+    if entry.declared and tools.get(entry.tool, entry.declared) != entry.declared:
+        return f"asks a person about {entry.tool}: the tool has changed since the call was announced"
     match after_crash(entry.effect):
         case "again" if entry.effect == "pure":
             return f"runs {entry.tool} again (pure)"

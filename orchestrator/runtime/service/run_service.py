@@ -23,15 +23,19 @@ from orchestrator.kernel.run import Run
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.service import argument_check as arguments
+from orchestrator.runtime.service.agent_identity import AgentIdentity, LocalDefinition, register
 from orchestrator.runtime.service.control import RunController
 from orchestrator.runtime.service.deps_recovery import DepsRequired
 from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.runtime.service.program_recovery import ProgramsUnknown
-from orchestrator.runtime.service.recovery import ClaimedRun, RecordedPath, Recovery, RunAlreadyEnded
+from orchestrator.runtime.service.recorded_path import RecordedPath
+from orchestrator.runtime.service.recovery import ClaimedRun, Recovery, RunAlreadyEnded
 from orchestrator.runtime.service.run_scope import RunScope
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.telemetry.scope import scope
+from orchestrator.tools.spec import ToolSpec
+from orchestrator_callbacks.llm_loop.approval_rule import definition_of
 from orchestrator_callbacks.llm_loop.deps import ToolProvider
 
 R = TypeVar("R")
@@ -50,6 +54,8 @@ class RunService(Generic[R]):
     _recovery: Recovery
     _data: Mapping[str, Any] = MappingProxyType({})
     """Name and version of the agent, stored with each of its runs."""
+    _shares: bool = False
+    """Whether other agents may use its journal."""
     laps: Container[str] = ()
     """Events that count an iteration of the path."""
     waits_for: str = "it waits for a person"
@@ -67,14 +73,29 @@ class RunService(Generic[R]):
         """Version of the agent; empty if it has none."""
         return str(self._data.get("agent_version", ""))
 
+    @property
+    def identity(self) -> AgentIdentity:
+        """Name, version and tools of the agent."""
+        return AgentIdentity(self._machine.graph.name, self.name, self.version, self._data.get("definition"))
+
     # ---- composition ----
 
     def _set_up(self, runtime: Runtime, tools: ToolProvider | None = None) -> None:
         """Set the common services. `_wire` follows when machine and codec are set too."""
         self._runtime, self._clock, self._retire = runtime, runtime.clock, runtime.retire
         self._observers, self._journal = runtime.observers, runtime.journal
+        self._shares = runtime.own_journal is None
         self._live = RunRegistry()
         self._control = RunController(self._live, self._journal, self._clock, tools)
+
+    def _identify(self, tools: Iterable[ToolSpec], *parts: object, launched: bool = False) -> None:
+        """Store the tools with each run, and refuse another agent of this name on the journal. Raises ConfigError.
+
+        Called between `_set_up` and `_wire`. With `launched`, the launch of each run says how its agent is made.
+        """
+        if not launched:
+            self._data = {**self._data, "definition": (definition := definition_of(tools))}
+            register(self, self._journal, self.identity, LocalDefinition.of(definition, *parts))
 
     def _wire(self, *watching: Observer, owner: str | None = None) -> None:
         """Make the driver and the recovery of the runs, and declare their names to the observers."""
@@ -98,7 +119,8 @@ class RunService(Generic[R]):
             self._codec,
             self._driver.owner,
             self._runtime.migrations,
-            agent=self.name,
+            agent=self.identity,
+            shared=self._shares,
             now=self._clock.time,
             lacks_deps=self._lacks_deps,
         )
@@ -194,7 +216,7 @@ class RunService(Generic[R]):
         """Return the stream of a new run with checked arguments."""
         name = run_id or new_id()
         work = functools.partial(self._begin, prompt, name, conversation_id, limits, deadline, settings)
-        return RunStream(name, self._machine.graph.name, work)
+        return RunStream(name, work)
 
     async def _deposit(self, run: Run[Any, Any], tenant: str) -> str:
         """Store a new run in the journal for a worker, and return its id. Raises ConfigError."""
@@ -255,6 +277,8 @@ class RunService(Generic[R]):
         self, run: Run[Any, Any], path: Iterable[Transition] = (), *, park: bool = False
     ) -> R:
         """Drive a run to its end; with `park` until it has to wait for a person, which raises Suspended."""
+        if run.started_at is None and run.parent_run_id is None:
+            await self._recovery.refuse_second()
         try:
             self._live.open(run, path)
         except OrchestratorError:
@@ -341,8 +365,7 @@ class RunService(Generic[R]):
             changes = self._codec.changes(run)
             self._set_end(run, run.started_at or 0.0)
             body = {"at": self._control.clock.time(), "by": by, "context": changes}
-            if from_agent is not None and from_agent != self.name:
-                body |= {"agent": self.name, "from_agent": from_agent}
+            body |= self.identity.taking(stored, from_agent)
             if ended:
                 body["ended"] = list(ended)
                 _LOG.warning(

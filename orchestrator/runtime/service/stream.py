@@ -1,27 +1,30 @@
-"""A stream of a run's facts and its model's text, for a reader who may be slow, late or gone.
+"""A stream of a run's events, for a reader who may be slow, late or gone.
 
-    async for fact in agent.stream("Summarise the open incidents."):        # the loop is the run's caller
-        match fact:
-            case TokenDelta(text=text):
+    async for event in agent.stream("Summarise the open incidents."):        # the loop is the run's caller
+        match event:
+            case TextDelta(text=text):
                 print(text, end="")
-            case ToolCall(tool=name, outcome=outcome):
+            case ToolFinished(tool=name, outcome=outcome):
                 print(f"[{name}: {outcome}]")
 
     async with agent.stream("Summarise the open incidents.") as stream:     # the block is
-        async for fact in stream:
+        async for event in stream:
             ...
         result = await stream.result()
 
+**Its events are those of the journal**, converted by the same function (`EventReader`), with the same ids, and the
+deltas between them. An event is yielded when its record is durable.
+
 **A slow reader does not delay the run.** The run has its own task and never waits for its reader. Unread entries are
-buffered: up to FINE entries individually; beyond that the chunks of one answer are merged into one delta, so that
-text gets coarser but is not lost; beyond KEPT entries the oldest are dropped, and a `FactsDropped` says how many. So
+buffered: up to FINE entries individually; beyond that the pieces of one answer are merged into one delta, so that
+text gets coarser but is not lost; beyond KEPT entries the oldest are dropped, and an `EventsDropped` says how many. So
 a run of any length uses bounded memory and ends in the same way without a reader. A bounded queue that blocks the run
 was rejected, because one stalled browser would hold a slot, a lease and a provider connection. An unbounded queue was
 rejected too.
 
 **If the reader leaves, the run is left where it is** and can be resumed, as with a cancelled caller of `run`. `async
 with` stops the run when the block is left in any way. So does a bare `async for` whose task is cancelled while it
-waits for the next fact. A loop that is left from its body (break, return, an exception) cannot await anything: Python
+waits for the next event. A loop that is left from its body (break, return, an exception) cannot await anything: Python
 then finalises its iterator on the event loop, and the run has stopped some iterations of the event loop later. To let
 an unread run continue, await `result()`. To end it, call `agent.cancel(stream.run_id)`; the stream then includes the
 end of the run.
@@ -30,37 +33,32 @@ end of the run.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from io import StringIO
 from types import TracebackType
 from typing import Any, Generic, Self
 
 from orchestrator.errors import RunError, Suspended
-from orchestrator.kernel.record import FactsDropped, Follower, Streamed, TokenDelta
+from orchestrator.kernel.record import Follower, RecordsWritten
+from orchestrator.llm.run_event import RunEvent, RunFinished
 from orchestrator.runtime.llm_loop.result import OutputT_co, ResultT_co
-
-FINE = 256
-"""Unread entries above which chunks of an answer are merged."""
-KEPT = 10_000
-"""Maximum unread entries: some 800 turns, as many as the transitions in a Result."""
+from orchestrator.runtime.runs.event_reader import EventReader, as_stored
+from orchestrator.runtime.service.stream_buffer import StreamBuffer
 
 
 class RunStream(Generic[OutputT_co, ResultT_co]):
-    """A stream of one run: yields its facts in the order of publication, and TokenDelta.
+    """A stream of one run: yields its events (`orchestrator.events`) in their order.
 
     `RunStream[Report]` ends with a `Result[Report]`. The second parameter is another class of results, as in `Handle`.
 
-    Facts and deltas of child runs (the agents among its tools) are included with their own `run_id`; its own have
-    `stream.run_id`. The stream ends after the run's RunCompleted and raises the errors of `Agent.run`. The
-    outcome is `(await stream.result()).outcome`. The run starts when the first fact is requested, or with `async
-    with`. Several loops, consecutive or concurrent, share the facts: each fact is read once.
+    Events of child runs (the agents among its tools) are included with their own `run_id`; its own have
+    `stream.run_id`. The stream ends after the run's RunFinished and raises the errors of `Agent.run`. The
+    outcome is `(await stream.result()).outcome`. The run starts when the first event is requested, or with `async
+    with`. Several loops, consecutive or concurrent, share the events: each event is read once.
     """
 
     def __init__(
         self,
         run_id: str,
-        graph: str,
         work: Callable[[Follower], Coroutine[Any, Any, ResultT_co]],
         gone: RunError | None = None,
     ) -> None:
@@ -68,12 +66,13 @@ class RunStream(Generic[OutputT_co, ResultT_co]):
         """Known before the run starts."""
         self._work = work
         self._gone = gone or Suspended(run_id, "interrupted")
-        self._backlog = StreamBuffer(graph, run_id)
+        self._backlog = StreamBuffer(run_id)
+        self._readers: dict[str, EventReader] = {}
         self._task: asyncio.Task[ResultT_co] | None = None
         self._left = False
 
-    def __aiter__(self) -> AsyncIterator[Streamed]:
-        return self._facts()
+    def __aiter__(self) -> AsyncIterator[RunEvent]:
+        return self._events()
 
     async def __aenter__(self) -> Self:
         self._begin()
@@ -85,7 +84,7 @@ class RunStream(Generic[OutputT_co, ResultT_co]):
         await self.aclose()
 
     async def result(self) -> ResultT_co:
-        """Return the Result when the run has ended, whether or not its facts are read.
+        """Return the Result when the run has ended, whether or not its events are read.
 
         Raises the errors of `Agent.run`, and Suspended if the run was left before its end. If the caller is
         cancelled, the run is left if this call started it; otherwise only the waiting ends.
@@ -112,11 +111,11 @@ class RunStream(Generic[OutputT_co, ResultT_co]):
         if late is not None:
             raise late
 
-    async def _facts(self) -> AsyncGenerator[Streamed, None]:
+    async def _events(self) -> AsyncGenerator[RunEvent, None]:
         task, begun = self._begin()
         try:
-            while (fact := await self._backlog.next()) is not None:
-                yield fact
+            while (event := await self._backlog.next()) is not None:
+                yield event
             self._outcome(task)
         finally:
             if begun:
@@ -129,99 +128,32 @@ class RunStream(Generic[OutputT_co, ResultT_co]):
         if self._left:
             raise RunError(f"the stream of run {self.run_id!r} was closed before the run started")
         task = self._task = asyncio.create_task(
-            self._work(self._backlog.put), name=f"orchestrator stream {self.run_id}"
+            self._work(self._receive), name=f"orchestrator stream {self.run_id}"
         )
-        task.add_done_callback(lambda _: self._backlog.end())
+        task.add_done_callback(self._end)
         return task, True
+
+    def _receive(self, item: Any) -> None:
+        """Receive an item of the run or of a child run: its durable records, or an event that no record has."""
+        if isinstance(item, RecordsWritten):
+            reader = self._readers.setdefault(item.run_id, EventReader(item.run_id))
+            for event in reader.read(as_stored(item.records)):
+                self._backlog.put(event)
+        else:
+            self._backlog.put(item)
+
+    def _end(self, task: asyncio.Task[ResultT_co]) -> None:
+        """End the events. A run that lost its journal has no last record, so its end is made from its result."""
+        reader = self._readers.get(self.run_id)
+        if not task.cancelled() and task.exception() is None and not (reader and reader.ended):
+            result: Any = task.result()
+            if hasattr(result, "outcome"):  # not the status of an approval, which waits for a person
+                self._backlog.put(
+                    RunFinished(run_id=self.run_id, outcome=str(result.outcome), reason=str(result.reason))
+                )
+        self._backlog.end()
 
     def _outcome(self, task: asyncio.Task[ResultT_co]) -> ResultT_co:
         if task.cancelled():
             raise self._gone
         return task.result()
-
-
-class StreamBuffer:
-    """Unread facts within bounds. For one event loop."""
-
-    def __init__(self, graph: str, run_id: str) -> None:
-        self._graph = graph
-        self._run_id = run_id
-        self._entries: deque[Streamed | _Text] = deque()
-        self._growing: dict[str, _Text] = {}
-        """Run -> the text that its next delta may join: its last entry, if unread."""
-        self._dropped = 0
-        self._news = asyncio.Event()
-        self._ended = False
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def put(self, fact: Streamed) -> None:
-        """Add a fact, unless the stream has ended. Never waits."""
-        if self._ended:
-            return
-        if type(fact) is TokenDelta:
-            text = self._growing.get(fact.run_id)
-            if text is not None and len(self._entries) >= FINE and text.takes(fact):
-                return
-            text = self._growing[fact.run_id] = _Text(fact)
-            self._entries.append(text)
-        else:
-            self._growing.pop(fact.run_id, None)
-            self._entries.append(fact)
-        if len(self._entries) > KEPT:
-            self._take()
-            self._dropped += 1
-        self._news.set()
-
-    def end(self) -> None:
-        """Mark the end of the facts."""
-        self._ended = True
-        self._news.set()
-
-    async def next(self) -> Streamed | None:
-        """Return the oldest fact, waiting if necessary; None when all were read and no more will come."""
-        while not self._entries:
-            if self._ended:
-                return None
-            self._news.clear()
-            await self._news.wait()
-        if self._dropped:
-            missed, self._dropped = self._dropped, 0
-            return FactsDropped(self._graph, self._run_id, missed)
-        return self._take()
-
-    def _take(self) -> Streamed:
-        entry = self._entries.popleft()
-        if not isinstance(entry, _Text):
-            return entry
-        if self._growing.get(entry.delta.run_id) is entry:
-            del self._growing[entry.delta.run_id]
-        return entry.whole()
-
-
-class _Text:
-    """A delta that may still grow. Uses a buffer, because joining strings takes quadratic time."""
-
-    __slots__ = ("_more", "delta")
-
-    def __init__(self, delta: TokenDelta) -> None:
-        self.delta = delta
-        self._more: StringIO | None = None
-
-    def takes(self, piece: TokenDelta) -> bool:
-        """Append a chunk of the same attempt at the same answer; return False for another one's."""
-        ours = self.delta
-        if (piece.iteration, piece.attempt) != (ours.iteration, ours.attempt):
-            return False
-        if self._more is None:
-            self._more = StringIO(newline="")
-        self._more.write(piece.text)
-        return True
-
-    def whole(self) -> TokenDelta:
-        ours, more = self.delta, self._more
-        if more is None:
-            return ours
-        text = ours.text + more.getvalue()
-        return TokenDelta(ours.graph, ours.run_id, ours.iteration, ours.attempt, text)

@@ -23,7 +23,7 @@ from orchestrator.runtime.pipeline.pipeline import (
     PipelineRunArguments,
 )
 from orchestrator.runtime.pipeline.result import PipelineResult
-from orchestrator.runtime.service.recovery import path_of
+from orchestrator.runtime.service.recorded_path import path_of
 from orchestrator.runtime.service.runtime import Runtime, runtime_of
 
 

@@ -12,8 +12,8 @@ from orchestrator import Agent, Limits, Response, SqliteJournal, SqliteMemory, T
 from orchestrator.cli.runs.fork import cut
 from orchestrator.errors import GraphError, Held
 from orchestrator.kernel.diagram import mermaid
-from orchestrator.kernel.record import TokenDelta
 from orchestrator.llm.message import Message, Request
+from orchestrator.llm.run_event import TextDelta
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing import ScriptedLLM
@@ -165,7 +165,7 @@ async def stream(world: World) -> dict[str, Any]:
     """Read the text of the answer while it arrives."""
     streaming = Agent(ScriptedLLM(["one two three"]), observers=())
     async with streaming.stream(PROMPT) as facts:
-        pieces = [fact.text async for fact in facts if isinstance(fact, TokenDelta)]
+        pieces = [event.text async for event in facts if isinstance(event, TextDelta)]
     return {"ok": len(pieces) > 1, "observed": f"{len(pieces)} pieces"}
 
 

@@ -1,0 +1,56 @@
+"""The agent of the service: it refunds an order after a person has approved that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+from orchestrator import Agent, ToolCall, tool
+from orchestrator.errors import ConfigError
+from orchestrator.events import Observer
+from orchestrator.journal.opening import StoredJournal
+from orchestrator.llm.message import Request
+from orchestrator.llm.port import LLM
+from orchestrator.providers import Anthropic, OpenAI
+from orchestrator.providers.scripted import Answer, FunctionLLM
+from orchestrator.settings import Settings
+
+
+@tool(effect="pure")
+def find_order(number: int) -> str:
+    """Return what was ordered."""
+    return f"Order {number}: one kettle, 40 EUR, paid."
+
+
+@tool(effect="irreversible", approval=True)
+def refund(number: int, euros: int) -> str:
+    """Pay an order back."""
+    return f"{euros} EUR for order {number} are on their way."
+
+
+def support(journal: StoredJournal, observers: list[Observer]) -> Agent:
+    """Return the agent of the service. A resumed run needs an agent of the same name in each worker."""
+    return Agent(model(), tools=[find_order, refund], journal=journal, observers=observers, name="support")
+
+
+def model() -> LLM:
+    """Return the model that ORCHESTRATOR_MODEL names, or one that follows a script and needs no key."""
+    spec = Settings.load().model
+    if not spec:
+        return FunctionLLM(scripted, model="scripted", latency=0.5)
+    vendor, _, name = spec.partition(":")
+    known: Mapping[str, Callable[[str], LLM]] = {"openai": OpenAI, "anthropic": Anthropic}
+    if vendor not in known or not name:
+        raise ConfigError(f"ORCHESTRATOR_MODEL is {spec!r}; it must be openai:NAME or anthropic:NAME")
+    return known[vendor](name)
+
+
+def scripted(request: Request) -> Answer:
+    """Find the order that the prompt names, refund it, and report."""
+    said = [message for message in request.messages if message.role in {"user", "tool"}]
+    number = int("".join(letter for letter in said[0].text if letter.isdecimal())[:9] or 1)
+    if said[-1].role == "user":
+        return ToolCall("call-1", "find_order", json.dumps({"number": number}))
+    if len(said) == 2:  # noqa: PLR2004 - the prompt and the order
+        return ToolCall("call-2", "refund", json.dumps({"number": number, "euros": 40}))
+    return f"Done: {said[-1].text}"

@@ -1,0 +1,135 @@
+"""The journal, the agent and the engine of one worker process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from types import FrameType
+from typing import Any, TypeAlias
+
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from orchestrator import Agent, LocalEngine
+from orchestrator.engines.handle import Handle
+from orchestrator.errors import NotAdmitting, Overloaded, RunError, RunExists
+from orchestrator.events import Observer, RunEvent, RunSuspended
+from orchestrator.examples.service.schema import StartRequest
+from orchestrator.journal.opening import StoredJournal, journal_at
+from orchestrator.settings import Settings
+from orchestrator.telemetry import Metrics, TransitionLog, Watchdog, asgi_app
+from orchestrator.telemetry.exposition import answers
+
+MakeAgent: TypeAlias = Callable[[StoredJournal, list[Observer]], Agent]
+
+OPENING = 30.0
+"""Seconds to wait for the database at the start."""
+PAGES = ("/metrics", "/healthz", "/readyz")
+"""Not the debug pages: they are for this host, and behind a proxy every request comes from this host."""
+MAX_WAITING = 1_000
+"""Runs that wait for a slot of this worker, after which it refuses to start more."""
+
+
+class RunServer:
+    """The journal, the agent and the engine of one worker process."""
+
+    agent: Agent
+    engine: LocalEngine
+
+    def __init__(self, make_agent: MakeAgent, options: Mapping[str, Any]) -> None:
+        self._make_agent = make_agent
+        self._options = options
+        self._stopping = asyncio.Event()
+        self._reading: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Work on runs until the server has stopped; leaving the engine drains it."""
+        metrics = Metrics()
+        address = Settings.load().journal
+        async with journal_at(address, opening=OPENING) as journal, Watchdog(metrics) as watchdog:
+            self.agent = self._make_agent(journal, [TransitionLog(), metrics])
+            pages = asgi_app(heartbeat=watchdog.age, ready={"journal": answers(journal)})
+            app.router.routes.extend(Route(path, pages) for path in PAGES)
+            options = {"name": f"{socket.gethostname()}-{os.getpid()}", **self._options}
+            async with LocalEngine(self.agent, recover="resume", **options) as self.engine:
+                metrics.watch(self.engine)
+                with announced_stop(self._stopping.set):
+                    yield
+                self._stopping.set()
+                await asyncio.gather(*self._reading)
+
+    async def start(self, request: StartRequest) -> str:
+        """Store a run and start it here. If this worker dies before that, another one starts it.
+
+        Raises:
+            Overloaded: Too many runs wait here. Nothing was stored.
+        """
+        load = self.engine.load()
+        if (waiting := sum(load.queued.values())) >= MAX_WAITING:
+            raise Overloaded(self.engine.name, waiting, load.slots)
+        run_id = await self.agent.deposit(**request.model_dump())
+        with suppress(RunExists, Overloaded, NotAdmitting):  # the engines search for stored runs
+            handle = await self.engine.resume(run_id)
+            if not waiting:  # it starts now
+                reading = asyncio.create_task(self._read_along(handle))
+                self._reading.add(reading)
+                reading.add_done_callback(self._reading.discard)
+        return run_id
+
+    async def _read_along(self, handle: Handle[Any]) -> None:
+        """Read a run from its start: a model streams while its run has a reader, and the client comes later."""
+        with suppress(RunError):
+            async with aclosing(self.events(handle.run_id, None)) as events:
+                async for event in events:
+                    if isinstance(event, RunSuspended) or handle.done():
+                        return
+
+    async def events(self, run_id: str, after: str | None) -> AsyncGenerator[RunEvent, None]:
+        """Yield the events of a run until it ends or the server stops."""
+        following = self.agent.runs.events(run_id, after=after, follow=True)
+        stop = asyncio.ensure_future(self._stopping.wait())
+        try:
+            while True:
+                event = asyncio.ensure_future(anext(following, None))
+                try:
+                    await asyncio.wait((event, stop), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    event.cancel()
+                    await asyncio.gather(event, return_exceptions=True)
+                if event.cancelled() or (found := event.result()) is None:
+                    return
+                yield found
+        finally:
+            stop.cancel()
+            await following.aclose()
+
+
+@contextmanager
+def announced_stop(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` at SIGTERM and SIGINT, and then the handler of the server, while the block is active.
+
+    A signal without a handler in Python is left alone, and so is every signal outside of the main thread.
+    """
+    loop, before = asyncio.get_running_loop(), dict[int, Callable[[int, FrameType | None], Any]]()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(act)
+        before[number](number, frame)
+
+    if threading.current_thread() is threading.main_thread():
+        for each in (signal.SIGTERM, signal.SIGINT):
+            if callable(handler := signal.getsignal(each)):
+                before[each] = handler
+                signal.signal(each, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is handle:
+                signal.signal(number, handler)

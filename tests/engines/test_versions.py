@@ -1,0 +1,186 @@
+"""Versions of an agent in engines: who continues a run, who leaves it, and when it is migrated or waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator import Agent, Edge, LocalEngine, MemoryJournal
+from orchestrator.engines import live_versions, orphan_recovery
+from orchestrator.errors import StoreDown
+from orchestrator.journal.crashing import CrashingJournal
+from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.record import RunParked
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.providers.scripted import FunctionLLM, call
+from orchestrator.runtime.service.recovery import Migration
+from orchestrator.tools.spec import tool
+from tests.engines.stage import until
+from tests.runtime.stage import NO_WAIT, Facts
+from tests.with_runtime import with_runtime
+
+NEWER = LLM_LOOP.extend(edges=[Edge("budget_exceeded", ("handle_completion",), "terminate_error")])
+WAYS = (Migration(LLM_LOOP.fingerprint, lambda stored: stored),)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_versions, "_REREAD", 0.0)
+    monkeypatch.setattr(orphan_recovery, "LOOK", 0.01)
+    monkeypatch.setattr(orphan_recovery, "POLL", 0.005)
+
+
+class World:
+    """Agents that pay, and who paid."""
+
+    def __init__(self) -> None:
+        self.paid: Counter[str] = Counter()
+
+    def agent(
+        self, journal: Journal, by: str, *, name: str = "sales", graph: Graph = LLM_LOOP, **options: Any
+    ) -> Agent:
+        @tool(effect="pure")
+        def pay() -> str:
+            self.paid[by] += 1
+            return "paid"
+
+        def answer(request: Any) -> Any:
+            return f"{by} is done" if request.messages[-1].role == "tool" else call("pay")
+
+        options = with_runtime(**{"observers": (), "retry": NO_WAIT, "journal": journal, **options})
+        return Agent(FunctionLLM(answer), tools=[pay], name=name, version=by, graph=graph, **options)
+
+    async def orphan(self, journal: MemoryJournal, run_id: str, by: str, **options: Any) -> None:
+        """Leave a run whose process died before its call."""
+        one = self.agent(CrashingJournal(journal, at=2), by, **options)
+        assert isinstance((await one.run("go", run_id=run_id)).error, StoreDown)
+        journal.bury((await journal.head(run_id)).owner or "")
+
+
+async def when(ready: Callable[[], Any]) -> None:
+    while not await ready():  # noqa: ASYNC110 - a journal in memory tells nobody
+        await asyncio.sleep(0.001)
+
+
+async def ended(journal: MemoryJournal, run_id: str) -> None:
+    async def is_over() -> bool:
+        return (await journal.head(run_id)).status == "ended"
+
+    await asyncio.wait_for(when(is_over), 20)
+
+
+async def parked(journal: MemoryJournal, run_id: str) -> None:
+    async def is_parked() -> bool:
+        return (await journal.head(run_id)).reason == "other_graph"
+
+    await asyncio.wait_for(when(is_parked), 20)
+
+
+def engine(agents: Any, **options: Any) -> LocalEngine:
+    return LocalEngine(agents, recover="resume", rescan=0.01, **options)
+
+
+async def test_an_engine_recovers_the_runs_of_each_of_its_agents_that_share_a_graph() -> None:
+    world, journal = World(), MemoryJournal()
+    for name in ("a", "b"):
+        for number in range(3):
+            await world.orphan(journal, f"{name}{number}", f"{name}-1", name=name)
+    agents = {name: world.agent(journal, f"{name}-1", name=name) for name in ("a", "b")}
+    async with engine(agents) as one:
+        results = {name: await handle for name, handle in one.recovered.items()}
+    assert {name: result.output for name, result in results.items()} == {
+        f"{name}{number}": f"{name}-1 is done" for name in ("a", "b") for number in range(3)
+    }
+    assert world.paid == {"a-1": 3, "b-1": 3}
+
+
+async def test_two_versions_of_an_agent_in_one_engine_each_continue_the_runs_of_their_graph() -> None:
+    world, journal = World(), MemoryJournal()
+    await world.orphan(journal, "old", "1")
+    await world.orphan(journal, "new", "2", graph=NEWER)
+    agents = {
+        "one": world.agent(journal, "1"),
+        "two": world.agent(journal, "2", graph=NEWER, migrations=WAYS),
+    }
+    async with engine(agents):
+        await ended(journal, "old")
+        await ended(journal, "new")
+    assert world.paid == {"1": 1, "2": 1}
+
+
+async def test_a_run_is_left_to_the_live_engine_with_its_graph_although_another_one_could_migrate_it() -> (
+    None
+):
+    world, journal = World(), MemoryJournal()
+    newer = world.agent(journal, "2", graph=NEWER, migrations=WAYS)
+    async with engine(world.agent(journal, "1")) as old, engine(newer):
+        old._orphans.stop()  # so only the newer one looks
+        await world.orphan(journal, "r", "1")
+        before = await journal.head("r")
+        looked = world.agent(journal, "2", graph=NEWER, name="other")
+        await looked.run("go")  # meanwhile the newer one has looked many times
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert await journal.head("r") == before
+        await old.drain()
+        await ended(journal, "r")
+    assert world.paid["2"] == 2
+    (migrated,) = [record for record in await journal.load("r") if record.kind == "migrated"]
+    assert migrated.body["to"] == (await journal.head("r")).fingerprint == NEWER.fingerprint
+    assert (await journal.head("r")).agent_version == "2"
+
+
+async def test_a_run_whose_graph_nobody_has_waits_visibly_until_a_migration_is_registered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world, journal, told = World(), MemoryJournal(), Facts()
+    await world.orphan(journal, "r", "1")
+    with caplog.at_level(logging.WARNING, "orchestrator"):
+        newer = world.agent(journal, "2", graph=NEWER, observers=(told,))
+        async with engine(newer) as one:
+            await parked(journal, "r")
+            (listed,) = await newer.hosting.open_runs()
+            assert (listed.status, listed.reason, listed.unattended) == ("parked", "other_graph", False)
+            assert listed.will == (
+                f"waits for its graph version {LLM_LOOP.fingerprint[:12]}, or for a migration to "
+                f"{NEWER.fingerprint[:12]}, which is here"
+            )
+            assert [fact.reason for fact in told.of(RunParked)] == ["other_graph"]
+            before = await journal.load("r")
+            await (await one.submit("go"))
+            assert await journal.load("r") == before, "it is parked once"
+        async with engine(world.agent(journal, "2", graph=NEWER, migrations=WAYS)):
+            await ended(journal, "r")
+    assert world.paid["2"] == 2
+    assert caplog.records == []
+
+
+async def test_a_run_that_waits_for_its_graph_continues_as_soon_as_an_engine_has_it() -> None:
+    world, journal = World(), MemoryJournal()
+    await world.orphan(journal, "r", "1")
+    async with engine(world.agent(journal, "2", graph=NEWER)):
+        await parked(journal, "r")
+        async with engine(world.agent(journal, "1")):
+            await ended(journal, "r")
+    assert world.paid == {"1": 1}
+    kinds = [record.kind for record in await journal.load("r")]
+    assert (kinds.count("parked"), kinds.count("migrated")) == (1, 0)
+
+
+async def test_an_engine_of_another_agent_writes_no_error_line_about_the_runs_of_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world, journal = World(), MemoryJournal()
+    await world.orphan(journal, "r", "1")
+    before = await journal.head("r")
+    with caplog.at_level(logging.WARNING, "orchestrator"):
+        async with engine(world.agent(journal, "2", name="support", graph=NEWER)) as one:
+            await (await one.submit("go"))
+            await until(lambda: True)
+    assert (await journal.head("r"), caplog.records) == (before, [])
