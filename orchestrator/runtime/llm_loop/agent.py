@@ -24,8 +24,7 @@ from orchestrator.runtime.llm_loop.loop_service import LoopService
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.llm_loop.stored_results import StoredResults
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.run_data import agent_data
-from orchestrator.runtime.service.run_service import new_id
+from orchestrator.runtime.service.run_data import agent_data, new_id
 from orchestrator.runtime.service.runtime import Runtime, runtime_of
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of

@@ -29,8 +29,7 @@ from orchestrator.runtime.llm_loop.summary import summary
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.hosting import LoopHosting
 from orchestrator.runtime.service.human_input import HumanInput
-from orchestrator.runtime.service.run_data import OPTIONS
-from orchestrator.runtime.service.run_service import new_id
+from orchestrator.runtime.service.run_data import OPTIONS, new_id
 from orchestrator_callbacks.llm_loop import admission
 from orchestrator_callbacks.llm_loop import memory as memory_hooks
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, open_account

@@ -35,8 +35,7 @@ from orchestrator.runtime.pipeline.result import PipelineResult, result_of
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.hosting import Hosting
 from orchestrator.runtime.service.human_input import HumanInput
-from orchestrator.runtime.service.run_data import agent_data, host_data
-from orchestrator.runtime.service.run_service import new_id
+from orchestrator.runtime.service.run_data import agent_data, host_data, new_id
 from orchestrator.runtime.service.runtime import Runtime, runtime_of
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of

@@ -31,8 +31,8 @@ from orchestrator.runtime.rlm.mode import mode_of
 from orchestrator.runtime.rlm.result import RlmResult, result_of
 from orchestrator.runtime.rlm.run_setup import RunResources, equipped
 from orchestrator.runtime.service import argument_check as arguments
-from orchestrator.runtime.service.run_data import SHARED, agent_data, host_data, stored_data
-from orchestrator.runtime.service.run_service import RunService, new_id
+from orchestrator.runtime.service.run_data import SHARED, agent_data, host_data, new_id, stored_data
+from orchestrator.runtime.service.run_service import RunService
 from orchestrator.runtime.service.runtime import Runtime, runtime_of
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of

@@ -238,6 +238,13 @@ class Recovery:
         finally:
             await let_go(self._journal, lease)
 
+    async def parked(self, run_id: str) -> RunParked:
+        """Return the fact that a run waits for a person, who has to check its programs or to give it deps."""
+        stored, _ = await self.read(run_id)
+        state = stored.state or self._graph.initial.value
+        reason = str((stored.parked or {}).get("reason", ""))
+        return RunParked(self._graph.name, run_id, state, reason, self._now())
+
     def _other_agent(self, stored: StoredRun, head: RunHead) -> str | None:
         """Return a sentence if a run belongs to another agent."""
         if head.agent != self.identity.name:

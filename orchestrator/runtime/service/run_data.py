@@ -7,6 +7,7 @@ A child run has the metadata and tags of its parent; the name and version of an 
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -111,3 +112,8 @@ def _is_tag(text: object) -> bool:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
+
+
+def new_id() -> str:
+    """Return a random run id."""
+    return secrets.token_hex(16)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import secrets
 from collections.abc import Awaitable, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -18,7 +17,7 @@ from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.journal import Record, RunHead, let_go
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
-from orchestrator.kernel.record import Follower, Observer, RunParked, RunRecovered, Transition
+from orchestrator.kernel.record import Follower, Observer, RunRecovered, Transition
 from orchestrator.kernel.run import Run
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.runs.runs import Runs
@@ -30,6 +29,7 @@ from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.runtime.service.program_recovery import ProgramsUnknown
 from orchestrator.runtime.service.recorded_path import RecordedPath
 from orchestrator.runtime.service.recovery import ClaimedRun, Recovery, RunAlreadyEnded
+from orchestrator.runtime.service.run_data import new_id
 from orchestrator.runtime.service.run_scope import RunScope
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.runtime.service.stream import RunStream
@@ -385,7 +385,7 @@ class RunService(Generic[R]):
             found = await self._recovery.claim(run_id, again=again, from_agent=from_agent)
         except (ProgramsUnknown, DepsRequired) as error:
             if error.parked:
-                self._driver.publish(await self._parked(run_id))
+                self._driver.publish(await self._recovery.parked(run_id))
             raise
         except (Suspended, OtherGraph, Corrupt) as error:
             self._publish_recovered(run_id, _NOT_RECOVERED[type(error)])
@@ -394,19 +394,6 @@ class RunService(Generic[R]):
             self._publish_recovered(run_id, "resumed")
         return found
 
-    async def _parked(self, run_id: str) -> RunParked:
-        """Return the fact that a run waits for a person, who has to check its programs or to give it deps."""
-        stored, _ = await self._recovery.read(run_id)
-        graph = self._driver.machine.graph
-        state = stored.state or graph.initial.value
-        reason = str((stored.parked or {}).get("reason", ""))
-        return RunParked(graph.name, run_id, state, reason, self._control.clock.time())
-
     def _publish_recovered(self, run_id: str, outcome: str) -> None:
         graph = self._driver.machine.graph.name
         self._driver.publish(RunRecovered(graph, run_id, outcome, self._control.clock.time()))
-
-
-def new_id() -> str:
-    """Return a random run id."""
-    return secrets.token_hex(16)
