@@ -327,7 +327,7 @@ async def test_the_decisions_of_ralph_are_made_again(tmp_path: Path) -> None:
 async def test_the_decisions_of_approval_are_made_again(tmp_path: Path) -> None:
     root = planted(tmp_path)
     async with project(root) as approval:
-        await approval.submit("Please tidy up.")
+        await approval.run("Please tidy up.")
         await approval.show()
         await approval.approve(start=False)
     async with project(root) as approval:

@@ -166,12 +166,19 @@ class ModelPlanner:
 
     @cached_property
     def _extractor(self) -> Agent:
-        return Agent(self._model, output_type=Extraction, instructions=_EXTRACT, **self._options)
+        return Agent(
+            self._model,
+            name="extractor",
+            output_type=Extraction,
+            instructions=_EXTRACT,
+            **self._options,
+        )
 
     @cached_property
     def _drafter(self) -> Agent:
         return Agent(
             self._model,
+            name="drafter",
             output_type=PlanDraft,
             instructions=_PLAN,
             tools=reading(self._workspace),
