@@ -89,7 +89,7 @@ LISTINGS: list[tuple[tuple[str, ...], dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize("store", sorted(stores()))
-@pytest.mark.parametrize(("options", "conditions", "expected"), LISTINGS, ids=lambda value: " ".join(value))
+@pytest.mark.parametrize(("options", "conditions", "expected"), LISTINGS, ids=" ".join)
 def test_a_listing_has_the_same_runs_and_figures(
     cli: Cli,
     folder: Path,
