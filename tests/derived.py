@@ -25,6 +25,8 @@ from orchestrator.telemetry.table import table
 from orchestrator.testing import ScriptedLLM
 from orchestrator.testing.coverage import GraphCoverage
 from orchestrator.testing.paths import shortest_paths
+from tests.benchmarks.peers.ergonomics.table import concepts
+from tests.benchmarks.peers.ergonomics.table import table as ergonomics
 from tests.benchmarks.peers.features.table import comparison, evidence
 from tests.cli.test_demo import normal, shown_on_a_terminal
 from tests.observability import observability_text
@@ -170,12 +172,15 @@ def _says_else(old: str, new: str) -> bool:
 
 
 LOOP_GUIDE = "orchestrator/machines/llm_loop/README.md"
+ERGONOMICS_GUIDE = "tests/benchmarks/peers/ergonomics/README.md"
 PLACES = (
     Place("README.md", "diagram", "mermaid", partial(mermaid, LLM_LOOP)),
     Place("README.md", "clean-trace", "text", partial(trace, TRACES["clean-trace"])),
     Place("dashboards/README.md", "alerts", "", alerts_table),
     Place("README.md", "comparison", "", comparison),
     Place("tests/benchmarks/README.md", "evidence", "", evidence),
+    Place(ERGONOMICS_GUIDE, "ergonomics", "", ergonomics),
+    Place(ERGONOMICS_GUIDE, "concepts", "", concepts),
     *(Place(LOOP_GUIDE, name, "text", partial(trace, said)) for name, said in TRACES.items()),
     Place(
         "orchestrator/runtime/README.md",

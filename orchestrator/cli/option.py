@@ -104,7 +104,9 @@ GraphName = Annotated[str, typer.Argument(metavar="NAME", help=_GRAPH)]
 AnyGraphName = Annotated[
     str | None, typer.Argument(metavar="NAME", help=f"{_GRAPH} Default: all shipped.", show_default=False)
 ]
-Format = Annotated[str, typer.Option("--format", "-f", metavar="FORMAT", help="mermaid, dot, table or json.")]
+Format = Annotated[
+    str, typer.Option("--format", "-f", metavar="FORMAT", help="mermaid, dot, table, json or svg.")
+]
 LogFiles = Annotated[
     list[Path],
     typer.Argument(metavar="LOGFILE", help="JSON log lines, as TransitionLog or --log write them."),

@@ -83,7 +83,7 @@ BAD = [
         "known: approval, code_mode, llm_loop, pipeline, ralph, tools_mode, or module:attribute",
     ),
     (("graph", "models:number"), "graph 'models:number' is a int, not a Graph"),
-    (("graph", "--format", "svg"), "unknown format 'svg'; known: mermaid, dot, table, json"),
+    (("graph", "--format", "png"), "unknown format 'png'; known: mermaid, dot, table, json, svg"),
     (("lint", "nowhere"), "unknown graph 'nowhere'; known: approval, code_mode, llm_loop"),
     (("report", "missing.log"), "missing.log: No such file or directory"),
     (("report", "models.py"), "models.py: no line of a transition or of a run's end here"),

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.drawing.svg import svg
 from orchestrator.kernel.diagram import FORMATS
+from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 
 Cli = Callable[..., Any]
@@ -34,6 +36,10 @@ def test_a_shipped_graph_is_drawn_in_each_format(cli: Cli, form: str) -> None:
     for name in ((), ("llm_loop",)):
         done = cli("graph", *name, "--format", form)
         assert (done.out, done.code) == (FORMATS[form](LLM_LOOP, None), 0)
+
+
+def test_a_shipped_graph_is_drawn_as_svg(cli: Cli) -> None:
+    assert cli("graph", "approval", "--format", "svg") == (0, svg(APPROVAL), "")
 
 
 def test_the_format_is_mermaid_unless_said(cli: Cli) -> None:

@@ -43,7 +43,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("orchestrator.engines", "orchestrator.settings"),
     ("orchestrator.runtime",),
     ("orchestrator_callbacks", "orchestrator.journal", "orchestrator.providers"),
-    ("orchestrator.telemetry", "orchestrator.ops", "orchestrator.repl"),
+    ("orchestrator.telemetry", "orchestrator.ops", "orchestrator.repl", "orchestrator.drawing"),
     ("orchestrator.machines",),
     ("orchestrator.tools",),
     ("orchestrator.llm", "orchestrator.files"),

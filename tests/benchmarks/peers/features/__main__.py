@@ -1,6 +1,7 @@
 """Try every feature with every library and write `results/features.json`: `make bench-features`, about a minute.
 
-A part of it (`--only`, `--libraries`) prints what was observed and writes nothing.
+A part of it (`--only`, `--libraries`) prints what was observed and writes nothing. `--ergonomics` runs the programs of
+`tests/benchmarks/peers/ergonomics` instead.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.contestant import NotMeasured
+from tests.benchmarks.peers.ergonomics import run as ergonomics
 from tests.benchmarks.peers.features.catalogue import FEATURES, LIBRARIES, Feature
 from tests.benchmarks.peers.features.trial import Cell, Trial, Unable
 from tests.benchmarks.peers.roster import ROSTER, Entry
@@ -24,6 +26,9 @@ RESULTS = Path(__file__).parents[2] / "results" / "features.json"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Try, print, and write."""
     options = _options(arguments)
+    if options.ergonomics:
+        ergonomics.main(options.environments.absolute(), options.libraries)
+        return
     entries = [one for one in ROSTER if one.name in LIBRARIES]
     libraries = [one for one in entries if not options.libraries or one.name in options.libraries.split(",")]
     features = [one for one in FEATURES if not options.only or one.name in options.only.split(",")]
@@ -37,6 +42,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-features", description=__doc__)
     parser.add_argument("--only", default="", help="only these features, by name, with commas between")
     parser.add_argument("--libraries", default="", help="only these, by name, with commas between")
+    parser.add_argument("--ergonomics", action="store_true", help="the same agent written with each library")
     parser.add_argument("--offline", action="store_true", help="install nothing")
     parser.add_argument("--environments", type=Path, required=True, help="folder of the environments")
     return parser.parse_args(arguments)

@@ -1,0 +1,1 @@
+"""The same agent written with four libraries, run alike, and counted."""

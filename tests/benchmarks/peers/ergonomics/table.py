@@ -1,0 +1,42 @@
+"""The table of README.md, from the programs and the results: `make accept` writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.benchmarks.peers.ergonomics.measure import Count, count
+from tests.benchmarks.peers.ergonomics.run import LIBRARIES, results
+
+_ROWS: tuple[tuple[str, Callable[[Count], int]], ...] = (
+    ("lines", lambda one: one.lines),
+    ("statements", lambda one: one.statements),
+    ("**concepts**", lambda one: one.concepts),
+    ("imported names", lambda one: len(one.names)),
+    ("attributes and methods", lambda one: len(one.members)),
+    ("options", lambda one: len(one.options)),
+    ("strings", lambda one: len(one.strings)),
+    ("statements that store the state of a run", lambda one: one.storing),
+)
+
+
+def table() -> str:
+    """Return the figures of each program and what was observed when it ran."""
+    counts = [count(one.name) for one in LIBRARIES]
+    observed = results()
+    rows = [["", *(one.title for one in LIBRARIES)], ["-"] * (len(LIBRARIES) + 1)]
+    rows += [[title, *(str(figure(one)) for one in counts)] for title, figure in _ROWS]
+    streams = ["yes" if observed[one.name]["streams_after_resume"] else "no" for one in LIBRARIES]
+    rows.append(["the model is streamed after the resume, too", *streams])
+    rows.append(["version", *(", ".join(observed[one.name]["versions"].values()) for one in LIBRARIES)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def concepts() -> str:
+    """Return the concepts of each program."""
+    lines = []
+    for library in LIBRARIES:
+        found = count(library.name)
+        groups = (found.names, found.members, found.options, found.strings)
+        listed = "; ".join(", ".join(f"`{one}`" for one in group) for group in groups if group)
+        lines.append(f"- {library.title}: {listed}\n")
+    return "".join(lines)

@@ -1,0 +1,77 @@
+"""The same agent with four libraries: ours does the work, and the table says what is in the programs."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.peers.ergonomics import measure, run, trial
+from tests.benchmarks.peers.ergonomics.measure import PROGRAMS, count
+from tests.derived import ERGONOMICS_GUIDE, HINT, PLACES, ROOT
+
+
+@pytest.mark.campaign
+@pytest.mark.canary
+def test_our_program_is_killed_while_it_asks_and_ends_in_a_new_process(tmp_path: Path) -> None:
+    assert trial.run("ours", Path(sys.executable), tmp_path) == _results()["ours"]
+
+
+def test_the_tables_of_the_page_are_those_of_the_programs() -> None:
+    places = [place for place in PLACES if place.file == ERGONOMICS_GUIDE]
+    assert len(places) == 2
+    text = (ROOT / ERGONOMICS_GUIDE).read_text(encoding="utf-8")
+    for place in places:
+        assert place.filled(text) == text, HINT
+
+
+def test_there_is_one_program_for_each_library_and_each_did_the_work() -> None:
+    names = {library.name for library in run.LIBRARIES}
+    assert {file.stem for file in PROGRAMS.glob("[a-z]*.py")} == names
+    assert _results().keys() == names
+
+
+def test_our_program_has_no_any_no_cast_and_no_ignored_error() -> None:
+    text = (PROGRAMS / "ours.py").read_text(encoding="utf-8")
+    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    assert names.isdisjoint({"Any", "cast", "assert_type"})
+    assert "type: ignore" not in text
+    assert not any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(text)))
+
+
+def test_every_package_of_a_program_is_pinned_exactly() -> None:
+    for library in run.LIBRARIES:
+        lines = library.pins.read_text(encoding="utf-8").splitlines() if library.pins else ["#", "x==1"]
+        assert all("==" in line for line in lines[1:])
+
+
+def test_names_attributes_options_and_strings_of_the_library_are_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "small.py").write_text(
+        '"""A program."""\n\n'
+        "from pathlib import Path\n\n"
+        "from library import Agent, Event\n"
+        "from tests.benchmarks.peers.ergonomics import task\n\n\n"
+        "# a comment\n"
+        "async def main(event: Event) -> None:\n"
+        "    agent = Agent(model=task.MODEL, model_settings={'top': 1})\n"
+        "    async for one in agent.stream(deadline=3):\n"
+        "        if one.kind == 'text' and event.kind == 'end':\n"
+        "            task.show(one['body'].upper(sep=''))\n"
+        "    task.STATE.write_text(Path('x').name)\n"
+    )
+    monkeypatch.setattr(measure, "PROGRAMS", tmp_path)
+    found = count("small")
+    assert found.names == ("Agent", "Event")
+    assert found.members == ("kind", "stream", "upper")
+    assert found.options == ("deadline", "model", "model_settings", "sep")
+    assert found.strings == ("body", "end", "text", "top")
+    assert (found.lines, found.statements, found.concepts, found.storing) == (9, 9, 13, 1)
+
+
+def _results() -> dict[str, dict[str, bool]]:
+    found = run.results()
+    return {name: {"streams_after_resume": one["streams_after_resume"]} for name, one in found.items()}

@@ -1,0 +1,156 @@
+"""The drawing as text: well formed, escaped, the same each time, and with the marks of a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from enum import StrEnum
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from orchestrator import Edge, Graph
+from orchestrator.cli.shipped import SHIPPED
+from orchestrator.drawing.mark import GraphMarks
+from orchestrator.drawing.stylesheet import STATUSES, STYLESHEET
+from orchestrator.drawing.svg import svg
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+
+_SVG = "{http://www.w3.org/2000/svg}"
+PATH = {
+    ("init", "start_loop", "await_llm"): 1,
+    ("await_llm", "llm_response", "evaluate_response"): 7,
+    ("evaluate_response", "response_with_tools", "process_tools"): 7,
+}
+
+
+def root_of(text: str) -> ET.Element:
+    """Return a drawing that was made here, parsed."""
+    return ET.fromstring(text)  # noqa: S314
+
+
+def groups(text: str) -> list[tuple[set[str], ET.Element]]:
+    """Return the groups of a drawing with their classes."""
+    return [(set(one.get("class", "").split()), one) for one in root_of(text).iter(f"{_SVG}g")]
+
+
+def box(text: str, state: str) -> set[str]:
+    """Return the classes of a state."""
+    [found] = [classes for classes, one in groups(text) if one.get("data-state") == state]
+    return found
+
+
+def way(text: str, title: str) -> list[set[str]]:
+    """Return the classes of the lines with a tooltip."""
+    return [classes for classes, one in groups(text) if one.findtext(f"{_SVG}title") == title]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_each_shipped_graph_is_well_formed_and_has_every_state_and_its_start(name: str) -> None:
+    graph = SHIPPED[name]
+    root = root_of(svg(graph))
+    states = [one.get("data-state") for one in root.iter(f"{_SVG}g") if one.get("data-state")]
+    assert sorted(map(str, states)) == sorted(state.value for state in graph.states)
+    assert root.findtext(f"{_SVG}title") == f"{name}: {len(graph.states)} states, {len(graph.rows)} edges"
+    assert len(list(root.iter(f"{_SVG}circle"))) == 1
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_strict_content_security_policy_allows_a_drawing_without_stylesheet(name: str) -> None:
+    root = root_of(svg(SHIPPED[name], styled=False))
+    for one in root.iter():
+        assert one.tag.removeprefix(_SVG) in {"svg", "title", "rect", "g", "path", "circle", "text", "tspan"}
+        assert not [name for name in one.attrib if name == "style" or name.startswith("on") or "href" in name]
+
+
+def test_the_same_graph_gives_the_same_bytes_in_every_process() -> None:
+    code = (
+        "from orchestrator.cli.shipped import SHIPPED\n"
+        "from orchestrator.drawing.svg import svg\n"
+        "print(*map(svg, SHIPPED.values()))"
+    )
+    drawn = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert drawn == {" ".join(map(svg, SHIPPED.values())) + "\n"}
+
+
+def test_markup_and_control_characters_of_names_are_escaped() -> None:
+    markup, hidden, colour = "<script>alert(1)</script>", 'b"\u202e&', "\x1b[31m"
+    states = StrEnum("states", {"A": markup, "B": hidden, "C": colour})
+    events = StrEnum("events", {"GO": "</text>", "ON": "a\x00b"})
+    rows = (Edge("</text>", markup, hidden), Edge("a\x00b", hidden, colour))
+    end = frozenset({states(colour)})
+    graph = Graph("<odd>", states, events, states(markup), rows, terminal=end, strict=False)
+    text = svg(graph)
+    names = [one.get("data-state") for _, one in groups(text) if one.get("data-state")]
+    assert names == ["<script>alert(1)</script>", 'b"\\u{202e}&', "\\u{1b}[31m"]
+    assert "<script" not in text
+    assert root_of(text).findtext(f"{_SVG}title", "").startswith("<odd>: ")
+
+
+def test_a_name_that_is_too_long_is_shortened_and_whole_in_its_tooltip() -> None:
+    long = "n" * 500
+    states = StrEnum("states", {"A": long, "B": "end"})
+    events = StrEnum("events", {"GO": "e" * 500})
+    graph = Graph(
+        "long",
+        states,
+        events,
+        states(long),
+        (Edge("e" * 500, long, "end"),),
+        terminal=frozenset({states("end")}),
+    )
+    texts = ["".join(one.itertext()) for one in root_of(svg(graph)).iter(f"{_SVG}text")]
+    assert max(map(len, texts)) == 36
+    assert f"<title>{long}</title>" in svg(graph)
+
+
+def test_the_present_state_is_lit_in_the_colour_of_its_status() -> None:
+    text = svg(LLM_LOOP, GraphMarks(current="process_tools", status="waiting"))
+    assert {"current", "waiting"} <= box(text, "process_tools")
+    assert "current" not in box(text, "init")
+    unknown = svg(LLM_LOOP, GraphMarks(current="init", status='"><script>'))
+    assert {"current", "running"} <= box(unknown, "init")
+
+
+def test_every_outcome_of_a_run_has_a_colour() -> None:
+    assert {outcome.value for outcome in Outcome} <= STATUSES
+    assert all(f".{status}{{--graph-lit:" in STYLESHEET for status in STATUSES)
+
+
+def test_the_path_taken_is_drawn_wider_and_all_else_is_dimmed() -> None:
+    text = svg(LLM_LOOP, GraphMarks(current="process_tools", taken=PATH))
+    assert way(text, "await_llm: llm_response → evaluate_response") == [{"way", "taken", "spine", "weight-2"}]
+    assert way(text, "init: start_loop → await_llm") == [{"way", "taken", "spine"}]
+    assert way(text, "process_tools: tools_executed → update_budgets") == [{"way", "unused"}]
+    assert "unvisited" in box(text, "finalize")
+    assert "unvisited" not in box(text, "evaluate_response")
+    assert '<tspan class="times">×7</tspan>' in text
+
+
+def test_a_failure_edge_that_was_taken_is_drawn_in_full_and_the_others_are_one_dotted_line() -> None:
+    failed = ("await_llm", "failure", "terminate_error")
+    plain, marked = svg(LLM_LOOP), svg(LLM_LOOP, GraphMarks(taken={**PATH, failed: 1}))
+    title = "await_llm: failure → terminate_error"
+    assert way(plain, title) == []
+    assert way(marked, title) == [{"way", "failure", "taken"}]
+    assert plain.count('class="way failure"') == marked.count('class="way failure"') == 1
+    assert ">failure from 7 states</text>" in plain
+
+
+def test_a_state_that_took_more_time_is_darker() -> None:
+    shares = {"await_llm": 0.76, "process_tools": 0.2, "init": 0.01}
+    text = svg(LLM_LOOP, GraphMarks(share=shares))
+    heats = {state: next((one for one in box(text, state) if one.startswith("heat")), "") for state in shares}
+    assert heats == {"await_llm": "heat-3", "process_tools": "heat-2", "init": "heat-1"}
+    assert not any(one.startswith("heat") for one in box(text, "finalize"))
