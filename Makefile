@@ -21,7 +21,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo-approval demo-plan setup test campaign check accept coverage mutants docs dashboards bench bench-peers bench-features soak lock clean
+.PHONY: help run demo-approval demo-plan setup test test-python campaign check accept coverage mutants docs dashboards bench bench-peers bench-features soak lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ setup: $(READY) ## virtual environment with the locked dependencies, nothing els
 
 test: $(READY) ## set-up, then every behaviour once; about 4 minutes on 2 cores
 	@$(PYTEST) $(TEST) $(ARGS)
+
+test-python: ## `make test` on one version of Python; VERSION=3.14 uses Debian unstable where no such interpreter is installed
+	@.ci/test-python $(VERSION) $(if $(ARGS),ARGS="$(ARGS)")
 
 campaign: $(READY) ## crashes, processes, mutations, and properties with more examples
 	@TEST_TIER=campaign $(PYTEST) $(CAMPAIGN) $(ARGS)
@@ -111,7 +114,7 @@ $(UV):
 	@.venv-lock/bin/python -m pip install --quiet uv
 
 # Sets $$found. A name may exist and not run (a version manager's shim), so each is asked.
-FIND_PYTHON = found=; for candidate in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+FIND_PYTHON = found=; for candidate in $(PYTHON) python3.15 python3.14 python3.13 python3.12 python3.11 python3; do \
 	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
 	    then found=$$candidate; break; fi; done; \
 	if test -z "$$found"; then \
