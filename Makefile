@@ -4,6 +4,8 @@
 VENV    = .venv
 PY      = $(VENV)/bin/python
 READY   = $(VENV)/.ready
+LOCK    = requirements.lock
+LOWEST  = build/lowest.lock
 UV      = .venv-lock/bin/uv
 PYTEST  = $(PY) -m pytest -n auto --dist loadfile
 TEST    = -m "not campaign"
@@ -21,7 +23,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo-approval demo-plan setup test campaign check accept coverage mutants docs dashboards bench bench-peers bench-features soak lock clean
+.PHONY: help run demo-approval demo-plan setup test test-python test-lowest campaign check accept coverage mutants docs dashboards bench bench-peers bench-features soak lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +41,12 @@ setup: $(READY) ## virtual environment with the locked dependencies, nothing els
 
 test: $(READY) ## set-up, then every behaviour once; about 4 minutes on 2 cores
 	@$(PYTEST) $(TEST) $(ARGS)
+
+test-python: ## `make test` on one version of Python; VERSION=3.14 uses Debian unstable where no such interpreter is installed
+	@.ci/test-python $(VERSION) $(if $(ARGS),ARGS="$(ARGS)")
+
+test-lowest: $(LOWEST) ## `make test` with the lowest supported version of each dependency
+	@$(MAKE) --no-print-directory test VENV=.venv-lowest LOCK=$(LOWEST)
 
 campaign: $(READY) ## crashes, processes, mutations, and properties with more examples
 	@TEST_TIER=campaign $(PYTEST) $(CAMPAIGN) $(ARGS)
@@ -91,6 +99,15 @@ lock: $(UV) ## requirements.lock from pyproject.toml; ARGS=--upgrade moves every
 	    --generate-hashes --no-emit-index-url --no-emit-package fsm-orchestrator \
 	    --no-header --no-annotate --output-file requirements.lock $(ARGS)
 
+# The lowest versions of what we depend on; the tools of the tests are the newest that go with them.
+$(LOWEST): pyproject.toml $(UV)
+	@mkdir -p $(@D)
+	@$(UV) pip compile pyproject.toml --quiet --python-version 3.11 --extra all --resolution lowest-direct \
+	    --no-emit-index-url --no-emit-package fsm-orchestrator --no-header --no-annotate --output-file $@.constraints
+	@$(UV) pip compile pyproject.toml --quiet --python-version 3.11 --extra all --group test --group lint \
+	    --constraints $@.constraints --no-strip-extras --generate-hashes --no-emit-index-url --no-emit-package fsm-orchestrator \
+	    --no-header --no-annotate --output-file $@
+
 clean: ## everything that make made
 	rm -rf $(VENV) .venv-* build dist htmlcov .coverage .coverage.* \
 	    .mutants .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -98,11 +115,11 @@ clean: ## everything that make made
 
 # The environment is kept across runs and brought up to date when a dependency or an entry point changes.
 # A link to an interpreter that is gone is the same as no environment.
-$(READY): requirements.lock pyproject.toml
+$(READY): $(LOCK) pyproject.toml
 	@$(PY) -m pip --version >/dev/null 2>&1 || { $(FIND_PYTHON); \
 	    echo "set-up: $(VENV) with $$found" >&2; "$$found" -m venv --clear $(VENV); }
-	@echo "set-up: dependencies from requirements.lock" >&2
-	@$(PY) -m pip install --quiet --require-hashes -r requirements.lock
+	@echo "set-up: dependencies from $(LOCK)" >&2
+	@$(PY) -m pip install --quiet --require-hashes -r $(LOCK)
 	@$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -111,7 +128,7 @@ $(UV):
 	@.venv-lock/bin/python -m pip install --quiet uv
 
 # Sets $$found. A name may exist and not run (a version manager's shim), so each is asked.
-FIND_PYTHON = found=; for candidate in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+FIND_PYTHON = found=; for candidate in $(PYTHON) python3.15 python3.14 python3.13 python3.12 python3.11 python3; do \
 	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
 	    then found=$$candidate; break; fi; done; \
 	if test -z "$$found"; then \

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from orchestrator.tools.result import ToolResult as ToolResult
     from orchestrator.tools.spec import ToolSpec as ToolSpec
     from orchestrator.tools.spec import tool as tool
+    from orchestrator.version import __version__ as __version__
     from orchestrator_guards import Verdict as Verdict
 
 _PUBLIC = {
@@ -170,7 +171,7 @@ _SPECIFIED = {
 }
 """The same for names that the specifications of the machines spell: importable here, and public in their namespaces."""
 
-_HOME = _PUBLIC | _SPECIFIED
+_HOME = _PUBLIC | _SPECIFIED | {"__version__": "version"}
 
 __all__ = sorted(_PUBLIC)  # noqa: PLE0605 - derived, so that it cannot disagree with the names
 

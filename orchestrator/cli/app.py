@@ -23,6 +23,7 @@ from orchestrator.cli.ralph_group import group as ralph
 from orchestrator.cli.rlm_group import group as rlm
 from orchestrator.cli.runs_group import group as runs
 from orchestrator.cli.spread import spread, spread_options
+from orchestrator.version import __version__
 
 _REPLAY = """Replay recorded conversations through the real state machine.
 
@@ -89,13 +90,7 @@ def execute(arguments: Sequence[str], options: Options) -> int:
 def _version(command_options: bool) -> None:  # noqa: FBT001 - typer's callback
     if not command_options:
         return
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        number = version("fsm-orchestrator")
-    except PackageNotFoundError:
-        number = "(run from source, not installed)"
-    say(f"orchestrator {number}")
+    say(f"orchestrator {__version__}")
     raise typer.Exit
 
 

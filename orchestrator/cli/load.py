@@ -110,7 +110,11 @@ def _value(name: str, text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"limit {name}: {shown(text, 80)!r} is not JSON ({error})") from error
+        raise ConfigError(f"limit {name}: {shown(text, 80)!r} is not JSON ({_fault(error)})") from error
+
+
+def _fault(error: Exception) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def members_of(limits: Limits) -> dict[str, Any]:
@@ -123,7 +127,7 @@ def schema_from(file: Path) -> Mapping[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file} is not JSON ({error})") from error
+        raise ConfigError(f"{file} is not JSON ({_fault(error)})") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{file} holds no JSON schema: a schema is an object")
     return found

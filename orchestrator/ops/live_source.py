@@ -59,7 +59,8 @@ class Prometheus:
             with urllib.request.urlopen(url, timeout=self._timeout) as answer:  # noqa: S310 - the scheme is checked
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
-            said = json.loads(error.read() or b"{}").get("error", error.reason)
+            with error:
+                said = json.loads(error.read() or b"{}").get("error", error.reason)
             raise ConfigError(f"Prometheus refuses {parameters.get('query', path)!r}: {said}") from error
         except (OSError, ValueError) as error:
             raise ConfigError(f"Prometheus at {self._address} does not answer: {error}") from error

@@ -194,7 +194,16 @@ class ReplProcess:
         self._strike()
         self._in.close()
         await self._process.wait()
+        await self._drain()
         await asyncio.to_thread(self._scratch.remove)
+
+    async def _drain(self) -> None:
+        """Read both outputs to their end, which closes them: a reader with a full buffer would keep its pipe open."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GRACE):
+                for output in (self._out, self._err):
+                    while await output.read(1 << 16):
+                        pass
 
     # ---- resource usage ----
 

@@ -9,8 +9,6 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
 from typing import Any, TypeAlias
 
 from prometheus_client import core
@@ -20,6 +18,7 @@ from orchestrator.telemetry.engine import Load, phase
 from orchestrator.telemetry.instrument import Instruments
 from orchestrator.telemetry.labels import OTHER
 from orchestrator.telemetry.scraped import LEVELS, PARKINGS, PHASES, SCRAPED
+from orchestrator.version import __version__
 
 Values: TypeAlias = dict[tuple[str, ...], float]
 """Label values -> value."""
@@ -30,7 +29,7 @@ class LiveCollector:
 
     def __init__(self, use: Instruments) -> None:
         self._use = use
-        self._version = _version()
+        self._version = __version__
 
     def describe(self) -> Iterator[core.Metric]:
         """Yield every metric without values, so that the registry knows the names."""
@@ -151,10 +150,3 @@ def _family(name: str, values: Values) -> core.Metric:
     for labels, value in values.items():
         family.add_metric(labels, value)  # type: ignore[attr-defined]
     return family
-
-
-def _version() -> str:
-    try:
-        return version_of("fsm-orchestrator")
-    except PackageNotFoundError:  # run from source, not installed
-        return "unknown"

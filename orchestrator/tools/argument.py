@@ -80,7 +80,7 @@ def canonical_text(text: str, read: Read, dump: Dump | None) -> str:
     except ValidationError as error:
         raise BadArguments(_sentence(error)) from error
     except RecursionError as error:
-        raise BadArguments("the arguments are nested too deeply; send a flatter object") from error
+        raise BadArguments(_TOO_DEEP) from error
 
 
 def _canonical(text: str, read: Read, dump: Dump) -> str:
@@ -235,10 +235,15 @@ def _object_text(text: str) -> str:
     return "{}" if body in {"", "null"} else body
 
 
+_TOO_DEEP = "the arguments are nested too deeply; send a flatter object"
+
+
 def _sentence(error: ValidationError) -> str:
     """Describe the faults of the arguments in one sentence, without their values."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     if not faults[0]["loc"]:
+        if "recursion limit" in faults[0]["msg"]:
+            return _TOO_DEEP
         return f"the arguments are not one complete JSON object ({faults[0]['msg']})"
     return listed((fault["loc"], fault["msg"]) for fault in faults)
 

@@ -289,12 +289,13 @@ class _Signature(NamedTuple):
 
 def _function(target: object) -> object:
     """Return the innermost function of `target`; string annotations are resolved in its globals."""
-    while not inspect.isroutine(target) or hasattr(target, "__wrapped__"):
-        if isinstance(target, functools.partial):
+    while True:
+        if isinstance(target, functools.partial):  # first: since Python 3.14 a partial counts as a routine
             target = target.func
+        elif inspect.isroutine(target) and not hasattr(target, "__wrapped__"):
+            return target
         else:
             target = getattr(target, "__wrapped__", None) or getattr(type(target), "__call__")  # noqa: B004, B009
-    return target
 
 
 def _name_and_text(target: object) -> tuple[str, str]:

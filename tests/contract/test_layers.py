@@ -48,7 +48,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("orchestrator.tools",),
     ("orchestrator.llm", "orchestrator.files"),
     ("orchestrator.kernel",),
-    ("orchestrator.errors", "orchestrator_guards"),
+    ("orchestrator.errors", "orchestrator.version", "orchestrator_guards"),
 )
 
 # (importer, imported) units that break the rows, each with its reason.

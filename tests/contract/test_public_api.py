@@ -199,7 +199,7 @@ def test_importing_in_any_order_gives_the_function_tool() -> None:
 def test_type_checkers_see_the_same_names() -> None:
     seen = _typed(orchestrator.__file__)
 
-    assert set(seen) == PUBLIC.union({"Orchestrator"}, *SPECIFIED.values())
+    assert set(seen) == PUBLIC.union({"Orchestrator", "__version__"}, *SPECIFIED.values())
     for name, module in seen.items():
         home = orchestrator._HOME[name]
         assert module == (f"orchestrator.{home}" if home else "orchestrator_guards"), name

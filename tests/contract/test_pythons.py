@@ -32,7 +32,7 @@ LOCK = ROOT / "requirements.lock"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DEPENDENCIES: list[str] = PROJECT["dependencies"]
 RUNNING = "{}.{}".format(*sys.version_info)
-VERSIONS = ["3.11", "3.12", "3.13"]
+VERSIONS = ["3.11", "3.12", "3.13", "3.14", "3.15"]
 OURS = ("orchestrator", "callbacks", "guards")
 
 

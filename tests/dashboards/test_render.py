@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -105,8 +106,11 @@ def test_what_is_no_number_is_left_out(server: Fake) -> None:
 
 
 def test_a_refused_query_says_what_prometheus_said(server: Fake) -> None:
-    with pytest.raises(ConfigError, match=r"refuses 'wrong\(': parse error"):
+    with pytest.raises(ConfigError, match=r"refuses 'wrong\(': parse error") as refused:
         at(server).instant("wrong(", NOW)
+    answer = refused.value.__cause__
+    assert isinstance(answer, HTTPError)
+    assert answer.closed
 
 
 def test_no_prometheus_is_one_sentence() -> None:

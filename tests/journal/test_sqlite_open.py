@@ -127,11 +127,11 @@ async def test_a_file_where_a_folder_should_be_is_refused(tmp_path: Path) -> Non
     await one_sentence(SqliteJournal(tmp_path / "file" / "journal.db"), StoreDown, "cannot be created")
 
 
-@pytest.mark.parametrize("version", ["3.40.1", "3.51.2"])
-def test_a_sqlite_with_the_wal_reset_bug_is_refused(version: str) -> None:
-    with pytest.raises(StoreDown, match=r"install apsw>=3\.51\.3"):
+@pytest.mark.parametrize("version", ["3.40.1", "3.51.2", "3.51.3"])
+def test_a_sqlite_that_is_too_old_is_refused(version: str) -> None:
+    with pytest.raises(StoreDown, match=r"install apsw>=3\.53\.0"):
         schema.refuse_old_sqlite(version)
-    schema.refuse_old_sqlite("3.51.3")
+    schema.refuse_old_sqlite("3.53.0")
 
 
 MOUNTED = """\

@@ -32,6 +32,8 @@ class Recorder:
         self._coverage = coverage.Coverage(
             data_file=None, config_file=False, source=[str(root / name) for name in sources]
         )
+        # The default since Python 3.14 records no contexts.
+        self._coverage.set_option("run:core", "ctrace")
         self._seconds: dict[str, float] = {}
 
     def pytest_sessionstart(self) -> None:

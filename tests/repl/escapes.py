@@ -18,6 +18,8 @@ def call(number, *arguments):
     if found == -1:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return found
+def channel():
+    return next(one for one in module("gc").get_objects() if type(one).__name__ == "Channel")
 def slurp(path):
     with sys.modules["io"].open(path, "rb") as file:
         return file.read(100)

@@ -66,7 +66,7 @@ time.sleep(10**6)
 """,
         "wall time",
     ),
-    "waiting for its own channel": (PRELUDE + "os.read(3, 10)", "wall time"),
+    "waiting for its own channel": (PRELUDE + "os.read(channel()._reading, 10)", "wall time"),
     "a lock that nobody opens": (
         PRELUDE
         + """
@@ -92,19 +92,25 @@ repr(x)
 """,
         "",
     ),
-    "noise on the channel": (PRELUDE + "os.write(4, b'\\x00\\x00\\x00\\x05hello')", "protocol"),
-    "a huge frame": (PRELUDE + "os.write(4, b'\\xff\\xff\\xff\\xff')", "protocol"),
-    "a frame of deep lists": (
-        PRELUDE + "os.write(4, (200000).to_bytes(4, 'big') + b'[' * 200000)",
+    "noise on the channel": (
+        PRELUDE + "os.write(channel()._writing, b'\\x00\\x00\\x00\\x05hello')",
         "protocol",
     ),
-    "a frame that is no object": (PRELUDE + "os.write(4, b'\\x00\\x00\\x00\\x01' + b'5')", "protocol"),
+    "a huge frame": (PRELUDE + "os.write(channel()._writing, b'\\xff\\xff\\xff\\xff')", "protocol"),
+    "a frame of deep lists": (
+        PRELUDE + "os.write(channel()._writing, (200000).to_bytes(4, 'big') + b'[' * 200000)",
+        "protocol",
+    ),
+    "a frame that is no object": (
+        PRELUDE + "os.write(channel()._writing, b'\\x00\\x00\\x00\\x01' + b'5')",
+        "protocol",
+    ),
     "a question with wrong prompts": (
         PRELUDE
         + """
 import json
 b = json.dumps({'t': 'query', 'prompts': [1]}).encode()
-os.write(4, len(b).to_bytes(4, 'big') + b)
+os.write(channel()._writing, len(b).to_bytes(4, 'big') + b)
 """,
         "protocol",
     ),
@@ -113,14 +119,14 @@ os.write(4, len(b).to_bytes(4, 'big') + b)
         + """
 import json
 b = json.dumps({'t': 'query', 'prompts': ['x'] * 21}).encode()
-os.write(4, len(b).to_bytes(4, 'big') + b)
+os.write(channel()._writing, len(b).to_bytes(4, 'big') + b)
 """,
         "protocol",
     ),
     "closing the channel": (
         PRELUDE
         + """
-os.close(4)
+os.close(channel()._writing)
 import time
 time.sleep(100)
 """,

@@ -87,7 +87,7 @@ async def test_a_forged_end_of_a_block_is_believed_once_and_noticed_by_the_next_
     forged = """
 import json
 frame = json.dumps({'t': 'done', 'n': 1, 'stdout': 'forged', 'dropped': 0, 'error': None, 'final': None}).encode()
-os.write(4, len(frame).to_bytes(4, 'big') + frame)
+os.write(channel()._writing, len(frame).to_bytes(4, 'big') + frame)
 """
     async with opened() as repl:
         assert (await repl.run(PRELUDE + forged)).stdout == "forged"

@@ -119,6 +119,6 @@ async def test_an_edit_nested_too_deeply_is_refused() -> None:
     office = Office()
     runner = office.agent(MemoryJournal())
     async with waiting(runner):
-        with pytest.raises(AnswerRefused, match="the edited arguments are nested too deeply"):
+        with pytest.raises(AnswerRefused, match="arguments are nested too deeply"):
             await runner.approve("r", arguments=DEEP)
     assert office.paid == []

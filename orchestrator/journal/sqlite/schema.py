@@ -28,8 +28,9 @@ VERSION = 2
 """Version of the tables, in `user_version`."""
 APPLICATION = 0x46534D6F
 """`FSMo`, in `application_id`: identifies a journal, also for file(1)."""
-OLDEST_SQLITE = (3, 51, 3)
-"""3.7.0 to 3.51.2 can corrupt a database in WAL mode if two processes write and checkpoint at once."""
+OLDEST_SQLITE = (3, 53, 0)
+"""Has the checkpoint that only reads, which finds damage to the log. 3.7.0 to 3.51.2 can corrupt a database in WAL mode
+if two processes write and checkpoint at once."""
 
 OLDEST = 1
 """Oldest version that is upgraded."""
@@ -176,11 +177,12 @@ def checksum(*parts: object) -> int:
 
 
 def refuse_old_sqlite(version: str) -> None:
-    """Raise StoreDown for a SQLite with the WAL-reset bug."""
+    """Raise StoreDown for a SQLite that can corrupt a journal, or cannot check its log."""
     if tuple(map(int, version.split("."))) < OLDEST_SQLITE:
         wanted = ".".join(map(str, OLDEST_SQLITE))
         raise StoreDown(
-            f"apsw contains SQLite {version}, which can corrupt a journal: install apsw>={wanted}"
+            f"apsw contains SQLite {version}, which can corrupt a journal or miss damage to its log: "
+            f"install apsw>={wanted}"
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import NamedTuple
 
-ENCODING = "orchestrator-mcp-lines"
+ENCODING = "orchestrator_mcp_lines"
 """UTF-8 by whole lines; invalid bytes are replaced."""
 
 _log = logging.getLogger("orchestrator.mcp")
@@ -72,7 +72,7 @@ class LineDecoder(codecs.IncrementalDecoder):
 
 
 def _codec(name: str) -> codecs.CodecInfo | None:
-    if name != ENCODING.replace("-", "_"):
+    if name != ENCODING:
         return None
     utf8 = codecs.lookup("utf-8")
     return codecs.CodecInfo(utf8.encode, utf8.decode, incrementaldecoder=LineDecoder, name=ENCODING)

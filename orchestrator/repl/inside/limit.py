@@ -47,7 +47,7 @@ def die_with_parent() -> str:
 
 
 def leave_root(user: int, folder: str, needed: Iterable[str]) -> str:
-    """Become a user who owns only that folder, if the `needed` files stay readable for that user.
+    """Become a user who owns only that folder, if it and the `needed` files stay readable for that user.
 
     Otherwise it raises OSError, and nothing has changed.
     """
@@ -56,7 +56,7 @@ def leave_root(user: int, folder: str, needed: Iterable[str]) -> str:
     os.setegid(user)
     os.seteuid(user)
     try:
-        for path in needed:
+        for path in (folder, *needed):  # a folder above may be closed to others
             os.listdir(path)
     except OSError:
         os.seteuid(0)

@@ -323,7 +323,7 @@ def _shown(value: object) -> str:
         return f"the class {value.__name__}"
     if isinstance(value, ModuleType):
         return f"the module {value.__name__}"
-    if inspect.isroutine(value):
+    if inspect.isroutine(value) and hasattr(value, "__name__"):  # a partial is a routine since Python 3.14
         return f"the function {_name(value)}"
     if isinstance(value, str | bytes | int | float | list | tuple | dict | set | PurePath | None):
         text = repr(value)

@@ -11,8 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
 from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
@@ -21,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from orchestrator.telemetry.catalogue import PREFIX, ROWS
 from orchestrator.telemetry.scraped import PARKED
+from orchestrator.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class JournalCollector(Collector):
         text = "Maximum time in a state before its event fires."
         yield _gauge("state_timeout_seconds", "machine state", text, self._limits)
         info = InfoMetricFamily(f"{PREFIX}build", "Versions of the running software; always 1.")
-        info.add_metric((), {"version": _version(), "python": platform.python_version()})
+        info.add_metric((), {"version": __version__, "python": platform.python_version()})
         yield info
 
 
@@ -110,13 +109,6 @@ def registry_of(collector: JournalCollector) -> CollectorRegistry:
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
     return registry
-
-
-def _version() -> str:
-    try:
-        return version_of("fsm-orchestrator")
-    except PackageNotFoundError:  # run from source, not installed
-        return "unknown"
 
 
 def _failures(count: int) -> Metric:
