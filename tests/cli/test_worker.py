@@ -155,7 +155,10 @@ BAD = [
     (("worker", "--agent", "mine:none"), "mine has no 'none'"),
     (("worker", "--agent", "mine:MODULE"), "mine has no 'MODULE'"),
     (("worker", "--agent", "mine:__doc__"), "no function"),
-    (("worker", "--agent", "mine:nothing"), "an engine runs an Agent, a Pipeline, a Ralph, an Rlm or an Approval"),
+    (
+        ("worker", "--agent", "mine:nothing"),
+        "an engine runs an Agent, a Pipeline, a Ralph, an Rlm or an Approval",
+    ),
     (("worker", "--agent", "mine:answer"), "cannot be made: AttributeError"),
     (("worker", "--agent", "mine:broken"), "OSError: no key"),
     (("worker", "--agent", "mine:elsewhere"), "many machines share"),

@@ -1,7 +1,7 @@
 """Ours: the journal has the question, and any process with the journal answers it."""
 
 from orchestrator import Agent, SqliteJournal, ToolContext, tool
-from orchestrator.events import RunParked, TokenDelta
+from orchestrator.events import QuestionAsked, TextDelta
 from orchestrator.providers import OpenAI
 from tests.benchmarks.peers.ergonomics import task
 from tests.benchmarks.peers.ergonomics.task import Receipt, Shop
@@ -16,6 +16,7 @@ def refund(context: ToolContext[Shop], order: str, euros: int) -> str:
 def support(journal: SqliteJournal) -> Agent[Shop, Receipt]:
     return Agent(
         OpenAI(task.MODEL),
+        name="support",
         instructions=task.INSTRUCTIONS,
         tools=[refund],
         deps=Shop(),
@@ -27,12 +28,11 @@ def support(journal: SqliteJournal) -> Agent[Shop, Receipt]:
 async def start() -> None:
     async with SqliteJournal(task.STATE) as journal:
         agent = support(journal)
-        async for fact in agent.stream(task.PROMPT, run_id=task.RUN):
-            if isinstance(fact, TokenDelta):
-                task.show(fact.text)
-            elif isinstance(fact, RunParked):
-                for question in await agent.pending(task.RUN):
-                    task.ask_person(question.tool, question.arguments)
+        async for event in agent.stream(task.PROMPT, run_id=task.RUN):
+            if isinstance(event, TextDelta):
+                task.show(event.text)
+            elif isinstance(event, QuestionAsked):
+                task.ask_person(event.tool, event.arguments)
 
 
 async def approve() -> None:
