@@ -159,7 +159,7 @@ async def test_a_run_of_the_old_version_waits_visibly_for_a_migration_after_the_
     try:
         async with loaded(database) as load:
             run_id = await load.leave()
-            newer.start("w1")
+            await started(newer, "w1")  # a worker that is still starting has no handler of SIGTERM yet
 
             async def waits() -> bool:
                 return bool((await load.journal.head(run_id)).reason == "other_graph")
