@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from orchestrator.engines.local_engine import LocalEngine as LocalEngine
     from orchestrator.engines.procrastinate import ProcrastinateDispatcher as ProcrastinateDispatcher
     from orchestrator.engines.worker import Worker as Worker
-    from orchestrator.errors import AnswerRefused as AnswerRefused
     from orchestrator.errors import ConfigError as ConfigError
     from orchestrator.errors import GraphError as GraphError
     from orchestrator.errors import JournalError as JournalError
@@ -92,7 +91,6 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "Agent": "runtime.llm_loop.agent",
-    "AnswerRefused": "errors",
     "ConfigError": "errors",
     "DbosDispatcher": "engines.dbos",
     "Edge": "kernel.graph",
