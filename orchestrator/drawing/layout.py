@@ -118,7 +118,7 @@ class _Plan:
         """Return the lines of a label. The label of all failure edges is at their destination."""
         if way.failure:
             return ()
-        found = [shortened(self.marks.label(*row)) for row in way.rows]
+        found = [self.marks.label(*row) for row in way.rows]
         if len(found) > _MOST_LINES:
             found = [*found[: _MOST_LINES - 1], f"and {len(found) - _MOST_LINES + 1} more"]
         return tuple(found)
@@ -135,7 +135,7 @@ class _Plan:
     def _box_lines(self, state: str) -> tuple[str, ...]:
         note = (shortened(self.marks.notes[state]),) if state in self.marks.notes else ()
         loops = (self.marks.label(state, event, state) for event in self.layers.loops.get(state, ()))
-        return (*note, *(f"{LOOP} {shortened(one)}" for one in loops))
+        return (*note, *(f"{LOOP} {one}" for one in loops))
 
     # ---- ports ----
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from orchestrator.drawing.element import drawing, number, point
 from orchestrator.drawing.geometry import EdgeLabel, EdgeLine, GraphLayout, StateBox, united
 from orchestrator.drawing.layout import END_RADIUS, LINE, layout
-from orchestrator.drawing.mark import GraphMarks
+from orchestrator.drawing.mark import SPENT, TIMES, GraphMarks
 from orchestrator.drawing.routing import EdgeRoute, Side
-from orchestrator.drawing.stylesheet import STATUSES, STYLESHEET
+from orchestrator.drawing.stylesheet import STATUSES
 from orchestrator.drawing.words import escaped, shortened
 from orchestrator.kernel.graph import Graph
 
@@ -29,47 +30,33 @@ _HEATS = (0.0, 0.15, 0.5)
 def svg(graph: Graph, marks: GraphMarks | None = None, *, styled: bool = True) -> str:
     """Return the drawing of a graph as SVG.
 
-    The same graph always has the same layout, and nothing in it comes from a clock or a font. Texts are escaped. There
-    are no `style` attributes, so that a strict content security policy allows it.
+    The same graph always has the same layout, and nothing in it comes from a clock or a font. Texts are escaped.
 
     Args:
         graph: The graph.
         marks: The present state, visits, time and path of a run, or of many.
-        styled: Whether the stylesheet is included. A page includes `STYLESHEET` once instead.
+        styled: Whether the stylesheet is included. A page includes `stylesheet()` once instead.
 
     Returns:
         An element `svg` with its size in pixels.
 
     Example:
         >>> from orchestrator.machines.llm_loop.graph import LLM_LOOP
-        >>> svg(LLM_LOOP).startswith('<svg xmlns="http://www.w3.org/2000/svg" class="fsm-graph"')
+        >>> svg(LLM_LOOP).startswith('<svg xmlns="http://www.w3.org/2000/svg" class="fsm-drawing fsm-graph"')
         True
     """
     marks = marks or GraphMarks()
     found = layout(graph, marks)
-    wide, high = _number(found.width), _number(found.height)
-    title = f"{graph.name}: {len(found.boxes)} states, {len(graph.rows)} edges"
-    size = f'width="{wide}" height="{high}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="fsm-graph" {size} viewBox="0 0 {wide} {high}" role="img">'
     lines = sorted(found.lines, key=lambda one: _times(one.route, marks))
     parts = [
-        head,
-        f"<title>{escaped(title)}</title>",
-        f"<style>{_stylesheet_text()}</style>" if styled else "",
-        f'<rect class="surface" {size}/>',
         _bus([line for line in lines if line.route.failure]),
         _start(found),
         *(_line(line, marks) for line in lines if not line.route.failure or _times(line.route, marks)),
         *(_box(box, found, marks) for box in found.boxes),
         *(_label(label, found, marks) for label in found.labels),
-        "</svg>\n",
     ]
-    return "\n".join(part for part in parts if part)
-
-
-def _stylesheet_text() -> str:
-    """Return the stylesheet as text of an XML element."""
-    return STYLESHEET.replace("&", "&amp;").replace("<", "&lt;")
+    title = f"{graph.name}: {len(found.boxes)} states, {len(graph.rows)} edges"
+    return drawing("fsm-graph", (found.width, found.height), title, parts, styled=styled)
 
 
 # ---- lines ----
@@ -89,7 +76,7 @@ def _bus(lines: Sequence[EdgeLine]) -> str:
     """Return all failure edges as one dotted line."""
     if not lines:
         return ""
-    path = "".join(f"M{_point(start)}L{_point(end)}" for start, end in united(lines))
+    path = "".join(f"M{point(start)}L{point(end)}" for start, end in united(lines))
     return (
         f'<g class="way failure"><path class="edge" d="{path}"/>'
         f'<path class="head" d="{_head(lines[0].points)}"/></g>'
@@ -111,24 +98,24 @@ def _rounded(points: Sequence[tuple[float, float]]) -> str:
     (x, y), before = points[-1], points[-2]
     dx, dy = _direction(before, points[-1])
     shorter = [*points[:-1], (x - dx * (_HEAD - 1), y - dy * (_HEAD - 1))]
-    steps = [f"M{_point(shorter[0])}"]
+    steps = [f"M{point(shorter[0])}"]
     for start, corner, end in zip(shorter, shorter[1:], shorter[2:], strict=False):
         radius = min(_CORNER, math.dist(start, corner) / 2, math.dist(corner, end) / 2)
         if radius < _SMALLEST:
-            steps.append(f"L{_point(corner)}")
+            steps.append(f"L{point(corner)}")
             continue
         (ax, ay), (bx, by) = _direction(corner, start), _direction(corner, end)
         first = (corner[0] + ax * radius, corner[1] + ay * radius)
         last = (corner[0] + bx * radius, corner[1] + by * radius)
-        steps.append(f"L{_point(first)}Q{_point(corner)} {_point(last)}")
-    return "".join([*steps, f"L{_point(shorter[-1])}"])
+        steps.append(f"L{point(first)}Q{point(corner)} {point(last)}")
+    return "".join([*steps, f"L{point(shorter[-1])}"])
 
 
 def _head(points: Sequence[tuple[float, float]]) -> str:
     (x, y), (dx, dy) = points[-1], _direction(points[-2], points[-1])
     left = (x - dx * _HEAD - dy * _HALF, y - dy * _HEAD + dx * _HALF)
     right = (x - dx * _HEAD + dy * _HALF, y - dy * _HEAD - dx * _HALF)
-    return f"M{_point(points[-1])}L{_point(left)}L{_point(right)}z"
+    return f"M{point(points[-1])}L{point(left)}L{point(right)}z"
 
 
 def _direction(start: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
@@ -140,7 +127,7 @@ def _start(found: GraphLayout) -> str:
     x, y = found.start
     line = ((x - 20, y), (x, y))
     return (
-        f'<g class="way spine"><circle class="start" cx="{_number(x - 22)}" cy="{_number(y)}" r="4.5"/>'
+        f'<g class="way spine"><circle class="start" cx="{number(x - 22)}" cy="{number(y)}" r="4.5"/>'
         f'<path class="edge" d="{_rounded(line)}"/><path class="head" d="{_head(line)}"/></g>'
     )
 
@@ -151,16 +138,16 @@ def _start(found: GraphLayout) -> str:
 def _box(box: StateBox, found: GraphLayout, marks: GraphMarks) -> str:
     area, state = box.area, box.state
     corner = min(area.height / 2, END_RADIUS) if state in found.layers.terminal else 7.0
-    frame = f'x="{_number(area.x)}" y="{_number(area.y)}" width="{_number(area.width)}" height="{_number(area.height)}"'
+    frame = f'x="{number(area.x)}" y="{number(area.y)}" width="{number(area.width)}" height="{number(area.height)}"'
     ring = (
-        f'<rect class="ring" x="{_number(area.x - 3)}" y="{_number(area.y - 3)}" width="{_number(area.width + 6)}"'
-        f' height="{_number(area.height + 6)}" rx="{_number(corner + 3)}"/>'
+        f'<rect class="ring" x="{number(area.x - 3)}" y="{number(area.y - 3)}" width="{number(area.width + 6)}"'
+        f' height="{number(area.height + 6)}" rx="{number(corner + 3)}"/>'
     )
     return (
         f'<g class="{_box_classes(state, found, marks)}" data-state="{escaped(state)}">'
         f"<title>{escaped(state)}</title>{ring if state == marks.current else ''}"
-        f'<rect class="box" {frame} rx="{_number(corner)}"/>'
-        f'<rect class="tint" {frame} rx="{_number(corner)}"/>{"".join(_box_text(box))}</g>'
+        f'<rect class="box" {frame} rx="{number(corner)}"/>'
+        f'<rect class="tint" {frame} rx="{number(corner)}"/>{"".join(_box_text(box))}</g>'
     )
 
 
@@ -185,11 +172,11 @@ def _visited(state: str, found: GraphLayout, marks: GraphMarks) -> bool:
 def _box_text(box: StateBox) -> Iterator[str]:
     area = box.area
     y = area.y + (area.height - (LINE + 1) * len(box.lines)) / 2 + 4.5
-    x = _number(area.middle)
-    yield f'<text class="name" x="{x}" y="{_number(y)}" text-anchor="middle">{escaped(shortened(box.state))}</text>'
+    x = number(area.middle)
+    yield f'<text class="name" x="{x}" y="{number(y)}" text-anchor="middle">{escaped(shortened(box.state))}</text>'
     for line in box.lines:
         y += LINE + 1
-        yield f'<text class="more" x="{x}" y="{_number(y)}" text-anchor="middle">{escaped(line)}</text>'
+        yield f'<text class="more" x="{x}" y="{number(y)}" text-anchor="middle">{escaped(line)}</text>'
 
 
 # ---- labels ----
@@ -199,12 +186,19 @@ def _label(label: EdgeLabel, found: GraphLayout, marks: GraphMarks) -> str:
     x = label.area.right if label.from_right else label.area.x
     anchor = ' text-anchor="end"' if label.from_right else ""
     lines = []
-    for number, line in enumerate(label.lines):
-        y = label.area.y + LINE * (number + 1) - 3
-        name, counted, times = line.rpartition(" ×")
-        text = f'{escaped(name)} <tspan class="times">×{escaped(times)}</tspan>' if counted else escaped(line)
-        lines.append(f'<text x="{_number(x)}" y="{_number(y)}"{anchor}>{text}</text>')
+    for index, line in enumerate(label.lines):
+        y = label.area.y + LINE * (index + 1) - 3
+        text = _label_text(line)
+        lines.append(f'<text x="{number(x)}" y="{number(y)}"{anchor}>{text}</text>')
     return f'<g class="label {_label_classes(label.route, found, marks)}">{"".join(lines)}</g>'
+
+
+def _label_text(line: str) -> str:
+    name, counted, rest = line.rpartition(TIMES)
+    if not counted:
+        return escaped(line)
+    times, dot, spent = rest.partition(SPENT)
+    return f'{escaped(name)} <tspan class="times">×{escaped(times)}</tspan>{escaped(dot + spent)}'
 
 
 def _label_classes(way: EdgeRoute, found: GraphLayout, marks: GraphMarks) -> str:
@@ -212,11 +206,3 @@ def _label_classes(way: EdgeRoute, found: GraphLayout, marks: GraphMarks) -> str
         return _classes(way, marks)
     taken = any(marks.times(*row) for row in found.layers.failures)
     return "failure taken" if taken else "failure"
-
-
-def _point(point: tuple[float, float]) -> str:
-    return f"{_number(point[0])} {_number(point[1])}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")

@@ -28,6 +28,33 @@ def _em(character: str) -> float:
     return 0.72 if character.isupper() else 0.64
 
 
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_LONG = 10
+"""Seconds from which on tenths are left out."""
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in one or two units: `12 ms`, `2.3 s`, `41 s`, `3 m 12 s`, `2 h 5 m`, `3 d 4 h`."""
+    if seconds < 1:
+        return f"{_short(seconds * 1_000)} ms" if seconds > 0 else "0 s"
+    if seconds < _MINUTE - 0.5:
+        return f"{seconds:.0f} s" if seconds >= _LONG else f"{_short(seconds)} s"
+    whole = round(seconds)
+    if whole < _HOUR:
+        return _two(whole, _MINUTE, "m", 1, "s")
+    return _two(whole, _HOUR, "h", _MINUTE, "m") if whole < _DAY else _two(whole, _DAY, "d", _HOUR, "h")
+
+
+def _short(value: float) -> str:
+    """Return a number below 1000 with two digits or more."""
+    return f"{value:.1f}".removesuffix(".0") if value < _LONG else f"{value:.0f}"
+
+
+def _two(whole: int, large: int, name: str, small: int, rest: str) -> str:
+    first, second = divmod(whole, large)
+    return f"{first} {name} {second // small} {rest}" if second // small else f"{first} {name}"
+
+
 def shortened(text: str) -> str:
     """Return a text of at most LONGEST characters; a longer one ends with an ellipsis."""
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -40,6 +40,8 @@ class History:
         self.facts: deque[Fact] = deque(maxlen=limit)
         self.states: dict[str, StateStats] = {}
         self.edges: dict[tuple[str, str, str], int] = {}
+        self.edge_seconds: dict[tuple[str, str, str], float] = {}
+        """Seconds in the source before the edge was taken, of all times together; not for edges that stay in it."""
         for fact in facts:
             self.observe(fact)
 
@@ -80,4 +82,5 @@ class History:
             return
         source.visits = max(source.visits, source.left + 1)  # a History that was added later
         source.leave(fact.dwell)
+        self.edge_seconds[edge] = self.edge_seconds.get(edge, 0.0) + fact.dwell
         self._stats(fact.dest).visits += 1

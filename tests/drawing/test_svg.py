@@ -13,7 +13,7 @@ import pytest
 from orchestrator import Edge, Graph
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.drawing.mark import GraphMarks
-from orchestrator.drawing.stylesheet import STATUSES, STYLESHEET
+from orchestrator.drawing.stylesheet import STATUSES, stylesheet
 from orchestrator.drawing.svg import svg
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -125,7 +125,7 @@ def test_the_present_state_is_lit_in_the_colour_of_its_status() -> None:
 
 def test_every_outcome_of_a_run_has_a_colour() -> None:
     assert {outcome.value for outcome in Outcome} <= STATUSES
-    assert all(f".{status}{{--graph-lit:" in STYLESHEET for status in STATUSES)
+    assert all(f".{status}{{--fsm-lit:" in stylesheet() for status in STATUSES)
 
 
 def test_the_path_taken_is_drawn_wider_and_all_else_is_dimmed() -> None:
