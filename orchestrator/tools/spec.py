@@ -149,7 +149,7 @@ class ToolFunction(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-ToolSource: TypeAlias = "ToolSpec[DepsT] | ToolFunction | functools.partial[Any]"
+ToolSource: TypeAlias = ToolSpec[DepsT] | ToolFunction | functools.partial[Any]
 """What an agent accepts as a tool."""
 
 
