@@ -12,6 +12,7 @@ import typer
 
 from orchestrator.cli import Options, fleet_option, trust_option
 from orchestrator.cli import option as given
+from orchestrator.cli.add_group import group as add
 from orchestrator.cli.approval_group import group as approval
 from orchestrator.cli.exit import EPILOG
 from orchestrator.cli.metrics_group import group as metrics
@@ -234,6 +235,20 @@ def docs(
     show_guides(topic)
 
 
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the project and of its folder.")],
+) -> None:
+    """Make a project: an agent with tools and a machine of its own, with tests.
+
+    It has a web service, a Dockerfile, a compose file, dashboards and alerts. `orchestrator add` extends it.
+    """
+    from orchestrator.cli.project import init as make
+
+    raise typer.Exit(make(name))
+
+
+app.add_typer(add, name="add")
 app.add_typer(pipeline, name="pipeline")
 app.add_typer(ralph, name="ralph")
 app.add_typer(rlm, name="rlm")

@@ -1,0 +1,194 @@
+"""Add a state, a machine, a tool or a guard to a project. Every file is computed before the first one is written."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import ConfigError
+from orchestrator.files.atomic import atomic_write
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.project.name import part_name
+from orchestrator.project.source_edit import EdgeCall, Source
+from orchestrator.project.template import addition
+
+TABLE = "fsm-orchestrator"
+"""The table `[tool.…]` of pyproject.toml that names the package of a project."""
+_GENERAL = ("state", "event")
+"""Names whose hooks would be the general ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A project: its folder and the name of its package.
+
+    Raises:
+        ConfigError: A name cannot be used, a part of that name exists, or a file has not the expected form.
+        OSError: A file cannot be read or written.
+    """
+
+    folder: Path
+    package: str
+
+    @classmethod
+    def at(cls, folder: Path) -> Project:
+        """Return the project of a folder. Raises ConfigError if there is none."""
+        try:
+            said = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+            package = said["tool"][TABLE]["package"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"this folder is no project: its pyproject.toml has no [tool.{TABLE}] with the package; "
+                "`orchestrator init NAME` makes a project"
+            ) from error
+        if not isinstance(package, str) or not package.isidentifier() or not (folder / package).is_dir():
+            raise ConfigError(f"pyproject.toml: package = {package!r} of [tool.{TABLE}] is no folder here")
+        return cls(folder, package)
+
+    @property
+    def machines(self) -> list[str]:
+        """The machines of the project, by name."""
+        found = (self.folder / self.package / "machines").glob("*.py")
+        return sorted(file.stem for file in found if file.stem != "__init__")
+
+    # ---- additions: each returns the changed files ----
+
+    def add_tool(self, name: str) -> list[Path]:
+        """Add a tool, register it in `TOOLS`, and write its test."""
+        part_name(name, "tool")
+        package = f"{self.package}/tools"
+        listing = self._source(f"{package}/__init__.py")
+        tools, last = listing.assigned("TOOLS"), listing.last_import()
+        if tools is None or last is None:
+            raise ConfigError(
+                f"{listing.where} has no import and no tuple TOOLS to which the tool could be added"
+            )
+        listing.insert_after(last, f"\nfrom {self.package}.tools.{name} import {name}")
+        listing.append(tools, name)
+        new = {f"{package}/{name}.py": "tool.py", f"tests/test_{name}.py": "test_tool.py"}
+        return self._write(self._made(new, name=name), {listing.where: listing.edited()})
+
+    def add_guard(self, name: str) -> list[Path]:
+        """Add a guard and its test."""
+        part_name(name, "guard")
+        new = {f"{self.package}/guards/{name}.py": "guard.py", f"tests/test_{name}.py": "test_guard.py"}
+        return self._write(self._made(new, name=name))
+
+    def add_machine(self, name: str) -> list[Path]:
+        """Add a machine: table, hooks, a function that runs it, and tests."""
+        part_name(name, "machine")
+        new = {
+            f"{self.package}/machines/{name}.py": "machine.py",
+            f"{self.package}/callbacks/{name}.py": "callbacks.py",
+            f"{self.package}/{name}.py": "runner.py",
+            f"tests/test_{name}.py": "test_machine.py",
+        }
+        return self._write(self._made(new, name=name))
+
+    def add_state(self, name: str, machine: str | None = None) -> list[Path]:
+        """Add a state at the end of the main path of a machine, with its hook and its test.
+
+        The last edge without a guard that does not lead to the failure state is the end of that path. It leads to the
+        new state then, and the new state leads to its former destination.
+
+        Args:
+            name: Name of the state.
+            machine: The machine; None if there is only one.
+        """
+        part_name(name, "state")
+        if name in _GENERAL:
+            raise ConfigError(
+                f"a state cannot be called {name!r}: enter_{name} is the general hook of all states"
+            )
+        chosen = self._machine(machine)
+        table = self._source(f"{self.package}/machines/{chosen}.py")
+        _put_state(table, name)
+        hooks = self._source(f"{self.package}/callbacks/{chosen}.py")
+        if f"enter_{name}" in hooks.functions():
+            raise ConfigError(f"{hooks.where} has a hook enter_{name} already; choose another name")
+        fields = {"package": self.package, "machine": chosen, "state": name}
+        text = hooks.edited().rstrip("\n") + "\n" + addition("state.py", fields)
+        test = {f"tests/test_{chosen}_{name}.py": addition("test_state.py", fields)}
+        return self._write(test, {table.where: table.edited(), hooks.where: text})
+
+    # ---- files ----
+
+    def _machine(self, given: str | None) -> str:
+        known = self.machines
+        if given is None and len(known) != 1:
+            raise ConfigError(f"name the machine with --machine: {', '.join(known) or 'there is none'}")
+        if given is not None and given not in known:
+            raise ConfigError(f"there is no machine {given!r}; known: {', '.join(known) or 'none'}")
+        return given or known[0]
+
+    def _source(self, path: str) -> Source:
+        return Source((self.folder / path).read_text(encoding="utf-8"), path)
+
+    def _made(self, templates: Mapping[str, str], name: str) -> dict[str, str]:
+        fields = {"package": self.package, "name": name}
+        texts = {path: addition(template, fields) for path, template in templates.items()}
+        for path, text in texts.items():
+            if name in Source(text, path).imported_names(besides=name):
+                raise ConfigError(f"{path} would need {name!r} for something else; choose another name")
+        return texts
+
+    def _write(self, new: Mapping[str, str], changed: Mapping[str, str] | None = None) -> list[Path]:
+        for path in new:
+            if (self.folder / path).exists() or (self.folder / path).with_suffix("").is_dir():
+                raise ConfigError(f"{path} exists; choose another name")
+        texts = {**new, **(changed or {})}
+        for path, text in texts.items():
+            atomic_write(self.folder / path, text.encode())
+        return [Path(path) for path in texts]
+
+
+def _put_state(table: Source, name: str) -> None:
+    """Put a state on the main path of the table."""
+    edges = table.edges()
+    failing = [edge for edge in edges if edge.event == "failure"]
+    path = [edge for edge in edges if not edge.guarded and edge.event != "failure"]
+    if not failing or not path:
+        raise ConfigError(
+            f"{table.where} has no unguarded Edge, or none of the event failure, that shows where a state goes; "
+            "add it to the table by hand"
+        )
+    inherited = [str(state) for state in LLM_LOOP.states] if table.uses("LLM_LOOP") else []
+    if name in inherited or any(name in (edge.dest, *_sources(edge)) for edge in edges):
+        raise ConfigError(f"{table.where} has a state {name!r} already; choose another name")
+    end, dest = path[-1], path[-1].node.args[2]
+    former = table.text_of(dest)
+    state = _declare(table, dest, "states", name)
+    event = _declare(table, end.node.args[0], "events", f"{name}_done")
+    failure, failed = (table.text_of(failing[-1].node.args[place]) for place in (0, 2))
+    indent = " " * end.node.col_offset
+    table.replace(dest, state)
+    table.insert_after(end.node, f",\n{indent}Edge({event}, ({state},), {former})")
+    table.insert_after(end.node, f",\n{indent}Edge({failure}, ({state},), {failed})")
+
+
+def _declare(table: Source, like: ast.expr, keyword: str, name: str) -> str:
+    """Declare a state or an event in the way of another one, and return its spelling in the table."""
+    if isinstance(like, ast.Attribute):
+        enum = table.text_of(like.value)
+        found = table.class_of(enum)
+        if found is None:
+            raise ConfigError(f"{table.where} has no class {enum}; add {name!r} to the table by hand")
+        table.insert_after(found.body[-1], f'\n    {name.upper()} = "{name}"')
+        return f"{enum}.{name.upper()}"
+    listed = table.keyword(keyword)
+    if listed is None:
+        raise ConfigError(f"{table.where} has no list {keyword}=; add {name!r} to the table by hand")
+    table.append(listed, f'"{name}"')
+    return f'"{name}"'
+
+
+def _sources(edge: EdgeCall) -> list[str]:
+    """Return the states from which an edge leads."""
+    node = edge.node.args[1]
+    given = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
+    return [
+        str(one.value) if isinstance(one, ast.Constant) else getattr(one, "attr", "").lower() for one in given
+    ]

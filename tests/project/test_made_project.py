@@ -1,0 +1,134 @@
+"""A project of `orchestrator init` is used as its owner would: tests, runs, service, image, additions."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.project.conftest import MadeProject, RunningService, Serve, environment
+
+pytestmark = pytest.mark.system("make")
+
+
+@pytest.mark.campaign
+@pytest.mark.canary
+def test_its_tests_pass_at_once_and_make_run_shows_the_states(made: MadeProject) -> None:
+    said = made.run("make", "test")
+    assert re.search(r"\d+ passed", said)
+    assert re.search(r"answer_loop  (\d+)/\1 100 %  (\d+)/\2 100 % ", said)
+    lines = made.run("make", "run").splitlines()
+    assert lines[0].split() == ["init", "start_loop", "await_llm"]
+    assert ["handle_completion", "completion_success", "review"] in [line.split() for line in lines]
+    assert lines[-1] == "completed: Order 7: one kettle, 40 EUR, on its way."
+    assert made.run("make", "graph").split() == ["build/answer_loop.svg"]
+
+
+@pytest.mark.campaign
+def test_each_kind_of_addition_passes_the_tests_of_the_project(made: MadeProject) -> None:
+    before = int(re.findall(r"(\d+) passed", made.run("make", "test"))[-1])
+    for addition in (
+        ("state", "translate"),
+        ("state", "polish"),
+        ("tool", "find_customer"),
+        ("guard", "daily_refunds"),
+        ("machine", "returns"),
+        ("state", "pack", "--machine", "returns"),
+    ):
+        made.orchestrator("add", *addition)
+        passed = int(re.findall(r"(\d+) passed", made.run("make", "test"))[-1])
+        assert passed > before, addition
+        before = passed
+    path = [line.split() for line in made.run("make", "run").splitlines()]
+    assert ["translate", "translate_done", "polish"] in path
+    assert ["polish", "polish_done", "finalize"] in path
+    rules = (made.folder / "ops" / "prometheus" / "rules.yml").read_text()
+    assert 'machine="returns"' in rules
+    assert made.run("make", "graph").split() == ["build/answer_loop.svg", "build/returns.svg"]
+
+
+def a_killed_service_continues(service: RunningService) -> None:
+    client = service.client
+    client.post("/runs", prompt="Refund order 7.", run_id="refund")
+    client.until(lambda: client.get("/runs/refund/questions"))
+    names = [f"order-{number}" for number in range(10)]
+    for number, name in enumerate(names):
+        client.post("/runs", prompt=f"Where is order {number}?", run_id=name)
+    service.kill()
+    service.begin()
+    for number, name in enumerate(names):
+        client.until(lambda: client.get(f"/runs/{name}")["status"] == "ended")  # noqa: B023
+        assert client.get(f"/runs/{name}/result")["output"].startswith(f"Order {number}: ")
+    (question,) = client.get("/runs/refund/questions")
+    client.post("/runs/refund/approve", digest=question["digest"])
+    client.until(lambda: client.get("/runs/refund")["status"] == "ended")
+    assert client.get("/runs/refund/result")["output"] == "40 EUR for order 7 are on their way."
+    with client.http() as http:
+        metrics = http.get("/metrics").text
+    assert re.search(r'^orchestrator_transitions_total\{.*machine="answer_loop"', metrics, re.MULTILINE)
+
+
+@pytest.mark.campaign
+def test_its_service_continues_its_runs_after_kill_9(made: MadeProject, serve: Serve) -> None:
+    command = [str(made.folder / ".venv" / "bin" / "python"), "-m", "shop.service", "--port", "8000"]
+    a_killed_service_continues(serve(command, made.folder))
+
+
+# ---- the image, without a container engine ----
+
+
+def instructions(dockerfile: Path) -> list[tuple[str, str]]:
+    lines = [line for line in dockerfile.read_text().splitlines() if line and not line.startswith("#")]
+    found = [line.partition(" ") for line in lines]
+    return [(word, rest) for word, _, rest in found]
+
+
+def built(context: Path, root: Path, programs: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Carry out a Dockerfile in a folder: its files, its variables, and its commands, as the service gets them."""
+    variables = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    commands: dict[str, list[str]] = {}
+    for word, rest in instructions(context / "Dockerfile"):
+        if word == "ENV":
+            variables |= dict(pair.split("=", 1) for pair in rest.split())
+        elif word == "COPY":
+            *sources, target = rest.split()
+            for source in sources:
+                into = root / target / source if target.endswith("/") else root / target
+                copy = shutil.copytree if (context / source).is_dir() else shutil.copy
+                copy(context / source, into)
+        elif word == "RUN":
+            offline = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", **variables}
+            MadeProject(root).run(
+                "env", *(f"{name}={value}" for name, value in offline.items()), "sh", "-ec", rest
+            )
+        elif word in {"CMD", "HEALTHCHECK"}:
+            commands[word] = json.loads(rest.removeprefix("CMD "))
+    return variables, commands
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("workers", [1, 2])
+def test_its_dockerfile_gives_a_service_that_survives_kill_9(
+    made: MadeProject, serve: Serve, tmp_path: Path, database: str, workers: int
+) -> None:
+    root, programs = tmp_path / "image", environment(tmp_path / "image-environment")
+    root.mkdir()
+    variables, commands = built(made.folder, root, programs)
+    assert not (root / "tests").exists()
+    assert oct((root / "data").stat().st_mode)[-4:] == "1777"
+    if workers > 1:  # as compose.yaml
+        variables["ORCHESTRATOR_JOURNAL"] = database
+        commands["CMD"] += ["--workers", str(workers)]
+    service = serve([str(programs / commands["CMD"][0]), *commands["CMD"][1:]], root, **variables)
+    check = [part.replace("8000", str(service.port)) for part in commands["HEALTHCHECK"]]
+    MadeProject(root).run(str(programs / check[0]), *check[1:])
+    if workers == 1:
+        a_killed_service_continues(service)
+        assert (root / "data" / "journal.db").exists()
+    else:
+        service.client.post("/runs", prompt="Where is order 7?", run_id="one")
+        service.client.until(lambda: service.client.get("/runs/one")["status"] == "ended")
