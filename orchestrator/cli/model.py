@@ -12,7 +12,10 @@ from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError
 from orchestrator.llm.port import LLM
 
-_FORMS = "openai:NAME, openai-responses:NAME, anthropic:NAME, python:MODULE:ATTRIBUTE, replay:FILE[#ID]"
+_FORMS = (
+    "openai:NAME, openai-responses:NAME, anthropic:NAME, pydantic-ai:PROVIDER:NAME, python:MODULE:ATTRIBUTE, "
+    "replay:FILE[#ID]"
+)
 _SHOWN = 5
 
 
@@ -68,6 +71,12 @@ def _anthropic(rest: str, form: ModelForm) -> ModelChoice:
     settings, how = project_settings(), cast("Any", form._asdict())
     most = settings.max_response_bytes
     return ModelChoice(Anthropic(rest, api_key=settings.anthropic_api_key, max_response_bytes=most, **how))
+
+
+def _pydantic_ai(rest: str, form: ModelForm) -> ModelChoice:
+    from orchestrator.providers.pydantic_ai import PydanticAIModel
+
+    return ModelChoice(PydanticAIModel(rest, **cast("Any", form._asdict())))
 
 
 def _python(rest: str) -> ModelChoice:
@@ -136,4 +145,5 @@ _VENDORS: Mapping[str, Callable[[str, ModelForm], ModelChoice]] = {
     "openai": _openai,
     "openai-responses": _openai_responses,
     "anthropic": _anthropic,
+    "pydantic-ai": _pydantic_ai,
 }

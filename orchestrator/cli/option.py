@@ -42,9 +42,10 @@ Model = Annotated[
     typer.Option(
         metavar="SPEC",
         help="openai:NAME, openai-responses:NAME or anthropic:NAME (a vendor's model, or one of a server that speaks "
-        "its protocol, with --base-url), python:MODULE:ATTRIBUTE (an object with `async complete(request)`, a "
-        "function of the request, or a factory without arguments) or replay:FILE[#ID] (the answers of a recorded "
-        "conversation, in order; its tools too, unless --tool is given). Default: ORCHESTRATOR_MODEL.",
+        "its protocol, with --base-url), pydantic-ai:PROVIDER:NAME (any model of that library), "
+        "python:MODULE:ATTRIBUTE (an object with `async complete(request)`, a function of the request, or a factory "
+        "without arguments) or replay:FILE[#ID] (the answers of a recorded conversation, in order; its tools too, "
+        "unless --tool is given). Default: ORCHESTRATOR_MODEL.",
     ),
 ]
 Tools = Annotated[
@@ -56,7 +57,7 @@ BaseUrl = Annotated[
     typer.Option(
         "--base-url",
         metavar="URL",
-        help="The server of an openai: or anthropic: model. Default: the vendor's.",
+        help="The server of an openai:, anthropic: or pydantic-ai: model. Default: the vendor's.",
     ),
 ]
 Mcp = Annotated[

@@ -1,6 +1,6 @@
 """Models of vendors behind extras, rate limits, prices, and tools of MCP servers.
 
-    from orchestrator.providers import Anthropic, Fallback, McpServer, OpenAI, RateLimit, RateLimitedModel
+    from orchestrator.providers import Anthropic, Fallback, McpServer, OpenAI, PydanticAIModel, RateLimit
 
 Names are loaded when first used. The doubles (`ScriptedLLM`, `FunctionLLM`, `ReplayLLM`) are in `orchestrator.testing`.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.providers.openai import OpenAI as OpenAI
     from orchestrator.providers.price import genai_prices as genai_prices
     from orchestrator.providers.price import price_table as price_table
+    from orchestrator.providers.pydantic_ai import PydanticAIModel as PydanticAIModel
 
 _HOME = {
     "Anthropic": "anthropic",
@@ -27,6 +28,7 @@ _HOME = {
     "RateLimitedModel": "limiter",
     "McpServer": "mcp",
     "OpenAI": "openai",
+    "PydanticAIModel": "pydantic_ai",
     "RateLimit": "limiter",
     "RateLimiter": "limiter",
     "genai_prices": "price",

@@ -17,7 +17,6 @@ drops no information.
 from __future__ import annotations
 
 import json
-import re
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -27,12 +26,11 @@ from pydantic_core import from_json
 from orchestrator.errors import ConfigError
 from orchestrator.llm.content_part import data_of
 from orchestrator.llm.message import Content, Message, Request, ToolCall
+from orchestrator.providers.call_id import NO_RESULT, ODD, CallIds
 from orchestrator.providers.reading import mapping
 
-_ODD = re.compile(r"[^a-zA-Z0-9_-]")
 _NAME_CHARS = 64
 _BEGINNING = "(The conversation begins with the assistant.)"
-_NO_RESULT = "No result of this call was recorded."
 
 Block = dict[str, Any]
 
@@ -94,9 +92,7 @@ class _Turns:
 
     def __init__(self) -> None:
         self._messages: list[Block] = []
-        self._ids: set[str] = set()
-        self._open: list[tuple[str, Block]] = []
-        """Calls of the last turn without a result: the id in the conversation, and the call as sent."""
+        self._calls: CallIds[Block] = CallIds()
 
     def said(self, blocks: list[Block]) -> None:
         if blocks:
@@ -111,13 +107,13 @@ class _Turns:
             self._add("user", [{"type": "text", "text": _BEGINNING}])
         self._add("assistant", blocks)
         for call in message.tool_calls:
-            name = _ODD.sub("_", call.name)[:_NAME_CHARS] or "unnamed"
-            sent = {"type": "tool_use", "id": self._id(call.id), "name": name, "input": _input(call)}
-            self._open.append((call.id, sent))
+            name = ODD.sub("_", call.name)[:_NAME_CHARS] or "unnamed"
+            sent = {"type": "tool_use", "id": self._calls.sent(call.id), "name": name, "input": _input(call)}
+            self._calls.open(call.id, sent)
             self._add("assistant", [sent])
 
     def result(self, message: Message) -> None:
-        call = self._call_of(message.tool_call_id or "")
+        call = self._calls.answered(message.tool_call_id or "")
         content = _blocks(message.content)
         if call is None:
             name = f" of {message.name}" if message.name else ""
@@ -147,37 +143,16 @@ class _Turns:
         else:
             self._messages.append({"role": role, "content": [*blocks]})
 
-    def _call_of(self, call_id: str) -> Block | None:
-        """Remove and return the call that a result answers.
-
-        It is the first with the id of the result, else the first if either id is empty.
-        """
-        same = (at for at, (known, _) in enumerate(self._open) if known == call_id)
-        unnamed = (at for at, (known, _) in enumerate(self._open) if not (known and call_id))
-        at = next(same, next(unnamed, None))
-        return None if at is None else self._open.pop(at)[1]
-
     def _settle(self) -> None:
         """Answer the open calls: the API refuses a call without a result in the next message."""
-        for _, call in self._open:
+        for call in self._calls.unanswered():
             missing = {
                 "type": "tool_result",
                 "tool_use_id": call["id"],
-                "content": _NO_RESULT,
+                "content": NO_RESULT,
                 "is_error": True,
             }
             self._add("user", [missing])
-        self._open.clear()
-
-    def _id(self, given: str) -> str:
-        """Return the id to send: the given one if it is valid and new."""
-        base = _ODD.sub("_", given) or "call"
-        known, number = base, 1
-        while known in self._ids:
-            number += 1
-            known = f"{base}_{number}"
-        self._ids.add(known)
-        return known
 
 
 def _input(call: ToolCall) -> dict[str, Any]:
@@ -212,7 +187,7 @@ def _block(part: Mapping[str, Any]) -> Block | None:
         return _picture(part)
     if kind == "file":
         return _document(part)
-    if kind == "reasoning" or (kind == "thinking" and not part.get("signature")):
+    if kind in ("reasoning", "pydantic_ai") or (kind == "thinking" and not part.get("signature")):
         return None  # another vendor's: only the API that made it accepts it back
     return dict(part)
 

@@ -117,6 +117,17 @@ _KIND_OF_TYPE = {
     "APIResponseValidationError": "malformed",
     "CredentialsError": "auth",
     "SubjectTokenProviderError": "auth",
+    "ModelConnectionError": "connection",  # of pydantic-ai, like the next ones
+    "ModelTimeoutError": "timeout",
+    "ModelRequestTimeout": "timeout",
+    "ModelRateLimitError": "rate_limited",
+    "ModelServerError": "server_error",
+    "ModelUnavailableError": "server_error",
+    "ModelAuthenticationError": "auth",
+    "ModelContextWindowExceededError": "context_length",
+    "ModelRequestRejectedError": "client_error",
+    "ContentFilterError": "content_filter",
+    "UnexpectedModelBehavior": "malformed",
 }
 
 _SENTENCES = {
@@ -125,6 +136,10 @@ _SENTENCES = {
     "connection": "the connection to the provider failed",
     "malformed": "the provider sent no valid answer",
     "auth": "there are no credentials to call the provider with",
+    "rate_limited": "the provider limits the rate of requests",
+    "server_error": "the provider failed",
+    "context_length": "the conversation is longer than the model reads",
+    "content_filter": "the provider refused the content",
 }
 
 _TOO_LONG_AT = frozenset((None, 400, 413, 422))
@@ -161,7 +176,7 @@ def of_answer(
 
 def of_exception(error: BaseException, *, partial: str = "") -> LLMError | None:
     """Return the error for an exception, or None if neither the provider nor the network caused it."""
-    response = getattr(error, "response", None)
+    response = getattr(error, "response", error)  # pydantic-ai's has the members of the response itself
     status, body = getattr(response, "status_code", None), getattr(error, "body", None)
     if _is_error(status) or (body is not None and holds_error(body)):
         return of_answer(status, getattr(response, "headers", None), body, partial=partial)

@@ -50,7 +50,7 @@ DONE = "[DONE]"
 _BROKEN_OFF = frozenset(("error", "insufficient_system_resource"))
 _CALL_BYTES = 500
 """Memory of an unfinished call, in addition to its texts."""
-_OPAQUE = frozenset(("reasoning", "thinking", "redacted_thinking"))
+_OPAQUE = frozenset(("reasoning", "thinking", "redacted_thinking", "pydantic_ai"))
 """Parts that only their own API accepts back."""
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 from pydantic import SecretStr
 
@@ -19,6 +19,7 @@ from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.message import ArgumentsPiece, ReasoningPiece, Request, Response
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import EventDecoder, EventTooLarge, ServerSentEvent
+from orchestrator.providers.loop_client import LoopClients
 from orchestrator.providers.readable_part import refuse_unreadable
 from orchestrator.providers.reading import malformed, parsed, storable
 from orchestrator.providers.size_limit import (
@@ -86,11 +87,11 @@ class SdkModel(ABC):
         self._form = form
         self._key = key
         self._host_client = host_client
-        self._own: dict[asyncio.AbstractEventLoop, _Own] = {}
         # Created now: certificates and types take a second to load.
-        self._spare = self._watched(self._new_client()) if host_client is None else None
+        spare = self._watched(self._new_client()) if host_client is None else None
+        self._clients = LoopClients(self._new_client, lambda client: client.close(), spare)
         self._watched(host_client)
-        self.address = str(getattr(self._spare or host_client, "base_url", ""))
+        self.address = str(getattr(spare or host_client, "base_url", ""))
         """Address of the requests, also if the host set none."""
 
     @abstractmethod
@@ -117,8 +118,7 @@ class SdkModel(ABC):
 
     async def aclose(self) -> None:
         """Close the connections of the running loop. The model stays usable: a new request opens new ones."""
-        if (own := self._own.pop(asyncio.get_running_loop(), None)) is not None:
-            await own.pinger.aclose()
+        await self._clients.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -226,31 +226,7 @@ class SdkModel(ABC):
         return client
 
     async def _client(self) -> Any:
-        if self._host_client is not None:
-            return self._host_client
-        loop = asyncio.get_running_loop()
-        if loop not in self._own:
-            for over in [one for one in self._own if one.is_closed()]:
-                del self._own[over]
-            client, self._spare = self._spare or self._new_client(), None
-            self._own[loop] = _Own(client, _kept(client))
-            await anext(self._own[loop].pinger)
-        return self._own[loop].client
-
-
-class _Own(NamedTuple):
-    """A client of our own and its closer: connections cannot be used from another event loop."""
-
-    client: Any
-    pinger: AsyncGenerator[None, None]
-
-
-async def _kept(client: Any) -> AsyncGenerator[None, None]:
-    """Keep a client open until the generator is closed: by us, or by the loop, which closes all of its generators."""
-    try:
-        yield
-    finally:
-        await client.close()
+        return await self._clients.get() if self._host_client is None else self._host_client
 
 
 def _deliver(request: Request, said: str, others: Iterable[ReasoningPiece | ArgumentsPiece]) -> None:

@@ -21,11 +21,14 @@ RUN = ("run", "hi", "--model")
 ANSWERS = (*RUN, "python:models:answers")
 
 BAD = [
-    ((*RUN, "echo"), "unknown model 'echo'; known: openai:NAME, openai-responses:NAME, anthropic:NAME, "),
+    (
+        (*RUN, "echo"),
+        "unknown model 'echo'; known: openai:NAME, openai-responses:NAME, anthropic:NAME, pydantic-ai:",
+    ),
     ((*RUN, "nobody:gpt"), "unknown model 'nobody:gpt'; known: openai:NAME, "),
     (
         ("run", "hi", "--model", "python:models:answers", "--base-url", "http://127.0.0.1:9/v1"),
-        "a base URL goes with openai, openai-responses, anthropic, not with 'python:models:answers'",
+        "a base URL goes with openai, openai-responses, anthropic, pydantic-ai, not with 'python:models:answers'",
     ),
     ((*ANSWERS, "--param", "temperature"), "param 'temperature' is not of the form name=value"),
     ((*ANSWERS, "--mcp", "'open"), '"\'open" is not a command line: No closing quotation'),

@@ -73,6 +73,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "mcp": ("orchestrator.providers.mcp",),
     "mcp_types": ("orchestrator.providers.mcp",),
     "openai": ("orchestrator.providers.openai",),
+    "pydantic_ai": ("orchestrator.providers.pydantic_ai", "orchestrator.providers.pydantic_ai_request"),
     "procrastinate": ("orchestrator.engines.procrastinate",),
     "psycopg": (
         "orchestrator.journal.postgres",

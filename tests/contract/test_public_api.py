@@ -102,8 +102,8 @@ OPERATING = {
 """What `orchestrator.telemetry` offers to an application."""
 
 MODELS = {
-    "Anthropic", "Fallback", "RateLimitedModel", "McpServer", "OpenAI", "RateLimit", "RateLimiter", "genai_prices",
-    "price_table",
+    "Anthropic", "Fallback", "RateLimitedModel", "McpServer", "OpenAI", "PydanticAIModel", "RateLimit", "RateLimiter",
+    "genai_prices", "price_table",
 }  # fmt: skip
 """What `orchestrator.providers` offers beside the doubles."""
 

@@ -221,7 +221,7 @@ def test_one_model_serves_one_loop_after_the_other_and_leaves_nothing_open() -> 
         assert [agent.run_sync("hello").output for _ in range(3)] == ["hi"] * 3
         assert server.accepted == 3  # a connection belongs to its loop
         gc.collect()  # one left open would warn now, which is an error here
-        assert len(llm._own) <= 1
+        assert len(llm._clients) <= 1
 
 
 async def test_text_that_utf_8_has_no_form_for_does_not_stop_a_request() -> None:
@@ -235,9 +235,7 @@ async def test_a_long_history_costs_what_it_weighs() -> None:
     history = [Message("user", "hello"), Message("assistant", "hi")] * 1_000
     async with Loopback(again) as server, OpenAI("m", base_url=server.url) as llm:
         await llm.complete(HELLO)
-        sent = llm._sendable(
-            llm._own[asyncio.get_running_loop()].client, {"model": "m", "messages": history, "stream": False}
-        )
+        sent = llm._sendable(await llm._clients.get(), {"model": "m", "messages": history, "stream": False})
         assert sent["messages"] == []
         await llm.complete(Request([*history, Message("user", "?")]))
     assert len(server.asked[1].json["messages"]) == 2_001
