@@ -175,7 +175,7 @@ async def _requested(
     """Return the answer; if the provider pauses it, ask again until it ends."""
     from pydantic_ai.direct import model_request
 
-    answer = await _streamed(llm, messages, given, listener) if listener.wanted else None
+    answer = await _streamed(llm, messages, given, listener) if listener.listens else None
     if answer is None:
         answer = await model_request(llm, messages, **given)
         listener.take_whole(answer)
@@ -241,7 +241,7 @@ class _Listener:
     """Passes the pieces of a streamed answer to the listeners of its request."""
 
     def __init__(self, request: Request) -> None:
-        self.wanted = request.on_delta is not None
+        self.listens = request.on_delta is not None
         self._on_delta = request.on_delta
         self._on_piece = request.on_piece
         self._said: list[str] = []
