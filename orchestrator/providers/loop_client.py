@@ -37,13 +37,13 @@ class LoopClients(Generic[ClientT]):
                 del self._own[over]
             client, self._spare = self._spare or self._new(), None
             self._own[loop] = _Own(client, self._kept(client))
-            await anext(self._own[loop].closer)
+            await anext(self._own[loop].lifetime)
         return self._own[loop].client
 
     async def aclose(self) -> None:
         """Close the client of the running loop; a later `get` opens a new one."""
         if (own := self._own.pop(asyncio.get_running_loop(), None)) is not None:
-            await own.closer.aclose()
+            await own.lifetime.aclose()
 
     def __len__(self) -> int:
         return len(self._own)
@@ -60,4 +60,4 @@ class _Own(NamedTuple, Generic[ClientT]):
     """The client of a loop, and the generator that closes it."""
 
     client: ClientT
-    closer: AsyncGenerator[None, None]
+    lifetime: AsyncGenerator[None, None]
