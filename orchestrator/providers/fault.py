@@ -3,7 +3,6 @@
     of_answer(status, headers, body)      an HTTP answer, or an error object inside a 200 or a stream
     of_exception(error)                   an exception of the SDK or its HTTP library; None if it is not a failed call
     of_cut(partial)                       a stream that stopped before its end
-    hide(error, secret)                   the same error without the API key, which some servers repeat
 
 The sources are, in this order: the error codes and types of provider bodies, the HTTP status, the types of
 exceptions. The headers `retry-after-ms` and `Retry-After` (seconds or a date) give the delay, `x-should-retry`
@@ -148,7 +147,6 @@ _DIGITS = 3
 _FIRST_REDIRECT, _FIRST_ERROR, _LAST_ERROR = 300, 400, 599
 _LONGEST = 500
 _DEEPEST_CAUSE = 10
-_SHORTEST_KEY = 10
 
 
 def of_answer(
@@ -384,25 +382,3 @@ def _host(error: BaseException | None) -> str:
     with suppress(RuntimeError):  # raised if the HTTP library did not store the request
         return str(getattr(getattr(getattr(error, "request", None), "url", None), "host", ""))
     return ""
-
-
-def hide(error: LLMError, secret: str) -> LLMError:
-    """Remove the API key from an error's texts and return the error."""
-    error.args = tuple(_hidden(one, secret) if isinstance(one, str) else one for one in error.args)
-    return error
-
-
-def _hidden(message: str, secret: str) -> str:
-    """Mask a key, also one that was cut in the middle.
-
-    A key of a few characters is not masked: it would occur everywhere.
-    """
-    if len(secret) < _SHORTEST_KEY:
-        return message
-    shown: list[str] = []
-    rest = message
-    while (at := rest.find(secret[:_SHORTEST_KEY])) >= 0:
-        length = next(n for n in range(len(secret), 0, -1) if rest.startswith(secret[:n], at))
-        shown += [rest[:at], "**********"]
-        rest = rest[at + length :]
-    return "".join((*shown, rest))

@@ -21,6 +21,7 @@ from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.message import ArgumentsPiece, ReasoningPiece, Request, Response, encodable
 from orchestrator.providers import fault
 from orchestrator.providers.connection import check_address
+from orchestrator.providers.key_mask import mask_key
 from orchestrator.providers.loop_client import LoopClients
 from orchestrator.providers.openai_schema import is_object, named
 from orchestrator.providers.parameter import check_names
@@ -79,21 +80,10 @@ class PydanticAIModel:
         reads: Collection[str] | None = None,
     ) -> None:
         try:
-            import pydantic_ai
+            import pydantic_ai  # noqa: F401
         except ImportError as error:
             raise MissingExtra("pydantic-ai-slim", "pydantic-ai", "providers") from error
-        if structured not in ("native", "prompt"):
-            raise ConfigError(f"structured is {structured!r}; possible: native, prompt")
-        if not isinstance(model, str | pydantic_ai.models.Model):
-            raise ConfigError(
-                f"model is a {type(model).__name__}; possible: PROVIDER:NAME, or a model of pydantic-ai"
-            )
-        if not isinstance(model, str) and (base_url is not None or api_key is not None):
-            raise ConfigError(
-                "a model object has its own address and key: give base_url and api_key to its provider"
-            )
-        if base_url is not None:
-            check_address(base_url)
+        _check_arguments(model, structured, base_url, api_key)
         key = api_key.get_secret_value() if isinstance(api_key, SecretStr) else api_key
         self._key = key or ""
         self._structured = structured
@@ -125,7 +115,7 @@ class PydanticAIModel:
         try:
             return storable(await self._answered(request))
         except LLMError as error:
-            fault.hide(error, self._key)
+            mask_key(error, self._key)
             raise
 
     async def aclose(self) -> None:
@@ -298,6 +288,24 @@ class _Listener:
 
 
 # ---- the library ----
+
+
+def _check_arguments(model: object, structured: str, base_url: str | None, api_key: object) -> None:
+    """Raise ConfigError for arguments that no model can have."""
+    from pydantic_ai.models import Model
+
+    if structured not in ("native", "prompt"):
+        raise ConfigError(f"structured is {structured!r}; possible: native, prompt")
+    if not isinstance(model, str | Model):
+        raise ConfigError(
+            f"model is a {type(model).__name__}; possible: PROVIDER:NAME, or a model of pydantic-ai"
+        )
+    if not isinstance(model, str) and (base_url is not None or api_key is not None):
+        raise ConfigError(
+            "a model object has its own address and key: give base_url and api_key to its provider"
+        )
+    if base_url is not None:
+        check_address(base_url)
 
 
 def _inferred(name: str, base_url: str | None, key: str | None) -> Model:

@@ -19,6 +19,7 @@ from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.message import ArgumentsPiece, ReasoningPiece, Request, Response
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import EventDecoder, EventTooLarge, ServerSentEvent
+from orchestrator.providers.key_mask import mask_key
 from orchestrator.providers.loop_client import LoopClients
 from orchestrator.providers.readable_part import refuse_unreadable
 from orchestrator.providers.reading import malformed, parsed, storable
@@ -113,7 +114,7 @@ class SdkModel(ABC):
         try:
             return storable(await self._answered(body, request))
         except LLMError as error:  # from every source: servers repeat the key in answers of any status
-            fault.hide(error, self._key.get_secret_value())
+            mask_key(error, self._key.get_secret_value())
             raise
 
     async def aclose(self) -> None:
