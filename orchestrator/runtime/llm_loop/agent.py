@@ -24,6 +24,7 @@ from orchestrator.runtime.llm_loop.loop_service import LoopService
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.llm_loop.stored_results import StoredResults
 from orchestrator.runtime.service import argument_check as arguments
+from orchestrator.runtime.service.resumed_stream import resumed_stream
 from orchestrator.runtime.service.run_data import agent_data, new_id
 from orchestrator.runtime.service.runtime import Runtime, runtime_of
 from orchestrator.runtime.service.stream import RunStream
@@ -254,6 +255,34 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         arguments.check_run(limits=limits)
         with self._source.given(run_id, deps):
             return await self._resume(run_id, limits, by, again=again, from_agent=from_agent)
+
+    def stream_resume(
+        self,
+        run_id: str,
+        *,
+        limits: Limits | None = None,
+        by: str = "",
+        again: bool = False,
+        from_agent: str | None = None,
+        deps: DepsT_contra | None = None,
+    ) -> RunStream[OutputT]:
+        """Resume a run as `resume` does and stream its further events; otherwise as `stream`.
+
+        The run is resumed when the first event is requested. Events that the journal had before are not repeated, and
+        child runs have their own events, under their own ids (`agent.runs.events`). A run that waits for a person again
+        ends the stream with Suspended, after the event of its question.
+
+        Example:
+            await agent.approve("r1")
+            async for event in agent.stream_resume("r1"):
+                if isinstance(event, TextDelta):
+                    print(event.text, end="")
+        """
+        return resumed_stream(
+            run_id,
+            self.runs,
+            lambda: self.resume(run_id, limits=limits, by=by, again=again, from_agent=from_agent, deps=deps),
+        )
 
     def replace(self, **changes: Unpack[AgentChanges]) -> Agent:
         """Return a variant of this agent: another `model`, `tools`, `limits`, `instructions`, `name`, and so on.

@@ -70,6 +70,7 @@ class RunStream(Generic[OutputT_co, ResultT_co]):
         self._readers: dict[str, EventReader] = {}
         self._task: asyncio.Task[ResultT_co] | None = None
         self._left = False
+        self._finished = False
 
     def __aiter__(self) -> AsyncIterator[RunEvent]:
         return self._events()
@@ -138,14 +139,17 @@ class RunStream(Generic[OutputT_co, ResultT_co]):
         if isinstance(item, RecordsWritten):
             reader = self._readers.setdefault(item.run_id, EventReader(item.run_id))
             for event in reader.read(as_stored(item.records)):
-                self._backlog.put(event)
+                self._put(event)
         else:
-            self._backlog.put(item)
+            self._put(item)
+
+    def _put(self, event: RunEvent) -> None:
+        self._finished |= isinstance(event, RunFinished) and event.run_id == self.run_id
+        self._backlog.put(event)
 
     def _end(self, task: asyncio.Task[ResultT_co]) -> None:
         """End the events. A run that lost its journal has no last record, so its end is made from its result."""
-        reader = self._readers.get(self.run_id)
-        if not task.cancelled() and task.exception() is None and not (reader and reader.ended):
+        if not task.cancelled() and task.exception() is None and not self._finished:
             result: Any = task.result()
             if hasattr(result, "outcome"):  # not the status of an approval, which waits for a person
                 self._backlog.put(

@@ -1,6 +1,6 @@
 """Ours: the journal has the question, and any process with the journal answers it."""
 
-from orchestrator import Agent, SqliteJournal, ToolContext, tool
+from orchestrator import Agent, RunStream, SqliteJournal, ToolContext, tool
 from orchestrator.events import QuestionAsked, TextDelta
 from orchestrator.providers import OpenAI
 from tests.benchmarks.peers.ergonomics import task
@@ -25,22 +25,27 @@ def support(journal: SqliteJournal) -> Agent[Shop, Receipt]:
     )
 
 
+async def show(stream: RunStream[Receipt]) -> None:
+    async for event in stream:
+        if isinstance(event, TextDelta):
+            task.show(event.text)
+        elif isinstance(event, QuestionAsked):
+            task.ask_person(event.tool, event.arguments)
+
+
 async def start() -> None:
     async with SqliteJournal(task.STATE) as journal:
         agent = support(journal)
-        async for event in agent.stream(task.PROMPT, run_id=task.RUN):
-            if isinstance(event, TextDelta):
-                task.show(event.text)
-            elif isinstance(event, QuestionAsked):
-                task.ask_person(event.tool, event.arguments)
+        await show(agent.stream(task.PROMPT, run_id=task.RUN))
 
 
 async def approve() -> None:
     async with SqliteJournal(task.STATE) as journal:
         agent = support(journal)
         await agent.approve(task.RUN)
-        result = await agent.resume(task.RUN)
-        task.finish(result.raise_for_outcome().output)
+        stream = agent.stream_resume(task.RUN)
+        await show(stream)
+        task.finish((await stream.result()).raise_for_outcome().output)
 
 
 if __name__ == "__main__":
