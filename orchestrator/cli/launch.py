@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from orchestrator.cli.load import imported, schema_from
 from orchestrator.cli.model import ModelChoice, ModelForm, model_of
 from orchestrator.cli.redaction import bare
-from orchestrator.cli.servers import kept, tools_of
+from orchestrator.cli.servers import ServerOptions, kept, tools_of
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError, MissingExtra, OrchestratorError
@@ -30,7 +30,7 @@ from orchestrator.tools.spec import ToolSpec, as_tool
 
 T = TypeVar("T")
 
-_SEVERAL = ("tools", "mcp", "mcp_env", "without")
+_SEVERAL = ("tools", "mcp", "mcp_env", "mcp_options", "without")
 """Members of a launch that are tuples, and lists in JSON."""
 
 
@@ -48,6 +48,8 @@ class Launch:
     """Command lines or URLs of MCP servers, each with an optional prefix `NAME=`."""
     mcp_env: tuple[str, ...] = ()
     """Names of environment variables that are passed to MCP servers that are commands."""
+    mcp_options: tuple[str, ...] = ()
+    """Options of single MCP servers, as NAME.OPTION=VALUE."""
     without: tuple[str, ...] = ()
     """Addresses of `base_url` and `mcp` that were stored without their user name and password."""
     approve: bool = False
@@ -68,8 +70,11 @@ class Launch:
 
         Raises ConfigError.
         """
-        if given.get("mcp_env") and not given.get("mcp"):
-            raise ConfigError("--mcp-env gives variables to MCP servers: name one with --mcp")
+        for option in ("mcp_env", "mcp_options"):
+            if given.get(option) and not given.get("mcp"):
+                raise ConfigError(
+                    f"--{option.replace('_', '-').rstrip('s')} is about MCP servers: name one with --mcp"
+                )
         schema: Path | None = given.pop("output_schema", None)
         return cls(
             model=given.pop("model") or settings.model,
@@ -142,7 +147,8 @@ class Launch:
             return parts.model.tools
         tools = [as_tool(tool) for tool in parts.tools]
         if self.mcp:
-            tools += await tools_of(self.mcp, self.mcp_env, tools, stack, without=self.without)
+            given = ServerOptions(self.mcp_env, self.mcp_options, self.without)
+            tools += await tools_of(self.mcp, given, tools, stack)
         return [_asking(tool) for tool in tools] if self.approve else tools
 
     @contextmanager
@@ -214,6 +220,7 @@ class Replacement:
     tools: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
     mcp_env: tuple[str, ...] = ()
+    mcp_options: tuple[str, ...] = ()
 
 
 def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, LoadedParts]:
@@ -236,6 +243,7 @@ def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, 
         tools=instead.tools or launch.tools,
         mcp=instead.mcp or launch.mcp,
         mcp_env=instead.mcp_env or launch.mcp_env,
+        mcp_options=instead.mcp_options or launch.mcp_options,
         without=tuple(one for one in launch.without if one not in (instead.base_url, *instead.mcp)),
         cwd=launch.cwd or str(Path.cwd()),
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from orchestrator.cli import mcp_option
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address, address_of
 
@@ -58,24 +59,6 @@ BaseUrl = Annotated[
         "--base-url",
         metavar="URL",
         help="The server of an openai:, anthropic: or pydantic-ai: model. Default: the vendor's.",
-    ),
-]
-Mcp = Annotated[
-    tuple[str, ...],
-    typer.Option(
-        "--mcp",
-        metavar="[NAME=]COMMAND",
-        help="An MCP server whose tools the model may call: a command line, or the URL of one; with NAME=, its tools "
-        "are offered as NAME_tool. Repeatable.",
-    ),
-]
-McpEnv = Annotated[
-    tuple[str, ...],
-    typer.Option(
-        "--mcp-env",
-        metavar="NAME",
-        help="An environment variable that is passed to MCP servers that are commands; only its name is stored with "
-        "the run. Repeatable. Those with a URL get the headers of ORCHESTRATOR_MCP_HEADERS__NAME.",
     ),
 ]
 Approve = Annotated[
@@ -170,22 +153,6 @@ OtherBaseUrl = Annotated[
     str | None,
     typer.Option("--base-url", metavar="URL", help="Another server of the model than it was started with."),
 ]
-OtherMcp = Annotated[
-    tuple[str, ...],
-    typer.Option(
-        "--mcp",
-        metavar="[NAME=]COMMAND",
-        help="An MCP server, in place of all that it was started with; repeatable.",
-    ),
-]
-OtherMcpEnv = Annotated[
-    tuple[str, ...],
-    typer.Option(
-        "--mcp-env",
-        metavar="NAME",
-        help="An environment variable for MCP servers, in place of all that were named; repeatable.",
-    ),
-]
 HigherLimits = Annotated[
     tuple[str, ...],
     typer.Option(
@@ -264,8 +231,9 @@ class AgentOptions:
     model: Model = None
     base_url: BaseUrl = None
     tools: Tools = ()
-    mcp: Mcp = ()
-    mcp_env: McpEnv = ()
+    mcp: mcp_option.Mcp = ()
+    mcp_env: mcp_option.McpEnv = ()
+    mcp_options: mcp_option.McpOption = ()
     approve: Approve = False
     instructions: Instructions = None
     output_schema: OutputSchema = None
@@ -315,8 +283,9 @@ class ReplacementOptions:
     model: OtherModel = None
     base_url: OtherBaseUrl = None
     tools: OtherTools = ()
-    mcp: OtherMcp = ()
-    mcp_env: OtherMcpEnv = ()
+    mcp: mcp_option.OtherMcp = ()
+    mcp_env: mcp_option.OtherMcpEnv = ()
+    mcp_options: mcp_option.OtherMcpOption = ()
     limits: HigherLimits = ()
 
     @property
@@ -330,6 +299,7 @@ class ReplacementOptions:
             tools=self.tools,
             mcp=self.mcp,
             mcp_env=self.mcp_env,
+            mcp_options=self.mcp_options,
         )
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
-from orchestrator.cli.output import shown
+from orchestrator.cli.output import complain, shown
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.trust.tool_pin import ToolPins, is_address
@@ -24,6 +26,7 @@ from orchestrator.tools.spec import ToolSpec
 
 if TYPE_CHECKING:
     from orchestrator.providers.mcp import McpServer
+    from orchestrator.providers.mcp.server_file import ServerEntry
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -44,63 +47,146 @@ def kept(text: str) -> str:
     return bare(where) if name is None else f"{name}={bare(where)}"
 
 
-async def tools_of(
-    servers: Sequence[str],
-    variables: Sequence[str],
-    own: Iterable[ToolSpec],
-    stack: AsyncExitStack,
-    *,
-    without: Sequence[str] = (),
-) -> list[ToolSpec]:
-    """Connect servers for as long as the stack is open; return their tools.
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The options about all servers of a command line."""
 
-    `variables` are names, `own` the other tools of the agent, `without` the addresses that were stored without user
-    name and password. Raises ConfigError that names the option that helps.
+    variables: tuple[str, ...] = ()
+    """Names of environment variables that are passed to commands."""
+    choices: tuple[str, ...] = ()
+    """Options of single servers, as NAME.OPTION=VALUE."""
+    without: tuple[str, ...] = ()
+    """Addresses that were stored without user name and password."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedServer:
+    """One server that `--mcp` names, itself or in a file."""
+
+    text: str
+    """The value of `--mcp`."""
+    name: str | None
+    where: str
+    """Its URL or command line."""
+    entry: ServerEntry | None = None
+    """What a file says of it."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def described(self, given: ServerOptions, **more: Any) -> McpServer:
+        """Return the server, not connected. Raises ConfigError."""
+        from orchestrator.providers.mcp import McpServer
+
+        options: dict[str, Any] = {"max_message_bytes": project_settings().max_response_bytes}
+        options |= {} if self.name is None else {"name": self.name, "prefix": f"{self.name}_"}
+        options |= {**self.options, **more}
+        if self.entry is not None:
+            return McpServer.of_entry(self.entry, **options)
+        environment = _values(given.variables)
+        headers = _headers(project_settings().mcp_headers)
+        connection = {"headers": headers} if is_address(self.where) else {"env": environment}
+        return McpServer.parse(self.where, **connection, **options)
+
+
+def servers_of(texts: Iterable[str], given: ServerOptions) -> list[NamedServer]:
+    """Return the servers that `--mcp` names; a JSON file names several. Raises ConfigError."""
+    choices = _choices(given.choices)
+    found = [server for text in texts for server in _named_by(text, choices)]
+    known = {server.name for server in found if server.name}
+    for name in choices:
+        if name not in known:
+            have = f"known: {', '.join(sorted(known))}" if known else "--mcp NAME=COMMAND gives it one"
+            raise ConfigError(f"--mcp-option {shown(name, 80)}: no server has that name; {have}")
+    return found
+
+
+def _named_by(text: str, choices: Mapping[str, Mapping[str, Any]]) -> Iterator[NamedServer]:
+    name, where = named(text)
+    if not is_server_file(where):
+        yield NamedServer(text, name, where, None, choices.get(name or "", {}))
+        return
+    from orchestrator.providers.mcp.server_file import read_servers
+
+    entries = read_servers(Path(where))
+    chosen = [entry for entry in entries if name in (None, entry.name)]
+    if not chosen:
+        raise ConfigError(
+            f"{where} has no server {name!r} that is enabled; it has: {', '.join(entry.name for entry in entries)}"
+        )
+    for entry in chosen:
+        yield NamedServer(text, entry.name, entry.where, entry, choices.get(entry.name, {}))
+
+
+def is_server_file(where: str) -> bool:
+    """Return whether a text names a JSON file of servers, and no command or address."""
+    return where.endswith(".json") and not is_address(where) and not any(map(str.isspace, where))
+
+
+async def tools_of(
+    servers: Sequence[str], given: ServerOptions, own: Iterable[ToolSpec], stack: AsyncExitStack
+) -> list[ToolSpec]:
+    """Connect servers for as long as the stack is open; return their tools. `own` are the other tools of the agent.
+
+    A tool with the name of an earlier one is left out with a warning. Raises ConfigError that names the option that
+    helps.
     """
-    environment, headers = _values(variables), _headers(project_settings().mcp_headers)
     owners = {tool.name.casefold(): "--tool" for tool in own}
     tools: list[ToolSpec] = []
-    for text in servers:
-        pins = ToolPins.of(named(text)[1])
-        server = _described(text, environment, headers, pins.options())
+    for one in servers_of(servers, given):
+        pins = ToolPins.of(one.where)
+        server = one.described(given, **pins.options())
         try:
             await stack.enter_async_context(server)
         except ConfigError as error:
-            if text not in without:
+            if one.text not in given.without:
                 raise
             lost = "the user name and password in its address were not kept with the run"
             raise ConfigError(f"{error}; {lost}: --mcp URL gives them again") from error
         pins.keep(server.digests)
-        _refuse_twice(text, server.tools, owners)
-        owners |= dict.fromkeys((tool.name.casefold() for tool in server.tools), _said(text))
-        tools += server.tools
+        new = [tool for tool in server.tools if not _is_taken(one.text, tool, owners)]
+        owners |= dict.fromkeys((tool.name.casefold() for tool in new), _said(one.text))
+        tools += new
     return tools
 
 
-def server_at(where: str, variables: Sequence[str]) -> McpServer:
-    """Return the server of a command line or URL, without a check of its tools. Raises ConfigError."""
-    return _described(where, _values(variables), _headers(project_settings().mcp_headers), {})
+def _is_taken(text: str, tool: ToolSpec, owners: Mapping[str, str]) -> bool:
+    """Return whether an earlier tool has the name of a tool; print a warning if so."""
+    first = owners.get(tool.name.casefold())
+    if first is not None:
+        complain(
+            f"tool {tool.name!r} of {_said(text)} is not offered: {first} has one of that name; --mcp NAME=COMMAND "
+            f"offers the tools of a server as NAME_{tool.name}"
+        )
+    return first is not None
 
 
-def _described(
-    text: str, environment: Mapping[str, str], headers: Mapping[str, SecretStr], pins: Mapping[str, Any]
-) -> McpServer:
-    from orchestrator.providers.mcp import McpServer
-
-    name, where = named(text)
-    options: dict[str, Any] = {"max_message_bytes": project_settings().max_response_bytes}
-    options |= {} if name is None else {"name": name, "prefix": f"{name}_"}
-    given = {"headers": headers} if is_address(where) else {"env": environment}
-    return McpServer.parse(where, **given, **options, **pins)
-
-
-def _refuse_twice(text: str, tools: Iterable[ToolSpec], owners: Mapping[str, str]) -> None:
-    for tool in tools:
-        if (first := owners.get(tool.name.casefold())) is not None:
+def _choices(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Parse options of single servers: name of the server -> options of McpServer. Raises ConfigError."""
+    found: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        key, mark, value = text.partition("=")
+        name, _, option = key.rpartition(".")
+        if not (mark and name and option in _CHOICES):
             raise ConfigError(
-                f"{first} and {_said(text)} both offer a tool {tool.name!r}; --mcp NAME=COMMAND offers the tools of a "
-                f"server as NAME_{tool.name}"
+                f"--mcp-option {shown(text, 120)!r}: possible: NAME.include=TOOL,…, NAME.exclude=TOOL,…, "
+                "NAME.effect=EFFECT or NAME.effect=TOOL:EFFECT,…, NAME.timeout=SECONDS"
             )
+        found.setdefault(name, {})["effects" if option == "effect" else option] = _choice(text, option, value)
+    return found
+
+
+_CHOICES = ("include", "exclude", "effect", "timeout")
+
+
+def _choice(text: str, option: str, value: str) -> Any:
+    parts = [part.strip() for part in value.split(",") if part.strip()]
+    if option == "timeout":
+        try:
+            return float(value)
+        except ValueError:
+            raise ConfigError(f"--mcp-option {shown(text, 120)!r}: possible: seconds above 0") from None
+    if option == "effect" and ":" in value:
+        return {tool: effect for tool, _, effect in (part.rpartition(":") for part in parts)}
+    return value.strip() if option == "effect" else parts
 
 
 def _said(text: str) -> str:

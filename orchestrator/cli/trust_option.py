@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.option import Json, McpEnv
+from orchestrator.cli.mcp_option import McpEnv
+from orchestrator.cli.option import Json
 
 Trust = Annotated[
     bool,

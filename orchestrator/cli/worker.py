@@ -32,7 +32,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.telemetry.exposition.server import serve_metrics
 from orchestrator.telemetry.metrics import Metrics
 
-_OWN = ("base_url", "tools", "mcp", "instructions", "output_schema", "params")
+_OWN = ("base_url", "tools", "mcp", "mcp_options", "instructions", "output_schema", "params")
 """Members of a launch that only the worker's own agent has."""
 SILENCE = 3.0
 """Seconds that a worker waits for the server before it prints the reason."""

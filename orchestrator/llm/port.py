@@ -23,6 +23,7 @@ class LLM(Protocol):
     - `model` and `provider`: names.
     - `context_window`: tokens that the model reads at once.
     - `max_output_tokens`: the maximum of an answer if the request does not limit it.
+    - `reads`: kinds of content parts that the model reads; without it, all.
     - `reports_cost`: True if the usage of every answer has its cost, so that no price is needed.
     """
 

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import ERROR_KINDS, ConfigError, LLMError
+from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.message import Request, Response, input_bound
 from orchestrator.llm.port import LLM, Clock, SystemClock
 from orchestrator.llm.retry import FailureKind, classify
@@ -94,6 +95,7 @@ class Fallback:
         self.context_window = _window([choice.window for choice in choices], on)
         self.max_output_tokens = _most_output([choice.llm for choice in choices])
         self.reports_cost = all(getattr(choice.llm, "reports_cost", False) for choice in choices)
+        self.reads = tuple(kind for kind in KINDS if all(kind in _reads(choice.llm) for choice in choices))
         self.double = all(getattr(choice.llm, "double", False) is True for choice in choices)
         """Whether all of them are doubles, not real models."""
         self._choices = choices
@@ -179,6 +181,10 @@ def _window(windows: Sequence[int], on: Sequence[str]) -> int:
     if "context_length" in on:
         return max(windows) if len(known) == len(windows) else 0
     return min(known, default=0)
+
+
+def _reads(llm: LLM) -> Collection[PartKind]:
+    return getattr(llm, "reads", KINDS)
 
 
 def _most_output(llms: Iterable[Any]) -> int:

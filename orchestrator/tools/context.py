@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, cast
 
 from typing_extensions import TypeVar  # with a default, which `typing` has since Python 3.13
 
+from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.port import Clock, SystemClock
 
 DepsT = TypeVar("DepsT", default=Any)
@@ -48,6 +49,8 @@ class ToolContext(Generic[DepsT_co]):
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """JSON data that the host gave the run."""
     tags: Mapping[str, str] = field(default_factory=dict)
+    reads: Collection[PartKind] = KINDS
+    """Kinds of content parts that the model reads, so that a tool can return text in place of others."""
     retry: int = 0
     """How often the model was asked to try again so far: by this tool in consecutive turns, or for its final answer."""
 

@@ -208,25 +208,85 @@ async def shopper(request):
 
 
 @pytest.mark.campaign
-def test_two_servers_with_one_tool_are_both_named_and_so_is_what_helps(
-    cli: Cli, one_sentence: Callable[[Any], str], shopping: tuple[str, ...]
+def test_the_second_of_two_servers_with_one_tool_keeps_its_other_tools_and_a_warning_says_what_helps(
+    cli: Cli, folder: Path, shopping: tuple[str, ...]
 ) -> None:
+    (folder / "sums.py").write_text("def erase() -> int:\n    '''Erase.'''\n    return 1\n")
     server = shopping[-1]
-    done = cli(*shopping, "--mcp", server)
-    assert done.code == 2
-    said = one_sentence(done)
-    assert said.count("mcp_program.py") == 2
-    assert "both offer a tool 'add'; --mcp NAME=COMMAND offers the tools of a server as NAME_add" in said
+    done = cli(*shopping, "--mcp", f"{server} ", "--tool", "sums:erase", "--json")
+    assert done.code == 0, done.err
+    lines = done.err.splitlines()
+    assert lines[0].startswith("orchestrator: tool 'erase' of --mcp ")
+    assert "is not offered: --tool has one of that name; --mcp NAME=COMMAND offers" in lines[0]
+    again = [line for line in lines if "tool 'add' of --mcp " in line]
+    assert len(again) == 1
+    assert "--mcp NAME=COMMAND offers the tools of a server as NAME_add" in again[0]
+    assert json.loads(done.out)["output"] == "Paid 5."
 
 
-@pytest.mark.campaign
-def test_a_tool_of_a_module_and_one_of_a_server_cannot_share_a_name(
-    cli: Cli, folder: Path, one_sentence: Callable[[Any], str], shopping: tuple[str, ...]
+def test_a_file_names_servers_with_their_options_and_variables(
+    cli: Cli, folder: Path, shopping: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "sums.py").write_text("def add() -> int:\n    '''Add.'''\n    return 1\n")
-    done = cli(*shopping, "--tool", "sums:add")
+    monkeypatch.setenv("SHOP_FOLDER", str(folder))
+    (folder / "two.py").write_text(TWO)
+    one = {"command": sys.executable, "args": [str(PROGRAM), "${SHOP_FOLDER}"], "include": ["add", "pay"]}
+    servers = {"one": one, "two": one | {"args": [str(PROGRAM), "${env:SHOP_FOLDER}"]}}
+    off = {"three": {"command": "no-such-program", "disabled": True}}
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": servers | off}))
+    asked = ("run", "shop", "--model", "python:two:shopper", "--json", "--mcp", "mcp.json")
+    done = cli(*asked)
+    assert (done.code, done.err) == (0, "")
+    said = [message["content"] for message in json.loads(done.out)["messages"] if message["role"] == "tool"]
+    assert said == ["5", "7"]
+    done = cli(*asked, "--mcp-option", "two.exclude=add")
+    said = [message["content"] for message in json.loads(done.out)["messages"] if message["role"] == "tool"]
+    assert said[0] == "5"
+    assert "there is no tool 'two_add'" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "mcp.json is not JSON: "),
+        ("{}", 'mcp.json has no servers; it must be {"mcpServers": {"NAME": {"command": "…"}}}'),
+        ('{"mcpServers": {"a": 1}}', "mcp.json: server 'a' is 1; it must be an object with command or url"),
+        ('{"mcpServers": {"a": {"url": "http://x", "command": "y"}}}', "must have a command, or the url"),
+        ('{"mcpServers": {"a": {"type": "sse", "url": "http://x"}}}', "its type is 'sse'"),
+        (
+            '{"mcpServers": {"a": {"command": "x", "args": "y"}}}',
+            "args of server 'a' must be a list of texts",
+        ),
+        ('{"mcpServers": {"a": {"command": "x", "timeout": "1"}}}', "timeout of server 'a' is '1'"),
+        ('{"mcpServers": {"a": {"command": "${UNSET_X}"}}}', "needs the environment variable UNSET_X"),
+    ],
+)
+def test_a_wrong_file_of_servers_is_one_sentence(
+    cli: Cli, folder: Path, one_sentence: Callable[[Any], str], text: str, said: str
+) -> None:
+    (folder / "mcp.json").write_text(text)
+    done = cli("run", "hi", "--model", "python:models:answers", "--mcp", "mcp.json")
     assert done.code == 2
-    assert "--tool and --mcp " in one_sentence(done)
+    assert said in one_sentence(done)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("git.colour=red", "possible: NAME.include=TOOL,…"),
+        ("timeout=3", "possible: NAME.include=TOOL,…"),
+        ("git.timeout=soon", "possible: seconds above 0"),
+        ("other.timeout=3", "--mcp-option other: no server has that name; known: git"),
+        ("git.effect=compensable", "an effect of an MCP tool is 'compensable'; possible: 'pure'"),
+    ],
+)
+def test_a_wrong_option_of_a_server_is_one_sentence(
+    cli: Cli, folder: Path, one_sentence: Callable[[Any], str], option: str, said: str
+) -> None:
+    asked = ("run", "hi", "--model", "python:models:answers", "--mcp", "git=no-such-program")
+    done = cli(*asked, "--mcp-option", option)
+    assert done.code == 2
+    assert said in one_sentence(done)
+    assert not (folder / ".orchestrator").exists()
 
 
 # ---- tools that change ----

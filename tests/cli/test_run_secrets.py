@@ -188,7 +188,7 @@ def test_a_variable_that_is_not_there_is_one_sentence_and_nothing_is_started(
 def test_a_variable_without_a_server_is_for_nobody(cli: Cli, one_sentence: Callable[[Any], str]) -> None:
     done = cli("run", "hi", "--model", "python:models:answers", "--mcp-env", "PATH")
     assert done.code == 2
-    assert "--mcp-env gives variables to MCP servers: name one with --mcp" in one_sentence(done)
+    assert "--mcp-env is about MCP servers: name one with --mcp" in one_sentence(done)
 
 
 # ---- headers and addresses, for servers over HTTP ----

@@ -25,7 +25,7 @@ LOST = (
     '{"error":"the connection to the tool\'s server was lost during the call; whether it ran is not known",'
     '"type":"SessionLost"}'
 )
-UNSENT = '{"error":"MCP server \'127.0.0.1\' cannot be reached; the call was not sent","type":"SessionLost"}'
+UNSENT = '{"error":"MCP server \'shop\' cannot be reached; the call was not sent","type":"SessionLost"}'
 KINDS = pytest.mark.parametrize("words", [(), ("legacy",)], ids=["2026", "older"])
 
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
-from mcp_types import CallToolResult, TextContent, Tool, ToolAnnotations
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+    ToolExecution,
+)
 from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, MissingExtra
+from orchestrator.llm.content_part import KINDS, audio_part, file_part, image_part
 from orchestrator.providers.mcp import McpServer
-from orchestrator.providers.mcp.answer import ToolFailed, text_of
-from orchestrator.providers.mcp.offer import ServerTool, declared, effect_of
+from orchestrator.providers.mcp.answer import Reader, ToolFailed, content_of
+from orchestrator.providers.mcp.offer import ServerTool, ToolChoice, declared, effect_of
 
 
 def tool(name: str, about: str | None = None, schema: dict[str, Any] | None = None, **hints: bool) -> Tool:
@@ -23,9 +36,15 @@ def tool(name: str, about: str | None = None, schema: dict[str, Any] | None = No
     )
 
 
-def offered(*tools: Tool, **chosen: Any) -> tuple[ServerTool, ...]:
-    wanted: dict[str, Any] = {"prefix": None, "include": None, "exclude": None, "effects": None}
-    return declared("shop", tools, **(wanted | chosen))
+def offered(*tools: Tool, **options: Any) -> tuple[ServerTool, ...]:
+    choice = ToolChoice.of(options)
+    choice.check("shop", [one.name for one in tools])
+    return declared(tools, choice)[0]
+
+
+def left_out(*tools: Tool) -> list[str]:
+    """The reasons why tools are not offered."""
+    return [f"{one.theirs}: {one.why}" for one in declared(tools, ToolChoice())[1]]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +123,7 @@ def test_include_and_exclude_choose_by_the_servers_own_names() -> None:
         ),
         (
             {"effects": {"pay": "compensable"}},
-            "MCP server 'shop': an effect is 'compensable'; possible: 'pure', 'idempotent', 'irreversible'",
+            "an effect of an MCP tool is 'compensable'; possible: 'pure', 'idempotent', 'irreversible'",
         ),
     ],
 )
@@ -117,18 +136,19 @@ def test_a_choice_that_cannot_be_meant_is_refused(chosen: dict[str, Any], said: 
 @pytest.mark.parametrize(
     "pair", [("a.b", "a/b"), ("Pay", "pay"), ("pay", "pay"), ("x" * 70 + "1", "x" * 70 + "2")]
 )
-def test_two_tools_that_would_have_one_name_are_refused_in_one_sentence(pair: tuple[str, str]) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^MCP server 'shop' has two tools that would be '[^']*': .* exclude one$"
-    ):
-        offered(*map(tool, pair))
+def test_the_second_of_two_tools_with_one_name_is_left_out(pair: tuple[str, str]) -> None:
+    tools = [*map(tool, pair), tool("other")]
+    assert [one.theirs for one in offered(*tools)] == [pair[0], "other"]
+    (why,) = left_out(*tools)
+    assert why.startswith(f"{pair[1]}: its name would be ")
 
 
-def test_a_schema_of_absurd_size_is_refused_with_the_way_to_leave_it_out() -> None:
-    with pytest.raises(
-        ConfigError, match=r"the schema of tool 'a' has 100,0\d\d bytes, at most 65,536 are taken"
-    ):
-        offered(tool("a", schema={"type": "object", "description": "z" * 100_000}))
+def test_a_schema_of_absurd_size_and_a_tool_that_needs_a_task_are_left_out() -> None:
+    large = tool("a", schema={"type": "object", "description": "z" * 100_000})
+    task = tool("b").model_copy(update={"execution": ToolExecution(task_support="required")})
+    one, two = left_out(large, task, tool("c"))
+    assert re.fullmatch(r"a: its schema has 100,0\d\d bytes, and at most 65,536 are read", one)
+    assert two == "b: it runs only as a task, which this client does not support"
 
 
 @pytest.mark.parametrize(
@@ -143,22 +163,58 @@ def test_a_schema_of_absurd_size_is_refused_with_the_way_to_leave_it_out() -> No
         (["two found"], {"found": [1, 2]}, 'two found\n{"found":[1,2]}'),
         ([], {"found": []}, '{"found":[]}'),
         (["true"], {"result": 1}, 'true\n{"result":1}'),
+        (["10 found"], {"found": 1}, '10 found\n{"found":1}'),
+        (["done"], {"ok": True, "said": "done"}, '{"ok":true,"said":"done"}'),
+        (["the file\n" * 900], {"content": "the file\n" * 900}, "the file\n" * 900),
         (["plain"], None, "plain"),
         ([], None, ""),
     ],
 )
-def test_structured_content_follows_as_json_unless_the_text_says_it_already(
-    said: list[str], structured: Any, text: str
-) -> None:
+def test_the_model_reads_each_value_of_a_result_once(said: list[str], structured: Any, text: str) -> None:
     content = [TextContent(type="text", text=one) for one in said]
-    assert text_of(CallToolResult(content=[*content], structured_content=structured)) == text
+    assert content_of(CallToolResult(content=[*content], structured_content=structured)) == text
+
+
+def test_images_recordings_and_documents_are_parts_if_the_model_reads_them_and_they_are_not_too_large() -> (
+    None
+):
+    data = base64.b64encode(bytes(300)).decode()
+    blob = BlobResourceContents(uri="file:///a/report.pdf", blob=data, mime_type="application/pdf")
+    odd = BlobResourceContents(uri="file:///a.bin", blob=data, mime_type="application/zip")
+    result = CallToolResult(
+        content=[
+            TextContent(type="text", text="one"),
+            TextContent(type="text", text="two"),
+            ImageContent(type="image", data=data, mime_type="image/PNG"),
+            AudioContent(type="audio", data=data, mime_type="audio/mpeg"),
+            EmbeddedResource(type="resource", resource=blob),
+            EmbeddedResource(type="resource", resource=odd),
+            ImageContent(type="image", data="no base64!", mime_type="image/png"),
+        ],
+        structured_content={"image": data},
+    )
+    content = content_of(result)
+    assert isinstance(content, list)
+    text, image, audio, file, *rest = content
+    assert text == "one\ntwo"
+    assert image == image_part(bytes(300), "image/png")
+    assert audio == audio_part(bytes(300), "mp3")
+    assert file == file_part(bytes(300), "application/pdf", "report.pdf")
+    assert rest == [
+        "[resource file:///a.bin application/zip, 300 bytes, not shown]\n[image image/png, 7 bytes, not shown]"
+    ]
+    for reader in (Reader(KINDS[:1]), Reader(max_bytes=299)):
+        plain = content_of(result, reader)
+        assert isinstance(plain, str)
+        assert "[image image/PNG, 300 bytes, not shown]" in plain
+        assert data not in plain
 
 
 def test_an_error_of_the_tool_is_raised_with_its_text_or_says_that_there_is_none() -> None:
     with pytest.raises(ToolFailed, match=r"^no such file$"):
-        text_of(CallToolResult(content=[TextContent(type="text", text="no such file")], is_error=True))
+        content_of(CallToolResult(content=[TextContent(type="text", text="no such file")], is_error=True))
     with pytest.raises(ToolFailed, match=r"^the tool failed without a reason$"):
-        text_of(CallToolResult(content=[], is_error=True))
+        content_of(CallToolResult(content=[], is_error=True))
 
 
 @pytest.mark.parametrize(
@@ -221,8 +277,16 @@ def test_a_tool_with_a_pattern_that_is_not_linear_is_left_out_and_the_server_sta
     (kept,) = server._declare([tool("read", schema=schema), tool("list")])
     assert kept.name == "list"
     (line,) = caplog.messages
-    assert line.startswith("MCP server 'shop': the tool is left out: tool 'read': ")
+    assert line.startswith("MCP server 'shop': tool 'read' is not offered: ")
     assert "'^(?!/)' at properties.path.pattern uses look-around" in line
+
+
+def test_a_tool_with_a_bad_schema_is_left_out_and_the_server_stays(caplog: pytest.LogCaptureFixture) -> None:
+    server = McpServer.stdio("shop")
+    (kept,) = server._declare([tool("read", schema={"type": "objekt"}), tool("list")])
+    assert kept.name == "list"
+    (line,) = caplog.messages
+    assert line.startswith("MCP server 'shop': tool 'read' is not offered: ")
 
 
 def test_a_limit_of_messages_that_is_none_is_refused() -> None:

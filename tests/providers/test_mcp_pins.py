@@ -145,9 +145,7 @@ async def test_a_tool_that_changes_in_the_middle_of_a_run_is_not_called_any_more
             ("kept", False),  # it is again as it was allowed
         ]
     assert noted(tmp_path, "note") == ["x", "x"]
-    assert said == [
-        "tool 'note' of MCP server '127.0.0.1' has changed since it was allowed, so it is disabled"
-    ]
+    assert said == ["tool 'note' of MCP server 'shop' has changed since it was allowed, so it is disabled"]
 
 
 @pytest.mark.campaign

@@ -22,6 +22,7 @@ from pydantic import SecretStr
 
 from orchestrator import Agent
 from orchestrator.errors import ConfigError
+from orchestrator.llm.content_part import audio_part, image_part, text_part
 from orchestrator.llm.message import Request
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.mcp.lines import LineDecoder
@@ -124,21 +125,23 @@ def test_a_call_that_gives_a_name_twice_is_not_sent_to_the_server(shop: Shop) ->
     assert noted(shop.folder, "pay") == before
 
 
-def test_what_is_no_text_is_named_with_type_and_size_and_long_results_are_cut(shop: Shop) -> None:
+def test_what_a_model_reads_are_parts_and_the_rest_is_named_and_long_results_are_cut(shop: Shop) -> None:
     tools = only(shop, "shop_long", max_result_chars=400)
     script: list[Item] = [[call("shop_everything"), call("shop_long", '{"chars": 9000}')], "Done."]
-    everything, long = answers(shop.run(ran(tools, script)))
-    assert everything.splitlines() == [
-        "two",
-        "lines",
-        "[image image/png, 100 bytes, not shown]",
-        "[audio audio/wav, 100 bytes, not shown]",
-        "[link manual: https://docs.example/manual]",
-        "[resource file:///a.txt]",
-        "the text of a file",
-        "[resource file:///a.bin application/zip, 100 bytes, not shown]",
-        '{"count":2}',
+    result = shop.run(ran(tools, script))
+    parts, long = (message.content for message in result.messages if message.role == "tool")
+    assert isinstance(parts, list)
+    picture = b"\x89PNG" + bytes(96)
+    assert parts == [
+        text_part("two\nlines"),
+        image_part(picture, "image/png"),
+        audio_part(picture, "wav"),
+        text_part(
+            "[link manual: https://docs.example/manual]\n[resource file:///a.txt]\nthe text of a file\n"
+            '[resource file:///a.bin application/zip, 100 bytes, not shown]\n{"count":2}'
+        ),
     ]
+    assert isinstance(long, str)
     assert (len(long), long[:3], long[-20:]) == (400, "yyy", "of 9,000 characters]")
 
 
@@ -289,10 +292,10 @@ async def test_a_server_that_cannot_be_started_again_is_an_error_result_and_a_lo
         killer = kill_when(tmp_path, "hang", 1)
         result = await ran(server.tools, [call("hang"), call("add", '{"a": 1}'), "I cannot."])
         await killer
-    assert results(result) == [(LOST, True), (UNSENT % "once", True)]
+    assert results(result) == [(LOST, True), (UNSENT % "shop", True)]
     assert result.outcome == "completed"
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert line == f"MCP server 'once' cannot be used: there is no command {str(program)!r}"
+    assert line == f"MCP server 'shop' cannot be used: there is no command {str(program)!r}"
 
 
 @pytest.mark.campaign
@@ -370,7 +373,7 @@ async def test_a_host_that_gives_up_while_connecting_leaves_no_process(tmp_path:
 
 
 @pytest.mark.campaign
-async def test_a_tool_that_cannot_be_offered_refuses_the_server_and_ends_it(tmp_path: Path) -> None:
+async def test_an_unknown_name_in_an_option_refuses_the_server_and_ends_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no tool 'serch', named in include"):
         async with by_stdio(tmp_path, include=["serch"]):
             pytest.fail("not connected")
@@ -385,7 +388,7 @@ def test_only_so_many_lines_are_logged_and_a_line_without_an_end_is_not_kept(
 ) -> None:
     caplog.set_level(logging.INFO, "orchestrator.mcp")
     said: list[str] = []
-    lines = LineLogger("shop", said)
+    lines = LineLogger(lambda: "shop", said)
     for number in range(1_200):
         lines.data_received(f"{number}\n\n".encode())
     assert [record.getMessage() for record in caplog.records[-2:]] == [

@@ -13,6 +13,7 @@ from orchestrator.errors import RunError
 from orchestrator.kernel.abandonment import host_call, host_function
 from orchestrator.kernel.hooks import Hook, Hooks, takes, where
 from orchestrator.kernel.run import Run
+from orchestrator.llm.content_part import KINDS
 from orchestrator.llm.message import Request, Response, ToolCall, Usage
 from orchestrator.llm.port import LLM, Clock, Memory, Price
 from orchestrator.llm.retry import RetryPolicy
@@ -190,6 +191,7 @@ def tool_context(run: LoopRun, key: str, retry: int = 0) -> ToolContext:
         stored_result=stored,
         metadata=run.metadata,
         tags=run.tags,
+        reads=getattr(deps.llm, "reads", KINDS),
         retry=retry,
     )
 

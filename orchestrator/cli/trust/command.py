@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs.phrase import many, moment
-from orchestrator.cli.servers import named, server_at
+from orchestrator.cli.servers import NamedServer, ServerOptions, servers_of
 from orchestrator.cli.trust.consent import TrustConsent, consents
 from orchestrator.cli.trust.decision import location
 from orchestrator.cli.trust.project_file import ProjectFile
@@ -86,17 +86,18 @@ def _recorded(options: TrustOptions) -> Iterator[TrustEntry]:
         yield TrustEntry(
             "trusted", consent.file, None, consent.folder, consent.digest, details=tuple(uses_of_file(found))
         )
-    for where in options.mcp:
-        pins = ToolPins.of(named(where)[1])
-        digests = asyncio.run(_digests(where, options.mcp_env))
+    given = ServerOptions(options.mcp_env)
+    for server in servers_of(options.mcp, given):
+        pins = ToolPins.of(server.where)
+        digests = asyncio.run(_digests(server, given))
         pins.record(digests)
         yield TrustEntry(
             "trusted", None, pins.server, pins.folder, details=tuple(_changes(pins.tools, digests))
         )
 
 
-async def _digests(where: str, variables: tuple[str, ...]) -> Mapping[str, str]:
-    async with server_at(where, variables) as server:
+async def _digests(named: NamedServer, given: ServerOptions) -> Mapping[str, str]:
+    async with named.described(given) as server:
         return server.digests
 
 
@@ -117,8 +118,8 @@ def _revoked(options: TrustOptions) -> Iterator[TrustEntry]:
         for one in found:
             one.revoke()
         yield TrustEntry("revoked" if found else "not trusted", place)
-    for where in options.mcp:
-        pins = ToolPins.of(named(where)[1])
+    for server in servers_of(options.mcp, ServerOptions()):
+        pins = ToolPins.of(server.where)
         yield TrustEntry("revoked" if pins.revoke() else "not trusted", None, pins.server, pins.folder)
 
 

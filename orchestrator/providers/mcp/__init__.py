@@ -5,9 +5,11 @@
         result = await agent.run("What changed since yesterday?")
 
     McpServer.http("https://tools.example/mcp", headers={"Authorization": token})
+    McpServer.from_file("mcp.json")    # {"mcpServers": {"git": {"command": "uvx", "args": ["mcp-server-git"]}}}
 
 The output of a server is untrusted. Its tools are fixed when it is connected, names and descriptions are bounded and
-cleaned, and no later tool is offered. Arguments are checked against the tool's schema before they are sent.
+cleaned, and no later tool is offered. A tool that cannot be offered, because of its schema or a name that another one
+has, is left out with a warning. Arguments are checked against the tool's schema before they are sent.
 
 A tool is disabled if it differs from the version that the host allowed: in name, title, description, schemas or
 annotations. The host stores `server.digests` and passes them as `pins=` to the next connection; without `pins` the
@@ -30,24 +32,38 @@ does not answer.
 from __future__ import annotations
 
 import logging
-import math
+import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr
-
 from orchestrator.errors import ConfigError, MissingExtra
-from orchestrator.llm.json_schema import UnusablePattern
-from orchestrator.providers.mcp.answer import SessionLost, ToolDisabled, text_of
-from orchestrator.providers.mcp.offer import ServerTool, clean, declared, digest_of
+from orchestrator.providers.mcp.answer import Content, Reader, SessionLost, ToolDisabled, content_of
+from orchestrator.providers.mcp.offer import (
+    NAME_CHARS,
+    NotOffered,
+    ServerTool,
+    ToolChoice,
+    clean,
+    declared,
+    digest_of,
+)
+from orchestrator.providers.mcp.options import (
+    McpOptions,
+    Pins,
+    Texts,
+    message_limit,
+    part_limit,
+    plain,
+    seconds,
+)
+from orchestrator.providers.mcp.server_file import ServerEntry, read_servers
 from orchestrator.providers.mcp.session import McpSession, SessionPool, Unreachable
 from orchestrator.providers.mcp.transport import Http, Stdio
-from orchestrator.providers.size_limit import DEFAULT_BYTES, check_limit
-from orchestrator.tools.spec import Effect, ToolContext, ToolSpec
+from orchestrator.tools.spec import ToolContext, ToolSpec
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, Tool
@@ -56,38 +72,8 @@ __all__ = ["McpOptions", "McpServer"]
 
 _log = logging.getLogger("orchestrator.mcp")
 
-_NAME_CHARS = 64
 _GRACE = 1.0
 """Seconds by which the SDK's own read timeout is later than the tool's, so that only one of them fires."""
-
-Texts: TypeAlias = Mapping[str, str | SecretStr]
-
-
-class McpOptions(TypedDict, total=False):
-    """Options of both kinds of server. Times are seconds."""
-
-    name: str
-    """Name of the server in errors and log lines; by default the command or the host."""
-    prefix: str
-    """Prefix of each tool's name, so that two servers do not clash."""
-    include: Iterable[str]
-    """The only tools to offer, by the server's own names; by default all."""
-    exclude: Iterable[str]
-    """Tools not to offer, by the server's own names."""
-    effects: Mapping[str, Effect] | Effect
-    """Effects that override the annotations: by the server's own names, or one word for all."""
-    timeout: float
-    """Maximum duration of one call; 60."""
-    connect_timeout: float
-    """Maximum time until a server's tools are known; 30."""
-    max_result_chars: int
-    """Longer results are cut and marked; 20,000, and 0 is no limit."""
-    pins: Mapping[str, str]
-    """Digests of the tools that the host allowed, as `digests` returned them; by default the first list is allowed."""
-    on_disabled: Callable[[str], None]
-    """Called with a sentence for each disabled tool; by default a warning is logged."""
-    max_message_bytes: int
-    """Maximum bytes of one message, after decompression; 32 MiB, and 0 is no limit. A longer message fails its call."""
 
 
 class McpServer:
@@ -97,7 +83,8 @@ class McpServer:
     event loop that entered it.
 
     Raises:
-        ConfigError: On entry: the command does not exist, the server does not answer, or a tool cannot be offered.
+        ConfigError: On entry: the command does not exist, the server does not answer, or an option names a tool that
+            it does not have.
 
     Example:
         async with McpServer.stdio("uvx", "mcp-server-git", prefix="git_") as git:
@@ -106,12 +93,15 @@ class McpServer:
 
     def __init__(self, transport: Stdio | Http, **options: Unpack[McpOptions]) -> None:
         self.name = options.get("name") or transport.label
+        """Its name: the option, else the one that the server gives itself, once it is connected."""
         self._options = options
-        self._timeout = _seconds("timeout", options.get("timeout", 60.0))
-        connect = _seconds("connect_timeout", options.get("connect_timeout", 30.0))
+        self._choice = ToolChoice.of(options)
+        self._max_bytes = part_limit(options)
+        self._timeout = seconds("timeout", options.get("timeout", 60.0))
+        connect = seconds("connect_timeout", options.get("connect_timeout", 30.0))
         self._pool = SessionPool(self.name, transport, connect)
         self._offers: tuple[ServerTool, ...] = ()
-        self._pins: Mapping[str, str] = {}
+        self._pins: Pins | Callable[[], Pins] = {}
         self._digests: Mapping[str, str] = {}
         self._disabled: frozenset[str] = frozenset()
         self._tools: tuple[ToolSpec, ...] | None = None
@@ -133,7 +123,7 @@ class McpServer:
         if not command.strip() or "\0" in "".join((command, *args)):
             raise ConfigError(f"{command!r} is not a command that can be started")
         folder = None if cwd is None else Path(cwd)
-        return cls(Stdio(command, args, _plain(env), folder, _message_limit(options)), **options)
+        return cls(Stdio(command, args, plain(env), folder, message_limit(options)), **options)
 
     @classmethod
     def http(cls, url: str, *, headers: Texts | None = None, **options: Unpack[McpOptions]) -> Self:
@@ -147,7 +137,7 @@ class McpServer:
             raise ConfigError(
                 f"{url!r} is not the address of an MCP server; it must start with http:// or https:// and a host"
             )
-        return cls(Http(url, _plain(headers), _message_limit(options)), **options)
+        return cls(Http(url, plain(headers), message_limit(options)), **options)
 
     @classmethod
     def parse(cls, text: str, **options: Unpack[McpOptions]) -> Self:
@@ -159,6 +149,27 @@ class McpServer:
         except ValueError as error:
             raise ConfigError(f"{text!r} is not a command line: {error}") from error
         return cls.stdio(*words or [""], **options)
+
+    @classmethod
+    def of_entry(cls, entry: ServerEntry, **options: Unpack[McpOptions]) -> Self:
+        """Describe a server of a file. `options` override those of the file. Raises ConfigError."""
+        entry = entry.expanded(os.environ)
+        told: Any = {"name": entry.name} | dict(entry.options) | dict(options)
+        if entry.url:
+            return cls.http(entry.url, headers=entry.headers, **told)
+        return cls.stdio(*entry.command, env=entry.env, cwd=entry.cwd, **told)
+
+    @classmethod
+    def from_file(cls, path: str | Path, **options: Unpack[McpOptions]) -> dict[str, Self]:
+        """Describe the servers of a JSON file with `mcpServers`, by name; each name is a prefix of its tools.
+
+        Raises ConfigError for a file of another form, and for an environment variable that it needs and is not set.
+        """
+        entries = read_servers(Path(path))
+        return {
+            entry.name: cls.of_entry(entry, **(McpOptions(prefix=f"{entry.name}_") | options))
+            for entry in entries
+        }
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
@@ -182,6 +193,8 @@ class McpServer:
         except Unreachable as error:
             raise ConfigError(str(error)) from error
         try:
+            self._name(session.server_name)
+            self._choice.check(self.name, [tool.name for tool in session.tools])
             self._tools = self._declare(session.tools)
         except BaseException:
             await self._pool.stop()
@@ -193,10 +206,16 @@ class McpServer:
     ) -> None:
         await self._pool.stop()
 
+    def _name(self, said: str) -> None:
+        """Take the name that the server gives itself, unless the host gave it one."""
+        if not self._options.get("name") and (name := clean(" ".join(said.split()), NAME_CHARS)):
+            self.name = self._pool.name = name
+
     def _declare(self, tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
         listed = tuple(tools)
-        chosen = {key: self._options.get(key) for key in ("prefix", "include", "exclude", "effects")}
-        self._offers = declared(self.name, listed, **chosen)  # type: ignore[arg-type]  # absent is None
+        self._offers, without = declared(listed, self._choice)
+        for one in without:
+            self._leave_out(one)
         pins = self._options.get("pins")
         self._pins = {tool.name: digest_of(tool) for tool in listed} if pins is None else pins
         self._disabled = frozenset()
@@ -204,23 +223,24 @@ class McpServer:
         allowed = (offer for offer in self._offers if offer.theirs not in self._disabled)
         return tuple(spec for offer in allowed if (spec := self._spec(offer)) is not None)
 
+    def _leave_out(self, one: NotOffered) -> None:
+        name = clean(one.theirs, NAME_CHARS)
+        _log.warning("MCP server %r: tool %r is not offered: %s", self.name, name, one.why)
+
     def _compare(self, tools: Iterable[Tool]) -> None:
         """Disable the tools of a list that differ from the allowed ones; report each newly disabled one."""
         self._digests = {tool.name: digest_of(tool) for tool in tools}
         offered = {offer.theirs for offer in self._offers}
+        pins = self._pins() if callable(self._pins) else self._pins
         disabled = {
-            name
-            for name, digest in self._digests.items()
-            if name in offered and self._pins.get(name) != digest
+            name for name, digest in self._digests.items() if name in offered and pins.get(name) != digest
         }
         for name in sorted(disabled - self._disabled):
             change = (
-                "has changed since it was allowed"
-                if name in self._pins
-                else "is new since its tools were allowed"
+                "has changed since it was allowed" if name in pins else "is new since its tools were allowed"
             )
             self._report(
-                f"tool {clean(name, _NAME_CHARS)!r} of MCP server {self.name!r} {change}, so it is disabled"
+                f"tool {clean(name, NAME_CHARS)!r} of MCP server {self.name!r} {change}, so it is disabled"
             )
         self._disabled = frozenset(disabled)
 
@@ -231,10 +251,11 @@ class McpServer:
             _log.warning("%s", sentence)
 
     def _spec(self, offer: ServerTool) -> ToolSpec | None:
-        """Return the tool, or None, with a warning, if its arguments cannot be checked in linear time."""
+        """Return the tool, or None, with a warning, if its arguments cannot be checked."""
 
-        async def call(context: ToolContext, /, **arguments: Any) -> str:
-            return text_of(await self._call(context, offer, arguments))
+        async def call(context: ToolContext, /, **arguments: Any) -> Content:
+            reader = Reader(context.reads, self._max_bytes)
+            return content_of(await self._call(context, offer, arguments), reader)
 
         try:
             return ToolSpec(
@@ -248,11 +269,8 @@ class McpServer:
                 max_result_chars=self._options.get("max_result_chars", 20_000),
             )
         except ConfigError as error:
-            if isinstance(error.__cause__, UnusablePattern):
-                _log.warning("MCP server %r: the tool is left out: %s", self.name, error)
-                return None
-            hint = f"leave it out with exclude=[{offer.theirs!r}]"
-            raise ConfigError(f"MCP server {self.name!r}: {error}; {hint}") from error
+            self._leave_out(NotOffered(offer.theirs, str(error)))
+            return None
 
     async def _call(
         self, context: ToolContext, offer: ServerTool, arguments: dict[str, Any]
@@ -282,20 +300,3 @@ class McpServer:
                 "the tool has changed at its server since it was allowed; the call was not sent"
             )
         return found
-
-
-def _plain(texts: Texts | None) -> dict[str, str]:
-    known = {} if texts is None else texts
-    return {
-        key: text.get_secret_value() if isinstance(text, SecretStr) else text for key, text in known.items()
-    }
-
-
-def _message_limit(options: McpOptions) -> int:
-    return check_limit("max_message_bytes", options.get("max_message_bytes", DEFAULT_BYTES))
-
-
-def _seconds(name: str, value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"{name} is {value!r}; possible: seconds above 0")
-    return value

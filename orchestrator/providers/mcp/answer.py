@@ -1,16 +1,46 @@
-"""Convert a server's answer to a call to text for the model; and the errors of a call without an answer."""
+"""Convert a server's answer to a call to content for the model; and the errors of a call without an answer.
+
+The model reads each piece of a result once. Servers send structured content next to text that repeats it, so it is
+added only if the text lacks some of its values; text that it repeats as a whole is then dropped. To append it always
+was rejected: a file of 8 kB then costs 16 kB.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import binascii
+import re
+from base64 import b64decode
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import from_json, to_json
+
+from orchestrator.llm.content_part import (
+    KINDS,
+    ContentPart,
+    PartKind,
+    audio_part,
+    file_part,
+    image_part,
+    text_part,
+)
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, ContentBlock
 
 _SHOWN = 200
 """Characters of an address, a name or a type that a server puts into a result of ours."""
+_IMAGES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
+_AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
+_FILES = frozenset(("application/pdf",))
+_SEARCHED = 100_000_000
+"""Characters that are searched for the values of structured content; a larger result counts as repeated."""
+
+_WORD = 64
+"""Characters of a value above which it is no word, so that its neighbours do not matter."""
+
+Content = str | list[str | ContentPart]
+"""Text, or texts and parts in order, as a tool returns them."""
 
 
 class ToolFailed(Exception):
@@ -29,42 +59,108 @@ class SessionLost(Exception):
     """The session has ended, or none could be opened."""
 
 
-def text_of(result: CallToolResult) -> str:
-    """Return the text of a result. Raises ToolFailed if the server marks it as an error.
+class Reader(NamedTuple):
+    """The limits of the model that reads a result."""
 
-    Text and resources of text are included in order. Other content (images, sounds, files, links) is named with its
-    type and size, never inlined: a model reads images as content parts, not as base64. Structured content follows as
-    JSON, unless the text repeats it already, as the protocol asks servers to do.
+    reads: Collection[PartKind] = KINDS
+    """Kinds of parts that the model reads."""
+    max_bytes: int = 0
+    """Maximum bytes of one part; 0 is no limit."""
+
+    def part(self, media: str, data: str, name: str) -> ContentPart | None:
+        """Return base64 data as a part; None if the model does not read it."""
+        media = media.lower()
+        kind: PartKind = "image" if media in _IMAGES else "audio" if media in _AUDIO else "file"
+        if (kind == "file" and media not in _FILES) or kind not in self.reads:
+            return None
+        if 0 < self.max_bytes < len(data) * 3 // 4:
+            return None
+        try:
+            body = b64decode(data, validate=True)
+        except binascii.Error:
+            return None
+        if kind == "image":
+            return image_part(body, media)
+        return (
+            audio_part(body, "wav" if _AUDIO[media] == "wav" else "mp3")
+            if kind == "audio"
+            else file_part(body, media, name)
+        )
+
+
+def content_of(result: CallToolResult, reader: Reader = Reader()) -> Content:  # noqa: B008 - a tuple
+    """Return the content of a result for a model. Raises ToolFailed if the server marks it as an error.
+
+    Images, audio and documents become parts if the model reads them, in their original order. What it does not read,
+    or what is larger than the limit, is named with type and size. Links are named with their address.
     """
-    said = [_text(block) for block in result.content]
-    text = "\n".join(said)
-    if result.structured_content is not None and not _says(said, result.structured_content):
-        text = "\n".join(filter(None, (text, to_json(result.structured_content).decode())))
+    blocks = [_content(block, reader) for block in result.content]
+    texts = [block for block in blocks if isinstance(block, str)]
+    structured = result.structured_content
+    if structured is not None and not _repeats(result.content, texts, structured):
+        as_json = to_json(structured).decode()
+        blocks = [
+            block for block in blocks if not (isinstance(block, str) and block and _holds(structured, block))
+        ]
+        blocks.append(as_json)
+    merged = joined(blocks)
     if result.is_error:
-        raise ToolFailed(text or "the tool failed without a reason")
-    return text
+        said = (
+            merged if isinstance(merged, str) else "\n".join(part for part in merged if isinstance(part, str))
+        )
+        raise ToolFailed(said or "the tool failed without a reason")
+    return merged
 
 
-def _text(block: ContentBlock) -> str:
+def joined(blocks: Sequence[str | ContentPart]) -> Content:
+    """Return blocks with neighbouring texts joined by line ends; one text if there is no part."""
+    merged: list[str | ContentPart] = []
+    for block in blocks:
+        if isinstance(block, str) and merged and isinstance(merged[-1], str):
+            merged[-1] = f"{merged[-1]}\n{block}"
+        else:
+            merged.append(block)
+    if any(isinstance(block, ContentPart) for block in merged):
+        return [block for block in merged if block != ""]
+    return str(merged[0]) if merged else ""
+
+
+def _content(block: ContentBlock, reader: Reader) -> str | ContentPart:
     match block.type:
         case "text":
             return block.text
         case "image" | "audio":
-            return f"[{block.type} {_short(block.mime_type)}, {_size(block.data)} bytes, not shown]"
+            named = f"{block.type} {short(block.mime_type)}"
+            return (
+                reader.part(block.mime_type, block.data, "")
+                or f"[{named}, {_size(block.data)} bytes, not shown]"
+            )
         case "resource_link":
-            return f"[link {_short(block.name)}: {_short(block.uri)}]"
+            media = f" ({short(block.mime_type)})" if block.mime_type else ""
+            return f"[link {short(block.name)}: {short(block.uri)}{media}]"
         case "resource":
-            return _resource(block.resource)
+            return resource_content(block.resource, reader)
 
 
-def _resource(resource: Any) -> str:
-    named = f"resource {_short(resource.uri)}"
+def resource_content(resource: Any, reader: Reader) -> str | ContentPart:
+    """Return the text of a resource with its address, or its data as a part."""
+    named = f"resource {short(resource.uri)}"
     if (text := getattr(resource, "text", None)) is not None:
         return f"[{named}]\n{text}"
-    return f"[{named} {_short(resource.mime_type or 'of unknown type')}, {_size(resource.blob)} bytes, not shown]"
+    media = resource.mime_type or ""
+    name = short(str(resource.uri).rstrip("/").rpartition("/")[2]) or "resource"
+    part = reader.part(media, resource.blob, name)
+    return part or f"[{named} {short(media or 'of unknown type')}, {_size(resource.blob)} bytes, not shown]"
 
 
-def _short(text: object) -> str:
+def text_of(content: Content) -> list[ContentPart]:
+    """Return content as parts, for a message."""
+    blocks = [content] if isinstance(content, str) else content
+    return [text_part(block) if isinstance(block, str) else block for block in blocks]
+
+
+def short(text: object) -> str:
+    """Return a server's text on one line, cut."""
     return " ".join(str(text).split())[:_SHOWN]
 
 
@@ -73,14 +169,50 @@ def _size(base64: str) -> str:
     return f"{len(base64.rstrip('=')) * 3 // 4:,}"
 
 
-def _says(said: list[str], structured: object) -> bool:
-    """Return whether text blocks repeat the structured content: as JSON, or as the value that SDKs wrap in `result`."""
+def _repeats(blocks: Sequence[ContentBlock], texts: list[str], structured: object) -> bool:
+    """Return whether the blocks have every value of the structured content."""
+    if not blocks:
+        return False
+    if any(_is_same(_parsed(text), structured) for text in texts):
+        return True
+    data = [str(getattr(block, "data", "")) for block in blocks]
+    whole = "\n".join((*texts, *data))
+    values = set(_values(structured))
+    if len(values) * len(whole) > _SEARCHED:
+        return True
+    return all(_has(whole, value) for value in values)
+
+
+def _has(whole: str, value: str) -> bool:
+    """Return whether a text has a value that is not a part of a longer word or number."""
+    if len(value) > _WORD:
+        return value in whole
+    return re.search(rf"(?<![\w.]){re.escape(value)}(?!\w|\.\d)", whole) is not None
+
+
+def _holds(structured: object, text: str) -> bool:
+    """Return whether a value of structured content is this text."""
+    return text in _values(structured) or _is_same(_parsed(text), structured)
+
+
+def _is_same(parsed: object, structured: object) -> bool:
+    """Return whether a parsed text is the structured content, or the value that SDKs wrap in `result`."""
     meant = [structured]
     if isinstance(structured, dict) and structured.keys() == {"result"}:
         meant.append(structured["result"])
-    parsed = [_parsed(text) for text in said]
-    readings = [said, parsed, *(said + parsed if len(said) == 1 else ())]
-    return any(type(one) is type(other) and one == other for one in readings for other in meant)
+    return any(type(parsed) is type(one) and parsed == one for one in meant)
+
+
+def _values(structured: object) -> Iterator[str]:
+    """Yield the texts, numbers and other values in JSON data."""
+    if isinstance(structured, Mapping):
+        for value in structured.values():
+            yield from _values(value)
+    elif isinstance(structured, list):
+        for value in structured:
+            yield from _values(value)
+    else:
+        yield structured if isinstance(structured, str) else to_json(structured).decode()
 
 
 def _parsed(text: str) -> object:

@@ -22,7 +22,7 @@ _log = logging.getLogger("orchestrator.mcp")
 class LineSource(NamedTuple):
     """The server of the stream, the maximum bytes of a line (0 is no limit), and the function that ends its session."""
 
-    name: str = ""
+    name: Callable[[], str] = str
     limit: int = 0
     end: Callable[[], None] = lambda: None
 
@@ -64,7 +64,7 @@ class LineDecoder(codecs.IncrementalDecoder):
             _log.warning(
                 "MCP server %r wrote a message of more than %d bytes; its session is closed (max_message_bytes, 0 = no "
                 "limit)",
-                name,
+                name(),
                 limit,
             )
             end()

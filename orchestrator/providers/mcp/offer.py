@@ -1,7 +1,8 @@
 """Make the tools that a server lists safe to offer: names that a model can call, bounded clean texts, effects.
 
-All of it comes from outside. A tool that cannot be offered is refused by name, with the option that omits it. It is
-never dropped silently, because a run would then differ from the host's expectation.
+All of it comes from outside. A tool that cannot be offered is left out with a sentence that says why, and the others
+stay: one bad tool of a server must not cost the host the whole server. A wrong name in an option of the host is an
+error.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from pydantic_core import to_json
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from mcp_types import Tool, ToolAnnotations
 
 _UNCALLABLE = re.compile(r"[^a-zA-Z0-9_-]")
-_NAME_CHARS = 64
+NAME_CHARS = 64
 _TEXT_CHARS = 1_024
 """OpenAI's limit for the description of a function."""
 _SCHEMA_BYTES = 64 * 1024
@@ -70,39 +71,87 @@ def clean(text: str, limit: int) -> str:
     return seen if len(seen) <= limit else f"{seen[: limit - 1]}…"
 
 
+class ToolChoice(NamedTuple):
+    """The host's choice among the tools of a server, by the server's own names."""
+
+    prefix: str = ""
+    include: frozenset[str] | None = None
+    """None: all."""
+    exclude: frozenset[str] = frozenset()
+    effects: Mapping[str, Effect] | Effect | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> ToolChoice:
+        """Return the choice of an McpServer's options. Raises ConfigError for an effect that a tool cannot have."""
+        include, exclude, effects = (options.get(key) for key in ("include", "exclude", "effects"))
+        for effect in (effects,) if isinstance(effects, str) else (effects or {}).values():
+            if effect not in _EFFECTS:
+                possible = ", ".join(map(repr, _EFFECTS))
+                raise ConfigError(f"an effect of an MCP tool is {effect!r}; possible: {possible}")
+        return cls(
+            options.get("prefix") or "",
+            None if include is None else _names(include),
+            _names(exclude or ()),
+            effects,
+        )
+
+    def has(self, name: str) -> bool:
+        """Return whether the host wants a tool."""
+        return name not in self.exclude and (self.include is None or name in self.include)
+
+    def effect(self, name: str) -> Effect | None:
+        """Return the host's effect of a tool; None leaves it to the annotations."""
+        return (
+            self.effects if self.effects is None or isinstance(self.effects, str) else self.effects.get(name)
+        )
+
+    def check(self, server: str, known: Sequence[str]) -> None:
+        """Raise ConfigError for a name that the server does not have."""
+        effects = () if self.effects is None or isinstance(self.effects, str) else self.effects
+        for option, names in (
+            ("include", self.include or ()),
+            ("exclude", self.exclude),
+            ("effects", effects),
+        ):
+            for name in sorted(names):
+                if name not in known:
+                    close = difflib.get_close_matches(name, known, n=1)
+                    hint = f"did you mean {close[0]!r}?" if close else f"it has {len(known)} others"
+                    raise ConfigError(
+                        f"MCP server {server!r} has no tool {name!r}, named in {option}; {hint}"
+                    )
+
+
+def _names(names: Iterable[str]) -> frozenset[str]:
+    return frozenset((names,) if isinstance(names, str) else names)
+
+
+class NotOffered(NamedTuple):
+    """A tool that cannot be offered, and the reason as a clause."""
+
+    theirs: str
+    why: str
+
+
 def declared(
-    server: str,
-    tools: Iterable[Tool],
-    *,
-    prefix: str | None,
-    include: Iterable[str] | None,
-    exclude: Iterable[str] | None,
-    effects: Mapping[str, Effect] | Effect | None,
-) -> tuple[ServerTool, ...]:
-    """Return the tools of a server to offer. Raises ConfigError for a duplicate or unknown name."""
-    listed = list(tools)
-    known = [tool.name for tool in listed]
-    wanted = known if include is None else [include] if isinstance(include, str) else list(include)
-    without = [exclude] if isinstance(exclude, str) else list(exclude or ())
-    ours = (
-        {}
-        if effects is None
-        else dict.fromkeys(known, effects)
-        if isinstance(effects, str)
-        else dict(effects)
-    )
-    for option, names in (("include", wanted), ("exclude", without), ("effects", ours)):
-        _refuse_unknown(server, option, names, known)
-    if wrong := [effect for effect in ours.values() if effect not in _EFFECTS]:
-        possible = ", ".join(map(repr, _EFFECTS))
-        raise ConfigError(f"MCP server {server!r}: an effect is {wrong[0]!r}; possible: {possible}")
-    offers = [
-        _offer(server, tool, prefix or "", ours.get(tool.name))
-        for tool in listed
-        if tool.name in wanted and tool.name not in without
-    ]
-    _refuse_twice(server, offers)
-    return tuple(offers)
+    tools: Iterable[Tool], choice: ToolChoice
+) -> tuple[tuple[ServerTool, ...], tuple[NotOffered, ...]]:
+    """Return the tools of a server to offer, and those of the choice that cannot be offered."""
+    offers: dict[str, ServerTool] = {}
+    without: list[NotOffered] = []
+    for tool in tools:
+        if not choice.has(tool.name):
+            continue
+        name = (choice.prefix + _UNCALLABLE.sub("_", tool.name))[:NAME_CHARS]
+        first = offers.get(name.casefold())
+        if (why := _fault(tool)) is not None:
+            without.append(NotOffered(tool.name, why))
+        elif first is not None:
+            why = f"its name would be {name!r}, like that of {clean(first.theirs, NAME_CHARS)!r}"
+            without.append(NotOffered(tool.name, why))
+        else:
+            offers[name.casefold()] = _offer(tool, name, choice.effect(tool.name))
+    return tuple(offers.values()), tuple(without)
 
 
 def effect_of(annotations: ToolAnnotations | None) -> Effect:
@@ -114,13 +163,16 @@ def effect_of(annotations: ToolAnnotations | None) -> Effect:
     return "idempotent" if annotations.idempotent_hint else "irreversible"
 
 
-def _offer(server: str, tool: Tool, prefix: str, effect: Effect | None) -> ServerTool:
-    name = (prefix + _UNCALLABLE.sub("_", tool.name))[:_NAME_CHARS]
+def _fault(tool: Tool) -> str | None:
+    """Return why a tool cannot be offered, or None."""
     if (size := len(to_json(tool.input_schema))) > _SCHEMA_BYTES:
-        raise ConfigError(
-            f"MCP server {server!r}: the schema of tool {clean(tool.name, _NAME_CHARS)!r} has {size:,} bytes, at most "
-            f"{_SCHEMA_BYTES:,} are taken; leave it out with exclude=[…]"
-        )
+        return f"its schema has {size:,} bytes, and at most {_SCHEMA_BYTES:,} are read"
+    if tool.execution is not None and tool.execution.task_support == "required":
+        return "it runs only as a task, which this client does not support"
+    return None
+
+
+def _offer(tool: Tool, name: str, effect: Effect | None) -> ServerTool:
     about = clean(tool.description or tool.title or "", _TEXT_CHARS)
     parameters = _cleaned(tool.input_schema)
     return ServerTool(
@@ -142,22 +194,3 @@ def _cleaned(schema: Any) -> Any:
         else _cleaned(value)
         for key, value in schema.items()
     }
-
-
-def _refuse_unknown(server: str, option: str, names: Iterable[str], known: list[str]) -> None:
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {len(known)} others"
-            raise ConfigError(f"MCP server {server!r} has no tool {name!r}, named in {option}; {hint}")
-
-
-def _refuse_twice(server: str, offers: Iterable[ServerTool]) -> None:
-    seen: dict[str, ServerTool] = {}
-    for offer in offers:
-        first = seen.setdefault(offer.name.casefold(), offer)
-        if first is not offer:
-            both = f"{clean(first.theirs, _NAME_CHARS)!r} and {clean(offer.theirs, _NAME_CHARS)!r}"
-            raise ConfigError(
-                f"MCP server {server!r} has two tools that would be {offer.name!r}: {both}; exclude one"
-            )

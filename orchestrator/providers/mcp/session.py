@@ -51,6 +51,8 @@ class McpSession:
         self.over = asyncio.Event()
         self.retired = False
         self.tools: tuple[Tool, ...] = ()
+        self.server_name = ""
+        """The name that the server gives itself; empty if it gives none."""
         self._transport = transport
         self._seconds = seconds
         self.listed = listed
@@ -94,7 +96,7 @@ class McpSession:
         if not self._in_flight:
             self.over.set()
 
-    async def live(self, name: str) -> None:
+    async def live(self, name: Callable[[], str]) -> None:
         """Connect, list the tools, wait until the session is over, disconnect. Raises only a cancellation."""
         import anyio
 
@@ -108,21 +110,21 @@ class McpSession:
         except Exception as error:  # noqa: BLE001  a transport can fail in any way
             why = self._transport.why(error)
             if self.ready.done():
-                _log.info("the session with MCP server %r ended: %s", name, why)
+                _log.info("the session with MCP server %r ended: %s", name(), why)
         finally:
             self.over.set()
             self._client = None
             if not self.ready.done():
-                self.ready.set_result(Unreachable(f"MCP server {name!r} cannot be used: {why}"))
+                self.ready.set_result(Unreachable(f"MCP server {name()!r} cannot be used: {why}"))
 
-    async def _open_and_wait(self, name: str) -> None:
+    async def _open_and_wait(self, name: Callable[[], str]) -> None:
         import anyio
         from mcp import Client
 
         async def on_message(message: object) -> None:
             if getattr(message, "method", "") == "notifications/tools/list_changed":
                 self._announced += 1
-                _log.info("MCP server %r announces other tools; the next call compares them", name)
+                _log.info("MCP server %r announces other tools; the next call compares them", name())
 
         async with Client(
             self._transport.opened(name, self.over.set),
@@ -130,6 +132,8 @@ class McpSession:
             message_handler=on_message,
             cache=None,
         ) as client:
+            if client.server_info is not None:
+                self.server_name = client.server_info.name
             self.tools = await _all_tools(client)
             if self.listed is not None:
                 self.listed(self.tools)
@@ -188,7 +192,7 @@ class SessionPool:
     """The sessions of one server: at most one accepts new calls, and older ones finish theirs."""
 
     def __init__(self, name: str, transport: Stdio | Http, connect_timeout: float) -> None:
-        self._name = name
+        self.name = name
         self._transport = transport
         self._seconds = connect_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -200,7 +204,7 @@ class SessionPool:
     async def start(self, listed: Listed) -> McpSession:
         """Open the first session. `listed` receives the later lists of all sessions. Raises Unreachable."""
         if self._loop is not None:
-            raise Unreachable(f"MCP server {self._name!r} is in use already; make another one")
+            raise Unreachable(f"MCP server {self.name!r} is in use already; make another one")
         self._loop = asyncio.get_running_loop()
         self._listed = None
         # The context of the first caller, not of a run that happens to need a new session.
@@ -229,16 +233,16 @@ class SessionPool:
 
     def _check_loop(self) -> None:
         if self._loop is None:
-            raise Unreachable(f"MCP server {self._name!r} is closed")
+            raise Unreachable(f"MCP server {self.name!r} is closed")
         if asyncio.get_running_loop() is not self._loop:
             raise Unreachable(
-                f"MCP server {self._name!r} was connected in another event loop; connect it in this one"
+                f"MCP server {self.name!r} was connected in another event loop; connect it in this one"
             )
 
     def _begin(self) -> McpSession:
         session = self._current = McpSession(self._transport, self._seconds, self._listed)
         task = asyncio.get_running_loop().create_task(
-            session.live(self._name), name=f"mcp {self._name}", context=self._context
+            session.live(lambda: self.name), name=f"mcp {self.name}", context=self._context
         )
         self._live[task] = session
         task.add_done_callback(lambda done: self._live.pop(done, None))

@@ -72,7 +72,7 @@ class Stdio:
         return f"{_plainly(first, 'the program ended before it answered')}{last}"
 
     @asynccontextmanager
-    async def opened(self, name: str, ended: Ended) -> AsyncIterator[Any]:
+    async def opened(self, name: Callable[[], str], ended: Ended) -> AsyncIterator[Any]:
         """Start the program; yield the SDK's streams."""
         from mcp.client.stdio import StdioServerParameters, stdio_client
 
@@ -124,7 +124,7 @@ class Http:
         return f"{self.shown} is not an MCP server, or refuses us{status}: {_plainly(first, 'the connection closed')}"
 
     @asynccontextmanager
-    async def opened(self, name: str, ended: Ended) -> AsyncIterator[Any]:  # noqa: ARG002  the same signature as for a program
+    async def opened(self, name: Callable[[], str], ended: Ended) -> AsyncIterator[Any]:  # noqa: ARG002  the same signature as for a program
         """Create a client for the address; yield the SDK's streams."""
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
@@ -235,7 +235,7 @@ class _Watched:
 
 
 @asynccontextmanager
-async def _logged(name: str, said: list[str]) -> AsyncIterator[TextIO]:
+async def _logged(name: Callable[[], str], said: list[str]) -> AsyncIterator[TextIO]:
     """Yield a file for a program's output; its lines become log lines."""
     import anyio
 
@@ -258,7 +258,7 @@ async def _logged(name: str, said: list[str]) -> AsyncIterator[TextIO]:
 class LineLogger(asyncio.Protocol):
     """Logs lines, each cut to a limit, up to a number of lines."""
 
-    def __init__(self, name: str, said: list[str]) -> None:
+    def __init__(self, name: Callable[[], str], said: list[str]) -> None:
         self.ended = asyncio.Event()
         self._name = name
         self._said = said
@@ -282,6 +282,6 @@ class LineLogger(asyncio.Protocol):
         self._said[:] = [text[:_SHOWN]]
         self._count += 1
         if self._count <= _LINES:
-            _log.info("MCP server %r wrote: %s", self._name, text)
+            _log.info("MCP server %r wrote: %s", self._name(), text)
         elif self._count == _LINES + 1:
-            _log.warning("MCP server %r wrote more than %d lines; the rest is dropped", self._name, _LINES)
+            _log.warning("MCP server %r wrote more than %d lines; the rest is dropped", self._name(), _LINES)

