@@ -95,7 +95,7 @@ def salvage_journal(target: Path, *, json: bool, journal: Address | None) -> int
 
 
 async def _checked(path: Path) -> SqliteHealth:
-    async with SqliteJournal(path) as journal:
+    async with SqliteJournal(path, operator=True) as journal:
         return await journal.check()
 
 

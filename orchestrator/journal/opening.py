@@ -18,14 +18,20 @@ OPENING = 3.0
 
 
 def journal_at(
-    address: Address, *, only_reads: bool = False, create: bool = True, opening: float = OPENING
+    address: Address,
+    *,
+    only_reads: bool = False,
+    create: bool = True,
+    operator: bool = False,
+    opening: float = OPENING,
 ) -> StoredJournal:
     """Return a journal that is not opened yet. Raises MissingExtra if its driver is not installed.
 
-    On a server the tables are created unless `create` is False; `opening` is the seconds to wait for it.
+    On a server the tables are created unless `create` is False; `opening` is the seconds to wait for it. A command of
+    an `operator` works on a full disk, if the journal is a file.
     """
     if isinstance(address, JournalAddress):
         from orchestrator.journal.postgres import PostgresJournal
 
         return PostgresJournal(address, only_reads=only_reads, create=create, opening=opening)
-    return SqliteJournal(address, only_reads=only_reads)
+    return SqliteJournal(address, only_reads=only_reads, operator=operator)

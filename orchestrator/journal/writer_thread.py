@@ -77,7 +77,9 @@ class WriterThread(ABC, Generic[S]):
 
     def __init__(self, *, limit: int, name: str, noun: str = "journal") -> None:
         self.down: JournalError | None = None
-        """The reason why nothing is written any more; None while the thread writes."""
+        """The reason why nothing is written; None while the thread writes."""
+        self.suspended = False
+        """Whether the reason may pass: then the thread lives and tries again, else it ends."""
         self.commits = 0
         """Transactions committed, each with one sync."""
         self._limit = limit
@@ -100,10 +102,11 @@ class WriterThread(ABC, Generic[S]):
 
     def submit(self, work: Callable[[S], T], first: Callable[[], None] | None = None) -> Pending[T]:
         """Queue a job and return its outcome to await. Raises StoreDown."""
-        self.refuse_if_down()
+        if not (self.suspended and isinstance(work, DeferredWork)):
+            self.refuse_if_down()
         job = WriterJob(work, first)
         self._jobs.append(job)
-        if self.down is not None:  # it went down since the check, and would never deliver the outcome
+        if self.down is not None and not self.suspended:  # the thread ended after the check
             self._fail_queued(self.down)
         if len(self._jobs) == ENOUGH:
             self._bell.put(_GO)
@@ -171,13 +174,14 @@ class WriterThread(ABC, Generic[S]):
             jobs, more = self._take(self._idle())
             self._wake_waiting()
             if self.down is not None:
-                self._fail(jobs, down(self.down))
+                self._put_off(jobs, down(self.down))
             elif jobs:
                 self._commit(jobs)
         except BaseException as death:  # noqa: BLE001  no caller may wait for ever when this thread ends
+            self.suspended = False
             self.down = StoreDown(f"the {self._noun}'s writer thread died: {type(death).__name__}: {death}")
             self._fail(jobs, self.down)
-        return more and self.down is None
+        return more and (self.down is None or self.suspended)
 
     def _take(self, patience: float | None) -> tuple[list[WriterJob[S, Any]], bool]:
         """Wait for the bell; return the jobs of one batch, and whether to continue after it."""
@@ -201,6 +205,14 @@ class WriterThread(ABC, Generic[S]):
         """
         self._owed.append(job)
         self._deliver([(job, None, None)])
+
+    def _put_off(self, jobs: Sequence[WriterJob[S, Any]], error: BaseException) -> None:
+        """Fail jobs that cannot be done now, except those that can be done later."""
+        for job in jobs:
+            if isinstance(job.work, DeferredWork):
+                self._owe(job)
+            else:
+                self._fail((job,), error)
 
     def _one_by_one(self, jobs: Sequence[WriterJob[S, Any]], error: Exception) -> None:
         """Run the jobs singly after a failed batch, of which nothing took effect, to find the one at fault."""

@@ -150,9 +150,9 @@ async def _mark_cost(path: Path, appends: int, rounds: int) -> MarkCost:
                 spans.append(time.perf_counter() - started)
             started = time.perf_counter()
             for number in range(10 * appends):
-                mark.begin(handle._db)
+                mark.begin(handle.writer.db)
                 mark.advance(HighWater(1, 1, number, 0, head))
-                mark.settle(handle._db)
+                mark.settle(handle.writer.db)
             alone.append((time.perf_counter() - started) / (10 * appends))
         return MarkCost(statistics.median(spans) * 1e6, statistics.median(alone) * 1e6)
 

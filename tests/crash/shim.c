@@ -1,5 +1,5 @@
 /* Faults between a process and its disk, for LD_PRELOAD: counts the calls that change what is under a folder and, at
- * the nth, kills the process before or after it or fails it; or makes every sync slow. Armed by `shim_arm` through
+ * the nth, kills the process before or after it or fails it (a sync with EIO, a write with ENOSPC); or makes every sync slow. Armed by `shim_arm` through
  * ctypes, so that a forked child chooses its own fault. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-enum { OFF, KILL_BEFORE, KILL_AFTER, FAIL_SYNC, SLOW_SYNC, COUNT };
+enum { OFF, KILL_BEFORE, KILL_AFTER, FAIL_SYNC, SLOW_SYNC, COUNT, FULL_WRITE };
 
 static int mode;
 static long at, count, syncs, delay, syncs_after_failure;
@@ -58,6 +58,13 @@ static int sync_fault(int counted) {
     return 0;
 }
 
+/* The first write from the nth call on finds the disk full, those after it do not. */
+static int full_disk(int counted) {
+    if (mode != FULL_WRITE || !counted || failed || count < at) return 0;
+    failed = 1; errno = ENOSPC;
+    return 1;
+}
+
 int fsync(int fd) {
     REAL(int, "fsync", int);
     int counted = ours(fd), result;
@@ -80,6 +87,7 @@ ssize_t write(int fd, const void *data, size_t size) {
     REAL(ssize_t, "write", int, const void *, size_t);
     int counted = ours(fd);
     before(counted);
+    if (full_disk(counted)) return -1;
     ssize_t result = real(fd, data, size);
     after(counted);
     return result;
@@ -88,6 +96,7 @@ ssize_t pwrite64(int fd, const void *data, size_t size, off64_t offset) {
     REAL(ssize_t, "pwrite64", int, const void *, size_t, off64_t);
     int counted = ours(fd);
     before(counted);
+    if (full_disk(counted)) return -1;
     ssize_t result = real(fd, data, size, offset);
     after(counted);
     return result;

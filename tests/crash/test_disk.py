@@ -19,7 +19,7 @@ from orchestrator.testing.journal_case import BODY, NOTE, digest, write
 from tests.crash.invariants import drafts
 from tests.crash.nursery import Nursery, prove
 
-FULL = "the disk of journal .* is full: free space, then open the journal again"
+FULL = "the disk of journal .* is full: free space there; processes that have it open then continue"
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {

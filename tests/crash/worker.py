@@ -8,6 +8,7 @@ first process ends without closing the journal, a second one resumes) or `both` 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -18,13 +19,21 @@ from collections.abc import Callable
 from typing import Any
 
 from orchestrator.errors import RunUnknown, StoreDown
-from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.journal.sqlite import SqliteJournal, writer
 from orchestrator.journal.sqlite.high_water import HighWaterMark
 from orchestrator.journal.sqlite.mark import COPY, SECTOR, HighWater, mark_of
 from orchestrator.kernel.journal import Draft, Lease, Posted
 from tests.crash.invariants import BIG, blob, drafts
 
-MODES = {"off": 0, "kill_before": 1, "kill_after": 2, "fail_sync": 3, "slow_sync": 4, "count": 5}
+MODES = {
+    "off": 0,
+    "kill_before": 1,
+    "kill_after": 2,
+    "fail_sync": 3,
+    "slow_sync": 4,
+    "count": 5,
+    "full_write": 6,
+}
 
 
 class Noted(Lease):
@@ -126,13 +135,29 @@ def show_marks() -> None:
     HighWaterMark.advance = advance  # type: ignore[method-assign]
 
 
+async def continued(worker: Worker) -> None:
+    """Work on other runs as soon as the journal has room again."""
+    while True:
+        with contextlib.suppress(StoreDown):
+            await worker.journal.news(0)
+            break
+        await asyncio.sleep(0.01)
+    worker.say("UP")
+    worker.name += "+"
+    await worker.work()
+
+
 async def run(path: str, log: int, shim: Any = None, *, closes: bool = True, **how: Any) -> None:
     journal = SqliteJournal(path)
     worker = Worker(journal, log, **how)
     try:
         await worker.work()
-    except StoreDown:
+    except StoreDown as error:
         worker.say("DOWN")
+        if error.kind == "full":
+            await continued(worker)
+            await journal.close()
+            return
         for again in (journal.head("x"), journal.post("x", Posted("x", "x")), journal.create("x", "x", {})):
             try:
                 await again
@@ -153,6 +178,8 @@ def child(order: dict[str, Any], shim: Any) -> None:
     log = os.open(order["log"], os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     os.dup2(log, 2)
     shim.shim_arm(MODES[order["mode"]], order["at"], order.get("delay", 0), order["folder"].encode())
+    if order["mode"] == "full_write":
+        writer._AGAIN = 0.01
     how = {name: order[name] for name in ("seed", "appends", "runs", "plain") if name in order}
     asyncio.run(run(order["path"], log, shim, **how))
 

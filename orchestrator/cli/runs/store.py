@@ -107,12 +107,13 @@ def at_journal(
 ) -> T:
     """Call a function with a journal that exists. Its errors are raised as ConfigError: exit code 2.
 
-    With `only_reads` a command works without write access: the runs can be shown also when a disk is full.
+    With `only_reads` a command works without write access. Any other command works on a full disk with the reserve of
+    the journal.
     """
     path = existing(given)
 
     async def opened() -> T:
-        async with journal_at(path, only_reads=only_reads, create=False) as journal:
+        async with journal_at(path, only_reads=only_reads, create=False, operator=not only_reads) as journal:
             return await work(OpenStore(journal, given))
 
     try:

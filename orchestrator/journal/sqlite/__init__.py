@@ -30,6 +30,7 @@ from orchestrator.journal.sqlite.backup import SqliteHealth as SqliteHealth
 from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.handle import SqliteHandle
 from orchestrator.journal.sqlite.owner import LEAST_TTL, TTL
+from orchestrator.journal.sqlite.reserve import SIZE
 from orchestrator.journal.sqlite.work import (
     SqliteAppend,
     SqliteClaim,
@@ -56,11 +57,13 @@ class SqliteJournal:
         now: Clock of the timestamps; the owner of a run never depends on it.
         ttl: Seconds (1 or more) after the last heartbeat of a frozen process until its lease expires. The lease of a
             process that has ended expires at once.
+        reserve: Bytes on the disk that are kept for commands of operators on a full disk (`reserve`); 0 keeps none.
         only_reads: Write, create and clean nothing, so that a full or read-only disk is no obstacle. Every call but
             reads raises StoreDown.
+        operator: The journal is opened by a command of an operator, which uses the reserve if the disk is full.
 
     Raises:
-        ConfigError: `ttl` is invalid.
+        ConfigError: `ttl` or `reserve` is invalid.
 
     Example:
         journal = SqliteJournal(".orchestrator/journal.db")
@@ -78,7 +81,9 @@ class SqliteJournal:
         busy: float = 5.0,
         now: Callable[[], float] = time.time,
         ttl: float = TTL,
+        reserve: int = SIZE,
         only_reads: bool = False,
+        operator: bool = False,
     ) -> None:
         if not ttl >= LEAST_TTL:
             raise ConfigError(f"ttl is {ttl!r}; it must be a number of seconds, {LEAST_TTL:g} or more")
@@ -87,7 +92,11 @@ class SqliteJournal:
         self._busy = busy
         self._now = now
         self._ttl = ttl
+        if reserve < 0:
+            raise ConfigError(f"reserve is {reserve!r}; it must be a number of bytes, 0 (no reserve) or more")
+        self._reserve = reserve
         self._only_reads = only_reads
+        self._operator = operator
         self._handle: SqliteHandle | None = None
         self._closed = False
         self._pid = os.getpid()
@@ -130,12 +139,13 @@ class SqliteJournal:
     async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
         """Create a run and claim it. Raises RunExists or StoreDown."""
         handle = await self._opened()
+        handle.reserve.refuse_new_run()
         return await handle.writer.call(SqliteCreate(run_id, owner, body, handle.presence, self._now))
 
     async def claim(self, run_id: str, owner: str, *, steal: bool = False) -> Lease:
         """Claim an existing run. Raises RunUnknown, Held, Corrupt, StoreDown."""
         handle = await self._opened()
-        return await handle.writer.call(SqliteClaim(run_id, owner, handle.presence, steal))
+        return await handle.writer.call(SqliteClaim(run_id, owner, handle.presence, steal, handle.reserve))
 
     def append(
         self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
@@ -153,8 +163,8 @@ class SqliteJournal:
         return handle.writer.submit(job, job.first)
 
     async def release(self, lease: Lease) -> None:
-        """Release the run after its queued jobs."""
-        handle = await self._opened()
+        """Release the run after its queued jobs; on a full disk, when there is room again."""
+        handle = self._here() or await self._opened()
         await handle.writer.call(SqliteRelease(lease))
 
     async def post(self, run_id: str, request: Posted) -> bool:
@@ -168,7 +178,9 @@ class SqliteJournal:
             return 0
         handle = await self._opened()
         removed = 0
-        while some := await handle.writer.call(SqlitePrune(handle.presence, older_than, keep_last or 0)):
+        while some := await handle.writer.call(
+            SqlitePrune(handle.presence, older_than, keep_last or 0, handle.reserve)
+        ):
             removed += some
         await self._forget(handle)
         return removed
@@ -292,7 +304,13 @@ class SqliteJournal:
         """Open the journal in the one thread of the pool, so that two first callers do not open it twice."""
         if self._handle is None:
             self._handle = SqliteHandle(
-                self.path, queue=self._queue, busy=self._busy, ttl=self._ttl, only_reads=self._only_reads
+                self.path,
+                queue=self._queue,
+                busy=self._busy,
+                ttl=self._ttl,
+                reserve=self._reserve,
+                only_reads=self._only_reads,
+                operator=self._operator,
             )
             weakref.finalize(self, self._handle.close)
         return self._handle

@@ -54,8 +54,11 @@ def explain(error: BaseException, path: Path, busy: float, noun: str = "journal"
     """Return the error to raise for an error of apsw or the system; `noun` is the user's word for the file."""
     if isinstance(error, JournalError):
         return error
-    if _is_full(error):
-        return StoreDown(f"the disk of {noun} {path} is full: free space, then open the {noun} again", "full")
+    if is_full(error):
+        return StoreDown(
+            f"the disk of {noun} {path} is full: free space there; processes that have it open then continue",
+            "full",
+        )
     kind, sentence = next((kind, text) for of, kind, text in _SENTENCES if isinstance(error, of))
     known = {
         "busy": busy,
@@ -79,7 +82,7 @@ def _holder(path: Path) -> dict[str, str]:
     return {"holder": f"process {found.pid}", "advice": found.hint}
 
 
-def _is_full(error: BaseException) -> bool:
+def is_full(error: BaseException) -> bool:
     """Return whether the disk was full: SQLite reports missing room for its shared memory only in words."""
     if isinstance(error, OSError):
         return error.errno in _FULL

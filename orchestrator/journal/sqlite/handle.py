@@ -17,9 +17,13 @@ from orchestrator.journal.sqlite.high_water import HighWaterMark
 from orchestrator.journal.sqlite.owner import TTL, SqlitePresence
 from orchestrator.journal.sqlite.place import beside
 from orchestrator.journal.sqlite.reading import NoWriter, connect_to_read
+from orchestrator.journal.sqlite.reserve import EVERY, GRANT, Reserve
 from orchestrator.journal.sqlite.schema import transaction
 from orchestrator.journal.sqlite.upgrade import upgrade_file
-from orchestrator.journal.sqlite.writer import SqliteWriter
+from orchestrator.journal.sqlite.writer import CHECKPOINT_PAGES, SqliteWriter
+
+OPERATOR_PAGES = 100
+"""Length of the log that triggers a checkpoint in a command of an operator: a short log needs little room."""
 
 _abandoned: list[object] = []
 """Connections of a parent, kept by a forked child: closing them would touch locks that the child does not have."""
@@ -29,7 +33,15 @@ class SqliteHandle:
     """All open resources. The constructor opens them, or raises and changes nothing."""
 
     def __init__(
-        self, path: Path, *, queue: int, busy: float, ttl: float = TTL, only_reads: bool = False
+        self,
+        path: Path,
+        *,
+        queue: int,
+        busy: float,
+        ttl: float = TTL,
+        reserve: int = 0,
+        only_reads: bool = False,
+        operator: bool = False,
     ) -> None:
         # SQLite's log is beside the target of a link, and so are the other files.
         with contextlib.suppress(OSError, RuntimeError):  # a loop of links is refused at the open
@@ -39,31 +51,38 @@ class SqliteHandle:
         self.pid = os.getpid()
         self.presence = SqlitePresence(beside(path, "-owners"), ttl)
         self.blobs = Blobs(beside(path, "-blobs"), self.presence.begin)
+        self.reserve = Reserve(path, 0 if only_reads else reserve, operator=operator)
         self.writer: SqliteWriter
         if only_reads:
-            self._db = self.reader = connect_to_read(path, busy=busy)
+            self.reader = connect_to_read(path, busy=busy)
             self.writer = NoWriter(path, self.explain)
             return
         place.refuse_orphaned_log(path)
         made = place.prepare(path, schema.JOURNAL.image)
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(place.undo, made)
+            self.reserve.grant()
             db = proof.connect(path, busy=busy, upgrade=functools.partial(upgrade_file, path=path, busy=busy))
             on_failure.callback(proof.close, db)
             self.reader = proof.connect(path, busy=busy, query_only=True)
             on_failure.callback(proof.close, self.reader)
-            self._db = db  # once the writer exists, only its thread uses it
-            self._tidy()
-            mark = HighWaterMark(path, self.presence)
-            self.writer = SqliteWriter(
-                db,
-                limit=queue,
-                explain=self.explain,
-                name=path.name,
-                mark=mark,
-                heartbeat=self.presence.renew,
-            )
+            self._tidy(db)
+            self.writer = self._started_writer(db, queue)
             on_failure.pop_all()
+
+    def _started_writer(self, db: apsw.Connection, limit: int) -> SqliteWriter:
+        """Return a writer, whose thread alone uses the connection from now on."""
+        return SqliteWriter(
+            db,
+            limit=limit,
+            explain=self._explained,
+            name=self.path.name,
+            mark=HighWaterMark(self.path, self.presence, self.reserve.fits),
+            heartbeat=self._beat,
+            again=self._again,
+            fits=self.reserve.fits,
+            checkpoint_pages=OPERATOR_PAGES if self.reserve.operator else CHECKPOINT_PAGES,
+        )
 
     def size(self) -> int:
         """Return the bytes of the file, of its log and of the blobs beside it."""
@@ -81,30 +100,58 @@ class SqliteHandle:
         """Return one of our errors for an error."""
         return explain(error, self.path, self.busy)
 
+    def _explained(self, error: BaseException) -> JournalError:
+        """Return one of our errors for an error of the writer, and start nothing new after a full disk."""
+        explained = self.explain(error)
+        if getattr(explained, "kind", "") == "full":
+            self.reserve.note_full()
+        return explained
+
+    def _beat(self) -> float | None:
+        """Renew the heartbeat, keep the reserve, and return the seconds until the next heartbeat.
+
+        In the writer's thread.
+        """
+        due = self.presence.renew()
+        if due is not None or self.reserve.short:
+            self.reserve.keep()
+        return EVERY if due is None and self.reserve.short else due
+
+    def _again(self) -> apsw.Connection | None:
+        """Open another connection after a full disk; None while the disk has no room."""
+        return proof.connect(self.path, busy=self.busy) if self.reserve.has_room() else None
+
     def sweep(self) -> None:
         """Remove the files of blobs that no run names any more. In the writer's thread.
 
         It runs before a batch and not in it: a rollback would restore a row that the batch removed, but not the file.
         """
-        with transaction(self._db, "IMMEDIATE") as cursor:
+        with transaction(self.writer.db, "IMMEDIATE") as cursor:
             self.blobs.sweep(cursor, self.presence.holds_lock)
 
-    def _tidy(self) -> None:
+    def _tidy(self, db: apsw.Connection) -> None:
         """Copy the log into the file, and remove leftovers of dead processes.
 
         A process that ended after a failed sync may have left pages in the system's cache that are not on disk and
         never will be. Copying them into the file writes them again instead of trusting them.
         """
         try:
-            HighWaterMark.identify(self._db)
-            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            with transaction(self._db, "IMMEDIATE") as cursor:
+            HighWaterMark.identify(db)
+            self._copy_log(db)
+            with transaction(db, "IMMEDIATE") as cursor:
                 self.presence.sweep()
                 self.blobs.sweep(cursor, self.presence.holds_lock)
         except TRANSIENT:  # other processes are active: they do this, or the next one that opens the journal
             pass
         except apsw.Error as error:
             raise self.explain(error) from error
+
+    def _copy_log(self, db: apsw.Connection) -> None:
+        """Copy the log into the file. On a full disk the log keeps its length: its room is for further commits."""
+        if not self.reserve.operator or self.reserve.free() >= self.reserve.growth(db) + GRANT:
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        elif self.reserve.grant(self.reserve.growth(db) + GRANT) and self.reserve.fits(db):
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     def truncate(self) -> None:
         """Empty the log, unless it has readers."""

@@ -31,6 +31,7 @@ import contextlib
 import mmap
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -51,9 +52,13 @@ _FREE = mark.packed_slot(bytes(8), 0, HighWater())
 class HighWaterMark:
     """The slot of one open journal. Everything here belongs to the thread that writes."""
 
-    def __init__(self, path: Path, presence: SqlitePresence) -> None:
+    def __init__(
+        self, path: Path, presence: SqlitePresence, fits: Callable[[apsw.Connection], bool] = lambda _: True
+    ) -> None:
         self._path = path
         self._presence = presence
+        self._fits = fits
+        """Whether the disk has room for a checkpoint."""
         self._map: mmap.mmap | None = None
         self._token = b""
         self._start = 0
@@ -97,8 +102,8 @@ class HighWaterMark:
         self.settle(db)
 
     def settle(self, db: apsw.Connection) -> None:
-        """Copy the record of the use into the main file, if it is not there yet and no reader is in the way."""
-        if self._settled or self._map is None:
+        """Copy the record of the use into the main file, unless it is there, or a reader or a full disk prevents it."""
+        if self._settled or self._map is None or not self._fits(db):
             return
         with contextlib.suppress(*TRANSIENT):
             frames, copied = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)

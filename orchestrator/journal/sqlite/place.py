@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.errors import Corrupt, StoreDown
+from orchestrator.journal.sqlite.error_mapping import is_full
 
 NETWORK = frozenset(
     (
@@ -59,7 +60,8 @@ def prepare(path: Path, content: Callable[[], bytes], noun: str = "journal") -> 
     except BaseException as error:
         undo(made)
         if isinstance(error, OSError):
-            raise StoreDown(f"{noun} {path} cannot be created: {error.strerror or error}") from error
+            kind = "full" if is_full(error) else "io"
+            raise StoreDown(f"{noun} {path} cannot be created: {error.strerror or error}", kind) from error
         raise
     return made
 

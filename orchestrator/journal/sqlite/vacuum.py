@@ -17,10 +17,13 @@ from orchestrator.errors import StoreDown
 from orchestrator.journal.sqlite import proof
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT
 from orchestrator.journal.sqlite.handle import SqliteHandle
+from orchestrator.journal.sqlite.reserve import Reserve
 from orchestrator.journal.sqlite.schema import INCREMENTAL
 
 _STEP = 500
 """Pages that one transaction removes: writers wait no longer than that."""
+_OPERATOR_STEP = 50
+"""The same in a command of an operator, whose log must be short on a full disk."""
 _FOLDERS = ("/var/tmp", "/usr/tmp", "/tmp")  # noqa: S108  SQLite's own search path
 _ROOM = 1.1
 
@@ -31,7 +34,7 @@ def vacuum(handle: SqliteHandle) -> int:
     db = proof.connect(handle.path, busy=handle.busy)
     try:
         if db.pragma("auto_vacuum") == INCREMENTAL:
-            _remove_free_pages(db)
+            _remove_free_pages(db, handle.reserve)
         else:
             _refuse_full_disk(handle.path)
             db.pragma("auto_vacuum", INCREMENTAL)
@@ -43,9 +46,13 @@ def vacuum(handle: SqliteHandle) -> int:
     return max(0, before - handle.size())
 
 
-def _remove_free_pages(db: apsw.Connection) -> None:
+def _remove_free_pages(db: apsw.Connection, reserve: Reserve) -> None:
+    step = _OPERATOR_STEP if reserve.operator else _STEP
     while free := int(str(db.pragma("freelist_count"))):
-        db.execute(f"PRAGMA incremental_vacuum({_STEP})").fetchall()
+        reserve.grant()
+        db.execute(f"PRAGMA incremental_vacuum({step})").fetchall()
+        with contextlib.suppress(*TRANSIENT):  # it shortens the file, and the log starts again
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         if int(str(db.pragma("freelist_count"))) >= free:  # another process has freed more meanwhile
             break
 

@@ -22,6 +22,7 @@ from orchestrator.journal.head_change import ENDED, OPEN, Fixed, Identity, head_
 from orchestrator.journal.sqlite.blob import Blobs
 from orchestrator.journal.sqlite.mark import REMOVED, HighWater
 from orchestrator.journal.sqlite.owner import SqlitePresence
+from orchestrator.journal.sqlite.reserve import Reserve
 from orchestrator.journal.sqlite.row import (
     RunRow,
     Values,
@@ -60,8 +61,11 @@ def _append(changed: tuple[bool, ...]) -> str:
 
 APPEND = {changed: _append(changed) for changed in product((False, True), repeat=len(_GROUPS))}
 """Whether the state, the usage and that of child runs change -> statement."""
+_REMOVAL = 64 << 10
+"""Bytes that the removal of a run writes beside the pages of its records."""
 RELEASE = "UPDATE run SET owner=NULL, holder=NULL WHERE run_id=? AND epoch=?"
 IDENTITY = "UPDATE run SET fingerprint=?, agent=?, agent_version=?, fixed_sum=? WHERE run_id=?"
+CANCELLED = "SELECT 1 FROM request WHERE run=? AND kind='cancel' LIMIT 1"
 PROGRESS = "SELECT progress FROM run WHERE run_id=?"
 
 
@@ -104,9 +108,12 @@ class SqliteClaim:
     owner: str
     presence: SqlitePresence
     steal: bool
+    reserve: Reserve
 
     def __call__(self, tx: Transaction) -> Lease:
         row = known(tx.cursor, self.run_id)
+        if self.reserve.short and not tx.cursor.execute(CANCELLED, (row.id,)).get:
+            self.reserve.refuse_new_run()
         mine = self.presence.begin()
         if not self.steal and (row.owner, row.holder) != (self.owner, mine):
             _refuse_owned(row, self.presence)
@@ -230,23 +237,33 @@ class SqliteRemove:
 
 @dataclass(slots=True)
 class SqlitePrune:
-    """Remove ended runs that meet every condition, up to `most` at once; return their number."""
+    """Remove ended runs that meet every condition, up to `most` at once; return their number.
+
+    On a full disk, a run that has more data than the reserve is left.
+    """
 
     presence: SqlitePresence
     older_than: float | None
     keep_last: int
+    reserve: Reserve
     most: int = 50
 
     def __call__(self, tx: Transaction) -> int:
         query = """SELECT run_id FROM run WHERE status=? AND (?2 IS NULL OR updated_at < ?2) AND id NOT IN
             (SELECT id FROM run WHERE status=?1 ORDER BY updated_at DESC, id DESC LIMIT ?3) ORDER BY id"""
         found = tx.cursor.execute(query, (ENDED, self.older_than, self.keep_last)).fetchall()
-        removed = 0
+        removed = written = 0
         for (run_id,) in found:
             row = known(tx.cursor, str(run_id))
-            if removed < self.most and not self.presence.alive(row.holder):
-                drop(tx, row)
-                removed += 1
+            if self.presence.alive(row.holder):
+                continue
+            size = removal_size(tx, row)
+            if self.reserve.grant(written + size) < written + size:
+                continue
+            drop(tx, row)
+            removed, written = removed + 1, written + size
+            if removed == self.most:
+                break
         drop_unnamed_blobs(tx)
         return removed
 
@@ -295,6 +312,14 @@ def drop(tx: Transaction, row: RunRow) -> None:
         tx.cursor.execute("DELETE FROM run_tag WHERE name=? AND value=? AND run=?", (*tag, row.id))
     tx.cursor.execute("DELETE FROM run WHERE id=?", (row.id,))
     tx.high_water = HighWater(row.id, seq=REMOVED)
+
+
+def removal_size(tx: Transaction, row: RunRow) -> int:
+    """Return the bytes that the removal of a run may write into the log: all pages of the run, as zeros."""
+    stored = tx.cursor.execute(
+        "SELECT sum(length(body)) FROM record WHERE key BETWEEN ? AND ?", span(row.id)
+    ).get
+    return 2 * int(stored or 0) + _REMOVAL
 
 
 def drop_unnamed_blobs(tx: Transaction) -> None:

@@ -9,6 +9,7 @@ success for pages that the kernel has already dropped.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -20,11 +21,13 @@ from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.high_water import HighWaterMark
 from orchestrator.journal.sqlite.mark import HighWater
 from orchestrator.journal.sqlite.proof import close
-from orchestrator.journal.writer_thread import DeferredWork, Outcome, WriterJob, WriterThread
+from orchestrator.journal.writer_thread import Outcome, WriterJob, WriterThread
 from orchestrator.kernel.journal import Lease
 
 CHECKPOINT_PAGES = 1000
 """Length of the write-ahead log that triggers a checkpoint. We run it, because SQLite would swallow errors."""
+
+_log = logging.getLogger("orchestrator")
 
 RecordRow: TypeAlias = tuple[int, int, str, bytes, bytes]
 """A row of the table `record`: key, epoch, kinds, body, hash."""
@@ -92,28 +95,39 @@ class SqliteWriter(WriterThread[Transaction]):
         noun: str = "journal",
         mark: HighWaterMark | None = None,
         heartbeat: Callable[[], float | None] = lambda: None,
+        again: Callable[[], apsw.Connection | None] | None = None,
+        fits: Callable[[apsw.Connection], bool] = lambda _: True,
+        checkpoint_pages: int = CHECKPOINT_PAGES,
     ) -> None:
         super().__init__(limit=limit, name=name, noun=noun)
         self._mark = mark
+        self._again = again
+        """Opens another connection after a full disk; None while the disk has no room."""
+        self._fits = fits
+        """Whether the disk has room for a checkpoint."""
+        self._checkpoint_pages = checkpoint_pages
         self._heartbeat = heartbeat
         """Renews the lease if that is due; returns the seconds until it is due again."""
         self.poisoned = False
         """The connection is doubtful: it is not synced again, not even when it is closed."""
-        self._db = db
+        self.db = db
+        """The connection; for the thread alone."""
         self._explain = explain
         self._due = 0.0
-        """Earliest time to release runs that are owed (monotonic)."""
+        """Earliest time to release runs that are owed, or to open the file again (monotonic)."""
         self._pages = 0
         """Pages in the write-ahead log, as SQLite reported after the last commit."""
         db.set_wal_hook(self._note_pages)
         self.start()
 
     def poison(self, why: BaseException) -> JournalError:
-        """Refuse everything from now on, from any thread, and return the reason."""
+        """Refuse everything and return the reason: until there is room if the disk is full, else from now on."""
         if self.down is None:
-            self.down = self._explain(why)
-            self.poisoned = True
-            self._end()
+            reason = self._explain(why)
+            self.suspended = self._again is not None and getattr(reason, "kind", "") == "full"
+            self.poisoned = not self.suspended
+            self.down = reason
+            self._bell.put(self.suspended)
         return self.down
 
     def _commit(self, jobs: Sequence[WriterJob[Transaction, Any]]) -> None:
@@ -121,13 +135,12 @@ class SqliteWriter(WriterThread[Transaction]):
             outcomes = self._transact(jobs)
         except TRANSIENT as error:
             self._due = time.monotonic() + _AGAIN
-            for job in jobs:
-                if isinstance(job.work, DeferredWork):
-                    self._owe(job)
-                else:
-                    self._fail((job,), self._explain(error))
+            self._put_off(jobs, self._explain(error))
         except FAULTS as error:
-            self._fail(jobs, self.poison(error))
+            self._due = time.monotonic() + _AGAIN
+            reason = self.poison(error)
+            fail = self._put_off if self.suspended else self._fail
+            fail(jobs, reason)
         except Exception as error:  # noqa: BLE001  a job that fails must not fail the others
             self._one_by_one(jobs, error)
         else:
@@ -136,11 +149,33 @@ class SqliteWriter(WriterThread[Transaction]):
 
     def _idle(self) -> float | None:
         due = self._heartbeat()
-        if not self._owed:
+        if not (self._owed or self.suspended):
             return due
         if time.monotonic() >= self._due:
-            self._give_back()
+            self._due = time.monotonic() + _AGAIN
+            if self.suspended:
+                self._continue()
+            if self.down is None:
+                self._give_back()
         return _AGAIN if due is None else min(due, _AGAIN)
+
+    def _continue(self) -> None:
+        """Open the file again after a full disk, if the disk has room. What is wrong with it poisons the writer."""
+        try:
+            db = None if self._again is None else self._again()
+        except (*TRANSIENT, *FAULTS, JournalError) as error:
+            if getattr(self._explain(error), "kind", "") not in ("full", "locked"):
+                self.down = None
+                self.poison(error)
+            return
+        if db is None:
+            return
+        former, self.db, self._pages = self.db, db, 0
+        _close_unsynced(former)
+        db.set_wal_hook(self._note_pages)
+        reason, self.down = self.down, None
+        self.suspended = False
+        _log.warning("the %s continues: its disk has room again. Before: %s", self._noun, reason)
 
     def _give_back(self) -> None:
         owed, self._owed = self._owed, []
@@ -148,11 +183,11 @@ class SqliteWriter(WriterThread[Transaction]):
 
     def _transact(self, jobs: Sequence[WriterJob[Transaction, Any]]) -> list[Outcome]:
         if self._mark is not None:
-            self._mark.begin(self._db)
+            self._mark.begin(self.db)
         for job in jobs:
             if job.first is not None:
                 job.first()
-        transaction = Transaction(self._db.cursor())
+        transaction = Transaction(self.db.cursor())
         transaction.cursor.execute("BEGIN IMMEDIATE")
         try:
             outcomes = [_attempt(job, transaction) for job in jobs]
@@ -160,8 +195,8 @@ class SqliteWriter(WriterThread[Transaction]):
             transaction.cursor.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(apsw.Error):
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+                if self.db.in_transaction:
+                    self.db.execute("ROLLBACK")
             raise
         if self._mark is not None and transaction.high_water is not None:
             self._mark.advance(transaction.high_water)
@@ -176,27 +211,33 @@ class SqliteWriter(WriterThread[Transaction]):
     def _checkpoint(self) -> None:
         try:
             if self._mark is not None:
-                self._mark.settle(self._db)
-            if self._pages >= CHECKPOINT_PAGES:
-                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                self._mark.settle(self.db)
+            if self._pages >= self._checkpoint_pages and self._fits(self.db):
+                self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except TRANSIENT:
             pass  # another process does it
         except FAULTS as error:
             self.poison(error)
 
     def _close(self) -> None:
-        with contextlib.suppress(apsw.Error):
-            self._db.set_wal_hook(None)
-            if self.poisoned:  # the last connection to close would checkpoint, and so sync once more
-                self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-                self._db.close(force=True)
-                return
+        if self.poisoned:
+            _close_unsynced(self.db)
+            return
+        self.db.set_wal_hook(None)
         if self._mark is not None:
             with contextlib.suppress(
                 apsw.Error, OSError, Corrupt
             ):  # the next process that opens it closes it too
-                self._mark.end(self._db)
-        close(self._db)
+                self._mark.end(self.db)
+        close(self.db)
+
+
+def _close_unsynced(db: apsw.Connection) -> None:
+    """Close a doubtful connection: the last one to close would checkpoint, and so sync once more."""
+    with contextlib.suppress(apsw.Error):
+        db.set_wal_hook(None)
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        db.close(force=True)
 
 
 def _attempt(job: WriterJob[Transaction, Any], transaction: Transaction) -> Outcome:
