@@ -78,6 +78,12 @@ def _open_what_is_closed() -> None:
 def _run_command(arguments: Sequence[str], options: Options) -> int:
     from orchestrator.errors import MissingExtra
 
+    if list(arguments) == ["--version"]:  # also without the extra `cli`
+        from orchestrator.cli.output import say
+        from orchestrator.version import __version__
+
+        say(f"orchestrator {__version__}")
+        return 0
     for package in ("typer", "rich"):
         if find_spec(package) is None:
             raise MissingExtra(package, "cli")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,7 @@ from orchestrator.cli import Options, fleet_option, trust_option
 from orchestrator.cli import option as given
 from orchestrator.cli.add_group import group as add
 from orchestrator.cli.approval_group import group as approval
+from orchestrator.cli.chat_option import ChatOptions
 from orchestrator.cli.exit import EPILOG
 from orchestrator.cli.metrics_group import group as metrics
 from orchestrator.cli.operate_group import group as operate
@@ -53,11 +55,13 @@ app = typer.Typer(
     name="orchestrator",
     help="Run LLM agents as an explicit finite state machine: run, watch, replay, draw, check.",
     epilog=EPILOG,
-    add_completion=False,
     rich_markup_mode=None,  # plain help: quick, and the same in a pipe
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "color": False},
 )
+
+COMPLETION = "_ORCHESTRATOR_COMPLETE"
+"""Variable in which a shell asks for completions, with its script of `--install-completion`."""
 
 _built = functools.cache(typer.main.get_command)
 """Builds the parsers of an application, once for each process."""
@@ -79,6 +83,8 @@ def _part(name: str) -> typer.Typer:
 
 def execute(arguments: Sequence[str], options: Options) -> int:
     """Run one command line and return its exit code. Errors propagate to `main`."""
+    if os.environ.get(COMPLETION):  # a shell asks for completions, or for its script; this ends the process
+        _built(app).main([], prog_name="orchestrator", complete_var=COMPLETION)
     command = _built(_part(arguments[0]) if arguments else app)
     try:
         with command.make_context("orchestrator", list(arguments) or ["--help"], obj=options) as context:
@@ -124,6 +130,20 @@ def run(options: given.RunOptions) -> int:
     from orchestrator.cli.run import run_prompt
 
     return run_prompt(options)
+
+
+@app.command(epilog=EPILOG)
+@spread
+def chat(options: ChatOptions) -> int:
+    """Talk to an agent in the terminal.
+
+    Each line is a prompt, and its answer is printed as it comes. Ctrl-C cancels the answer, Ctrl-D leaves; questions
+    of the run are asked here. The conversation is in the journal: --conversation continues one. From a pipe each line
+    is a prompt, and the exit code is that of the last run.
+    """
+    from orchestrator.cli.chat.command import chat as run_chat
+
+    return run_chat(options)
 
 
 @app.command()

@@ -33,7 +33,7 @@ class Guide:
 
 GUIDES = (
     Guide("start", "README.md", "Overview, installation, quickstarts."),
-    Guide("project", "orchestrator/project/README.md", "A new project in one command, additions to it."),
+    Guide("project", "orchestrator/project/README.md", "A new project in one command, additions, chat."),
     Guide("hosts", "orchestrator/README.md", "Python versions, environments, what may change."),
     Guide("agents", "orchestrator/tools/README.md", "Agents, tools, hooks, output types, memory."),
     Guide("providers", "orchestrator/providers/README.md", "OpenAI, Anthropic, MCP, rate limits, prices."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -16,8 +16,10 @@ _HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 
 
 @contextmanager
-def on_signal(act: Callable[[], None]) -> Iterator[None]:
+def on_signal(act: Callable[[], object], signals: Sequence[signal.Signals] | None = None) -> Iterator[None]:
     """Inside the block the first signal calls `act` on the running loop; the second has its default effect.
+
+    `signals` None means SIGINT, SIGTERM and SIGHUP.
 
     Plain handlers, not the loop's: the second signal must work while a model's code blocks the loop.
     """
@@ -32,7 +34,7 @@ def on_signal(act: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread can have handlers; a host program with other threads has its own
         return
-    before = {each: signal.getsignal(each) for each in _caught()}
+    before = {each: signal.getsignal(each) for each in _caught() if signals is None or each in signals}
     for each in before:
         signal.signal(each, handle)
     try:

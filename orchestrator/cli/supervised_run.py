@@ -11,11 +11,11 @@ from typing import Any
 
 from orchestrator.cli import keyboard
 from orchestrator.cli.actor import actor_name
-from orchestrator.cli.output import complain, say, shown
+from orchestrator.cli.output import complain, shown
 from orchestrator.cli.runs import question
-from orchestrator.cli.runs.argument import LONGEST_TOOL
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import OpenStore
+from orchestrator.cli.runs.typed_answer import typed_answer
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunExists
@@ -141,7 +141,10 @@ class SupervisedRun:
             for one in questions:
                 if one.why == "approval" and len(questions) > 1:  # output of other questions has moved it up
                     screen.notice("\n".join(question.described(self._store, run_id, one, (), time.time())))
-                if one.why != "approval" or (said := await self._typed(run_id, one)) is None:
+                if (
+                    one.why != "approval"
+                    or (said := await typed_answer(self._store, run_id, one, self._goes_on)) is None
+                ):
                     return
                 decide = agent.approve if said else agent.reject
                 try:
@@ -150,33 +153,6 @@ class SupervisedRun:
                     )
                 except RunError as refused:  # another answer was earlier, or the question has expired
                     complain(str(refused))
-
-    async def _typed(self, run_id: str, open_question: Question) -> bool | None:
-        """Return whether yes or no was typed; None if another process answered or the terminal is closed.
-
-        Yes is `y`, or the full digest if the screen does not show the whole call.
-        """
-        answers = _ANSWERS
-        means = "type y or n"
-        if question.hidden(open_question):
-            answers = _NO | ({open_question.digest.lower(): True} if open_question.digest else {})
-            means = f"type n, or the full digest that `{question.complete(self._store, run_id)}` prints"
-        while True:
-            say(
-                f"run {shown(open_question.tool, LONGEST_TOOL, keep='')}? {means}, or answer from another terminal:"
-            )
-            typing = asyncio.ensure_future(keyboard.line())
-            elsewhere = asyncio.ensure_future(self._goes_on.wait())
-            try:
-                await asyncio.wait((typing, elsewhere), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                typing.cancel()
-                elsewhere.cancel()
-            said = None if typing.cancelled() or not typing.done() else typing.result()
-            if said is None:
-                return None
-            if said.lower() in answers:
-                return answers[said.lower()]
 
     def _waiting(self, fact: RunParked, questions: list[Question]) -> Iterator[str]:
         if fact.reason == "paused":
@@ -219,10 +195,6 @@ class SupervisedRun:
             go_on = self._store.command("resume", self.run_id)
             return f"run {self.run_id!r} exists: `{go_on}` resumes it, or choose another --run-id"
         return str(error)
-
-
-_NO = {"n": False, "no": False}
-_ANSWERS = {"y": True, "yes": True, **_NO}
 
 
 def _near(address: Address) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -154,22 +155,26 @@ def _target(spec: str) -> tuple[str, str]:
     return (name, target) if equals else (spec.rpartition(":")[2], spec)
 
 
-def _maker(target: str) -> Callable[[Journal], Any]:
+def _maker(target: str) -> Callable[..., Any]:
     """Return the function that makes an agent. Raises ConfigError."""
     make = imported(target, "agent")
     if not callable(make):
         raise ConfigError(
             f"agent {target!r} is no function; name one that takes the journal and returns an agent"
         )
-    found: Callable[[Journal], Any] = make
+    found: Callable[..., Any] = make
     return found
 
 
-def made(target: str, journal: Journal) -> Any:
-    """Return the agent that a function of the journal makes. Raises ConfigError if no worker could execute its runs."""
+def made(target: str, journal: Journal, observers: Sequence[Observer] | None = None) -> Any:
+    """Return the agent that a function of the journal makes. Raises ConfigError if no worker could execute its runs.
+
+    A function with a parameter `observers` gets them, unless they are None.
+    """
     make = _maker(target)
+    takes = observers is not None and "observers" in inspect.signature(make).parameters
     try:
-        agent = make(journal)
+        agent = make(journal, observers=observers) if takes else make(journal)
     except OrchestratorError:
         raise
     except Exception as error:

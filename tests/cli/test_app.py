@@ -17,6 +17,7 @@ Cli = Callable[..., Any]
 
 COMMANDS = (
     "run",
+    "chat",
     "worker",
     "submit",
     "replay",

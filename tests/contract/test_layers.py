@@ -75,6 +75,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "openai": ("orchestrator.providers.openai",),
     "pydantic_ai": ("orchestrator.providers.pydantic_ai", "orchestrator.providers.pydantic_ai_request"),
     "procrastinate": ("orchestrator.engines.procrastinate",),
+    "prompt_toolkit": ("orchestrator.cli.chat",),
     "psycopg": (
         "orchestrator.journal.postgres",
         "orchestrator.engines.procrastinate",
