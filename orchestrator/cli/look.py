@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import Corrupt, RunError
@@ -16,12 +17,11 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import ENGINE, RunHead
 from orchestrator.kernel.outcome import REASONS
 from orchestrator.telemetry.exposition.stored import JournalSnapshot, StoredRunStatus
-from orchestrator.telemetry.labels import OTHER, UNKNOWN, is_label
+from orchestrator.telemetry.labels import CAPS, NO_AGENT, OTHER, UNKNOWN, is_label
 from orchestrator.telemetry.scraped import ORPHANED, PARKED, PARKINGS, RUNNING
 
 MOST_READ = 500
 """Most ended runs whose records are read in one cycle; the others follow in the next cycles."""
-MOST_MACHINES = 16
 _SHARE = 20
 """Seconds until a run is read again, for each second that reading it took: this limits the load."""
 
@@ -33,6 +33,8 @@ _ONLY: Mapping[str, str] = {
 """Reason -> its outcome, for reasons with only one outcome: these runs are not read."""
 
 End = tuple[str, str]
+_Ended: TypeAlias = tuple[str, str, str, str]
+"""(machine, agent, outcome, reason)"""
 
 
 @dataclass(slots=True)
@@ -59,7 +61,8 @@ class JournalWatch:
     _identity: tuple[int, int] | None = None
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _machines: set[str] = field(default_factory=set)
-    _completed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    _agents: set[str] = field(default_factory=set)
+    _completed: Counter[_Ended] = field(default_factory=Counter)
     _budget: int = 0
 
     def __post_init__(self) -> None:
@@ -96,11 +99,9 @@ class JournalWatch:
 
     async def _looked(
         self, journal: StoredJournal
-    ) -> tuple[
-        tuple[StoredRunStatus, ...], Counter[tuple[str, str, str]], Counter[tuple[str, str, str]], int
-    ]:
+    ) -> tuple[tuple[StoredRunStatus, ...], Counter[_Ended], Counter[_Ended], int]:
         run_status: list[StoredRunStatus] = []
-        ended: Counter[tuple[str, str, str]] = Counter()
+        ended: Counter[_Ended] = Counter()
         seen: dict[str, _Seen] = {}
         unreadable = 0
         async for head in _heads(journal):
@@ -117,9 +118,9 @@ class JournalWatch:
         self._seen = seen
         return tuple(run_status), ended, self._completed.copy(), unreadable
 
-    def _count(self, head: RunHead, one: _Seen, ended: Counter[tuple[str, str, str]]) -> None:
+    def _count(self, head: RunHead, one: _Seen, ended: Counter[_Ended]) -> None:
         assert one.end is not None  # noqa: S101 - for the type checker
-        key = (self._machine(head.graph), *one.end)
+        key = (self._machine(head.graph), self._agent(head.agent), *one.end)
         ended[key] += 1
         if not one.counted and head.updated_at >= self._began and one.end[0] != UNKNOWN:
             one.counted = True
@@ -165,6 +166,7 @@ class JournalWatch:
             started_at=head.created_at,
             reason=head.reason if head.reason in PARKINGS else OTHER,
             written_at=head.updated_at,
+            agent=self._agent(head.agent),
         )
 
     async def _end_of(self, journal: StoredJournal, head: RunHead) -> End | None:
@@ -184,11 +186,19 @@ class JournalWatch:
         return outcome, reason if reason in known[outcome] else OTHER
 
     def _machine(self, name: str) -> str:
-        if name not in self._machines:
-            if len(self._machines) >= MOST_MACHINES or not is_label(name):
-                return OTHER
-            self._machines.add(name)
-        return name
+        return _label(name, self._machines, CAPS["machine"])
+
+    def _agent(self, name: str) -> str:
+        return _label(name, self._agents, CAPS["agent"]) if name else NO_AGENT
+
+
+def _label(name: str, known: set[str], most: int) -> str:
+    """Return a name as a label value: one of the first `most` names, or `_other`."""
+    if name not in known:
+        if len(known) >= most or not is_label(name):
+            return OTHER
+        known.add(name)
+    return name
 
 
 async def _heads(journal: StoredJournal) -> AsyncIterator[RunHead | None]:

@@ -48,7 +48,7 @@ def whole(graphs: Sequence[Graph], profile: Profile, *, kubernetes: bool = False
 
 
 def render_page(
-    server: str, file: Path, graphs: Sequence[str], *, minutes: float, machine: str, rate: str
+    server: str, file: Path, graphs: Sequence[str], *, minutes: float, machine: str, agent: str, rate: str
 ) -> int:
     """Draw the dashboards from a live Prometheus into one file."""
     if minutes <= 0:
@@ -58,7 +58,7 @@ def render_page(
         end=time.time(),
         seconds=seconds,
         step=max(1, seconds / MOST_POINTS),
-        variables={"job": ".*", "instance": ".*", "machine": machine},
+        variables={"job": ".*", "instance": ".*", "machine": machine, "agent": agent},
         rate=rate,
     )
     file.write_text(page(dashboards(_graphs(graphs)), Prometheus(server), window), encoding="utf-8")

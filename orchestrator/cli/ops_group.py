@@ -31,6 +31,7 @@ _Server = Annotated[str, typer.Argument(metavar="URL", help="Of a Prometheus, e.
 _Page = Annotated[Path, typer.Argument(metavar="FILE", help="The HTML page; a former one is replaced.")]
 _Minutes = Annotated[float, typer.Option(metavar="N", help="How far back to look.")]
 _Machine = Annotated[str, typer.Option(metavar="REGEX", help="Only these machines.")]
+_Agent = Annotated[str, typer.Option(metavar="REGEX", help="Only these agents.")]
 _Rate = Annotated[
     str, typer.Option(metavar="DURATION", help="Over how long rates are taken: 4 scrapes at least.")
 ]
@@ -66,11 +67,14 @@ def render(
     graph: _Graphs = None,
     minutes: _Minutes = 60,
     machine: _Machine = ".*",
+    agent: _Agent = ".*",
     rate: _Rate = "5m",
 ) -> None:
     """Draw every panel from a live Prometheus on one HTML page."""
     from orchestrator.cli.ops import render_page
 
     raise typer.Exit(
-        render_page(server, file, tuple(graph or ()), minutes=minutes, machine=machine, rate=rate)
+        render_page(
+            server, file, tuple(graph or ()), minutes=minutes, machine=machine, agent=agent, rate=rate
+        )
     )

@@ -106,11 +106,11 @@ class AgentRegistry:
     def refused(self, agent: str | None, run_id: str | None, reason: str) -> None:
         """Publish to the observers of an agent that one of its runs was rejected."""
         host = self[self.chosen(agent)].hosting
-        host.publish(AdmissionRejected(host.graph, run_id or "", reason, self.clock.time()))
+        host.publish(AdmissionRejected(host.graph, run_id or "", reason, self.clock.time(), host.agent))
 
     def load(self, line: RunQueue, phase: str) -> Load:
         """Return the load of all agents together."""
-        queued = Counter(job.hosting.graph for job in tuple(line.queued))
+        queued = Counter((job.hosting.graph, job.hosting.agent) for job in tuple(line.queued))
         graphs = tuple(dict.fromkeys(host.graph for host in self.hosts))
         return Load(graphs, line.slots.limit, queued, phase)
 

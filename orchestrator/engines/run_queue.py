@@ -45,8 +45,9 @@ class RunQueue:
         if bounded and job.phase is Phase.QUEUED and len(self.queued) > self._most:
             self.queued.remove(job)
             del self._known[job.run_id]
-            clock = job.hosting.clock
-            job.hosting.publish(AdmissionRejected(job.hosting.graph, job.run_id, "queue_full", clock.time()))
+            host = job.hosting
+            at = host.clock.time()
+            host.publish(AdmissionRejected(host.graph, job.run_id, "queue_full", at, host.agent))
             raise Overloaded(self.name, self._most, self.slots.limit)
 
     def find(self, run_id: str) -> EngineJob | None:
@@ -112,7 +113,7 @@ class RunQueue:
         job.seated, job.phase = True, Phase.RUNNING
         host, clock = job.hosting, job.hosting.clock
         waited = job.before + clock.monotonic() - job.entered
-        host.publish(RunAdmitted(host.graph, job.run_id, waited, clock.time()))
+        host.publish(RunAdmitted(host.graph, job.run_id, waited, clock.time(), host.agent))
         loop = asyncio.get_running_loop()
         job.task = loop.create_task(job.work(), name=f"run {job.run_id}", context=job.context)
         job.task.add_done_callback(functools.partial(self._finished, job))

@@ -91,7 +91,8 @@ class CancelScope:
 
     def _abandoned(self, kind: str, name: str) -> WorkAbandoned:
         run = self._run
-        fact = WorkAbandoned(run.graph.name, run.run_id, run.cursor.state, kind, name, self._clock.time())
+        at, state = self._clock.time(), run.cursor.state
+        fact = WorkAbandoned(run.graph.name, run.run_id, state, kind, name, at, run.agent)
         run.emit(fact)
         return fact
 

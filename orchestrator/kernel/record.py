@@ -220,6 +220,8 @@ class RunParked:
     state: str
     reason: str
     at: float
+    agent: str = ""
+    """Name of the agent; empty if it has none."""
 
 
 @fact(frozen=True, slots=True)
@@ -239,6 +241,8 @@ class RunCompleted:
     """Totals of the graph (for llm_loop: usage, tool calls, restarts, budgets used)."""
     error: BaseException | None = None
     verdict: Any = None
+    agent: str = ""
+    """Name of the agent; empty if it has none."""
 
 
 @fact(frozen=True, slots=True)
@@ -249,6 +253,8 @@ class RunAdmitted:
     run_id: str
     waited: float
     at: float
+    agent: str = ""
+    """Name of the agent; empty if it has none."""
 
 
 @fact(frozen=True, slots=True)
@@ -259,6 +265,8 @@ class AdmissionRejected:
     run_id: str
     reason: str
     at: float
+    agent: str = ""
+    """Name of the agent; empty if it has none."""
 
 
 REJECTIONS = ("queue_full", "draining", "closed")
@@ -273,6 +281,8 @@ class RunRecovered:
     run_id: str
     outcome: str
     at: float
+    agent: str = ""
+    """Name of the agent; empty if it has none."""
 
 
 RECOVERIES = ("resumed", "poison", "other_graph", "corrupt")
@@ -287,6 +297,8 @@ class RolledBack:
     run_id: str
     outcome: str
     at: float
+    agent: str = ""
+    """Name of the agent; empty if it has none."""
 
 
 ROLLBACKS = ("undone", "already", "kept", "failed")
@@ -303,6 +315,8 @@ class WorkAbandoned:
     kind: str
     name: str
     at: float
+    agent: str = ""
+    """Name of the agent; empty if it has none."""
 
 
 ABANDONED_KINDS = ("tool", "mcp", "model", "hook", "memory", "stage")

@@ -100,7 +100,9 @@ class Reporter:
     def parked(self, run: Run[Any, Any], reason: str) -> None:
         """Publish that no driver has the run any more although it has not ended."""
         run.cursor.parked = True
-        self.publish(RunParked(run.graph.name, run.run_id, run.cursor.state, reason, self._clock.time()))
+        self.publish(
+            RunParked(run.graph.name, run.run_id, run.cursor.state, reason, self._clock.time(), run.agent)
+        )
 
     def completed(self, run: Run[Any, Any], ending: Ending, summary: object, at: float) -> None:
         """Publish that the run ended."""
@@ -119,6 +121,7 @@ class Reporter:
                 summary,
                 run.cursor.error,
                 getattr(run.ctx, "verdict", None),
+                run.agent,
             )
         )
 
@@ -198,8 +201,7 @@ class Reporter:
 def _identity(run: Run[Any, Any]) -> tuple[str, str, str | None]:
     """Return name and version of the agent of a run, and the id of its conversation."""
     data = run.data or {}
-    agent, version = str(data.get("agent", "")), str(data.get("agent_version", ""))
-    return agent, version, getattr(run.ctx, "conversation_id", None)
+    return run.agent, str(data.get("agent_version", "")), getattr(run.ctx, "conversation_id", None)
 
 
 def _annotated(fact: Transition, note: TransitionNote) -> Transition:

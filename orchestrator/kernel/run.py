@@ -160,6 +160,11 @@ class Run(Generic[Ctx, Deps]):
         return found
 
     @property
+    def agent(self) -> str:
+        """Name of the agent of this run; empty if it has none."""
+        return str((self.data or {}).get("agent", ""))
+
+    @property
     def tags(self) -> Mapping[str, str]:
         """The tags that the host gave the run."""
         found: Mapping[str, str] = (self.data or {}).get("tags", {})

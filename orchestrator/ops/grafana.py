@@ -86,6 +86,7 @@ def _variables() -> list[dict[str, Any]]:
         ("job", "label_values(orchestrator_build_info, job)"),
         ("instance", 'label_values(orchestrator_build_info{job=~"$job"}, instance)'),
         ("machine", 'label_values(orchestrator_runs_started_total{job=~"$job"}, machine)'),
+        ("agent", 'label_values(orchestrator_runs_started_total{job=~"$job", machine=~"$machine"}, agent)'),
     )
     return [source, *(_variable(name, query) for name, query in chain)]
 

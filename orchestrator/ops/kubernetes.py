@@ -60,5 +60,5 @@ def _monitor() -> dict[str, Any]:
                 ],
             }
         ],
-        "sampleLimit": 20000,
+        "sampleLimit": 50000,
     }

@@ -31,14 +31,14 @@ class TimeWindow:
     seconds: float
     step: float
     variables: Mapping[str, str]
-    """job, instance, machine: regular expressions."""
+    """job, instance, machine, agent: regular expressions."""
     rate: str = "5m"
     """The value of $__rate_interval."""
 
     def expression(self, text: str) -> str:
         """Return an expression with the values of its variables."""
         found = text.replace("$__rate_interval", self.rate)
-        for name in ("job", "instance", "machine"):
+        for name in ("job", "instance", "machine", "agent"):
             found = found.replace(f"${name}", self.variables.get(name, ".*"))
         return found
 

@@ -16,7 +16,12 @@ HEALTH = PanelRow(
         Panel(
             title="Runs that did not fail (1 h)",
             description="Share of finished runs. The objective is 99 %. Cancelled and rejected runs do not count.",
-            queries=(Query("1 - machine:orchestrator_runs_failed_per_runs:ratio_rate1h{%r}", "{{machine}}"),),
+            queries=(
+                Query(
+                    "1 - machine_agent:orchestrator_runs_failed_per_runs:ratio_rate1h{%r}",
+                    "{{machine}} {{agent}}",
+                ),
+            ),
             unit=PanelUnit.SHARE,
             kind=PanelKind.STAT,
             steps=((0, "red"), (_GOOD - 0.02, "orange"), (_GOOD, "green")),
@@ -27,8 +32,9 @@ HEALTH = PanelRow(
             description="Share of the failures that the objective allows within three days and that are left.",
             queries=(
                 Query(
-                    f"1 - machine:orchestrator_runs_failed_per_runs:ratio_rate3d{{%r}} / {_LIMITS.error_budget:g}",
-                    "{{machine}}",
+                    "1 - machine_agent:orchestrator_runs_failed_per_runs:ratio_rate3d{%r}"
+                    f" / {_LIMITS.error_budget:g}",
+                    "{{machine}} {{agent}}",
                 ),
             ),
             unit=PanelUnit.SHARE,
@@ -56,7 +62,10 @@ HEALTH = PanelRow(
             queries=(
                 Query("sum(orchestrator_runs_active{%m})", "active"),
                 Query("sum(orchestrator_runs_queued{%m})", "queued"),
-                Query("max by (instance) (orchestrator_run_slots{%m})", "slots {{instance}}"),
+                Query(
+                    'max by (instance) (orchestrator_run_slots{%i, machine=~"$machine"})',
+                    "slots {{instance}}",
+                ),
             ),
             width=6,
         ),
@@ -65,10 +74,10 @@ HEALTH = PanelRow(
             description="1 is the limit of the state. From 1.5 on the engine failed to end it, and RunStuck fires.",
             queries=(
                 Query(
-                    "max by (machine, state) ((time()"
+                    "max by (machine, agent, state) ((time()"
                     " - orchestrator_oldest_run_state_entered_timestamp_seconds{%m})"
-                    " / on (job, instance, machine, state) orchestrator_state_timeout_seconds{%m})",
-                    "{{machine}} {{state}}",
+                    " / on (job, instance, machine, agent, state) orchestrator_state_timeout_seconds{%m})",
+                    "{{machine}} {{agent}} {{state}}",
                 ),
             ),
             unit=PanelUnit.SHARE,
@@ -79,14 +88,19 @@ HEALTH = PanelRow(
         Panel(
             title="Waiting for people",
             description="By reason. approval, unknown_effect, undo_failed and questions wait for an answer.",
-            queries=(Query(total("runs_parked", "machine, reason"), "{{machine}} {{reason}}"),),
+            queries=(
+                Query(total("runs_parked", "machine, agent, reason"), "{{machine}} {{agent}} {{reason}}"),
+            ),
             width=8,
         ),
         Panel(
             title="Oldest open question",
             description="Age of the oldest question without an answer.",
             queries=(
-                Query(age("oldest_parked_timestamp_seconds", "machine, reason"), "{{machine}} {{reason}}"),
+                Query(
+                    age("oldest_parked_timestamp_seconds", "machine, agent, reason"),
+                    "{{machine}} {{agent}} {{reason}}",
+                ),
             ),
             unit=PanelUnit.SECONDS,
             line=_LIMITS.approval_age_s,
@@ -96,8 +110,11 @@ HEALTH = PanelRow(
             title="Oldest run",
             description="Age of the oldest active run, and the deadline of runs if there is one.",
             queries=(
-                Query(age("oldest_run_started_timestamp_seconds", "machine"), "{{machine}}"),
-                Query("max by (machine) (orchestrator_run_timeout_seconds{%m})", "{{machine}} deadline"),
+                Query(age("oldest_run_started_timestamp_seconds", "machine, agent"), "{{machine}} {{agent}}"),
+                Query(
+                    "max by (machine, agent) (orchestrator_run_timeout_seconds{%m})",
+                    "{{machine}} {{agent}} deadline",
+                ),
             ),
             unit=PanelUnit.SECONDS,
             empty_ok="no run is active",
@@ -117,7 +134,11 @@ RUNS = PanelRow(
         Panel(
             title="Runs started",
             description="New runs, and runs resumed after a stop or a crash.",
-            queries=(Query(rate("runs_started_total", "machine, origin"), "{{machine}} {{origin}}"),),
+            queries=(
+                Query(
+                    rate("runs_started_total", "machine, agent, origin"), "{{machine}} {{agent}} {{origin}}"
+                ),
+            ),
             unit=PanelUnit.RATE,
         ),
         Panel(
@@ -125,8 +146,8 @@ RUNS = PanelRow(
             description="Within the last hour.",
             queries=(
                 Query(
-                    some(increase("runs_completed_total", "machine, outcome, reason")),
-                    "{{machine}} {{outcome}} {{reason}}",
+                    some(increase("runs_completed_total", "machine, agent, outcome, reason")),
+                    "{{machine}} {{agent}} {{outcome}} {{reason}}",
                 ),
             ),
             stacked=True,
@@ -197,8 +218,8 @@ TIME = PanelRow(
             description="The bottleneck: the state with the longest visits.",
             queries=(
                 Query(
-                    "machine_state:orchestrator_state_duration_seconds:p95_rate5m{%r}",
-                    "{{machine}} {{state}}",
+                    "machine_agent_state:orchestrator_state_duration_seconds:p95_rate5m{%r}",
+                    "{{machine}} {{agent}} {{state}}",
                 ),
             ),
             unit=PanelUnit.SECONDS,
@@ -241,7 +262,11 @@ TIME = PanelRow(
         Panel(
             title="Mean run duration (1 h)",
             description="From start to end, of finished runs.",
-            queries=(Query("machine:orchestrator_run_duration_seconds:mean_rate1h{%r}", "{{machine}}"),),
+            queries=(
+                Query(
+                    "machine_agent:orchestrator_run_duration_seconds:mean_rate1h{%r}", "{{machine}} {{agent}}"
+                ),
+            ),
             unit=PanelUnit.SECONDS,
         ),
     ),

@@ -1,7 +1,8 @@
 """Dashboards as values, for Grafana's JSON, the rendered page and the lint.
 
-In an expression `%m` means the matchers of job, instance and machine, `%i` of job and instance, `%r` of job and
-machine (recorded expressions have no instance). `$__rate_interval` is Grafana's; render.py replaces it.
+In an expression `%m` means the matchers of job, instance, machine and agent, `%a` of job, instance and agent, `%i` of
+job and instance, `%r` of job, machine and agent, for recorded expressions, which have no instance. `$__rate_interval`
+is Grafana's; render.py replaces it.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 MATCHERS: Mapping[str, str] = {
-    "%m": 'job=~"$job", instance=~"$instance", machine=~"$machine"',
+    "%m": 'job=~"$job", instance=~"$instance", machine=~"$machine", agent=~"$agent"',
+    "%a": 'job=~"$job", instance=~"$instance", agent=~"$agent"',
     "%i": 'job=~"$job", instance=~"$instance"',
-    "%r": 'job=~"$job", machine=~"$machine"',
+    "%r": 'job=~"$job", machine=~"$machine", agent=~"$agent"',
 }
 
 

@@ -26,10 +26,10 @@ _RUNS = (
 )
 _ENDED = _rate(RalphEvent.QUALIFIED, RalphEvent.ATTEMPTS_EXHAUSTED)
 
-TASKS_QUALIFIED = "machine:orchestrator_ralph_tasks_qualified_per_tasks:ratio_rate1h"
-TASKS_FAILED = "machine:orchestrator_ralph_tasks_failed_per_tasks:ratio_rate1h"
-REWORKS = "machine:orchestrator_ralph_reworks_per_tasks:ratio_rate1h"
-QA_CYCLES = "machine:orchestrator_ralph_qa_cycles_per_runs:ratio_rate1h"
+TASKS_QUALIFIED = "machine_agent:orchestrator_ralph_tasks_qualified_per_tasks:ratio_rate1h"
+TASKS_FAILED = "machine_agent:orchestrator_ralph_tasks_failed_per_tasks:ratio_rate1h"
+REWORKS = "machine_agent:orchestrator_ralph_reworks_per_tasks:ratio_rate1h"
+QA_CYCLES = "machine_agent:orchestrator_ralph_qa_cycles_per_runs:ratio_rate1h"
 
 RALPH_RECORDINGS = (
     RecordingRule(TASKS_QUALIFIED, f"{_rate(RalphEvent.QUALIFIED)}\n/\n{_ENDED}"),
@@ -43,14 +43,14 @@ questions per finished run."""
 
 def ralph_panels() -> tuple[Panel, ...]:
     """Return the panels about tasks."""
-    where = f'{{job=~"$job", machine="{RALPH.name}"}}'
+    where = f'{{job=~"$job", machine="{RALPH.name}", agent=~"$agent"}}'
     return (
         Panel(
             title="Tasks that qualified, and that failed",
             description="Share of ended tasks. If the qualified share falls, read the reviews of the failed tasks.",
             queries=(
-                Query(f"{TASKS_QUALIFIED}{where}", "qualified"),
-                Query(f"{TASKS_FAILED}{where}", "failed"),
+                Query(f"{TASKS_QUALIFIED}{where}", "qualified: {{agent}}"),
+                Query(f"{TASKS_FAILED}{where}", "failed: {{agent}}"),
             ),
             unit=PanelUnit.SHARE,
         ),
@@ -58,8 +58,8 @@ def ralph_panels() -> tuple[Panel, ...]:
             title="Rework per task, questions per run",
             description="Rework rises with unclear criteria or a weak executor, questions with unclear requests.",
             queries=(
-                Query(f"{REWORKS}{where}", "rework per task"),
-                Query(f"{QA_CYCLES}{where}", "rounds of questions per run"),
+                Query(f"{REWORKS}{where}", "rework per task: {{agent}}"),
+                Query(f"{QA_CYCLES}{where}", "rounds of questions per run: {{agent}}"),
             ),
         ),
     )

@@ -20,7 +20,7 @@ _COUNTED = (
 
 SLO = tuple(
     RecordingRule(
-        f"machine:orchestrator_runs_failed_per_runs:ratio_rate{window}",
+        f"machine_agent:orchestrator_runs_failed_per_runs:ratio_rate{window}",
         f"{_FAILED.format(window)}\n/\n{_COUNTED.format(window)}",
     )
     for window in BURN_WINDOWS
@@ -29,25 +29,25 @@ SLO = tuple(
 
 SHARED = (
     RecordingRule(
-        "machine:orchestrator_llm_tokens:rate15m",
+        "machine_agent:orchestrator_llm_tokens:rate15m",
         "sum without (instance, provider, model, direction) (rate(orchestrator_llm_tokens_total[15m]))",
     ),
     RecordingRule(
-        "machine_state:orchestrator_state_duration_seconds:p95_rate5m",
+        "machine_agent_state:orchestrator_state_duration_seconds:p95_rate5m",
         "histogram_quantile(0.95, sum without (instance) (rate(orchestrator_state_duration_seconds_bucket[5m])))",
     ),
     RecordingRule(
-        "machine:orchestrator_transitions:rate5m",
+        "machine_agent:orchestrator_transitions:rate5m",
         "sum without (instance, from_state, event, to_state) (rate(orchestrator_transitions_total[5m]))",
     ),
     RecordingRule(
-        "machine:orchestrator_runs_completed_per_runs:ratio_rate1h",
+        "machine_agent:orchestrator_runs_completed_per_runs:ratio_rate1h",
         "sum without (instance, outcome, reason)"
         ' (rate(orchestrator_runs_completed_total{outcome=~"completed|partial"}[1h]))\n/\n'
         "sum without (instance, outcome, reason) (rate(orchestrator_runs_completed_total[1h]))",
     ),
     RecordingRule(
-        "machine:orchestrator_run_duration_seconds:mean_rate1h",
+        "machine_agent:orchestrator_run_duration_seconds:mean_rate1h",
         "sum without (instance, outcome) (rate(orchestrator_run_duration_seconds_sum[1h]))\n/\n"
         "sum without (instance, outcome) (rate(orchestrator_run_duration_seconds_count[1h]))",
     ),
@@ -73,7 +73,7 @@ def of_graph(graph: Graph) -> tuple[RecordingRule, ...]:
         went = "\n  or ".join(rates)
         found.append(
             RecordingRule(
-                "machine:orchestrator_returns_per_runs:ratio_rate1h",
+                "machine_agent:orchestrator_returns_per_runs:ratio_rate1h",
                 f"sum without (instance, from_state, event, to_state) (\n  {went}\n)\n/\n{finished}",
             )
         )
@@ -81,7 +81,7 @@ def of_graph(graph: Graph) -> tuple[RecordingRule, ...]:
         selector = f'machine="{graph.name}", state=~"{"|".join(states)}"'
         found.append(
             RecordingRule(
-                "machine:orchestrator_waits_per_runs:ratio_rate1h",
+                "machine_agent:orchestrator_waits_per_runs:ratio_rate1h",
                 f"sum without (instance, state) (rate(orchestrator_state_entries_total{{{selector}}}[1h]))\n/\n"
                 f"{finished}",
             )

@@ -24,7 +24,7 @@ def run_flow(graphs: Iterable[Graph]) -> Dashboard:
 
 
 def _row(graph: Graph) -> PanelRow:
-    here = f'job=~"$job", instance=~"$instance", machine="{graph.name}"'
+    here = f'job=~"$job", instance=~"$instance", machine="{graph.name}", agent=~"$agent"'
     return PanelRow(
         f"How do runs move through {graph.name}?",
         (
@@ -85,9 +85,9 @@ def _returns(graph: Graph) -> Iterable[Panel]:
             description=f"Repetition and rework: {named}.",
             queries=(
                 Query(
-                    'machine:orchestrator_returns_per_runs:ratio_rate1h{job=~"$job", '
-                    f'machine="{graph.name}"}}',
-                    "returns",
+                    'machine_agent:orchestrator_returns_per_runs:ratio_rate1h{job=~"$job", '
+                    f'machine="{graph.name}", agent=~"$agent"}}',
+                    "returns {{agent}}",
                 ),
             ),
         )
@@ -100,22 +100,26 @@ def _waits(graph: Graph) -> Iterable[Panel]:
             description=f"Entries of the states that wait for a person: {', '.join(states)}.",
             queries=(
                 Query(
-                    'machine:orchestrator_waits_per_runs:ratio_rate1h{job=~"$job", '
-                    f'machine="{graph.name}"}}',
-                    "questions",
+                    'machine_agent:orchestrator_waits_per_runs:ratio_rate1h{job=~"$job", '
+                    f'machine="{graph.name}", agent=~"$agent"}}',
+                    "questions {{agent}}",
                 ),
             ),
         )
 
 
 def _success(graph: Graph) -> Panel:
-    where = f'{{job=~"$job", machine="{graph.name}"}}'
+    where = f'{{job=~"$job", machine="{graph.name}", agent=~"$agent"}}'
     return Panel(
         title="Runs with an answer",
         description="Share of finished runs that ended as completed or partial.",
         queries=(
-            Query(f"machine:orchestrator_runs_completed_per_runs:ratio_rate1h{where}", "with an answer"),
-            Query(f"machine:orchestrator_transitions:rate5m{where}", "transitions per second"),
+            Query(
+                f"machine_agent:orchestrator_runs_completed_per_runs:ratio_rate1h{where}", "with an answer"
+            ),
+            Query(
+                f"machine_agent:orchestrator_transitions:rate5m{where}", "transitions per second: {{agent}}"
+            ),
         ),
     )
 

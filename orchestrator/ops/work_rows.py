@@ -98,7 +98,7 @@ MODELS = PanelRow(
             title="Requests by outcome",
             description="rate_limited, auth and server_error need different actions: runbook LLMErrorRatioHigh.",
             queries=(
-                Query(some(rate("llm_requests_total", "model, outcome", "%i")), "{{model}} {{outcome}}"),
+                Query(some(rate("llm_requests_total", "model, outcome", "%a")), "{{model}} {{outcome}}"),
             ),
             unit=PanelUnit.RATE,
             stacked=True,
@@ -106,14 +106,14 @@ MODELS = PanelRow(
         Panel(
             title="Time of a request, p95",
             description="By model.",
-            queries=(Query(quantile(0.95, "llm_request_duration_seconds", "model", "%i"), "{{model}}"),),
+            queries=(Query(quantile(0.95, "llm_request_duration_seconds", "model", "%a"), "{{model}}"),),
             unit=PanelUnit.SECONDS,
         ),
         Panel(
             title="Wait for the rate limiter, p95",
             description="By model, before a request is sent. If it grows, runs need more than RateLimit allows:"
             " run fewer at once, or raise the limit.",
-            queries=(Query(quantile(0.95, "llm_rate_limit_wait_seconds", "model", "%i"), "{{model}}"),),
+            queries=(Query(quantile(0.95, "llm_rate_limit_wait_seconds", "model", "%a"), "{{model}}"),),
             unit=PanelUnit.SECONDS,
             empty_ok="no model has a rate limiter",
         ),
@@ -121,7 +121,7 @@ MODELS = PanelRow(
             title="Time to first token, p95",
             description="Of streamed requests. If it grows and the duration does not, the provider queues requests; if"
             " both grow, prompts have become longer.",
-            queries=(Query(quantile(0.95, "llm_time_to_first_token_seconds", "model", "%i"), "{{model}}"),),
+            queries=(Query(quantile(0.95, "llm_time_to_first_token_seconds", "model", "%a"), "{{model}}"),),
             unit=PanelUnit.SECONDS,
             empty_ok="no answer was streamed",
         ),
@@ -157,15 +157,15 @@ MODELS = PanelRow(
             queries=(
                 Query(
                     ratio(
-                        rate("llm_cached_input_tokens_total", "model", "%i"),
-                        rate("llm_tokens_total", "model", '%i, direction="input"'),
+                        rate("llm_cached_input_tokens_total", "model", "%a"),
+                        rate("llm_tokens_total", "model", '%a, direction="input"'),
                     ),
                     "{{model}} cached",
                 ),
                 Query(
                     ratio(
-                        rate("llm_reasoning_output_tokens_total", "model", "%i"),
-                        rate("llm_tokens_total", "model", '%i, direction="output"'),
+                        rate("llm_reasoning_output_tokens_total", "model", "%a"),
+                        rate("llm_tokens_total", "model", '%a, direction="output"'),
                     ),
                     "{{model}} reasoning",
                 ),
@@ -184,10 +184,10 @@ TOOLS = PanelRow(
             queries=(
                 Query(
                     ratio(
-                        rate("tool_calls_total", "tool", '%i, outcome=~"error|timeout"'),
-                        rate("tool_calls_total", "tool", "%i"),
+                        rate("tool_calls_total", "agent, tool", '%a, outcome=~"error|timeout"'),
+                        rate("tool_calls_total", "agent, tool", "%a"),
                     ),
-                    "{{tool}}",
+                    "{{agent}} {{tool}}",
                 ),
             ),
             unit=PanelUnit.SHARE,
@@ -196,14 +196,18 @@ TOOLS = PanelRow(
         Panel(
             title="Time of a call, p95",
             description="By tool.",
-            queries=(Query(quantile(0.95, "tool_call_duration_seconds", "tool", "%i"), "{{tool}}"),),
+            queries=(
+                Query(
+                    quantile(0.95, "tool_call_duration_seconds", "agent, tool", "%a"), "{{agent}} {{tool}}"
+                ),
+            ),
             unit=PanelUnit.SECONDS,
         ),
         Panel(
             title="Calls of tools that do not exist",
             description="The model invents names. Make the prompt and the list of tools agree.",
             queries=(
-                Query(increase("tool_calls_total", "outcome", '%i, tool="_unregistered"'), "{{outcome}}"),
+                Query(increase("tool_calls_total", "outcome", '%a, tool="_unregistered"'), "{{outcome}}"),
             ),
         ),
     ),
@@ -354,7 +358,10 @@ RUNTIME = PanelRow(
             description="The version of the library and the fingerprint of each machine, by process.",
             queries=(
                 Query("orchestrator_build_info{%i}", "{{instance}} {{version}} Python {{python}}"),
-                Query("orchestrator_machine_info{%m}", "{{instance}} {{machine}} {{definition}}"),
+                Query(
+                    'orchestrator_machine_info{%i, machine=~"$machine"}',
+                    "{{instance}} {{machine}} {{definition}}",
+                ),
             ),
             kind=PanelKind.TABLE,
         ),

@@ -116,7 +116,12 @@ def instruments_of(registry: CollectorRegistry) -> Instruments:
     with LOCK:
         found = _instruments.get(registry)
         if found is None:
-            made: Instruments = Instruments(maker(registry, lambda: made.settle()), at_once=_in_files())  # noqa: PLW0108 - not defined yet
+            made: Instruments
+
+            def settle() -> None:
+                made.meters.settle()
+
+            made = Instruments(maker(registry, settle), at_once=_in_files())
             found = _instruments[registry] = made
             registry.register(LiveCollector(found))
         return found

@@ -58,17 +58,19 @@ class LiveCollector:
         active: Values = {}
         parked: Values = {}
         for names in use.machines():
-            active |= dict.fromkeys(((names.name, state) for state in names.working), 0)
-            parked |= dict.fromkeys(((names.name, reason) for reason in PARKINGS), 0)
+            for agent in names.agents:
+                active |= dict.fromkeys(((names.name, agent, state) for state in names.working), 0)
+                parked |= dict.fromkeys(((names.name, agent, reason) for reason in PARKINGS), 0)
         entered, began, waiting = _Least(), _Least(), _Least()
-        for (machine, _), (state, entered_at, started_at, _) in use.live.runs.copy().items():
-            names = use.known(machine)
-            labels = (names.name, names.state(state))
+        for (machine, _), (state, entered_at, started_at, _, agent) in use.live.runs.copy().items():
+            names, who = use.known(machine), use.known_agent(agent)
+            labels = (names.name, who, names.state(state))
             active[labels] = active.get(labels, 0) + 1
             entered.take(labels, entered_at)
-            began.take((names.name,), started_at)
+            began.take((names.name, who), started_at)
         for run in use.live.parkings.copy().values():
-            labels = (use.known(run.machine).name, run.parked if run.parked in PARKINGS else OTHER)
+            reason = run.parked if run.parked in PARKINGS else OTHER
+            labels = (use.known(run.machine).name, use.known_agent(run.agent), reason)
             parked[labels] = parked.get(labels, 0) + 1
             waiting.take(labels, run.entered_at)
         return {
@@ -82,14 +84,14 @@ class LiveCollector:
     def _engines(self) -> dict[str, Values]:
         use = self._use
         loads: list[Load] = [engine.load() for engine in use.watched()]
-        queued: Values = {(names.name,): 0 for names in use.machines()}
+        queued: Values = {(names.name, agent): 0 for names in use.machines() for agent in names.agents}
         slots: Values = {}
         for load in loads:
             for machine in {use.known(name).name for name in load.machines}:
                 slots[machine,] = slots.get((machine,), 0) + load.slots
-            for name, number in load.queued.items():
-                machine = use.known(name).name
-                queued[machine,] = queued.get((machine,), 0) + number
+            for (name, agent), number in load.queued.items():
+                labels = (use.known(name).name, use.known_agent(agent))
+                queued[labels] = queued.get(labels, 0) + number
         now = phase(loads)
         return {
             "runs_queued": queued,
@@ -98,18 +100,17 @@ class LiveCollector:
         }
 
     def _declared(self) -> dict[str, Values]:
-        machines = self._use.machines()
-        whole: Values = {(names.name,): names.run_seconds for names in machines if names.run_seconds}
+        whole: Values = {}
         limits: Values = {}
         definitions: Values = {}
-        build: Values = {(self._version, platform.python_version()): 1}
-        for names in machines:
-            limits |= {(names.name, state): seconds for state, seconds in sorted(names.dwell.items())}
+        for names in self._use.machines():
+            whole |= {(names.name, agent): seconds for agent, seconds in sorted(names.run_seconds.items())}
+            limits |= {(names.name, *where): seconds for where, seconds in sorted(names.dwell.items())}
             definitions |= {(names.name, self._version, one): 1 for one in names.definitions}
         return {
             "state_timeout_seconds": limits,
             "run_timeout_seconds": whole,
-            "build_info": build,
+            "build_info": {(self._version, platform.python_version()): 1},
             "machine_info": definitions,
         }
 
@@ -129,7 +130,7 @@ class LiveCollector:
 
 
 class _Least:
-    """The smallest value of each (machine, state) pair."""
+    """The smallest value of each combination of labels."""
 
     def __init__(self) -> None:
         self.values: Values = {}

@@ -17,8 +17,8 @@ class Load:
     """Machines whose runs it takes."""
     slots: int
     """Maximum active runs, over all machines."""
-    queued: Mapping[str, int] = field(default_factory=dict)
-    """Machine -> runs that wait for their start or their continuation."""
+    queued: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(machine, agent) -> runs that wait for their start or their continuation."""
     phase: str = "running"
     """One of scraped.PHASES."""
 

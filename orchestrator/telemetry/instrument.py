@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS
+from orchestrator.kernel.record import RunCompleted, RunParked
 from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, Metric, MetricKind, MetricSource
-from orchestrator.telemetry.edge import MOST_NOTED, EdgeMeters, LatestGauge
 from orchestrator.telemetry.engine import Engine
 from orchestrator.telemetry.labels import (
     CAPS,
     FOLDED,
+    NO_AGENT,
     OTHER,
     UNKNOWN,
     UNREGISTERED,
@@ -28,7 +28,8 @@ from orchestrator.telemetry.labels import (
     guard_names,
     likely_failures,
 )
-from orchestrator.telemetry.live import LiveRuns
+from orchestrator.telemetry.live import Key, LiveRuns
+from orchestrator.telemetry.meter_cache import MeterCache
 from orchestrator.telemetry.tally import LineCounts
 
 
@@ -76,6 +77,8 @@ class Histogram(Protocol):
     def observe(self, amount: float, exemplar: Mapping[str, str] | None = None) -> None: ...
 
 
+MOST_LEFT = 1_000
+
 M = TypeVar("M")
 Maker = Callable[[Metric], Any]
 """Creates the instrument of a row: an object with labels(*values), or one that is its own child."""
@@ -102,61 +105,15 @@ class Children(dict[tuple[str, ...], M], Generic[M]):
         return child
 
 
-Add: TypeAlias = Callable[[float], None]
-"""Adds to a counter, observes in a histogram or sets a gauge."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelMeters:
-    """The meters of one answered request to a model, looked up once for each (machine, state, model)."""
-
-    machine: str
-    model: tuple[str, str]
-    """(provider, model): these two are label values."""
-    attempt: Add
-    request: Add
-    seconds: Histogram
-    input: tuple[Add, Add]
-    """For the tokens of the model, and of the state."""
-    output: tuple[Add, Add]
-
-
-@dataclass(frozen=True, slots=True)
-class ToolMeters:
-    """The meters of one call of a tool that ran, looked up once for each (machine, tool, outcome)."""
-
-    attempt: Add
-    call: Add
-    seconds: Histogram
-
-
-@dataclass(frozen=True, slots=True)
-class StoreMeters:
-    """The meters of one append to a journal, looked up once for each backend."""
-
-    seconds: Add
-    set_time: Add
-
-
 class Instruments:
     """The shared state of all observers on one registry. A second declaration adds names, and never counts anything."""
 
     def __init__(self, make: Maker, *, at_once: bool = False) -> None:
-        self._at_once = at_once
         self.counters: Children[Counter] = Children(MetricKind.COUNTER, make)
         self.gauges: Children[Gauge] = Children(MetricKind.GAUGE, make)
         self.histograms: Children[Histogram] = Children(MetricKind.HISTOGRAM, make)
-        self.edges: dict[tuple[str, str, str, str], EdgeMeters] = {}
-        self._latest: dict[str, LatestGauge] = {}
-        self._singles = 0
-        self.answers: dict[tuple[str, str, str], ModelMeters] = {}
-        """(machine, state, model) -> meters of an answer, if all three were declared."""
-        self.calls: dict[tuple[str, str, str], ToolMeters] = {}
-        """(machine, tool, outcome) -> meters of a call, if the first two were declared."""
-        self.guard_counters: dict[tuple[str, str, bool], Add] = {}
-        """(machine, guard, allowed) -> counter of evaluations, if the first two were declared."""
-        self.appends: dict[str, StoreMeters] = {}
-        """Backend -> meters of an append, if it was declared."""
+        self.meters = MeterCache(self, at_once=at_once)
+        self._agents = LabelValues(CAPS["agent"], lambda: self.fold("agent"), rest=OTHER)
         self._tools = LabelValues(CAPS["tool"], lambda: self.fold("tool"), rest=UNREGISTERED)
         self._models = LabelValues(CAPS["model"], lambda: self.fold("model"))
         self._backends = LabelValues(CAPS["backend"], lambda: self.fold("backend"))
@@ -164,6 +121,8 @@ class Instruments:
         self._undeclared = MachineNames(OTHER, self._guards(0))
         self._providers: dict[str, str] = {}
         self.live = LiveRuns()
+        self.left: dict[Key, str] = {}
+        """Run -> its agent, of the last MOST_LEFT runs that ended or were parked: work that they left reports later."""
         self._engines: WeakSet[Engine] = WeakSet()
         self._lock = threading.Lock()
         self.tallies: list[LineCounts] = []
@@ -211,6 +170,31 @@ class Instruments:
         """Return the declared machines, in the order of declaration."""
         return list(self._machines.values())
 
+    def agent(self, name: str) -> str:
+        """Return the label value of an agent; an empty name is that of a run without an agent."""
+        return self._agents.of(name) if name else NO_AGENT
+
+    def known_agent(self, name: str) -> str:
+        """Return the same without counting a fold."""
+        return name if name in self._agents else OTHER if name else NO_AGENT
+
+    def run(self, machine: str, agent: str) -> tuple[str, str]:
+        """Return (machine, agent) as label values."""
+        return self.machine(machine).name, self.agent(agent)
+
+    def agent_of(self, run: Key) -> str:
+        """Return the agent of a run as RunStarted named it; "" if it has none, or if the run is unknown."""
+        stay = self.live.runs.get(run)
+        return stay[4] if stay is not None else self.left.get(run, "")
+
+    def leave(self, fact: RunCompleted | RunParked) -> tuple[str, str]:
+        """Return (machine, agent) of a run that leaves the process, and remember its agent for a while."""
+        run = (fact.graph, fact.run_id)
+        agent = self.left[run] = self.agent_of(run) or fact.agent
+        while len(self.left) > MOST_LEFT:
+            self.left.pop(next(iter(self.left)), None)
+        return self.run(fact.graph, agent)
+
     def tool(self, name: str) -> str:
         """Return the label value of a tool."""
         return self._tools.of(name)
@@ -224,110 +208,6 @@ class Instruments:
         """Return the label value of a journal's backend."""
         return self._backends.of(name)
 
-    def edge(self, machine: str, source: str, event: str, dest: str) -> EdgeMeters:
-        """Return the meters of an edge. All undeclared edges share theirs."""
-        names = self.machine(machine)
-        known = (source, event, dest) in names.edges
-        if not known:
-            source, event, dest = UNKNOWN, UNKNOWN, UNKNOWN
-        name = names.name
-        if name not in self._latest:
-            self._latest[name] = LatestGauge(self.gauges["last_transition_timestamp_seconds", name].set)
-        meters = EdgeMeters(
-            self.counters["transitions_total", name, source, event, dest].inc,
-            self.counters["state_entries_total", name, dest].inc,
-            self._latest[name],
-            stay=self.histograms["state_duration_seconds", name, source],
-            overhead=self.histograms["transition_overhead_seconds", name],
-            lap=self.histograms["iteration_duration_seconds", name].take,
-            at_once=self._at_once or not known,
-        )
-        _add_edge(meters, names, source, event, dest)
-        return self.edges.setdefault((machine, source, event, dest), meters) if known else meters
-
-    def settle(self) -> None:
-        """Add up the pending transitions of all edges."""
-        for meters in tuple(self.edges.values()):
-            if meters.noted:
-                meters.settle()
-
-    def make_room(self, meters: EdgeMeters) -> None:
-        """Add up this edge, which has enough pending transitions, and all others.
-
-        If an edge is added up at each transition, the others follow only every MOST_NOTED times.
-        """
-        meters.settle()
-        if meters.most == 1:
-            self._singles += 1
-            if self._singles % MOST_NOTED:
-                return
-        self.settle()
-        children: tuple[Histogram | Counter, ...] = (*self.histograms.values(), *self.counters.values())
-        for child in children:
-            if child.noted:
-                child.settle()
-
-    def labels_of(self, machine: str, state: str) -> tuple[str, str]:
-        """Return (machine, state) as label values."""
-        names = self.machine(machine)
-        return names.name, names.state(state)
-
-    def answer(self, machine: str, state: str, model: str) -> ModelMeters:
-        """Return the meters of an answered request."""
-        names, about = self.machine(machine), self.model(model)
-        name, state_label = names.name, names.state(state)
-        count = self.counters
-
-        def tokens(direction: str) -> tuple[Add, Add]:
-            of_model = count["llm_tokens_total", name, *about, direction]
-            return of_model.add, count["state_tokens_total", name, state_label, direction].add
-
-        meters = ModelMeters(
-            name,
-            about,
-            count["attempts_total", name, "llm"].add,
-            count["llm_requests_total", *about, "ok"].add,
-            self.histograms["llm_request_duration_seconds", *about],
-            tokens("input"),
-            tokens("output"),
-        )
-        if (name, state_label, about[1]) == (machine, state, model) and model != OTHER:
-            self.answers[machine, state, model] = meters
-        return meters
-
-    def call(self, machine: str, tool: str, outcome: str) -> ToolMeters:
-        """Return the meters of a call that ran. `outcome` is one of the catalogue."""
-        name, label = self.machine(machine).name, self.tool(tool)
-        meters = ToolMeters(
-            self.counters["attempts_total", name, "tool"].add,
-            self.counters["tool_calls_total", label, outcome].add,
-            self.histograms["tool_call_duration_seconds", label],
-        )
-        if (name, label) == (machine, tool) and tool != OTHER:
-            self.calls[machine, tool, outcome] = meters
-        return meters
-
-    def append(self, backend: str) -> StoreMeters:
-        """Return the meters of an append."""
-        label = self.backend(backend)
-        meters = StoreMeters(
-            self.histograms["journal_write_duration_seconds", label, "append"].take,
-            self.gauges["journal_last_success_timestamp_seconds", label].set,
-        )
-        if label == backend != OTHER:
-            self.appends[backend] = meters
-        return meters
-
-    def ask(self, machine: str, guard: str, *, allowed: bool) -> Add:
-        """Return the counter of evaluations that a guard allowed or denied."""
-        names = self.machine(machine)
-        label = names.guards.of(guard)
-        result = "allow" if allowed else "deny"
-        count = self.counters["guard_evaluations_total", names.name, label, result].add
-        if (names.name, label) == (machine, guard) and guard != OTHER:
-            self.guard_counters[machine, guard, allowed] = count
-        return count
-
     def declare(
         self,
         graph: Graph,
@@ -336,6 +216,7 @@ class Instruments:
         guards: Iterable[str],
         backends: Iterable[str],
         *,
+        agent: str = "",
         run_seconds: float | None = None,
     ) -> None:
         """Create every series of these names at 0. `models` are (provider, model)."""
@@ -345,17 +226,12 @@ class Instruments:
                 self.fold("machine")
                 return
             names = self._machines[graph.name] = MachineNames(graph.name, self._guards(CAPS["guard"]))
-        names.learn(graph, run_seconds)
-        for (
-            machine,
-            *edge,
-        ), meters in self.edges.items():  # they may be in use, so they get the names that are known now
-            if machine == names.name:
-                _add_edge(meters, names, *edge)
-        for cached in (self.answers, self.calls, self.guard_counters, self.appends):
-            cached.clear()
+        label = self._agents.declare(agent) if agent else NO_AGENT
+        names.learn(graph, label, run_seconds)
+        self.meters.names_changed(names)
         known = {
             "machine": [names.name],
+            "agent": [label],
             "state": sorted(names.states),
             "guard": [names.guards.declare(guard) for guard in (*guard_names(graph), *guards)],
             "tool": [UNREGISTERED, *(self._tools.declare(tool) for tool in tools)],
@@ -365,7 +241,7 @@ class Instruments:
         self._providers.update((model, provider) for provider, model in pairs if model != OTHER)
         for provider, model in pairs or [("", "")]:
             self._precreate(known | ({"provider": [provider], "model": [model]} if model else {}))
-        self._precreate_edges(names, graph)
+        self._precreate_edges(names, label, graph)
 
     def _guards(self, cap: int) -> LabelValues:
         return LabelValues(cap, lambda: self.fold("guard"), admits=True)
@@ -380,17 +256,12 @@ class Instruments:
             for values in product(*axes):
                 family[metric.name, *values]
 
-    def _precreate_edges(self, names: MachineNames, graph: Graph) -> None:
-        name = names.name
+    def _precreate_edges(self, names: MachineNames, agent: str, graph: Graph) -> None:
+        run = (names.name, agent)
         for source, event, dest in sorted(names.edges):
-            self.counters["transitions_total", name, source, event, dest]
+            self.counters["transitions_total", *run, source, event, dest]
         for outcome, reasons in REASONS.items():
             for reason in sorted(reasons):
-                self.counters["runs_completed_total", name, outcome.value, reason]
+                self.counters["runs_completed_total", *run, outcome.value, reason]
         for failure in likely_failures(graph):
-            self.counters["transition_failures_total", name, *failure]
-
-
-def _add_edge(meters: EdgeMeters, names: MachineNames, source: str, event: str, dest: str) -> None:
-    meters.begins = source == names.head
-    meters.ends = dest == names.head or (dest in names.terminal and (source, event) not in names.failures)
+            self.counters["transition_failures_total", *run, *failure]

@@ -10,11 +10,14 @@ from orchestrator.kernel.graph import Graph, guard_name
 OTHER = "_other"
 UNREGISTERED = "_unregistered"
 UNKNOWN = "_unknown"
+NO_AGENT = "_none"
+"""Label value of runs without an agent."""
 
-CAPS = {"machine": 16, "tool": 64, "model": 16, "guard": 32, "backend": 8}
+CAPS = {"machine": 16, "agent": 32, "tool": 64, "model": 16, "guard": 32, "backend": 8}
 
 FOLDED = {
     "machine": "transitions_total",
+    "agent": "runs_started_total",
     "tool": "tool_calls_total",
     "model": "llm_requests_total",
     "guard": "guard_evaluations_total",
@@ -59,6 +62,9 @@ class LabelValues:
             self._known[name] = name
         return name
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
+
     def of(self, name: str) -> str:
         """Return the label value of a name."""
         value = self._known.get(name)
@@ -94,17 +100,24 @@ class MachineNames:
     initial: str | None = None
     head: str | None = None
     """The first state of a loop."""
-    dwell: dict[str, float] = field(default_factory=dict)
-    """State -> its dwell limit in seconds."""
-    run_seconds: float | None = None
-    """Maximum seconds of a run, if there is a limit."""
+    agents: list[str] = field(default_factory=list)
+    """Agents whose runs use it, as label values."""
+    dwell: dict[tuple[str, str], float] = field(default_factory=dict)
+    """(agent, state) -> its dwell limit in seconds."""
+    run_seconds: dict[str, float] = field(default_factory=dict)
+    """Agent -> maximum seconds of a run; the largest, if variants of an agent differ."""
     definitions: list[str] = field(default_factory=list)
     """Short fingerprints of the graphs of this name, at most MOST_DEFINITIONS, newest last."""
 
-    def learn(self, graph: Graph, run_seconds: float | None = None) -> None:
-        """Add the names of a graph; its limits replace earlier ones."""
-        self.run_seconds = run_seconds or self.run_seconds
-        self.dwell |= {state.value: limit[0] for state in graph.states if (limit := graph.dwell_of(state))}
+    def learn(self, graph: Graph, agent: str, run_seconds: float | None = None) -> None:
+        """Add the names of an agent's graph; its limits of states replace earlier ones of that agent."""
+        if agent not in self.agents:
+            self.agents.append(agent)
+        if run_seconds:
+            self.run_seconds[agent] = max(run_seconds, self.run_seconds.get(agent, 0.0))
+        self.dwell |= {
+            (agent, state.value): limit[0] for state in graph.states if (limit := graph.dwell_of(state))
+        }
         definition = graph.fingerprint[:12]
         self.definitions = [one for one in self.definitions if one != definition][1 - MOST_DEFINITIONS :]
         self.definitions.append(definition)

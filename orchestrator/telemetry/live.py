@@ -15,8 +15,8 @@ from orchestrator.kernel.record import Fact, RunCompleted, RunParked, RunStarted
 Key: TypeAlias = tuple[str, str]
 """(machine, run id)"""
 
-Stay: TypeAlias = tuple[str, float, float, float | None]
-"""(state, Unix time of its entry, Unix time of the run's start, seconds of its present loop); plain, for speed."""
+Stay: TypeAlias = tuple[str, float, float, float | None, str]
+"""(state, Unix time of its entry and of the run's start, seconds of its present loop, agent); plain, for speed."""
 
 
 class LiveRun(NamedTuple):
@@ -30,6 +30,8 @@ class LiveRun(NamedTuple):
     started_at: float
     parked: str | None = None
     """Reason of its parking; None for an active run."""
+    agent: str = ""
+    """Name of its agent; empty if it has none."""
 
 
 class LiveRuns:
@@ -51,7 +53,7 @@ class LiveRuns:
             case Transition():
                 stay = self.runs.get((fact.graph, fact.run_id))
                 if stay is not None and not fact.internal:
-                    self.runs[fact.graph, fact.run_id] = (fact.dest, fact.at, stay[2], None)
+                    self.runs[fact.graph, fact.run_id] = (fact.dest, fact.at, stay[2], None, stay[4])
             case RunStarted():
                 self.started(fact)
             case RunParked():
@@ -65,16 +67,16 @@ class LiveRuns:
         with self._lock:
             self.parkings.pop(key, None)
             _make_room(self.runs, self._most)
-            self.runs[key] = (fact.state, fact.at - fact.dwell, fact.at - fact.elapsed, None)
+            self.runs[key] = (fact.state, fact.at - fact.dwell, fact.at - fact.elapsed, None, fact.agent)
 
     def parked(self, fact: RunParked) -> None:
         """Mark a run as parked."""
         key = (fact.graph, fact.run_id)
         with self._lock:
             stay = self.runs.pop(key, None)
-            started = fact.at if stay is None else stay[2]
+            started, agent = (fact.at, fact.agent) if stay is None else (stay[2], stay[4])
             _make_room(self.parkings, self._most)
-            self.parkings[key] = LiveRun(*key, fact.state, fact.at, started, fact.reason)
+            self.parkings[key] = LiveRun(*key, fact.state, fact.at, started, fact.reason, agent)
 
     def ended(self, fact: RunCompleted) -> None:
         """Remove a run that ended."""
@@ -86,8 +88,8 @@ class LiveRuns:
     def current_runs(self) -> list[LiveRun]:
         """Return the runs: active ones first, oldest first. Thread-safe."""
         under_way = [
-            LiveRun(*key, state, entered, started)
-            for key, (state, entered, started, _) in self.runs.copy().items()
+            LiveRun(*key, state, entered, started, agent=agent)
+            for key, (state, entered, started, _, agent) in self.runs.copy().items()
         ]
         parked = list(self.parkings.copy().values())
         return sorted(under_way, key=_age) + sorted(parked, key=_age)

@@ -6,19 +6,15 @@ after `declare`: if a counter appears with its first increment, increase() does 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import prometheus_client
 from prometheus_client import CollectorRegistry
 
-from orchestrator.errors import DeadlineExceeded, LimitReached
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import (
-    FAILURES,
-    OPERATIONS,
     AdmissionRejected,
     BudgetChecked,
     EventFailed,
@@ -37,15 +33,14 @@ from orchestrator.kernel.record import (
     Transition,
     WorkAbandoned,
 )
-from orchestrator.telemetry.catalogue import BUDGET_OF, BUDGETS, INVALID, NO_BUDGETS, RETRY_REASONS, ROWS
+from orchestrator.telemetry.catalogue import ROWS
 from orchestrator.telemetry.child import LOCK, instruments_of
-from orchestrator.telemetry.edge import DurationHistogram
 from orchestrator.telemetry.engine import Engine
-from orchestrator.telemetry.instrument import Histogram
 from orchestrator.telemetry.labels import OTHER, UNKNOWN, closed
 from orchestrator.telemetry.scraped import PARKINGS
-from orchestrator.telemetry.span import Trace, span_of
+from orchestrator.telemetry.span import Trace
 from orchestrator.telemetry.tally import LineCounts
+from orchestrator.telemetry.work_count import WorkCounts
 
 
 class Metrics:
@@ -58,7 +53,8 @@ class Metrics:
     Example:
         >>> registry = CollectorRegistry()
         >>> Metrics(registry).observe(RunStarted("loop", "1", 0.0))
-        >>> registry.get_sample_value("orchestrator_runs_started_total", {"machine": "_other", "origin": "new"})
+        >>> labels = {"machine": "_other", "agent": "_none", "origin": "new"}
+        >>> registry.get_sample_value("orchestrator_runs_started_total", labels)
         1.0
     """
 
@@ -67,20 +63,21 @@ class Metrics:
         self._use = instruments_of(self.registry)
         self.live = self._use.live
         """The runs of this process, including those of other Metrics on this registry."""
-        self._exemplar = exemplar
+        work = WorkCounts(self._use, exemplar)
+        self._work = work
         self._is_plain = type(self).observe is Metrics.observe  # else a subclass of a host adds to it
         self._count = self._use.counters
-        self._edges = self._use.edges
+        self._edges = self._use.meters.edges
         self._runs = self.live.runs
         self._by_type: dict[type[Any], Callable[[Any], None]] = {
             Transition: self._transition,
-            GuardEvaluated: self._guard,
-            LLMCall: self._llm,
-            ToolExecution: self._tool,
-            JournalWrite: self._journal,
-            BudgetChecked: self._budgets,
-            OperationAttempt: self._attempt,
-            EventFailed: self._failed,
+            GuardEvaluated: work.guard,
+            LLMCall: work.llm,
+            ToolExecution: work.tool,
+            JournalWrite: work.journal,
+            BudgetChecked: work.budgets,
+            OperationAttempt: work.attempt,
+            EventFailed: work.failed,
             RunStarted: self._started,
             RunParked: self._parked,
             RunCompleted: self._completed,
@@ -103,18 +100,20 @@ class Metrics:
         models: Mapping[str, str] | None = None,
         guards: Iterable[str] = (),
         backends: Iterable[str] = (),
+        agent: str = "",
         run_seconds: float | None = None,
     ) -> None:
         """Declare the names of later facts, so that every series exists at 0. A further call adds names.
 
         `models` is model -> provider, for several models. `guards` are guard names of verdicts in addition to those
-        of the graph's edges. `run_seconds` is the maximum of a run. Names beyond `labels.CAPS` become `_other`.
+        of the graph's edges. `agent` is the agent whose runs use the graph, "" for runs without one, and
+        `run_seconds` the maximum of its runs. Names beyond `labels.CAPS` become `_other`.
         """
         pairs = [(other, name) for name, other in (models or {}).items()]
         if model:
             pairs.append((provider, model))
         with LOCK:
-            self._use.declare(graph, tools, pairs, guards, backends, run_seconds=run_seconds)
+            self._use.declare(graph, tools, pairs, guards, backends, agent=agent, run_seconds=run_seconds)
 
     def watch(self, engine: Engine) -> None:
         """Report the load of an engine at each scrape, until `unwatch` or until the engine is gone."""
@@ -177,24 +176,27 @@ class Metrics:
 
     def _transition(self, fact: Transition) -> None:
         at, dwell, graph = fact.at, fact.dwell, fact.graph
-        edge = (graph, fact.source, fact.event, fact.dest)
-        meters = self._edges.get(edge) or self._use.edge(*edge)
+        key = (graph, fact.run_id)
+        run = self._runs.get(key)
+        agent = self._use.left.get(key, "") if run is None else run[4]
+        edge = (graph, agent, fact.source, fact.event, fact.dest)
+        meters = self._edges.get(edge) or self._use.meters.edge(*edge)
         if fact.tokens:
-            self._count["stage_tokens_total", *self._use.labels_of(graph, fact.source)].inc(fact.tokens)
+            names = self._use.machine(graph)
+            labels = (names.name, self._use.agent(agent), names.state(fact.source))
+            self._count["stage_tokens_total", *labels].inc(fact.tokens)
         if fact.internal:
             meters.stayed(fact.overhead, at)
             return
-        noted = meters.noted
+        noted, work = meters.noted, self._work
         noted.append(
-            (dwell if self._exemplar is None else self._with_span(meters.stay, dwell), fact.overhead, at)
+            (dwell if work.exemplar is None else work.with_span(meters.stay, dwell), fact.overhead, at)
         )
         if len(noted) >= meters.most:
-            self._use.make_room(meters)
-        key = (graph, fact.run_id)
-        run = self._runs.get(key)
+            self._use.meters.make_room(meters)
         if run is None:  # the run has ended
             return
-        _, _, started_at, seconds = run
+        _, _, started_at, seconds, _ = run
         if meters.begins:
             seconds = dwell
         elif seconds is not None:
@@ -202,199 +204,62 @@ class Metrics:
         if meters.ends and seconds is not None:
             meters.lap(seconds)
             seconds = None
-        self._runs[key] = (fact.dest, at, started_at, seconds)
+        self._runs[key] = (fact.dest, at, started_at, seconds, agent)
 
     def _started(self, fact: RunStarted) -> None:
         self.live.started(fact)
-        names = self._use.machine(fact.graph)
+        names, agent = self._use.machine(fact.graph), self._use.agent(fact.agent)
         resumed = fact.origin == "resumed"
-        self._count["runs_started_total", names.name, "resumed" if resumed else "new"].inc()
+        self._count["runs_started_total", names.name, agent, "resumed" if resumed else "new"].inc()
         if names.initial is not None and not resumed:
-            self._count["state_entries_total", names.name, names.initial].inc()
+            self._count["state_entries_total", names.name, agent, names.initial].inc()
 
     def _parked(self, fact: RunParked) -> None:
+        run = self._use.leave(fact)
         self.live.parked(fact)
         reason = closed(fact.reason, PARKINGS, OTHER)
         if reason == OTHER:
             self._use.fold("reason")
-        self._count["runs_suspended_total", self._use.machine(fact.graph).name, reason].inc()
+        self._count["runs_suspended_total", *run, reason].inc()
 
     def _completed(self, fact: RunCompleted) -> None:
+        run = self._use.leave(fact)
         self.live.ended(fact)
-        machine = self._use.machine(fact.graph).name
         outcome = closed(fact.outcome, REASONS, OTHER)
         reason = closed(fact.reason, REASONS.get(Outcome(outcome), ()) if outcome != OTHER else (), OTHER)
         if reason == OTHER:
             self._use.fold("outcome")
-        self._count["runs_completed_total", machine, outcome, reason].inc()
-        self._timed(self._use.histograms["run_duration_seconds", machine, outcome], fact.seconds)
-        self._use.histograms["run_iterations", machine].observe(fact.iterations)
+        self._count["runs_completed_total", *run, outcome, reason].inc()
+        self._work.timed(self._use.histograms["run_duration_seconds", *run, outcome], fact.seconds)
+        self._use.histograms["run_iterations", *run].observe(fact.iterations)
         if isinstance(fact.summary, Mapping):
-            self._totals(machine, fact.summary)
+            self._totals(run, fact.summary)
 
     def _admitted(self, fact: RunAdmitted) -> None:
-        machine = self._use.machine(fact.graph).name
-        self._use.histograms["run_queue_wait_seconds", machine].observe(fact.waited)
+        run = self._use.run(fact.graph, fact.agent)
+        self._use.histograms["run_queue_wait_seconds", *run].observe(fact.waited)
 
     def _rejected(self, fact: AdmissionRejected) -> None:
-        self._by_reason("runs_rejected_total", fact.graph, fact.reason)
+        self._by_reason("runs_rejected_total", fact, fact.reason)
 
     def _found(self, fact: RunRecovered | RolledBack) -> None:
         metric = "rollbacks_total" if isinstance(fact, RolledBack) else "recoveries_total"
-        self._by_reason(metric, fact.graph, fact.outcome)
+        self._by_reason(metric, fact, fact.outcome)
 
     def _abandoned(self, fact: WorkAbandoned) -> None:
-        self._by_reason("work_abandoned_total", fact.graph, fact.kind)
+        self._by_reason("work_abandoned_total", fact, fact.kind)
 
-    def _by_reason(self, metric: str, graph: str, word: str) -> None:
+    def _by_reason(
+        self, metric: str, fact: AdmissionRejected | RunRecovered | RolledBack | WorkAbandoned, word: str
+    ) -> None:
         (allowed,) = ROWS[metric].values.values()
-        self._count[metric, self._use.machine(graph).name, closed(word, allowed, OTHER)].inc()
+        run = self._use.run(fact.graph, fact.agent)
+        self._count[metric, *run, closed(word, allowed, OTHER)].inc()
 
-    def _timed(self, histogram: Histogram, seconds: float) -> None:
-        if self._exemplar is None:
-            histogram.take(seconds)
-        else:
-            self._with_span(histogram, seconds)
-
-    def _with_span(self, histogram: DurationHistogram, seconds: float) -> float | None:
-        """Observe a duration with the present span; return None: nothing is left to note."""
-        histogram.observe(seconds, None if self._exemplar is None else span_of(self._exemplar))
-        return None
-
-    def _totals(self, machine: str, summary: Mapping[str, Any]) -> None:
+    def _totals(self, run: tuple[str, str], summary: Mapping[str, Any]) -> None:
         restarts = summary.get("restarts")
         if restarts:
-            self._count["restarts_total", machine].inc(restarts)
+            self._count["restarts_total", *run].inc(restarts)
         for name, share in (summary.get("budget_used") or {}).items():
-            if budget := self._budget(name):
-                self._use.histograms["budget_consumed_ratio", machine, budget].observe(share)
-
-    # ---- failures, guards and budgets ----
-
-    def _failed(self, fact: EventFailed) -> None:
-        names = self._use.machine(fact.graph)
-        reason = closed(fact.reason, FAILURES, "callback_error")
-        state, event = names.state(fact.state), names.event(fact.event)
-        self._count["transition_failures_total", names.name, state, event, reason].inc()
-        if isinstance(fact.error, LimitReached):
-            self._exceeded(names.name, fact.error.verdict.guard)
-        elif isinstance(fact.error, DeadlineExceeded):
-            self._exceeded(names.name, "time")
-
-    def _guard(self, fact: GuardEvaluated) -> None:
-        if fact.result in ("allow", "deny"):
-            self._count_guard(fact.graph, fact.guard, allowed=fact.result == "allow")
-            return
-        names = self._use.machine(fact.graph)
-        self._count["guard_evaluations_total", names.name, names.guards.of(fact.guard), "error"].inc()
-
-    def _count_guard(self, machine: str, guard: str, *, allowed: bool) -> None:
-        count = self._use.guard_counters.get((machine, guard, allowed))
-        (count or self._use.ask(machine, guard, allowed=allowed))(1)
-
-    def _budgets(self, fact: BudgetChecked) -> None:
-        refusal = None
-        for verdict in fact.verdicts:
-            self._count_guard(fact.graph, verdict.guard, allowed=verdict.ok)
-            if refusal is None and not verdict.ok:
-                refusal = verdict
-        if refusal is not None:
-            self._exceeded(self._use.machine(fact.graph).name, refusal.guard)
-
-    def _exceeded(self, machine: str, guard: str) -> None:
-        if budget := self._budget(guard):
-            self._count["budget_exceeded_total", machine, budget].inc()
-
-    def _budget(self, name: str) -> str | None:
-        """Return the budget of a guard; None for a guard that ends runs for another reason."""
-        budget = BUDGET_OF.get(name, name)
-        if budget in BUDGETS:
-            return budget
-        if name in NO_BUDGETS:
-            return None
-        self._use.fold("budget")
-        return OTHER
-
-    # ---- operations of a run ----
-
-    def _attempt(self, fact: OperationAttempt) -> None:
-        machine = self._use.machine(fact.graph).name
-        operation = closed(fact.operation, OPERATIONS, OTHER)
-        if operation not in ("llm", "tool"):  # each try of those has a fact of its own
-            self._count["attempts_total", machine, operation].inc()
-        if fact.outcome == "retry":
-            reason = closed(fact.reason, RETRY_REASONS, "other")
-            self._count["retries_total", machine, operation, reason].inc()
-            return
-        if fact.outcome == "exhausted":
-            self._count["retries_exhausted_total", machine, operation].inc()
-        if operation == "compaction":
-            outcome = "ok" if fact.outcome == "ok" else "error"
-            self._count["compactions_total", machine, outcome].inc()
-
-    def _llm(self, fact: LLMCall) -> None:
-        if fact.outcome != "ok":
-            self._unanswered(fact)
-            return
-        where = (fact.graph, fact.state, fact.model)
-        meters = self._use.answers.get(where) or self._use.answer(*where)
-        meters.attempt(1)
-        meters.request(1)
-        self._timed(meters.seconds, fact.seconds)
-        if fact.input_tokens:
-            of_model, of_state = meters.input
-            of_model(fact.input_tokens)
-            of_state(fact.input_tokens)
-        if fact.output_tokens:
-            of_model, of_state = meters.output
-            of_model(fact.output_tokens)
-            of_state(fact.output_tokens)
-        self._seldom(fact, meters.machine, meters.model)
-
-    def _seldom(self, fact: LLMCall, machine: str, model: tuple[str, str]) -> None:
-        """Count the values that few answers have."""
-        count, observe = self._count, self._use.histograms
-        if fact.first_token is not None:
-            observe["llm_time_to_first_token_seconds", *model].observe(fact.first_token)
-        if fact.queued is not None:
-            observe["llm_rate_limit_wait_seconds", *model].observe(fact.queued)
-        if fact.context_used is not None:
-            observe["context_used_ratio", machine].observe(fact.context_used)
-        if fact.cached_input_tokens:
-            count["llm_cached_input_tokens_total", *model].inc(fact.cached_input_tokens)
-        if fact.reasoning_tokens:
-            count["llm_reasoning_output_tokens_total", *model].inc(fact.reasoning_tokens)
-
-    def _unanswered(self, fact: LLMCall) -> None:
-        machine, model = self._use.machine(fact.graph).name, self._use.model(fact.model)
-        outcome = closed(fact.outcome, ROWS["llm_requests_total"].values["outcome"], "other")
-        self._count["attempts_total", machine, "llm"].inc()
-        self._count["llm_requests_total", *model, outcome].inc()
-        self._timed(self._use.histograms["llm_request_duration_seconds", *model], fact.seconds)
-        self._seldom(fact, machine, model)
-
-    def _tool(self, fact: ToolExecution) -> None:
-        meters = self._use.calls.get((fact.graph, fact.tool, fact.outcome))
-        if meters is None:
-            outcome = closed(fact.outcome, ROWS["tool_calls_total"].values["outcome"], "error")
-            meters = self._use.call(fact.graph, fact.tool, outcome)
-        meters.attempt(1)
-        meters.call(1)
-        if fact.outcome != "denied" and fact.outcome not in INVALID:  # those never ran
-            self._timed(meters.seconds, fact.seconds)
-
-    def _journal(self, fact: JournalWrite) -> None:
-        if fact.outcome == "ok" and fact.operation == "append":
-            meters = self._use.appends.get(fact.backend) or self._use.append(fact.backend)
-            meters.seconds(fact.seconds)
-            meters.set_time(time.time())
-            return
-        backend = self._use.backend(fact.backend)
-        if fact.outcome != "ok":
-            reason = closed(fact.outcome, ROWS["journal_write_failures_total"].values["reason"], "other")
-            self._count["journal_write_failures_total", backend, reason].inc()
-            return
-        # The creation of a run appends its first record.
-        operation = closed(fact.operation, ("append", "snapshot"), "append")
-        self._use.histograms["journal_write_duration_seconds", backend, operation].take(fact.seconds)
-        self._use.gauges["journal_last_success_timestamp_seconds", backend].set(time.time())
+            if budget := self._work.budget(name):
+                self._use.histograms["budget_consumed_ratio", *run, budget].observe(share)

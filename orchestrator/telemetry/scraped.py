@@ -37,32 +37,32 @@ _gauge = partial(gauge, made=MetricSource.SCRAPED)
 
 SCRAPED: tuple[Metric, ...] = (
     # ---- runs of this process ----
-    _gauge("runs_active", "machine state", "Active runs, by their state.", zero=True),
+    _gauge("runs_active", "machine agent state", "Active runs, by their state.", zero=True),
     _gauge(
         "oldest_run_state_entered_timestamp_seconds",
-        "machine state",
+        "machine agent state",
         "Unix time at which the run that has been in a state for the longest time entered it; absent without a run.",
     ),
     _gauge(
         "oldest_run_started_timestamp_seconds",
-        "machine",
+        "machine agent",
         "Unix time at which the oldest active run started, without its waiting; absent without a run.",
     ),
     _gauge(
         "runs_parked",
-        "machine reason",
+        "machine agent reason",
         "Runs that this process parked and has not resumed.",
         zero=True,
         reason=PARKINGS,
     ),
     _gauge(
         "oldest_parked_timestamp_seconds",
-        "machine reason",
+        "machine agent reason",
         "Unix time at which the run that has been parked for the longest time was parked; absent without a run.",
         reason=PARKINGS,
     ),
     # ---- engines of this process ----
-    _gauge("runs_queued", "machine", "Runs that wait in a queue.", zero=True),
+    _gauge("runs_queued", "machine agent", "Runs that wait in a queue.", zero=True),
     _gauge("run_slots", "machine", "Maximum concurrent runs; absent without an engine."),
     _gauge(
         "runtime_state", "state", "1 for the present state of the process, 0 for the others.", state=PHASES
@@ -70,10 +70,10 @@ SCRAPED: tuple[Metric, ...] = (
     # ---- what was declared ----
     _gauge(
         "state_timeout_seconds",
-        "machine state",
+        "machine agent state",
         "Maximum time in a state before its event fires; absent without a limit.",
     ),
-    _gauge("run_timeout_seconds", "machine", "Maximum time of a run; absent without a limit."),
+    _gauge("run_timeout_seconds", "machine agent", "Maximum time of a run; absent without a limit."),
     Metric(
         name="build_info",
         kind=MetricKind.INFO,
@@ -109,13 +109,13 @@ _stored = partial(gauge, made=MetricSource.STORED)
 STORED: tuple[Metric, ...] = (
     _stored(
         "journal_runs",
-        "machine status",
+        "machine agent status",
         "Runs in a journal that have not ended; orphaned: without a living owner.",
         status=(RUNNING, ORPHANED, PARKED),
     ),
     _stored(
         "journal_ended_runs",
-        "machine outcome reason",
+        "machine agent outcome reason",
         "Runs in a journal that have ended; pruning lowers it.",
         outcome=tuple(Outcome),
         reason=sorted(set().union(*REASONS.values())),

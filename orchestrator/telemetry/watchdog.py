@@ -224,7 +224,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 def _described(run: LiveRun, now: float) -> str:
     waits = f", parked: {run.parked}" if run.parked else ""
     times = f"{max(0.0, now - run.entered_at):.1f} s, run {max(0.0, now - run.started_at):.1f} s"
-    return f"  run {run.run_id} of {run.machine}: {run.state} for {times}{waits}"
+    agent = f" of agent {run.agent}" if run.agent else ""
+    return f"  run {run.run_id} of {run.machine}{agent}: {run.state} for {times}{waits}"
 
 
 def _stack_of(thread: int) -> list[str]:

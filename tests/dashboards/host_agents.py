@@ -128,29 +128,29 @@ class Crews:
         few = Limits(max_iterations=2, max_input_tokens=2500)
         usual = Limits(max_iterations=10, max_input_tokens=100_000, max_seconds=300)
         return {
-            "steady": self._agent(steady, LLM_LOOP, journal, limits=usual),
-            "llm": self._agent(fails, LLM_LOOP, journal, retry=patient),
-            "tools": self._agent(fumbles, LLM_LOOP, journal),
-            "limits": self._agent(circles, LLM_LOOP, journal, limits=few),
-            "slow": self._agent(ponders, LLM_LOOP, journal),
-            "tokens": self._agent(binges, LLM_LOOP, journal),
-            "asking": self._agent(asks, LLM_LOOP, journal),
-            "telemetry": self._agent(steady, LLM_LOOP, journal, observers=self._unheard()),
+            "steady": self._agent("steady", steady, LLM_LOOP, journal, limits=usual),
+            "llm": self._agent("llm", fails, LLM_LOOP, journal, retry=patient),
+            "tools": self._agent("tools", fumbles, LLM_LOOP, journal),
+            "limits": self._agent("limits", circles, LLM_LOOP, journal, limits=few),
+            "slow": self._agent("slow", ponders, LLM_LOOP, journal),
+            "tokens": self._agent("tokens", binges, LLM_LOOP, journal),
+            "asking": self._agent("asking", asks, LLM_LOOP, journal),
+            "telemetry": self._agent("telemetry", steady, LLM_LOOP, journal, observers=self._unheard()),
         }
 
     def standing(self, journal: SqliteJournal) -> dict[str, Agent]:
         """Those whose runs last as long as the process; taken up again when it starts."""
         brief = Limits(max_seconds=4, cancel_seconds=0)  # its model is not abandoned, so the run is stuck
         return {
-            "stuck": self._agent(deaf, STUCK, journal, limits=brief),
-            "patient": self._agent(books, PATIENT, journal, tools=[book]),
+            "stuck": self._agent("stuck", deaf, STUCK, journal, limits=brief),
+            "patient": self._agent("patient", books, PATIENT, journal, tools=[book]),
         }
 
     def side(self, journal: SqliteJournal) -> dict[str, Agent]:
         """Those with a journal that somebody else writes to as well, and a model that blocks."""
         return {
-            "side": self._agent(steady, SIDE, journal, tools=[search]),
-            "block": self._agent(blocks, SIDE, journal),
+            "side": self._agent("side", steady, SIDE, journal, tools=[search]),
+            "block": self._agent("block", blocks, SIDE, journal),
         }
 
     def _unheard(self) -> tuple[Observer, ...]:
@@ -160,6 +160,7 @@ class Crews:
 
     def _agent(
         self,
+        name: str,
         answer: Callable[[Request], Any],
         graph: Graph,
         journal: SqliteJournal,
@@ -175,4 +176,4 @@ class Crews:
         limited = RateLimitedModel(
             llm, RateLimit(concurrency=64)
         )  # more than ask at once: what waits here are runs
-        return Agent(limited, graph=graph, journal=journal, observers=told, **options)
+        return Agent(limited, name=name, graph=graph, journal=journal, observers=told, **options)

@@ -32,7 +32,18 @@ FOREIGN: dict[str, frozenset[str]] = {
     "process_resident_memory_bytes": TARGET,
 }
 """Metrics of others: Prometheus's own, and those of the Python client."""
-NAMES_OF_OURS = ("machine", "state", "from_state", "to_state", "event", "guard", "tool", "provider", "model")
+NAMES_OF_OURS = (
+    "machine",
+    "agent",
+    "state",
+    "from_state",
+    "to_state",
+    "event",
+    "guard",
+    "tool",
+    "provider",
+    "model",
+)
 REASONED = frozenset((*NAMES_OF_OURS, "le", "version", "python", "metric", "label"))
 """Labels whose values are names of graphs, tools, models and versions, or bounds."""
 
@@ -74,7 +85,7 @@ def drawn(dashboard: Dashboard) -> Iterator[tuple[str, str]]:
 
 def filled(expression: str) -> str:
     """Return a panel's expression with Grafana's variables replaced by something."""
-    return re.sub(r"\$(job|instance|machine)", ".*", expression.replace("$__rate_interval", "5m"))
+    return re.sub(r"\$(job|instance|machine|agent)", ".*", expression.replace("$__rate_interval", "5m"))
 
 
 def runbook(name: str) -> str:
@@ -114,7 +125,10 @@ def selectors(where: str, expression: str) -> Iterator[Named]:
 
 def recorded() -> dict[str, frozenset[str]]:
     """Return recorded names with their labels: their first part says which are left."""
-    level = {"machine": {"job", "machine"}, "machine_state": {"job", "machine", "state"}}
+    level = {
+        "machine_agent": {"job", "machine", "agent"},
+        "machine_agent_state": {"job", "machine", "agent", "state"},
+    }
     return {
         rule.name: frozenset(level[rule.name.partition(":")[0]])
         for rule in (*SLO, *SHARED, *of_graphs(GRAPHS))

@@ -105,10 +105,10 @@ def test_every_metric_is_used_or_says_why_not() -> None:
 def test_what_a_watched_journal_tells_is_in_the_catalogue_with_its_labels_and_values() -> None:
     collector = JournalCollector({("llm_loop", "await_llm"): 600.0})
     standing = tuple(
-        StoredRunStatus("llm_loop", status, "await_llm", 1.0, 1.0, "approval", 2.0)
+        StoredRunStatus("llm_loop", status, "await_llm", 1.0, 1.0, "approval", 2.0, agent="support")
         for status in (RUNNING, ORPHANED, PARKED)
     )
-    ended = Counter({("llm_loop", "completed", "none"): 1})
+    ended = Counter({("llm_loop", "support", "completed", "none"): 1})
     collector.show(JournalSnapshot(3.0, 0.1, 4096, standing, ended, ended, 1))
     told = {sample.name: sample for family in collector.collect() for sample in family.samples}
     stored = {PREFIX + row.name for row in CATALOGUE if row.made is MetricSource.STORED}
@@ -177,7 +177,10 @@ PLANTED = [
     ('rate(orchestrator_budget_consumed_ratio_bucket{le="0.90"}[5m])', "le=0.90"),
     ('orchestrator_tool_calls_total{outcome=~"error|time_out"}', "outcome=time_out"),
     ('orchestrator_runs_active{state="waiting"}', "state=waiting"),
-    ("sum(rate(machine:orchestrator_runs:rate5m[5m]))", "no metric machine:orchestrator_runs:rate5m"),
+    (
+        "sum(rate(machine_agent:orchestrator_runs:rate5m[5m]))",
+        "no metric machine_agent:orchestrator_runs:rate5m",
+    ),
 ]
 
 

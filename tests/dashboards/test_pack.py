@@ -126,7 +126,7 @@ def test_a_dashboard_is_complete(dashboard: object) -> None:
     assert data["schemaVersion"] == SCHEMA_VERSION
     assert [panel["id"] for panel in panels] == list(range(1, len(panels) + 1))
     variables = [one["name"] for one in data["templating"]["list"]]
-    assert variables == ["datasource", "job", "instance", "machine"]
+    assert variables == ["datasource", "job", "instance", "machine", "agent"]
     for panel in panels:
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24
@@ -183,7 +183,7 @@ def test_the_ways_back_of_the_loop() -> None:
 def test_states_that_wait_for_people_are_counted_and_others_are_not() -> None:
     assert waits(LLM_LOOP) == []
     assert [rule.name for rule in of_graph(LLM_LOOP)] == [
-        "machine:orchestrator_returns_per_runs:ratio_rate1h"
+        "machine_agent:orchestrator_returns_per_runs:ratio_rate1h"
     ]
     assert waits(TOY) == ["ask"]
     assert any("waits_per_runs" in rule.name and 'state=~"ask"' in rule.expr for rule in of_graph(TOY))

@@ -44,7 +44,7 @@ def run_cases(
     data = group("here", (alert_data(alert, profile) for alert in alerts), profile.interval)
     (folder / "alerts.yml").write_text(yaml({"groups": [data]}))
     groups = {"here": "alerts.yml"}
-    if any("machine:" in alert.expr for alert in alerts):
+    if any("machine_agent:" in alert.expr for alert in alerts):
         needed = [rule for rule in (*SLO, *SHARED) if any(rule.name in alert.expr for alert in alerts)]
         recorded = group("recorded", (recording_data(rule, profile) for rule in needed), profile.interval)
         (folder / "rules.yml").write_text(yaml({"groups": [recorded]}))

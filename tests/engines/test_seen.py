@@ -16,10 +16,11 @@ from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing.clock import FakeClock
+from tests.telemetry.sampling import sampled
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
-    return registry.get_sample_value(f"orchestrator_{name}", labels)
+    return sampled(registry, f"orchestrator_{name}", **labels)
 
 
 async def test_slots_queue_waiting_time_and_refusals_are_seen() -> None:

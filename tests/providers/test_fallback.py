@@ -20,6 +20,7 @@ from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.stage import Facts, agent
+from tests.telemetry.sampling import sampled
 
 ASK = Request((Message("user", "hello"),))
 
@@ -205,7 +206,7 @@ async def test_every_try_is_a_fact_under_the_configured_name_of_the_model_that_w
 
     def requests(provider: str, model: str, outcome: str) -> float | None:
         labels = {"provider": provider, "model": model, "outcome": outcome}
-        return registry.get_sample_value("orchestrator_llm_requests_total", labels)
+        return sampled(registry, "orchestrator_llm_requests_total", **labels)
 
     assert requests("anthropic", "claude", "ok") == 0, "declared before anything falls back"
     result = await runner.run("go")
@@ -216,7 +217,7 @@ async def test_every_try_is_a_fact_under_the_configured_name_of_the_model_that_w
     assert requests("openai", "gpt-main", "server_error") == 1
     assert requests("anthropic", "claude", "ok") == 2
     overflow = {"metric": "llm_requests_total", "label": "model"}
-    assert registry.get_sample_value("orchestrator_label_overflow_total", overflow) == 0
+    assert sampled(registry, "orchestrator_label_overflow_total", **overflow) == 0
 
 
 async def test_the_retry_policy_bounds_the_tries_of_all_models_together() -> None:

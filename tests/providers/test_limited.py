@@ -23,6 +23,7 @@ from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.semconv import LATEST, QUEUED, VERSIONS
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.stage import Facts, agent
+from tests.telemetry.sampling import sampled
 
 ASK = Request((Message("user", "hello"),))
 
@@ -178,9 +179,9 @@ async def test_each_try_of_a_run_waits_for_its_turn_again_and_says_how_long() ->
     ]
     labels = {"provider": "_unknown", "model": "m-1"}
     name = "orchestrator_llm_rate_limit_wait_seconds"
-    assert registry.get_sample_value(f"{name}_count", labels) == 3
-    assert registry.get_sample_value(f"{name}_sum", labels) == 120
-    assert registry.get_sample_value("orchestrator_llm_request_duration_seconds_sum", labels) == 0
+    assert sampled(registry, f"{name}_count", **labels) == 3
+    assert sampled(registry, f"{name}_sum", **labels) == 120
+    assert sampled(registry, "orchestrator_llm_request_duration_seconds_sum", **labels) == 0
 
 
 @pytest.mark.parametrize(("queued", "shown"), [(None, {}), (0.0, {}), (2.5, {QUEUED: 2.5})])
@@ -195,7 +196,7 @@ async def test_a_run_without_a_limiter_tells_of_no_wait() -> None:
     await agent(["done"], observers=[facts, Metrics(registry)]).run("go")
     assert [fact.queued for fact in facts.of(LLMCall)] == [None]
     labels = {"provider": "_unknown", "model": "scripted"}
-    assert registry.get_sample_value("orchestrator_llm_rate_limit_wait_seconds_count", labels) == 0
+    assert sampled(registry, "orchestrator_llm_rate_limit_wait_seconds_count", **labels) == 0
 
 
 async def test_agents_that_have_the_same_limited_model_share_its_limits() -> None:

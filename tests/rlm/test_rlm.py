@@ -42,6 +42,7 @@ from orchestrator.rlm import Rlm, RlmLimits, SimpleNestedCallPolicy, StopAfter, 
 from orchestrator.telemetry import Metrics, TransitionLog
 from orchestrator.testing import FunctionLLM, ScriptedLLM
 from tests.runtime.stage import Facts, path, until
+from tests.telemetry.sampling import sampled
 from tests.with_runtime import with_runtime
 
 
@@ -306,7 +307,7 @@ async def test_every_transition_is_a_log_line_and_touches_the_metrics() -> None:
         "event": "CodeBlocksFound",
         "to_state": "EXECUTING",
     }
-    assert registry.get_sample_value("orchestrator_transitions_total", labels) == 1
+    assert sampled(registry, "orchestrator_transitions_total", **labels) == 1
 
 
 async def test_requests_tools_and_ends_are_facts_with_their_turn() -> None:

@@ -44,6 +44,7 @@ from orchestrator.tools.spec import ToolSpec, tool
 from orchestrator_callbacks.llm_loop.admission import UNDECIDED
 from tests.providers.mcp_place import by_stdio
 from tests.runtime.stage import Facts, agent, faults, until
+from tests.telemetry.sampling import sampled
 
 SOON = 0.05
 """Seconds of grace, and of limits that are to pass."""
@@ -455,12 +456,12 @@ async def test_twenty_abandoned_calls_are_listed_and_counted_until_they_end() ->
         assert Counter(one["run_id"] for one in page["work"]) == {"first": 10, "second": 10}
         assert all(one["since"] > 0 and 0 < one["age_seconds"] <= 60 for one in page["work"])
         name, where = "orchestrator_work_abandoned_total", {"machine": "llm_loop", "kind": "tool"}
-        assert registry.get_sample_value(name, where) == 20
+        assert sampled(registry, name, **where) == 20
         assert "test_abandonment" in stacks(asyncio.get_running_loop())
 
         await stubborn.release()
         assert debug.runs(None, 0.0)["abandoned"] == {"count": 0, "work": []}
-        assert registry.get_sample_value(name, where) == 20
+        assert sampled(registry, name, **where) == 20
 
 
 # ---- what does not change ----

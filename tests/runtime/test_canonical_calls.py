@@ -32,6 +32,7 @@ from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import DIGEST_VERSION, Verdict
 from tests.runtime.stage import NO_WAIT, Facts, until
+from tests.telemetry.sampling import sampled
 from tests.with_runtime import with_runtime
 
 ATTACK = '{"to": "ann", "amount": 5,' + " " * 4_000 + '"amount": 5000}'
@@ -138,7 +139,7 @@ async def test_the_metric_of_refused_arguments_has_a_reason_of_its_own() -> None
     bank, registry = Bank(ATTACK), CollectorRegistry()
     await bank.agent(observers=[Metrics(registry)]).run("pay")
     labels = {"tool": "pay", "outcome": "duplicate_keys"}
-    assert registry.get_sample_value("orchestrator_tool_calls_total", labels) == 1.0
+    assert sampled(registry, "orchestrator_tool_calls_total", **labels) == 1.0
 
 
 @pytest.mark.parametrize(

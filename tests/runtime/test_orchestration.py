@@ -22,6 +22,7 @@ from orchestrator import (
 from orchestrator.errors import ConfigError, EventError
 from orchestrator.telemetry import Metrics, TransitionLog
 from orchestrator.testing import FakeClock
+from tests.telemetry.sampling import sampled
 
 S = OrchestrationState
 
@@ -490,7 +491,7 @@ def test_each_transition_is_one_line_and_moves_the_metrics_of_its_state() -> Non
     assert {line["run_id"] for line in lines} == {sm.run_id}
     assert {line["reason"] for line in moves} == {"because"}
     ended = {"machine": "pipeline", "outcome": "completed", "reason": "none"}
-    assert registry.get_sample_value("orchestrator_runs_completed_total", ended) == 1
+    assert sampled(registry, "orchestrator_runs_completed_total", **ended) == 1
 
 
 def test_a_refused_transition_is_counted_as_any_other_failed_event() -> None:
@@ -510,7 +511,7 @@ def test_a_refused_transition_is_counted_as_any_other_failed_event() -> None:
         "event": "approved",
         "reason": "undeclared_edge",
     }
-    assert registry.get_sample_value("orchestrator_transition_failures_total", where) == 1
+    assert sampled(registry, "orchestrator_transition_failures_total", **where) == 1
 
 
 def test_the_seeds_own_log_line_goes_to_the_hosts_logger(caplog: pytest.LogCaptureFixture) -> None:
@@ -555,10 +556,10 @@ def test_a_machine_that_nobody_moved_is_no_run() -> None:
     registry = CollectorRegistry()
     sm = machine(observers=[Metrics(registry)])
     started = {"machine": "pipeline", "origin": "new"}
-    assert registry.get_sample_value("orchestrator_runs_started_total", started) == 0
+    assert sampled(registry, "orchestrator_runs_started_total", **started) == 0
     sm.transition(S.PLANNING)
-    assert registry.get_sample_value("orchestrator_runs_started_total", started) == 1
+    assert sampled(registry, "orchestrator_runs_started_total", **started) == 1
     live = {"machine": "pipeline", "state": "planning"}
-    assert registry.get_sample_value("orchestrator_runs_active", live) == 1
+    assert sampled(registry, "orchestrator_runs_active", **live) == 1
     sm.reset()
-    assert registry.get_sample_value("orchestrator_runs_active", live) == 0
+    assert sampled(registry, "orchestrator_runs_active", **live) == 0

@@ -17,6 +17,7 @@ from orchestrator import AgentOrchestrator, OrchestrationState, Outcome, SqliteJ
 from orchestrator.errors import ConfigError, RunUnknown
 from orchestrator.pipeline import Pipeline, PipelineLimits
 from orchestrator.telemetry import Metrics, TransitionLog
+from tests.telemetry.sampling import sampled
 
 S = OrchestrationState
 
@@ -80,7 +81,7 @@ def test_the_machine_says_of_each_transition_what_the_pipeline_says() -> None:
     moves = [line for line in lines if line["msg"] == "fsm.transition"]
     assert len(moves) == len(result.transitions)
     where = {"machine": "pipeline", "state": "judging"}
-    assert registry.get_sample_value("orchestrator_stage_tokens_total", where) == 100
+    assert sampled(registry, "orchestrator_stage_tokens_total", **where) == 100
 
 
 def test_observers_of_the_seed_hear_of_the_run_as_it_goes() -> None:

@@ -27,6 +27,7 @@ from orchestrator.errors import Corrupt, Held, StoreDown, TooNew
 from orchestrator.kernel.journal import Draft, Lease
 from orchestrator.runtime.pipeline.orchestration.checkpoint import GRAPH, KIND
 from orchestrator.telemetry import Metrics, TransitionLog
+from tests.telemetry.sampling import sampled
 
 S = OrchestrationState
 
@@ -103,7 +104,7 @@ def test_going_on_is_told_as_a_resume_and_nothing_is_told_twice() -> None:
         ("fsm.transition", 4),
     ]
     started = {"machine": "pipeline", "origin": "resumed"}
-    assert registry.get_sample_value("orchestrator_runs_started_total", started) == 1
+    assert sampled(registry, "orchestrator_runs_started_total", **started) == 1
 
 
 def test_each_checkpoint_holds_only_what_the_one_before_does_not() -> None:

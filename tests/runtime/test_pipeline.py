@@ -35,6 +35,7 @@ from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing.clock import FakeClock
 from tests.runtime.pipeline_stage import BAD, GOOD, HARD, PASS, SOFT, Purse, Stages
 from tests.runtime.stage import Facts, path, until
+from tests.telemetry.sampling import sampled
 
 START = ["start", "plan_ready"]
 MADE = ["plan_valid", "implemented"]
@@ -604,7 +605,7 @@ def test_the_tokens_of_each_state_are_counted_where_they_were_used() -> None:
 
     def counted(state: str) -> float | None:
         where = {"machine": "pipeline", "state": state}
-        return registry.get_sample_value("orchestrator_stage_tokens_total", where)
+        return sampled(registry, "orchestrator_stage_tokens_total", **where)
 
     of_history = {state.value: 0 for state in OrchestrationState}
     for one in result.transitions:

@@ -10,10 +10,11 @@ from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.telemetry.metrics import Metrics
 from tests.runtime.ralph_stage import NOT_QUALIFIED, World
+from tests.telemetry.sampling import sampled
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
-    return registry.get_sample_value(f"orchestrator_{name}", {"machine": "ralph", **labels})
+    return sampled(registry, name, machine="ralph", **labels)
 
 
 async def test_rework_questions_and_ends_are_series_of_their_own(tmp_path: Path) -> None:

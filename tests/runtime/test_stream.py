@@ -41,6 +41,7 @@ from orchestrator.testing.clock import FakeClock
 from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from tests.runtime.stage import Facts, agent
+from tests.telemetry.sampling import sampled
 
 CUT = LLMError("the connection was cut", kind="connection", partial="Found it a")
 
@@ -287,8 +288,8 @@ async def test_the_time_to_the_first_token_is_that_of_each_attempt_and_only_of_s
     assert watching.of(LLMCall)[-1].first_token is None
     labels = {"provider": "_unknown", "model": "slow"}
     name = "orchestrator_llm_time_to_first_token_seconds"
-    assert registry.get_sample_value(f"{name}_count", labels) == 2, "of a try that was cut as well"
-    assert registry.get_sample_value(f"{name}_sum", labels) == 2.5
+    assert sampled(registry, f"{name}_count", **labels) == 2, "of a try that was cut as well"
+    assert sampled(registry, f"{name}_sum", **labels) == 2.5
 
 
 async def test_an_attempt_that_was_cancelled_while_it_spoke_says_when_it_began_to() -> None:

@@ -21,6 +21,7 @@ def most_series(
     """
     sizes = {
         "machine": 2,
+        "agent": 2,
         "state": len(graph.states) + 1,
         "from_state": len(graph.states) + 1,
         "event": len(graph.events) + 1,
@@ -39,9 +40,9 @@ def most_series(
 
 def _combinations(row: Metric, graph: Graph, sizes: dict[str, int]) -> int:
     special: dict[str, int] = {
-        "transitions_total": len(graph.rows)
-        + 2,  # declared edges, one for all others, one of all other machines
-        "runs_completed_total": 2 * (sum(map(len, REASONS.values())) + len(REASONS) + 1),
+        "transitions_total": 2 * len(graph.rows)
+        + 4,  # for each agent: declared edges, one for all others, one of all other machines
+        "runs_completed_total": 4 * (sum(map(len, REASONS.values())) + len(REASONS) + 1),
         "label_overflow_total": len(FOLDED),
     }
     return special.get(row.name) or prod(_axes(row.labels, row, sizes))

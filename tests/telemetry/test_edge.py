@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.kernel.record import BudgetChecked, Fact, LLMCall, ToolExecution, Transition
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.telemetry.catalogue import PREFIX
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator_guards import Verdict
+from tests.telemetry.sampling import sampled
 
 WAIT = ("llm_response", "await_llm", "evaluate_response")
 TOOLS = ("response_with_tools", "evaluate_response", "process_tools")
@@ -35,7 +35,7 @@ def step(names: tuple[str, str, str], at: float = 1.0, dwell: float = 0.25, seq:
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
-    return registry.get_sample_value(PREFIX + name, {"machine": "llm_loop", **labels})
+    return sampled(registry, name, machine="llm_loop", **labels)
 
 
 def test_every_series_of_a_transition_is_there_when_it_is_read() -> None:
@@ -57,7 +57,7 @@ def test_the_list_stays_short_though_nobody_reads() -> None:
     longest = 0
     for _ in range(5_000):
         metrics.observe(step(WAIT))
-        longest = max(longest, *(len(meters.noted) for meters in metrics._use.edges.values()))
+        longest = max(longest, *(len(meters.noted) for meters in metrics._use.meters.edges.values()))
     assert longest <= 500
     assert value(registry, "state_entries_total", state=WAIT[2]) == 5_000
 
@@ -80,8 +80,8 @@ def test_what_calls_and_guards_count_is_there_when_it_is_read() -> None:
     assert value(registry, "state_tokens_total", state="await_llm", direction="input") == 27
     assert value(registry, "llm_tokens_total", direction="output", **model) == 18
     assert value(registry, "guard_evaluations_total", guard="iterations", result="allow") == 3
-    assert registry.get_sample_value(PREFIX + "llm_requests_total", {**model, "outcome": "ok"}) == 3
-    assert registry.get_sample_value(PREFIX + "tool_calls_total", {"tool": "search", "outcome": "ok"}) == 3
+    assert sampled(registry, "llm_requests_total", **model, outcome="ok") == 3
+    assert sampled(registry, "tool_calls_total", tool="search", outcome="ok") == 3
 
 
 @pytest.mark.parametrize("before", [0, 40])

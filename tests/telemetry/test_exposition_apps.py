@@ -192,7 +192,7 @@ def test_asgi_works_under_a_real_server() -> None:
     with under_uvicorn(asgi_app(counted(3), token=TOKEN, live=live_runs)) as port:
         assert ask(port).status == 401
         answer = ask(port, Accept_Encoding="gzip", **bearer())
-        assert f'{SAMPLE}{{machine="loop",origin="new"}} 3.0' in answer.text
+        assert f'{SAMPLE}{{agent="_none",machine="loop",origin="new"}} 3.0' in answer.text
         assert answer.headers["content-encoding"] == "gzip"
         assert ask(port, "/metrics", "HEAD", **bearer()).text == ""
         assert ask(port, "/healthz").status == 200
@@ -265,7 +265,9 @@ def test_wsgi_works_under_a_real_server() -> None:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:
-            assert f'{SAMPLE}{{machine="loop",origin="new"}} 3.0' in ask(server.server_port).text
+            assert (
+                f'{SAMPLE}{{agent="_none",machine="loop",origin="new"}} 3.0' in ask(server.server_port).text
+            )
         finally:
             server.shutdown()
             thread.join()

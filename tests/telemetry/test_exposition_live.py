@@ -67,10 +67,16 @@ async def test_a_run_at_work_is_on_every_page_and_nothing_it_works_with_is(tmp_p
     (run,) = json.loads(during[3].text)["runs"]
     assert (run["run_id"], run["machine"], run["state"]) == ("at-work", "llm_loop", "process_tools")
     assert 0 <= run["age_seconds"] <= run["run_age_seconds"] < 60
-    assert 'orchestrator_runs_active{machine="llm_loop",state="process_tools"} 1.0' in during[0].text
+    assert (
+        'orchestrator_runs_active{agent="_none",machine="llm_loop",state="process_tools"} 1.0'
+        in during[0].text
+    )
     assert ".search\n" in during[4].text
     assert json.loads(after[3].text)["count"] == 0
-    assert 'orchestrator_runs_active{machine="llm_loop",state="process_tools"} 0.0' in after[0].text
+    assert (
+        'orchestrator_runs_active{agent="_none",machine="llm_loop",state="process_tools"} 0.0'
+        in after[0].text
+    )
     for page in during + after:
         assert CANARY not in page.text
 

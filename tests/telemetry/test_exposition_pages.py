@@ -56,7 +56,7 @@ def value_of(families: Any, name: str, **labels: str) -> float:
 def test_without_a_wish_the_metrics_are_plain_text_that_parses_back() -> None:
     answer = asked(Pages(counted(3)), "/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert value_of(plain_text(answer.text), SAMPLE, machine="loop", origin="new") == 3
+    assert value_of(plain_text(answer.text), SAMPLE, agent="_none", machine="loop", origin="new") == 3
 
 
 @pytest.mark.parametrize("accept", [OPENMETRICS, PROMETHEUS_3])
@@ -65,7 +65,7 @@ def test_openmetrics_is_given_to_whoever_asks_for_it_and_parses_back(accept: str
     assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert answer.text.endswith("# EOF\n")
     families = openmetrics(answer.text)  # type: ignore[no-untyped-call]
-    assert value_of(families, SAMPLE, machine="loop", origin="new") == 3
+    assert value_of(families, SAMPLE, agent="_none", machine="loop", origin="new") == 3
 
 
 @pytest.mark.parametrize(
@@ -330,6 +330,7 @@ def test_debug_runs_lists_those_longest_in_their_state_first_with_ages_and_why_t
         {
             "run_id": "old",
             "machine": "loop",
+            "agent": "",
             "state": "act",
             "age_seconds": 300.0,
             "run_age_seconds": 400.0,
@@ -338,6 +339,7 @@ def test_debug_runs_lists_those_longest_in_their_state_first_with_ages_and_why_t
         {
             "run_id": "asks",
             "machine": "loop",
+            "agent": "",
             "state": "ask",
             "age_seconds": 100.0,
             "run_age_seconds": 200.0,
@@ -346,6 +348,7 @@ def test_debug_runs_lists_those_longest_in_their_state_first_with_ages_and_why_t
         {
             "run_id": "young",
             "machine": "loop",
+            "agent": "",
             "state": "think",
             "age_seconds": 5.0,
             "run_age_seconds": 10.0,

@@ -81,12 +81,12 @@ def test_two_processes_behind_one_page_are_added_up_and_that_is_all(shared: dict
     )
     assert (done.returncode, done.stderr) == (0, "")
     found = samples(done.stdout)
-    machine = ("machine", "llm_loop")
-    assert found["orchestrator_runs_started_total", (machine, ("origin", "new"))] == 9
-    ended = (machine, ("outcome", "completed"), ("reason", "none"))
+    agent, machine = ("agent", "_none"), ("machine", "llm_loop")
+    assert found["orchestrator_runs_started_total", (agent, machine, ("origin", "new"))] == 9
+    ended = (agent, machine, ("outcome", "completed"), ("reason", "none"))
     assert found["orchestrator_runs_completed_total", ended] == 7
-    assert found["orchestrator_run_duration_seconds_count", (machine, ("outcome", "completed"))] == 7
-    assert found["orchestrator_run_duration_seconds_sum", (machine, ("outcome", "completed"))] == 14
+    assert found["orchestrator_run_duration_seconds_count", (agent, machine, ("outcome", "completed"))] == 7
+    assert found["orchestrator_run_duration_seconds_sum", (agent, machine, ("outcome", "completed"))] == 14
     # What the mode cannot do: what a scrape makes of one process is nobody's, and is left out without an error.
     names = {name for name, _ in found}
     for lost in ("runs_active", "build_info", "machine_info", "runtime_state", "state_timeout_seconds"):

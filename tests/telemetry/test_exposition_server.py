@@ -54,7 +54,7 @@ def test_it_serves_on_this_machine_and_says_where() -> None:
         answer = ask(server.port)
         assert answer.status == 200
         assert answer.headers["server"] == "orchestrator"
-        assert f'{SAMPLE}{{machine="loop",origin="new"}} 3.0' in answer.text
+        assert f'{SAMPLE}{{agent="_none",machine="loop",origin="new"}} 3.0' in answer.text
 
 
 def test_every_page_is_there_and_head_has_the_headers_only() -> None:

@@ -39,6 +39,7 @@ from orchestrator.telemetry.sink import BoundedWriter
 from orchestrator.telemetry.span import span_of
 from orchestrator.telemetry.store import file_bytes
 from tests.telemetry.loop import CANARY, LOOP, Event, Rig, State
+from tests.telemetry.sampling import sampled
 
 SPAN = {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7"}
 
@@ -51,7 +52,7 @@ def metrics() -> Metrics:
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(PREFIX + name, labels)
+    return sampled(metrics.registry, name, **labels)
 
 
 def started(run_id: str, at: float = 100.0, **more: Any) -> RunStarted:
@@ -173,7 +174,7 @@ class Busy:
     """An engine, as far as metrics know one."""
 
     slots: int = 4
-    queued: Mapping[str, int] = field(default_factory=lambda: {"loop": 3})
+    queued: Mapping[tuple[str, str], int] = field(default_factory=lambda: {("loop", ""): 3})
     phase: str = "running"
 
     def load(self) -> Load:

@@ -63,6 +63,7 @@ from orchestrator.telemetry.table import table
 from orchestrator_guards import GUARD_NAMES, Verdict
 from tests.derived import HINT, metric_catalogue
 from tests.telemetry.loop import CANARY, LOOP, Context, Deps, Event, Rig, State
+from tests.telemetry.sampling import sampled
 from tests.telemetry.series_bound import most_series
 
 
@@ -81,7 +82,7 @@ class Board:
         return self
 
     def value(self, name: str, **labels: str) -> float | None:
-        return self.registry.get_sample_value(PREFIX + name, labels)
+        return sampled(self.registry, name, **labels)
 
     def samples(self, name: str | None = None) -> Iterator[Any]:
         for family in self.registry.collect():
@@ -98,7 +99,7 @@ class Board:
     def counted(self) -> dict[tuple[str, ...], float]:
         """Every counter and every histogram's count that is not 0, by name and label values."""
         return {
-            (s.name.removeprefix(PREFIX), *s.labels.values()): s.value
+            (s.name.removeprefix(PREFIX), *(v for key, v in s.labels.items() if key != "agent")): s.value
             for s in self.samples()
             if s.value and s.name.endswith(("_total", "_count"))
         }
@@ -256,7 +257,7 @@ def test_the_table_of_outcomes_and_reasons_is_there_and_closed() -> None:
 
 def test_every_edge_and_no_other_pair_of_states_is_declared() -> None:
     board = Board()
-    present = {tuple(s.labels.values())[1:] for s in board.samples("transitions_total")}
+    present = {tuple(s.labels.values())[2:] for s in board.samples("transitions_total")}
     assert present == {(source, event, dest) for source, event, dest, _ in LOOP.rows}
 
 
@@ -560,7 +561,7 @@ def test_thousands_of_invented_names_add_a_handful_of_series(campaign: Callable[
     assert board.total("label_overflow_total", label="model") == many
     assert board.total("transition_failures_total", event="_unknown") == many
     assert board.total("transitions_total") == 2 * many
-    assert len(board.metrics._use.edges) == 0
+    assert len(board.metrics._use.meters.edges) == 0
 
 
 @pytest.mark.parametrize("kind", ["tool", "model", "machine"])
@@ -738,7 +739,7 @@ def test_a_duration_falls_into_the_same_bucket_as_with_the_library_itself(second
     plain = prometheus_client.Histogram(
         PREFIX + row.name, row.help, row.labels, registry=theirs, buckets=row.buckets
     )
-    place = plain.labels("loop", "think")
+    place = plain.labels("loop", "_none", "think")
     for number, value in enumerate(seconds):
         place.observe(value)
         board.tell(Transition("loop", "r", number, "call", "think", "act", value, 1.0, 1))

@@ -15,14 +15,14 @@ from orchestrator.telemetry.exposition.stored import (
 )
 from orchestrator.telemetry.scraped import LEVELS, ORPHANED, PARKED, PARKINGS, PHASES, RUNNING
 
-LOOP, DONE = "llm_loop", ("llm_loop", "completed", "none")
+LOOP, DONE = "llm_loop", ("llm_loop", "support", "completed", "none")
 STATUSES = (
-    StoredRunStatus(LOOP, "running", "await_llm", 50.0, 10.0, written_at=55.0),
-    StoredRunStatus(LOOP, "running", "await_llm", 40.0, 20.0, written_at=45.0),
-    StoredRunStatus(LOOP, "orphaned", "process_tools", 30.0, 5.0, written_at=31.0),
-    StoredRunStatus(LOOP, PARKED, "process_tools", 20.0, 1.0, "approval", 25.0),
-    StoredRunStatus(LOOP, PARKED, "process_tools", 2.0, 0.5, "approval", 35.0),
-    StoredRunStatus("pipeline", PARKED, "PLANNING", 3.0, 0.25, "paused", 7.0),
+    StoredRunStatus(LOOP, "running", "await_llm", 50.0, 10.0, written_at=55.0, agent="support"),
+    StoredRunStatus(LOOP, "running", "await_llm", 40.0, 20.0, written_at=45.0, agent="support"),
+    StoredRunStatus(LOOP, "orphaned", "process_tools", 30.0, 5.0, written_at=31.0, agent="support"),
+    StoredRunStatus(LOOP, PARKED, "process_tools", 20.0, 1.0, "approval", 25.0, agent="support"),
+    StoredRunStatus(LOOP, PARKED, "process_tools", 2.0, 0.5, "approval", 35.0, agent="support"),
+    StoredRunStatus("pipeline", PARKED, "PLANNING", 3.0, 0.25, "paused", 7.0, agent="support"),
 )
 SNAPSHOT = JournalSnapshot(
     100.0, 0.5, 4096, STATUSES, ended=Counter({DONE: 7}), completed=Counter({DONE: 2}), unreadable=3
@@ -44,22 +44,25 @@ def test_a_snapshot_has_these_metrics() -> None:
     collector.failed()
     assert samples(collector) == {
         "journal_read_failures_total": {(): 1.0},
-        "state_timeout_seconds": {(LOOP, "await_llm"): 600.0},
+        "state_timeout_seconds": {(LOOP, "support", "await_llm"): 600.0},
         "build_info": {(version("fsm-orchestrator"), platform.python_version()): 1.0},
-        "runs_active": {(LOOP, "await_llm"): 2.0, (LOOP, "process_tools"): 1.0},
+        "runs_active": {(LOOP, "support", "await_llm"): 2.0, (LOOP, "support", "process_tools"): 1.0},
         "oldest_run_state_entered_timestamp_seconds": {
-            (LOOP, "await_llm"): 40.0,
-            (LOOP, "process_tools"): 30.0,
+            (LOOP, "support", "await_llm"): 40.0,
+            (LOOP, "support", "process_tools"): 30.0,
         },
-        "oldest_run_started_timestamp_seconds": {(LOOP,): 5.0},
-        "runs_parked": {(LOOP, "approval"): 2.0, ("pipeline", "paused"): 1.0},
-        "oldest_parked_timestamp_seconds": {(LOOP, "approval"): 25.0, ("pipeline", "paused"): 7.0},
+        "oldest_run_started_timestamp_seconds": {(LOOP, "support"): 5.0},
+        "runs_parked": {(LOOP, "support", "approval"): 2.0, ("pipeline", "support", "paused"): 1.0},
+        "oldest_parked_timestamp_seconds": {
+            (LOOP, "support", "approval"): 25.0,
+            ("pipeline", "support", "paused"): 7.0,
+        },
         "runs_completed_total": {DONE: 2.0},
         "journal_runs": {
-            (LOOP, "running"): 2.0,
-            (LOOP, "orphaned"): 1.0,
-            (LOOP, PARKED): 2.0,
-            ("pipeline", PARKED): 1.0,
+            (LOOP, "support", "running"): 2.0,
+            (LOOP, "support", "orphaned"): 1.0,
+            (LOOP, "support", PARKED): 2.0,
+            ("pipeline", "support", PARKED): 1.0,
         },
         "journal_ended_runs": {DONE: 7.0},
         "journal_bytes": {("postgres",): 4096.0},

@@ -220,7 +220,7 @@ async def _take_back(run: LoopRun, position: int) -> None:
 
 
 def _publish_rollback(run: LoopRun, outcome: str) -> None:
-    run.emit(RolledBack(run.graph.name, run.run_id, outcome, run.deps.clock.time()))
+    run.emit(RolledBack(run.graph.name, run.run_id, outcome, run.deps.clock.time(), run.agent))
 
 
 def context(run: LoopRun, position: int) -> ToolContext:

@@ -10,9 +10,9 @@ PROCESS_ALERTS = (
         severity=AlertSeverity.WARNING,
         # By process: the machines of one engine share its slots.
         expr=(
-            "(sum without (machine, state) (orchestrator_runs_active)\n"
+            "(sum without (machine, agent, state) (orchestrator_runs_active)\n"
             "  >= max without (machine) (orchestrator_run_slots))\n"
-            "and sum without (machine) (orchestrator_runs_queued) > 0"
+            "and sum without (machine, agent) (orchestrator_runs_queued) > 0"
         ),
         wait="15m",
         summary="All slots of {{ $labels.instance }} are in use and runs wait in the queue.",
@@ -27,7 +27,7 @@ PROCESS_ALERTS = (
             " > <queue_wait_s>"
         ),
         wait="10m",
-        summary="Runs of {{ $labels.machine }} wait long for a slot.",
+        summary="Runs of {{ $labels.machine }} (agent {{ $labels.agent }}) wait long for a slot.",
         description=(
             "5 % of the runs of {{ $labels.machine }} wait {{ $value | humanizeDuration }} or longer for their start."
         ),
@@ -97,7 +97,7 @@ PROCESS_ALERTS = (
         severity=AlertSeverity.INFO,
         expr=(
             "histogram_quantile(0.99,"
-            " sum without (instance) (rate(orchestrator_transition_overhead_seconds_bucket[10m])))"
+            " sum without (instance, agent) (rate(orchestrator_transition_overhead_seconds_bucket[10m])))"
             " > <overhead>"
         ),
         wait="15m",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from orchestrator.ops.rule import Alert, AlertSeverity
 
 _NOT_UNDONE = 'orchestrator_rollbacks_total{outcome="failed"}'
-_RATIO = "machine:orchestrator_runs_failed_per_runs:ratio_rate"
+_RATIO = "machine_agent:orchestrator_runs_failed_per_runs:ratio_rate"
 
 
 class Burn(NamedTuple):
@@ -42,7 +42,7 @@ def _burn(burn: Burn) -> Alert:
             " >= <least_runs>"
         ),
         wait=burn.wait,
-        summary="Runs of {{ $labels.machine }} fail faster than the objective allows.",
+        summary="Runs of {{ $labels.machine }} (agent {{ $labels.agent }}) fail faster than the objective allows.",
         description=(
             f"{{{{ $value | humanizePercentage }}}} of the runs of {{{{ $labels.machine }}}} failed within"
             f" {burn.long}: more than {times}the share that the error budget allows."
@@ -58,11 +58,11 @@ RUN_ALERTS = (
         severity=AlertSeverity.CRITICAL,
         expr=(
             "(time() - orchestrator_oldest_run_state_entered_timestamp_seconds)\n"
-            "> on (job, instance, machine, state) (<stuck_factor> * orchestrator_state_timeout_seconds)"
+            "> on (job, instance, machine, agent, state) (<stuck_factor> * orchestrator_state_timeout_seconds)"
         ),
         wait="1m",
         keep="5m",
-        summary="A run of {{ $labels.machine }} is stuck in {{ $labels.state }}.",
+        summary="A run of {{ $labels.machine }} (agent {{ $labels.agent }}) is stuck in {{ $labels.state }}.",
         description=(
             "The oldest run in {{ $labels.state }} on {{ $labels.instance }} has been there for"
             " {{ $value | humanizeDuration }}. The time limit of the state should have ended it earlier."
@@ -73,10 +73,13 @@ RUN_ALERTS = (
         severity=AlertSeverity.WARNING,
         expr=(
             "(time() - orchestrator_oldest_run_state_entered_timestamp_seconds > <run_age_s>)\n"
-            "unless on (job, instance, machine, state) orchestrator_state_timeout_seconds"
+            "unless on (job, instance, machine, agent, state) orchestrator_state_timeout_seconds"
         ),
         wait="5m",
-        summary="A run of {{ $labels.machine }} stays long in {{ $labels.state }}, which has no time limit.",
+        summary=(
+            "A run of {{ $labels.machine }} (agent {{ $labels.agent }}) stays long in {{ $labels.state }},"
+            " which has no time limit."
+        ),
         description=(
             "The oldest run in {{ $labels.state }} on {{ $labels.instance }} has been there for"
             " {{ $value | humanizeDuration }}. The state has no time limit that would end it."
@@ -87,10 +90,10 @@ RUN_ALERTS = (
         severity=AlertSeverity.WARNING,
         expr=(
             "(time() - orchestrator_oldest_run_started_timestamp_seconds)\n"
-            "> on (job, instance, machine) (<overdue_factor> * orchestrator_run_timeout_seconds)"
+            "> on (job, instance, machine, agent) (<overdue_factor> * orchestrator_run_timeout_seconds)"
         ),
         wait="2m",
-        summary="A run of {{ $labels.machine }} is active after its deadline.",
+        summary="A run of {{ $labels.machine }} (agent {{ $labels.agent }}) is active after its deadline.",
         description=(
             "The oldest run on {{ $labels.instance }} started {{ $value | humanizeDuration }} ago. Its deadline has"
             " passed and did not end it."
@@ -101,12 +104,15 @@ RUN_ALERTS = (
         severity=AlertSeverity.CRITICAL,
         expr=(
             "((time() - orchestrator_last_transition_timestamp_seconds)\n"
-            "  > on (job, instance, machine)"
+            "  > on (job, instance, machine, agent)"
             " (<stalled_factor> * max without (state) (orchestrator_state_timeout_seconds)))\n"
-            "and on (job, instance, machine) sum without (state) (orchestrator_runs_active) > 0"
+            "and on (job, instance, machine, agent) sum without (state) (orchestrator_runs_active) > 0"
         ),
         wait="2m",
-        summary="{{ $labels.machine }} on {{ $labels.instance }} has runs and makes no transitions.",
+        summary=(
+            "{{ $labels.machine }} (agent {{ $labels.agent }}) on {{ $labels.instance }} has runs and makes no"
+            " transitions."
+        ),
         description=(
             "Runs are active on {{ $labels.instance }}, and their last transition was"
             " {{ $value | humanizeDuration }} ago."
@@ -121,7 +127,7 @@ RUN_ALERTS = (
             "> <approval_age_s>"
         ),
         wait="5m",
-        summary="A run of {{ $labels.machine }} waits for a person.",
+        summary="A run of {{ $labels.machine }} (agent {{ $labels.agent }}) waits for a person.",
         description=(
             "The oldest question ({{ $labels.reason }}) has been open for {{ $value | humanizeDuration }}."
             " The run does not continue until a person answers."
@@ -138,7 +144,7 @@ RUN_ALERTS = (
         ),
         wait="1m",
         keep="10m",
-        summary="Runs of {{ $labels.machine }} are resumed again and again.",
+        summary="Runs of {{ $labels.machine }} (agent {{ $labels.agent }}) are resumed again and again.",
         description=(
             "Either the process has started several times within an hour and resumed runs each time, or runs were"
             " parked because several resumes made no progress ({{ $value | humanize }} now)."
@@ -150,7 +156,7 @@ RUN_ALERTS = (
         expr='orchestrator_journal_runs{status="orphaned"} > 0',
         wait="15m",
         keep="5m",
-        summary="Runs of {{ $labels.machine }} have no living owner.",
+        summary="Runs of {{ $labels.machine }} (agent {{ $labels.agent }}) have no living owner.",
         description=(
             "{{ $value | humanize }} runs of {{ $labels.machine }} are open in the journal that {{ $labels.instance }}"
             " watches, and their process is dead. They make no progress until they are resumed."
@@ -165,7 +171,7 @@ RUN_ALERTS = (
             f"  or ({_NOT_UNDONE} > 0\n    unless {_NOT_UNDONE} offset 15m))"
         ),
         keep="15m",
-        summary="A rollback of {{ $labels.machine }} failed.",
+        summary="A rollback of {{ $labels.machine }} (agent {{ $labels.agent }}) failed.",
         description=(
             "Effects of a run of {{ $labels.machine }} could not be undone. Files are as the run left them, or partly"
             " restored."
@@ -183,7 +189,7 @@ RUN_ALERTS = (
             " (increase(orchestrator_runs_completed_total[30m])) >= <least_runs>"
         ),
         wait="10m",
-        summary="Limits cut off runs of {{ $labels.machine }}.",
+        summary="Limits cut off runs of {{ $labels.machine }} (agent {{ $labels.agent }}).",
         description=(
             "{{ $value | humanizePercentage }} of the runs of {{ $labels.machine }} ended at a limit, without an"
             " answer."
@@ -199,7 +205,7 @@ RUN_ALERTS = (
             "and sum without (instance) (increase(orchestrator_budget_consumed_ratio_count[1h])) >= <least_runs>"
         ),
         wait="30m",
-        summary="Runs of {{ $labels.machine }} come near their {{ $labels.budget }} limit.",
+        summary="Runs of {{ $labels.machine }} (agent {{ $labels.agent }}) come near their {{ $labels.budget }} limit.",
         description=(
             "{{ $value | humanizePercentage }} of the runs of {{ $labels.machine }} used more than 90 % of"
             " {{ $labels.budget }}."
@@ -209,12 +215,12 @@ RUN_ALERTS = (
         name="TokenBurnAnomaly",
         severity=AlertSeverity.WARNING,
         expr=(
-            "machine:orchestrator_llm_tokens:rate15m > <least_tokens>\n"
-            "and machine:orchestrator_llm_tokens:rate15m\n"
-            "  > <token_rise> * avg_over_time(machine:orchestrator_llm_tokens:rate15m[1d] offset 1h)"
+            "machine_agent:orchestrator_llm_tokens:rate15m > <least_tokens>\n"
+            "and machine_agent:orchestrator_llm_tokens:rate15m\n"
+            "  > <token_rise> * avg_over_time(machine_agent:orchestrator_llm_tokens:rate15m[1d] offset 1h)"
         ),
         wait="15m",
-        summary="{{ $labels.machine }} uses far more tokens than yesterday.",
+        summary="{{ $labels.machine }} (agent {{ $labels.agent }}) uses far more tokens than yesterday.",
         description=(
             "{{ $labels.machine }} uses {{ $value | humanize }} tokens per second, several times the mean of the"
             " day before."

@@ -21,7 +21,7 @@ WORK_ALERTS = (
             f"and ({_FAILED} + {_DONE}) > <least_rate>"
         ),
         wait="5m",
-        summary="Many events of {{ $labels.machine }} fail.",
+        summary="Many events of {{ $labels.machine }} (agent {{ $labels.agent }}) fail.",
         description=(
             "{{ $value | humanizePercentage }} of the events of {{ $labels.machine }} were not committed, or a hook"
             " raised."
@@ -33,7 +33,7 @@ WORK_ALERTS = (
         # Such a series appears with its first event, and increase() does not see a first value: hence the second arm.
         expr=(f"increase({_UNDECLARED}[15m]) > 0\nor ({_UNDECLARED} > 0\n  unless {_UNDECLARED} offset 15m)"),
         keep="15m",
-        summary="{{ $labels.machine }} got an event that its table does not allow.",
+        summary="{{ $labels.machine }} (agent {{ $labels.agent }}) got an event that its table does not allow.",
         description=(
             "Event {{ $labels.event }} in {{ $labels.from_state }} of {{ $labels.machine }}: {{ $labels.reason }}."
             " Code and table do not match."
@@ -44,7 +44,7 @@ WORK_ALERTS = (
         severity=AlertSeverity.WARNING,
         expr='sum without (instance) (increase(orchestrator_guard_evaluations_total{result="error"}[10m])) > 0',
         keep="10m",
-        summary="Guard {{ $labels.guard }} of {{ $labels.machine }} raised.",
+        summary="Guard {{ $labels.guard }} of {{ $labels.machine }} (agent {{ $labels.agent }}) raised.",
         description=(
             "Guard {{ $labels.guard }} raised an exception. The event counts as refused, and the run fails."
         ),
@@ -59,7 +59,7 @@ WORK_ALERTS = (
         ),
         wait="5m",
         keep="5m",
-        summary="Many {{ $labels.operation }} calls of {{ $labels.machine }} are retries.",
+        summary="Many {{ $labels.operation }} calls of {{ $labels.machine }} (agent {{ $labels.agent }}) are retries.",
         description="{{ $value | humanizePercentage }} of the {{ $labels.operation }} attempts are retries.",
     ),
     Alert(
@@ -71,7 +71,10 @@ WORK_ALERTS = (
             "and sum without (instance) (rate(orchestrator_attempts_total[10m])) > <least_rate>"
         ),
         wait="5m",
-        summary="{{ $labels.operation }} calls of {{ $labels.machine }} fail after all retries.",
+        summary=(
+            "{{ $labels.operation }} calls of {{ $labels.machine }} (agent {{ $labels.agent }}) fail after all"
+            " retries."
+        ),
         description=(
             "{{ $value | humanizePercentage }} of the {{ $labels.operation }} attempts were the last of their call,"
             " and failed."
@@ -88,7 +91,7 @@ WORK_ALERTS = (
             "and sum without (instance, outcome) (rate(orchestrator_tool_calls_total[10m])) > <least_rate>"
         ),
         wait="5m",
-        summary="Tool {{ $labels.tool }} fails.",
+        summary="Tool {{ $labels.tool }} of agent {{ $labels.agent }} fails.",
         description="{{ $value | humanizePercentage }} of the calls of {{ $labels.tool }} failed or timed out.",
     ),
     Alert(
@@ -102,7 +105,7 @@ WORK_ALERTS = (
             "and sum without (instance, outcome, tool) (rate(orchestrator_tool_calls_total[15m])) > <least_rate>"
         ),
         wait="15m",
-        summary="The model calls tools that do not exist.",
+        summary="The model of agent {{ $labels.agent }} calls tools that do not exist.",
         description="{{ $value | humanizePercentage }} of the tool calls name a tool that the agent does not have.",
     ),
     Alert(
@@ -117,7 +120,7 @@ WORK_ALERTS = (
         ),
         wait="5m",
         keep="5m",
-        summary="Requests to {{ $labels.model }} fail.",
+        summary="Requests of agent {{ $labels.agent }} to {{ $labels.model }} fail.",
         description=(
             "{{ $value | humanizePercentage }} of the requests to {{ $labels.model }} ({{ $labels.provider }}) failed."
         ),
@@ -131,7 +134,7 @@ WORK_ALERTS = (
             " > <llm_latency_s>"
         ),
         wait="10m",
-        summary="{{ $labels.model }} answers slowly.",
+        summary="{{ $labels.model }} answers agent {{ $labels.agent }} slowly.",
         description=(
             "5 % of the requests to {{ $labels.model }} take {{ $value | humanizeDuration }} or longer."
         ),

@@ -12,6 +12,9 @@ from orchestrator.ops.rule import Alert, Profile, said_by
 
 JOB = "orchestrator"
 INSTANCE = "a:9464"
+AGENT = {"agent": "support"}
+LOOP = {"machine": "llm_loop"} | AGENT
+"""The labels of the runs of one agent."""
 _LABEL = re.compile(r"\{\{ \$labels\.([a-z_]+) \}\}")
 _VALUE = re.compile(r"\{\{ \$value \|[^}]*\}\}")
 

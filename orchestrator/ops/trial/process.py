@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.ops.trial.case import NOWHERE, Case, firing, firing_there, series, spread
+from orchestrator.ops.trial.case import AGENT, LOOP, NOWHERE, Case, firing, firing_there, series, spread
 
-_LOOP = {"machine": "llm_loop"}
 _SQLITE = {"backend": "sqlite"}
 _APPEND = {"backend": "sqlite", "operation": "append"}
 
@@ -12,10 +11,10 @@ _APPEND = {"backend": "sqlite", "operation": "append"}
 def load(active: str, queued: str) -> list[tuple[str, str]]:
     """Return the runs of two machines on the four slots of one engine, and the queued ones."""
     return [
-        series("orchestrator_runs_active", active, state="await_llm", **_LOOP),
-        series("orchestrator_runs_active", "1x60", state="process_tools", machine="pipeline"),
-        series("orchestrator_runs_queued", queued, **_LOOP),
-        series("orchestrator_run_slots", "4x60", **_LOOP),
+        series("orchestrator_runs_active", active, state="await_llm", **LOOP),
+        series("orchestrator_runs_active", "1x60", state="process_tools", machine="pipeline", **AGENT),
+        series("orchestrator_runs_queued", queued, **LOOP),
+        series("orchestrator_run_slots", "4x60", machine="llm_loop"),
         series("orchestrator_run_slots", "4x60", machine="pipeline"),
     ]
 
@@ -53,14 +52,14 @@ PROCESS_CASES = (
     Case(
         "QueueWaitHigh",
         "one in ten waits for more than a minute",
-        spread("run_queue_wait_seconds", "0+90x60", "60.0", "300.0", **_LOOP),
+        spread("run_queue_wait_seconds", "0+90x60", "60.0", "300.0", **LOOP),
         "40m",
-        [firing("2m 59s", **_LOOP)],
+        [firing("2m 59s", **LOOP)],
     ),
     Case(
         "QueueWaitHigh",
         "nearly all start at once",
-        spread("run_queue_wait_seconds", "0+99x60", "1.0", "300.0", **_LOOP),
+        spread("run_queue_wait_seconds", "0+99x60", "1.0", "300.0", **LOOP),
         "40m",
     ),
     Case(
@@ -155,14 +154,14 @@ PROCESS_CASES = (
     Case(
         "TransitionOverheadHigh",
         "five in a hundred take more than 2.5 ms",
-        spread("transition_overhead_seconds", "0+95x60", "0.0025", "0.01", **_LOOP),
+        spread("transition_overhead_seconds", "0+95x60", "0.0025", "0.01", **LOOP),
         "40m",
-        [firing("8.5ms", **_LOOP)],
+        [firing("8.5ms", machine="llm_loop")],
     ),
     Case(
         "TransitionOverheadHigh",
         "all are quick",
-        spread("transition_overhead_seconds", "0+100x60", "5e-05", "0.01", **_LOOP),
+        spread("transition_overhead_seconds", "0+100x60", "5e-05", "0.01", **LOOP),
         "40m",
     ),
     Case(

@@ -22,12 +22,12 @@ class RecordedCase:
 
 
 def _taken(event: str, values: str, source: str = "Reviewing", dest: str = "Executing") -> tuple[str, str]:
-    named = {"machine": "ralph", "from_state": source, "event": event, "to_state": dest}
+    named = {"machine": "ralph", "agent": "planner", "from_state": source, "event": event, "to_state": dest}
     return series("orchestrator_transitions_total", values, **named)
 
 
 def _ended(values: str) -> tuple[str, str]:
-    named = {"machine": "ralph", "outcome": "completed", "reason": "none"}
+    named = {"machine": "ralph", "agent": "planner", "outcome": "completed", "reason": "none"}
     return series("orchestrator_runs_completed_total", values, **named)
 
 
@@ -39,7 +39,11 @@ _EIGHT_OF_TEN = [
     _taken("executor_failed", "0+1x120", "Executing"),
     _taken("executor_completed", "0+14x120", "Executing", "Reviewing"),
 ]
-_OTHER = [series("orchestrator_transitions_total", "0+9x120", machine="llm_loop", event="qualified")]
+_OTHER = [
+    series(
+        "orchestrator_transitions_total", "0+9x120", machine="llm_loop", agent="planner", event="qualified"
+    )
+]
 
 RECORDED_CASES = (
     RecordedCase(TASKS_QUALIFIED, "eight of ten tasks qualify", _EIGHT_OF_TEN, 0.8),
@@ -69,7 +73,7 @@ def recorded_tests(cases: Iterable[RecordedCase], rule_files: Mapping[str, str])
 
 
 def _test(case: RecordedCase) -> dict[str, Any]:
-    labels = f'{{job="{JOB}", machine="ralph"}}'
+    labels = f'{{agent="planner", job="{JOB}", machine="ralph"}}'
     samples = [] if case.value is None else [{"labels": f"{case.rule}{labels}", "value": case.value}]
     return {
         "name": f"{case.rule}: {case.title}",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.ops.trial.case import Case, Firing, buckets, firing, firing_there, series
+from orchestrator.ops.trial.case import AGENT, LOOP, Case, Firing, buckets, firing, firing_there, series
 
-_STATE = {"machine": "llm_loop", "state": "await_llm"}
+_STATE = LOOP | {"state": "await_llm"}
 _ENTERED = "orchestrator_oldest_run_state_entered_timestamp_seconds"
 _LIMIT = "orchestrator_state_timeout_seconds"
 _OLDEST_PARKED = "orchestrator_oldest_parked_timestamp_seconds"
@@ -12,23 +12,21 @@ _OLDEST_PARKED = "orchestrator_oldest_parked_timestamp_seconds"
 
 def ended(outcome: str, values: str, reason: str = "none") -> tuple[str, str]:
     """Return runs of one outcome."""
-    return series(
-        "orchestrator_runs_completed_total", values, machine="llm_loop", outcome=outcome, reason=reason
-    )
+    return series("orchestrator_runs_completed_total", values, **LOOP, outcome=outcome, reason=reason)
 
 
 def in_journal(values: str, status: str = "orphaned") -> tuple[str, str]:
     """Return runs of a journal that have not ended."""
-    return series("orchestrator_journal_runs", values, machine="llm_loop", status=status)
+    return series("orchestrator_journal_runs", values, **LOOP, status=status)
 
 
 def rolled_back(values: str, outcome: str = "failed") -> tuple[str, str]:
     """Return rollbacks of effects."""
-    return series("orchestrator_rollbacks_total", values, machine="llm_loop", outcome=outcome)
+    return series("orchestrator_rollbacks_total", values, **LOOP, outcome=outcome)
 
 
 def _share(near: str, count: str) -> list[tuple[str, str]]:
-    where = {"machine": "llm_loop", "budget": "input_tokens"}
+    where = LOOP | {"budget": "input_tokens"}
     return [
         *buckets("budget_consumed_ratio", {"0.9": near, "+Inf": count}, **where),
         series("orchestrator_budget_consumed_ratio_count", count, **where),
@@ -37,11 +35,11 @@ def _share(near: str, count: str) -> list[tuple[str, str]]:
 
 def _burning(value: str, rule: int) -> Firing:
     """Return the alert of one pair of windows."""
-    return Firing(firing(machine="llm_loop").labels, value, rule)
+    return Firing(firing(**LOOP).labels, value, rule)
 
 
 _BURN = "RunErrorBudgetBurn"
-_TOKENS = {"machine": "llm_loop", "provider": "openai", "model": "m", "direction": "input"}
+_TOKENS = LOOP | {"provider": "openai", "model": "m", "direction": "input"}
 
 BURN_CASES = (
     Case(
@@ -153,18 +151,18 @@ RUN_CASES = (
         "RunOverdue",
         "the deadline has passed by a fifth",
         [
-            series("orchestrator_oldest_run_started_timestamp_seconds", "0x60", machine="llm_loop"),
-            series("orchestrator_run_timeout_seconds", "600x60", machine="llm_loop"),
+            series("orchestrator_oldest_run_started_timestamp_seconds", "0x60", **LOOP),
+            series("orchestrator_run_timeout_seconds", "600x60", **LOOP),
         ],
         "20m",
-        [firing_there("20m 0s", machine="llm_loop")],
+        [firing_there("20m 0s", **LOOP)],
     ),
     Case(
         "RunOverdue",
         "late, but not by a fifth",
         [
-            series("orchestrator_oldest_run_started_timestamp_seconds", "0x60", machine="llm_loop"),
-            series("orchestrator_run_timeout_seconds", "1200x60", machine="llm_loop"),
+            series("orchestrator_oldest_run_started_timestamp_seconds", "0x60", **LOOP),
+            series("orchestrator_run_timeout_seconds", "1200x60", **LOOP),
         ],
         "22m",
     ),
@@ -172,19 +170,19 @@ RUN_CASES = (
         "EngineStalled",
         "active runs and no transition for longer than any state may last",
         [
-            series("orchestrator_last_transition_timestamp_seconds", "0x60", machine="llm_loop"),
+            series("orchestrator_last_transition_timestamp_seconds", "0x60", **LOOP),
             series(_LIMIT, "300x60", **_STATE),
-            series(_LIMIT, "60x60", machine="llm_loop", state="init"),
+            series(_LIMIT, "60x60", **LOOP, state="init"),
             series("orchestrator_runs_active", "2x60", **_STATE),
         ],
         "20m",
-        [firing_there("20m 0s", machine="llm_loop")],
+        [firing_there("20m 0s", **LOOP)],
     ),
     Case(
         "EngineStalled",
         "nothing to do is no stall",
         [
-            series("orchestrator_last_transition_timestamp_seconds", "0x60", machine="llm_loop"),
+            series("orchestrator_last_transition_timestamp_seconds", "0x60", **LOOP),
             series(_LIMIT, "300x60", **_STATE),
             series("orchestrator_runs_active", "0x60", **_STATE),
         ],
@@ -194,7 +192,7 @@ RUN_CASES = (
         "EngineStalled",
         "a state may last that long",
         [
-            series("orchestrator_last_transition_timestamp_seconds", "0x60", machine="llm_loop"),
+            series("orchestrator_last_transition_timestamp_seconds", "0x60", **LOOP),
             series(_LIMIT, "900x60", **_STATE),
             series("orchestrator_runs_active", "2x60", **_STATE),
         ],
@@ -203,27 +201,27 @@ RUN_CASES = (
     Case(
         "ApprovalWaiting",
         "a question has been open for two hours",
-        [series(_OLDEST_PARKED, "0x130", machine="llm_loop", reason="approval")],
+        [series(_OLDEST_PARKED, "0x130", **LOOP, reason="approval")],
         "2h",
-        [firing("2h 0m 0s", machine="llm_loop", reason="approval")],
+        [firing("2h 0m 0s", **LOOP, reason="approval")],
     ),
     Case(
         "ApprovalWaiting",
         "questions of a planner have been open for two hours",
-        [series(_OLDEST_PARKED, "0x130", machine="ralph", reason="questions")],
+        [series(_OLDEST_PARKED, "0x130", machine="ralph", **AGENT, reason="questions")],
         "2h",
-        [firing("2h 0m 0s", machine="ralph", reason="questions")],
+        [firing("2h 0m 0s", machine="ralph", **AGENT, reason="questions")],
     ),
     Case(
         "ApprovalWaiting",
         "half an hour is no reason to ask",
-        [series(_OLDEST_PARKED, "0x130", machine="llm_loop", reason="approval")],
+        [series(_OLDEST_PARKED, "0x130", **LOOP, reason="approval")],
         "30m",
     ),
     Case(
         "ApprovalWaiting",
         "a paused run has no question",
-        [series(_OLDEST_PARKED, "0x130", machine="llm_loop", reason="paused")],
+        [series(_OLDEST_PARKED, "0x130", **LOOP, reason="paused")],
         "2h",
     ),
     Case(
@@ -231,25 +229,25 @@ RUN_CASES = (
         "four starts within the hour, with runs taken up",
         [
             series("process_start_time_seconds", "1x5 2x5 3x5 4x20"),
-            series("orchestrator_recoveries_total", "3x40", machine="llm_loop", outcome="resumed"),
+            series("orchestrator_recoveries_total", "3x40", **LOOP, outcome="resumed"),
         ],
         "25m",
-        [firing_there("3", machine="llm_loop")],
+        [firing_there("3", **LOOP)],
     ),
     Case(
         "RecoveryLoop",
         "a run without progress",
-        [series("orchestrator_runs_parked", "1x10", machine="llm_loop", reason="poison")],
+        [series("orchestrator_runs_parked", "1x10", **LOOP, reason="poison")],
         "5m",
-        [firing("1", machine="llm_loop")],
+        [firing("1", **LOOP)],
     ),
     Case(
         "RecoveryLoop",
         "one deployment takes up everything that was under way",
         [
             series("process_start_time_seconds", "1x10 2x30"),
-            series("orchestrator_recoveries_total", "0x10 250x30", machine="llm_loop", outcome="resumed"),
-            series("orchestrator_runs_parked", "0x40", machine="llm_loop", reason="poison"),
+            series("orchestrator_recoveries_total", "0x10 250x30", **LOOP, outcome="resumed"),
+            series("orchestrator_runs_parked", "0x40", **LOOP, reason="poison"),
         ],
         "30m",
     ),
@@ -258,7 +256,7 @@ RUN_CASES = (
         "starts without runs to resume have another alert",
         [
             series("process_start_time_seconds", "1x5 2x5 3x5 4x20"),
-            series("orchestrator_recoveries_total", "0x40", machine="llm_loop", outcome="resumed"),
+            series("orchestrator_recoveries_total", "0x40", **LOOP, outcome="resumed"),
         ],
         "25m",
     ),
@@ -267,7 +265,7 @@ RUN_CASES = (
         "two runs without an owner",
         [in_journal("2x30")],
         "20m",
-        [firing_there("2", machine="llm_loop", status="orphaned")],
+        [firing_there("2", **LOOP, status="orphaned")],
     ),
     Case("RunsOrphaned", "a deployment that takes them up", [in_journal("0x5 9x10 0x20")], "25m"),
     Case(
@@ -275,7 +273,7 @@ RUN_CASES = (
         "held by keep_firing_for while one look misses them",
         [in_journal("2x20 0x2 2x10")],
         "22m",
-        [firing_there("2", machine="llm_loop", status="orphaned")],
+        [firing_there("2", **LOOP, status="orphaned")],
     ),
     Case(
         "RunsOrphaned",
@@ -288,14 +286,14 @@ RUN_CASES = (
         "one failure is enough",
         [rolled_back("0x20 1x30")],
         "25m",
-        [firing(machine="llm_loop", outcome="failed")],
+        [firing(**LOOP, outcome="failed")],
     ),
     Case(
         "RollbackFailed",
         "a process that took up its runs before it was scraped",
         [rolled_back("_x5 1x30")],
         "10m",
-        [firing(machine="llm_loop", outcome="failed")],
+        [firing(**LOOP, outcome="failed")],
     ),
     Case("RollbackFailed", "long ago", [rolled_back("1x50")], "40m"),
     Case(
@@ -309,7 +307,7 @@ RUN_CASES = (
         "a third of the runs is cut off",
         [ended("completed", "0+4x60"), ended("budget_exceeded", "0+2x60", "max_iterations")],
         "40m",
-        [firing("33.33%", machine="llm_loop")],
+        [firing("33.33%", **LOOP)],
     ),
     Case(
         "BudgetExceededHigh",
@@ -328,7 +326,7 @@ RUN_CASES = (
         "half of the runs use more than nine tenths",
         _share("0+2x120", "0+4x120"),
         "100m",
-        [firing("50%", machine="llm_loop", budget="input_tokens")],
+        [firing("50%", **LOOP, budget="input_tokens")],
     ),
     Case(
         "BudgetHeadroomLow",
@@ -347,7 +345,7 @@ RUN_CASES = (
         "ten times yesterday's tokens",
         [series("orchestrator_llm_tokens_total", "0+30000x60 1800000+300000x24", **_TOKENS)],
         "6h",
-        [firing("1k", machine="llm_loop")],
+        [firing("1k", **LOOP)],
         "5m",
     ),
     Case(

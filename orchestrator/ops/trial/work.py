@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from orchestrator.ops.trial.case import Case, firing, firing_there, series, spread
+from orchestrator.ops.trial.case import AGENT, LOOP, Case, firing, firing_there, series, spread
 
-_EDGE = {"machine": "llm_loop", "from_state": "await_llm", "event": "llm_response"}
-_MODEL = {"provider": "openai", "model": "m"}
-_LLM = {"machine": "llm_loop", "operation": "llm"}
+_EDGE = LOOP | {"from_state": "await_llm", "event": "llm_response"}
+_MODEL = AGENT | {"provider": "openai", "model": "m"}
+_LLM = LOOP | {"operation": "llm"}
 
 
 def failed(values: str, reason: str) -> tuple[str, str]:
@@ -21,7 +21,7 @@ def done(values: str) -> tuple[str, str]:
 
 def tool(values: str, outcome: str, name: str = "search") -> tuple[str, str]:
     """Return tool calls."""
-    return series("orchestrator_tool_calls_total", values, tool=name, outcome=outcome)
+    return series("orchestrator_tool_calls_total", values, tool=name, outcome=outcome, **AGENT)
 
 
 def answers(values: str, outcome: str) -> tuple[str, str]:
@@ -56,7 +56,7 @@ WORK_CASES = (
         "one event in ten fails",
         [done("0+90x30"), failed("0+10x30", "callback_error")],
         "20m",
-        [firing("10%", machine="llm_loop")],
+        [firing("10%", **LOOP)],
     ),
     Case(
         "TransitionFailureRatioHigh",
@@ -107,13 +107,13 @@ WORK_CASES = (
             series(
                 "orchestrator_guard_evaluations_total",
                 "0x5 1x30",
-                machine="llm_loop",
+                **LOOP,
                 guard="may_continue",
                 result="error",
             )
         ],
         "8m",
-        [firing(machine="llm_loop", guard="may_continue", result="error")],
+        [firing(**LOOP, guard="may_continue", result="error")],
     ),
     Case(
         "GuardErrors",
@@ -122,14 +122,14 @@ WORK_CASES = (
             series(
                 "orchestrator_guard_evaluations_total",
                 "0+5x30",
-                machine="llm_loop",
+                **LOOP,
                 guard="may_continue",
                 result="deny",
             ),
             series(
                 "orchestrator_guard_evaluations_total",
                 "0x30",
-                machine="llm_loop",
+                **LOOP,
                 guard="may_continue",
                 result="error",
             ),
@@ -160,7 +160,7 @@ WORK_CASES = (
         "half of the calls fail",
         [tool("0+30x30", "ok"), tool("0+20x30", "error"), tool("0+10x30", "timeout")],
         "20m",
-        [firing("50%", tool="search")],
+        [firing("50%", tool="search", **AGENT)],
     ),
     Case(
         "ToolErrorRatioHigh",
@@ -186,7 +186,7 @@ WORK_CASES = (
         "a fifth of the calls is invented",
         [tool("0+48x60", "ok"), tool("0+12x60", "invalid_args", "_unregistered")],
         "45m",
-        [firing("20%")],
+        [firing("20%", **AGENT)],
     ),
     Case(
         "UnregisteredToolCalls",

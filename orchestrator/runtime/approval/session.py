@@ -298,7 +298,7 @@ class ApprovalSession:
         run.restore(replace(moved, entered_at=self.clock.monotonic()))
         await self._park(run)
         outcome = "corrupt" if corrupt else "resumed"
-        self.driver.publish(RunRecovered(APPROVAL.name, run.run_id, outcome, self.clock.time()))
+        self.driver.publish(RunRecovered(APPROVAL.name, run.run_id, outcome, self.clock.time(), run.agent))
 
     async def _park(self, run: ApprovalRun) -> None:
         body = {"reason": "waiting", "at": self.clock.time(), "t": self._active(run)}

@@ -51,8 +51,13 @@ def handles(  # noqa: PLR0917 - arguments of Agent with defaults or checks
     )
 
 
-def declare(
-    observers: Sequence[Observer], bound: Machine, deps: LoopDeps, journal: Journal, limits: Limits
+def declare(  # noqa: PLR0917 - the parts of one agent, called in two places
+    observers: Sequence[Observer],
+    bound: Machine,
+    deps: LoopDeps,
+    journal: Journal,
+    limits: Limits,
+    agent: str,
 ) -> None:
     """Declare the names of an agent to the observers, so that every series exists at 0 before the first run."""
     about: dict[str, Any] = {
@@ -66,17 +71,18 @@ def declare(
     for observer in observers:
         announce = getattr(observer, "declare", None)
         if is_metrics(observer):
-            observer.declare(bound.graph, run_seconds=limits.max_seconds or None, **about)
+            observer.declare(bound.graph, agent=agent, run_seconds=limits.max_seconds or None, **about)
         elif announce is not None:
             announce(bound.graph, **about)
     connect(observers, journal)
 
 
-def announce(
+def announce(  # noqa: PLR0917 - the parts of one agent, called in two places
     observers: Sequence[Observer],
     graph: Graph,
     journal: Journal,
     max_seconds: float,
+    agent: str,
     guards: Iterable[str] = (),
 ) -> None:
     """Declare the names of a graph without its own models and tools to the observers."""
@@ -84,7 +90,11 @@ def announce(
         tell = getattr(observer, "declare", None)
         if is_metrics(observer):
             observer.declare(
-                graph, guards=guards, backends=[journal.backend], run_seconds=max_seconds or None
+                graph,
+                agent=agent,
+                guards=guards,
+                backends=[journal.backend],
+                run_seconds=max_seconds or None,
             )
         elif tell is not None:
             tell(graph, backends=[journal.backend])

@@ -54,7 +54,8 @@ class LoopService(HumanInput[Result[OutputT]], Generic[OutputT]):
         names = (self._deps.model, *(spec.name for spec in self._deps.tools.offers))
         if names not in self._declared:  # variants share this set
             self._declared.add(names)
-            compose.declare(self._observers, self._machine, self._deps, self._journal, self._limits)
+            deps, journal, limits = self._deps, self._journal, self._limits
+            compose.declare(self._observers, self._machine, deps, journal, limits, self.identity.name)
 
     def _ending(self, run: LoopRun) -> Ending:
         return ending(run)

@@ -298,6 +298,7 @@ class Pipeline(HumanInput[PipelineResult]):
             self._machine.graph,
             self._journal,
             self._limits.max_seconds,
+            self.identity.name,
             guards=("affordable", "host_budget", "iterations", "refinements", "tokens"),
         )
 

@@ -257,7 +257,7 @@ class Rlm(RunService[RlmResult]):
             tools=tools, llm=self._equipment.llm, model=compose.model_name(self._equipment.llm)
         )
         limits: Any = self._limits
-        compose.declare(self._observers, self._machine, about, self._journal, limits)
+        compose.declare(self._observers, self._machine, about, self._journal, limits, self.identity.name)
 
     def _ending(self, run: ModeRun) -> Ending:
         return ending(run)

@@ -234,7 +234,7 @@ class Recovery:
             stored, _ = await self.read(head.run_id)
             at, state = self._now(), stored.state or self._graph.initial.value
             await self._append(lease, Draft("parked", {"reason": OTHER_GRAPH, "at": at, "t": stored.elapsed}))
-            return RunParked(self._graph.name, head.run_id, state, OTHER_GRAPH, at)
+            return RunParked(self._graph.name, head.run_id, state, OTHER_GRAPH, at, head.agent)
         finally:
             await let_go(self._journal, lease)
 
@@ -243,7 +243,7 @@ class Recovery:
         stored, _ = await self.read(run_id)
         state = stored.state or self._graph.initial.value
         reason = str((stored.parked or {}).get("reason", ""))
-        return RunParked(self._graph.name, run_id, state, reason, self._now())
+        return RunParked(self._graph.name, run_id, state, reason, self._now(), self.identity.name)
 
     def _other_agent(self, stored: StoredRun, head: RunHead) -> str | None:
         """Return a sentence if a run belongs to another agent."""

@@ -129,7 +129,8 @@ class RunService(Generic[R]):
 
     def _declare(self) -> None:
         """Declare the names of the runs to the observers."""
-        compose.announce(self._observers, self._machine.graph, self._journal, self._limits.max_seconds)
+        seconds, agent = self._limits.max_seconds, self.identity.name
+        compose.announce(self._observers, self._machine.graph, self._journal, seconds, agent)
 
     def _ending(self, run: Run[Any, Any]) -> Ending:
         """Return outcome and reason of a run in its terminal state."""
@@ -395,5 +396,5 @@ class RunService(Generic[R]):
         return found
 
     def _publish_recovered(self, run_id: str, outcome: str) -> None:
-        graph = self._driver.machine.graph.name
-        self._driver.publish(RunRecovered(graph, run_id, outcome, self._control.clock.time()))
+        graph, at = self._driver.machine.graph.name, self._control.clock.time()
+        self._driver.publish(RunRecovered(graph, run_id, outcome, at, self.identity.name))

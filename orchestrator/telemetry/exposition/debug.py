@@ -43,6 +43,7 @@ def _left(fact: WorkAbandoned, now: float) -> dict[str, Any]:
     return {
         "run_id": fact.run_id,
         "machine": fact.graph,
+        "agent": fact.agent,
         "state": fact.state,
         "kind": fact.kind,
         "name": fact.name,
@@ -55,6 +56,7 @@ def _plain(run: LiveRun, now: float) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "machine": run.machine,
+        "agent": run.agent,
         "state": run.state,
         "age_seconds": round(max(now - run.entered_at, 0.0), 3),
         "run_age_seconds": round(max(now - run.started_at, 0.0), 3),

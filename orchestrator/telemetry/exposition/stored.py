@@ -36,6 +36,8 @@ class StoredRunStatus:
     """Reason of the parking."""
     written_at: float = 0.0
     """Time of its last record: for a parked run, the start of its wait."""
+    agent: str = field(kw_only=True)
+    """Label value of its agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,9 @@ class JournalSnapshot:
     """Seconds that the read took."""
     bytes: int
     statuses: tuple[StoredRunStatus, ...] = ()
-    ended: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """(machine, outcome, reason) -> ended runs in the journal."""
-    completed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    ended: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    """(machine, agent, outcome, reason) -> ended runs in the journal."""
+    completed: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     """The same for runs that ended since the start of the collector; never decreases."""
     unreadable: int = 0
 
@@ -83,20 +85,27 @@ class JournalCollector(Collector):
         """Yield all names, so that a registry can refuse duplicates."""
         yield from _families(JournalSnapshot(0.0, 0.0, 0), self._backend)
         yield _failures(0)
-        yield from self._constant()
+        yield from self._constant(())
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
         with self._lock:
             picture, failures = self._picture, self._failures
         yield _failures(failures)
-        yield from self._constant()
+        yield from self._constant(() if picture is None else picture.statuses)
         if picture is not None:
             yield from _families(picture, self._backend)
 
-    def _constant(self) -> Iterator[Metric]:
+    def _constant(self, statuses: Iterable[StoredRunStatus]) -> Iterator[Metric]:
         text = "Maximum time in a state before its event fires."
-        yield _gauge("state_timeout_seconds", "machine state", text, self._limits)
+        agents = {(run.machine, run.agent) for run in statuses}
+        limits = {
+            (machine, agent, state): seconds
+            for (machine, state), seconds in self._limits.items()
+            for name, agent in agents
+            if name == machine
+        }
+        yield _gauge("state_timeout_seconds", "machine agent state", text, limits)
         info = InfoMetricFamily(f"{PREFIX}build", "Versions of the running software; always 1.")
         info.add_metric((), {"version": __version__, "python": platform.python_version()})
         yield info
@@ -124,40 +133,40 @@ def _families(picture: JournalSnapshot, backend: str) -> Iterator[Metric]:
     moving = [run for run in statuses if run.status != PARKED]
     yield _gauge(
         "runs_active",
-        "machine state",
+        "machine agent state",
         "Runs that have not ended and are not parked.",
-        Counter((run.machine, run.state) for run in moving),
+        Counter((run.machine, run.agent, run.state) for run in moving),
     )
     yield _gauge(
         "oldest_run_state_entered_timestamp_seconds",
-        "machine state",
+        "machine agent state",
         "Unix time at which the run that has been in its state for the longest time entered it.",
-        _oldest(((run.machine, run.state), run.entered_at) for run in moving),
+        _oldest(((run.machine, run.agent, run.state), run.entered_at) for run in moving),
     )
     yield _gauge(
         "oldest_run_started_timestamp_seconds",
-        "machine",
+        "machine agent",
         "Unix time at which the oldest run that is not parked started.",
-        _oldest(((run.machine,), run.started_at) for run in moving),
+        _oldest(((run.machine, run.agent), run.started_at) for run in moving),
     )
     yield _gauge(
         "runs_parked",
-        "machine reason",
+        "machine agent reason",
         "Runs that wait for a person or an event.",
-        Counter((run.machine, run.reason) for run in parked),
+        Counter((run.machine, run.agent, run.reason) for run in parked),
     )
     yield _gauge(
         "oldest_parked_timestamp_seconds",
-        "machine reason",
+        "machine agent reason",
         "Unix time at which the run that has been parked for the longest time was parked.",
-        _oldest(((run.machine, run.reason), run.written_at) for run in parked),
+        _oldest(((run.machine, run.agent, run.reason), run.written_at) for run in parked),
     )
     yield _completed(picture.completed)
     yield from _of_the_journal(picture, backend)
 
 
 def _of_the_journal(picture: JournalSnapshot, backend: str) -> Iterator[Metric]:
-    yield _row("journal_runs", Counter((run.machine, run.status) for run in picture.statuses))
+    yield _row("journal_runs", Counter((run.machine, run.agent, run.status) for run in picture.statuses))
     yield _row("journal_ended_runs", picture.ended)
     yield _row("journal_bytes", {(backend,): picture.bytes})
     yield _row("journal_unreadable_runs", {(): picture.unreadable})
@@ -165,10 +174,10 @@ def _of_the_journal(picture: JournalSnapshot, backend: str) -> Iterator[Metric]:
     yield _row("journal_read_duration_seconds", {(): picture.seconds})
 
 
-def _completed(counts: Counter[tuple[str, str, str]]) -> Metric:
+def _completed(counts: Counter[tuple[str, str, str, str]]) -> Metric:
     text = "Runs that reached a terminal state since the start of this collector."
     found = CounterMetricFamily(
-        f"{PREFIX}runs_completed_total", text, labels=("machine", "outcome", "reason")
+        f"{PREFIX}runs_completed_total", text, labels=("machine", "agent", "outcome", "reason")
     )
     for labels, count in sorted(counts.items()):
         found.add_metric(labels, count)

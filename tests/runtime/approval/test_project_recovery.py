@@ -32,6 +32,7 @@ from tests.runtime.approval.stand import (
     tree,
     waiting,
 )
+from tests.telemetry.sampling import sampled
 
 
 class Until(CrashingJournal):
@@ -177,9 +178,9 @@ async def test_a_host_may_pass_observers_that_count(tmp_path: Path) -> None:
             "to_state": "ExtractingIntent",
             "event": "submit",
         }
-        assert registry.get_sample_value("orchestrator_transitions_total", labels) == 0
+        assert sampled(registry, "orchestrator_transitions_total", **labels) == 0
         await waiting(approval)
-        assert registry.get_sample_value("orchestrator_transitions_total", labels) == 1
+        assert sampled(registry, "orchestrator_transitions_total", **labels) == 1
 
 
 @pytest.mark.parametrize(
