@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.kernel.clock import Cancellable, Clock, SystemClock
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.llm.message import Message, Request, Response
 
 
-__all__ = ["LLM", "Cancellable", "Clock", "FailureEpisode", "Memory", "Price", "SystemClock"]
+__all__ = ["LLM", "Cancellable", "Clock", "FailureEpisode", "Memory", "Price", "SystemClock", "check_params"]
 
 
 class LLM(Protocol):
@@ -23,6 +23,7 @@ class LLM(Protocol):
     - `model` and `provider`: names.
     - `context_window`: tokens that the model reads at once.
     - `max_output_tokens`: the maximum of an answer if the request does not limit it.
+    - `check_params(params)`: raises ConfigError for a parameter of requests that the model does not have.
     - `reads`: kinds of content parts that the model reads; without it, all.
     - `reports_cost`: True if the usage of every answer has its cost, so that no price is needed.
     """
@@ -68,8 +69,16 @@ class Memory(Protocol):
 
 
 Price = Callable[[str | None, Mapping[str, int]], float | None]
-"""(model, {"input_tokens": …, "output_tokens": …, "cached_input_tokens": …}) -> cost, or None if the price is unknown.
+"""(model, tokens) -> cost, or None if the price is unknown.
 
+`tokens` has `input_tokens`, `output_tokens`, and of the input `cached_input_tokens` and `cache_write_tokens`.
 It is called with the model name of the answer and, if that name is unknown, with the configured one. It must not
 raise.
 """
+
+
+def check_params(llm: object, params: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a parameter of requests that a model does not have, if the model can check it."""
+    check = getattr(llm, "check_params", None)
+    if params and callable(check):
+        check(params)

@@ -24,6 +24,9 @@ def _in_fingerprints(known: tuple[str, str] | None) -> dict[str, Any]:
 class Usage:  # noqa: PLW1641 - the decorator makes the hash
     """Tokens and cost of one answer, or of several. Cached and reasoning tokens are subsets of input and output.
 
+    `cache_write_tokens` is the part of the input that the provider wrote into its cache, which some bill at a price of
+    its own.
+
     Cost is counted in integers (`cost_micros`, millionths of the currency), so that sums are exact. `cost` is the
     same amount in the currency of the price table, for adapters and readers. The `estimated_` numbers are the
     estimated part of the others: for answers that were lost in a crash or cut off.
@@ -44,6 +47,7 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
     estimated_input_tokens: int = field(default=0, metadata=_in_fingerprints(None))
     estimated_output_tokens: int = field(default=0, metadata=_in_fingerprints(None))
     estimated_cost_micros: int = field(default=0, metadata=_in_fingerprints(None))
+    cache_write_tokens: int = field(default=0, metadata=_in_fingerprints(None))
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
         estimated_input_tokens: int = 0,
         estimated_output_tokens: int = 0,
         estimated_cost_micros: int = 0,
+        cache_write_tokens: int = 0,
     ) -> None:
         """Set the numbers of an answer. Pass `cost` (in the currency, rounded up to a millionth) or `cost_micros`.
 
@@ -72,6 +77,7 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
         self.estimated_input_tokens = estimated_input_tokens  # type: ignore[misc]
         self.estimated_output_tokens = estimated_output_tokens  # type: ignore[misc]
         self.estimated_cost_micros = estimated_cost_micros  # type: ignore[misc]
+        self.cache_write_tokens = cache_write_tokens  # type: ignore[misc]
 
     @property
     def cost(self) -> float | None:
@@ -98,6 +104,7 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
             estimated_input_tokens=self.estimated_input_tokens + other.estimated_input_tokens,
             estimated_output_tokens=self.estimated_output_tokens + other.estimated_output_tokens,
             estimated_cost_micros=self.estimated_cost_micros + other.estimated_cost_micros,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
         )
 
     def combined(self, other: Usage, by: Callable[[int, int], int]) -> Usage:
@@ -112,6 +119,7 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
             estimated_input_tokens=by(self.estimated_input_tokens, other.estimated_input_tokens),
             estimated_output_tokens=by(self.estimated_output_tokens, other.estimated_output_tokens),
             estimated_cost_micros=by(self.estimated_cost_micros, other.estimated_cost_micros),
+            cache_write_tokens=by(self.cache_write_tokens, other.cache_write_tokens),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -127,6 +135,8 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
             numbers["cached_input_tokens"] = self.cached_input_tokens
         if self.reasoning_tokens:
             numbers["reasoning_tokens"] = self.reasoning_tokens
+        if self.cache_write_tokens:
+            numbers["cache_write_tokens"] = self.cache_write_tokens
         if self.cost_micros is not None:
             numbers["cost_micros"] = self.cost_micros
         if self.estimated_input_tokens or self.estimated_output_tokens or self.estimated_cost_micros:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import SecretStr
@@ -20,6 +21,8 @@ from orchestrator.providers.anthropic_answer import MessageAssembly, merged, res
 from orchestrator.providers.anthropic_request import conversation, tools
 from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of
 from orchestrator.providers.openai_schema import is_object
+from orchestrator.providers.parameter import with_extra
+from orchestrator.providers.prompt_cache import check_cache_seconds, with_breakpoints
 from orchestrator.providers.readable_part import checked_kinds
 from orchestrator.providers.reading import mapping
 from orchestrator.providers.schema_prompt import instructed
@@ -60,6 +63,8 @@ class Anthropic(SdkModel):
             stored part of a stream; 0 is no limit. A larger answer is an LLMError (`malformed`) that is not retried.
         reads: Kinds of content parts that the model reads, of `text`, `image`, `file` and `audio`; None means all
             that the API carries. A request with another part is a ConfigError and is not sent.
+        cache_seconds: How long the API caches the beginning of the prompt: 300 or 3600; 0 sends no hints. A message
+            or a tool with a `cache_control` of the host turns our hints off.
 
     Raises:
         ConfigError: An argument cannot work.
@@ -84,6 +89,7 @@ class Anthropic(SdkModel):
         structured: Literal["native", "prompt"] = "native",
         max_response_bytes: int = DEFAULT_BYTES,
         reads: Collection[str] | None = None,
+        cache_seconds: int = 300,
     ) -> None:
         try:
             import anthropic  # noqa: F401
@@ -99,6 +105,7 @@ class Anthropic(SdkModel):
             raise ConfigError("client brings its own address and key: give base_url and api_key to it")
         self.base_url = None if base_url is None else base_url.rstrip("/").removesuffix("/v1")
         self.timeout = timeout
+        self.cache_seconds = check_cache_seconds(cache_seconds)
         self.max_output_tokens = max_tokens
         form = MessagesForm(max_tokens, structured)
         if client is None:
@@ -137,6 +144,13 @@ class Anthropic(SdkModel):
         except anthropic.AnthropicError as error:
             raise ConfigError(f"no client for Anthropic: {error}") from error
 
+    def _with_cache_hints(self, body: dict[str, Any], request: Request) -> dict[str, Any]:
+        del request
+        return with_breakpoints(body, self.cache_seconds)
+
+    def _parameters(self) -> Collection[str]:
+        return _known_parameters() | _SAMPLING
+
     def _resource(self, client: Any) -> Any:
         return client.messages
 
@@ -149,6 +163,13 @@ class Anthropic(SdkModel):
             named["extra_headers"] = {"anthropic-version": _WITH_SAMPLING}
         # Set for each call: without it the SDK estimates the duration of an answer, and refuses long ones.
         return {**named, "extra_body": body, "timeout": client.timeout}
+
+
+@cache
+def _known_parameters() -> frozenset[str]:
+    from anthropic.types.message_create_params import MessageCreateParamsBase
+
+    return MessageCreateParamsBase.__required_keys__ | MessageCreateParamsBase.__optional_keys__
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +188,7 @@ class MessagesForm:
         system, turns = conversation(messages)
         body: dict[str, Any] = {
             "max_tokens": self.max_tokens,
-            **request.params,
+            **with_extra(request.params),
             "model": model,
             "messages": turns,
         }

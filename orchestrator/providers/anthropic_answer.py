@@ -65,6 +65,7 @@ def usage_of(usage: Mapping[str, Any]) -> Usage:
         count(usage.get("output_tokens")),
         read,
         count(mapping(usage.get("output_tokens_details")).get("thinking_tokens")),
+        cache_write_tokens=written,
     )
 
 

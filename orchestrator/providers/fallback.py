@@ -22,14 +22,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import ERROR_KINDS, ConfigError, LLMError
 from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.message import Request, Response, input_bound
-from orchestrator.llm.port import LLM, Clock, SystemClock
+from orchestrator.llm.port import LLM, Clock, SystemClock, check_params
 from orchestrator.llm.retry import FailureKind, classify
 
 FALLBACK_KINDS = ("rate_limited", "server_error", "timeout", "connection")
@@ -103,6 +103,11 @@ class Fallback:
         self._cooldown = cooldown
         self._clock: Clock = clock or SystemClock()
         self._lock = threading.Lock()
+
+    def check_params(self, params: Mapping[str, Any]) -> None:
+        """Raise ConfigError for a parameter that one of the models does not have."""
+        for choice in self._choices:
+            check_params(choice.llm, params)
 
     async def complete(self, request: Request) -> Response:
         """Ask one model. Raises LLMError, `retryable` if another model takes the next try, or the model's own error."""

@@ -142,6 +142,7 @@ _SENTENCES = {
 }
 
 _TOO_LONG_AT = frozenset((None, 400, 413, 422))
+_NOT_FOUND = 404
 _CONTENT_TOO_LARGE = 413
 _DIGITS = 3
 _FIRST_REDIRECT, _FIRST_ERROR, _LAST_ERROR = 300, 400, 599
@@ -155,15 +156,19 @@ def of_answer(
     body: object,
     *,
     partial: str = "",
+    url: str = "",
 ) -> LLMError:
-    """Return the error for an answer with an error. `body` is parsed JSON, or text if it is not JSON."""
+    """Return the error for an answer with an error. `body` is parsed JSON, or text if it is not JSON.
+
+    A status of 404 names the `url`: a wrong base URL is its usual cause.
+    """
     problem = _problem(body)
     words = _words(problem)
     status = status if _is_error(status) else _number(problem)
     message = _message(problem, body)
     said = {name.lower(): value for name, value in (headers or {}).items()}
     return LLMError(
-        _sentence(status, problem, message),
+        _sentence(status, problem, message, url),
         kind=_kind(status, words, message),
         status=status,
         retry_after=_retry_after(said, problem),
@@ -177,7 +182,7 @@ def of_exception(error: BaseException, *, partial: str = "") -> LLMError | None:
     response = getattr(error, "response", error)  # pydantic-ai's has the members of the response itself
     status, body = getattr(response, "status_code", None), getattr(error, "body", None)
     if _is_error(status) or (body is not None and holds_error(body)):
-        return of_answer(status, getattr(response, "headers", None), body, partial=partial)
+        return of_answer(status, getattr(response, "headers", None), body, partial=partial, url=_url(error))
     if _is_redirect(status):
         return _redirected(status, getattr(response, "headers", {}))
     causes = list(_causes(error))
@@ -287,7 +292,7 @@ def _kind(status: int | None, words: Sequence[str], message: str) -> str:
     return "client_error" if any(word in _REQUESTS_FAULT for word in words) else "server_error"
 
 
-def _sentence(status: int | None, problem: Mapping[str, Any], message: str) -> str:
+def _sentence(status: int | None, problem: Mapping[str, Any], message: str, url: str) -> str:
     facts = [f"HTTP {status}"] if status is not None else []
     word = problem.get("code") or problem.get("type")
     facts += [word] if isinstance(word, str) and not word.isdecimal() else []
@@ -296,6 +301,7 @@ def _sentence(status: int | None, problem: Mapping[str, Any], message: str) -> s
         if facts
         else "the provider reported an error"
     )
+    what += f" at {url}" if url and status == _NOT_FOUND else ""
     return f"{what}: {message[:_LONGEST]}" if message else what
 
 
@@ -379,6 +385,16 @@ def _message_of(kind: str, error: BaseException | None, root: BaseException | No
 
 
 def _host(error: BaseException | None) -> str:
-    with suppress(RuntimeError):  # raised if the HTTP library did not store the request
-        return str(getattr(getattr(getattr(error, "request", None), "url", None), "host", ""))
+    return urlsplit(_url(error)).hostname or ""
+
+
+def _url(error: BaseException | None) -> str:
+    """Return the requested address without its query and credentials; empty if it is unknown."""
+    for one in _causes(error):
+        with suppress(RuntimeError, ValueError):  # raised if the HTTP library did not store the request
+            source = getattr(one, "request", None) or getattr(getattr(one, "response", None), "request", None)
+            if address := str(getattr(source, "url", "")):
+                parts = urlsplit(address)
+                host = parts.netloc.rpartition("@")[2]
+                return parts._replace(netloc=host, query="", fragment="").geturl()
     return ""

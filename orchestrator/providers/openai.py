@@ -9,6 +9,7 @@ The SDK does transport, authentication and addresses, with its retries off: `Ret
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -16,11 +17,12 @@ from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.llm.content_part import KINDS
-from orchestrator.llm.message import encodable
+from orchestrator.llm.message import Request, encodable
 from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of
 from orchestrator.providers.openai_chat import ChatForm
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_responses import ResponsesForm
+from orchestrator.providers.prompt_cache import cache_key
 from orchestrator.providers.readable_part import checked_kinds
 from orchestrator.providers.sdk import ApiForm, SdkModel
 from orchestrator.providers.size_limit import DEFAULT_BYTES
@@ -130,6 +132,14 @@ class OpenAI(SdkModel):
         self._resource(client)  # loads its types, which takes a second
         return client
 
+    def _with_cache_hints(self, body: dict[str, Any], request: Request) -> dict[str, Any]:
+        if urlsplit(self.address).hostname == "api.openai.com":
+            body.setdefault("prompt_cache_key", cache_key(request.messages))
+        return body
+
+    def _parameters(self) -> Collection[str]:
+        return _known_parameters(self.api)
+
     def _resource(self, client: AsyncOpenAI) -> Any:
         return client.responses if self.api == "responses" else client.chat.completions
 
@@ -145,3 +155,12 @@ class OpenAI(SdkModel):
 
 
 _FORMS: dict[str, Callable[[OpenAIOptions], ApiForm]] = {"chat": ChatForm, "responses": ResponsesForm}
+
+
+@cache
+def _known_parameters(api: str) -> frozenset[str]:
+    if api == "chat":
+        from openai.types.chat.completion_create_params import CompletionCreateParamsBase as Parameters
+    else:
+        from openai.types.responses.response_create_params import ResponseCreateParamsBase as Parameters
+    return Parameters.__required_keys__ | Parameters.__optional_keys__

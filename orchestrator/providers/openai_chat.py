@@ -32,6 +32,7 @@ from orchestrator.providers import fault
 from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
+from orchestrator.providers.parameter import with_extra
 from orchestrator.providers.reading import (
     arguments,
     malformed,
@@ -65,7 +66,7 @@ class ChatForm:
         native, prompted = self.options.schema(request)
         messages = request.messages if prompted is None else instructed(request.messages, prompted)
         body: dict[str, Any] = {
-            **request.params,
+            **with_extra(request.params),
             "model": model,
             "messages": [self._message(message) for message in _with_results_as_text(messages)],
         }

@@ -25,6 +25,7 @@ from orchestrator.providers import fault
 from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
+from orchestrator.providers.parameter import with_extra
 from orchestrator.providers.reading import (
     malformed,
     mapping,
@@ -56,7 +57,7 @@ class ResponsesForm:
         messages = request.messages if prompted is None else instructed(request.messages, prompted)
         body: dict[str, Any] = {
             "store": False,
-            **request.params,
+            **with_extra(request.params),
             "model": model,
             "input": [item for message in messages for item in _items(message)],
         }

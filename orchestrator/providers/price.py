@@ -21,7 +21,7 @@ from orchestrator.llm.port import Price
 _MILLION = 1_000_000
 _DATED = re.compile(r"[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|latest)$")
 _PROVIDER = re.compile(r"[:/]")
-_LEAST_PRICES, _MOST_PRICES = 2, 3
+_LEAST_PRICES, _MOST_PRICES = 2, 4
 
 
 def price_table(per_million: Mapping[str, Sequence[float]]) -> Price:
@@ -31,7 +31,8 @@ def price_table(per_million: Mapping[str, Sequence[float]]) -> Price:
     name with the same prefix.
 
     Args:
-        per_million: Model -> price of a million tokens of input, of output and, if it differs, of cached input.
+        per_million: Model -> price of a million tokens of input, of output and, if they differ, of cached input and of
+            input that is written into the cache.
 
     Raises:
         ConfigError: A price is invalid.
@@ -50,8 +51,8 @@ def price_table(per_million: Mapping[str, Sequence[float]]) -> Price:
         row = table.get(name) or table.get(_DATED.sub("", name))
         if row is None:
             return None
-        fresh, said, cached = _counts(tokens)
-        return (fresh * row[0] + said * row[1] + cached * row[2]) / _MILLION
+        counts = _counts(tokens)
+        return sum(count * cost for count, cost in zip(counts, row, strict=True)) / _MILLION
 
     return price
 
@@ -85,9 +86,11 @@ def genai_prices(provider: str | None = None) -> Price:
     return price
 
 
-def _row(name: object, prices: object) -> tuple[float, float, float]:
+def _row(name: object, prices: object) -> tuple[float, float, float, float]:
+    """Return the prices of uncached input, output, cached input, and input that is written into the cache."""
     shown = (
-        f"price of {name!r} is {prices!r}; give (input, output) or (input, output, cached input) of a million"
+        f"price of {name!r} is {prices!r}; give (input, output), (input, output, cached input) or (input, output, "
+        "cached input, cache writes) of a million"
     )
     if not isinstance(name, str) or isinstance(prices, str) or not isinstance(prices, Sequence):
         raise ConfigError(shown)
@@ -95,14 +98,16 @@ def _row(name: object, prices: object) -> tuple[float, float, float]:
     good = all(math.isfinite(one) and one >= 0 for one in numbers)
     if not (good and len(numbers) == len(prices) and _LEAST_PRICES <= len(numbers) <= _MOST_PRICES):
         raise ConfigError(shown)
-    return numbers[0], numbers[1], numbers[-1] if len(numbers) == _MOST_PRICES else numbers[0]
+    given = dict(enumerate(numbers))
+    return given[0], given[1], given.get(2, given[0]), given.get(3, given[0])
 
 
-def _counts(tokens: Mapping[str, int]) -> tuple[int, int, int]:
-    """Return uncached input, output, and cached input, which is a part of the input and limited to it."""
+def _counts(tokens: Mapping[str, int]) -> tuple[int, int, int, int]:
+    """Return uncached input, output, cached input and cache writes. The cached parts are limited to the input."""
     read, said = tokens.get("input_tokens", 0), tokens.get("output_tokens", 0)
     cached = min(tokens.get("cached_input_tokens", 0), read)
-    return read - cached, said, cached
+    written = min(tokens.get("cache_write_tokens", 0), read - cached)
+    return read - cached - written, said, cached, written
 
 
 def _readings(model: str, provider: str | None) -> list[tuple[str, str | None]]:
@@ -114,8 +119,13 @@ def _readings(model: str, provider: str | None) -> list[tuple[str, str | None]]:
 
 
 def _calculated(package: Any, model: str, provider: str | None, tokens: Mapping[str, int]) -> float | None:
-    fresh, said, cached = _counts(tokens)
-    usage = package.Usage(input_tokens=fresh + cached, output_tokens=said, cache_read_tokens=cached)
+    fresh, said, cached, written = _counts(tokens)
+    usage = package.Usage(
+        input_tokens=fresh + cached + written,
+        output_tokens=said,
+        cache_read_tokens=cached,
+        cache_write_tokens=written,
+    )
     try:
         found = package.calc_price(usage, model, provider_id=provider)
     except (LookupError, ValueError):

@@ -226,4 +226,5 @@ def usage_of(usage: RequestUsage) -> Usage:
         usage.output_tokens,
         usage.cache_read_tokens,
         usage.details.get("reasoning_tokens") or usage.details.get("thoughts_tokens") or 0,
+        cache_write_tokens=usage.cache_write_tokens,
     )

@@ -217,6 +217,7 @@ def usage_from(raw: Mapping[str, Any], cost: float | None = None) -> Usage:
         or _first(raw, "prompt_cache_hit_tokens", "num_cached_tokens"),
         _first(out, "reasoning_tokens") or _first(raw, "reasoning_tokens"),
         number_in(raw, "cost") if cost is None else cost,
+        cache_write_tokens=written,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, Self
 
@@ -21,6 +21,7 @@ from orchestrator.providers import fault
 from orchestrator.providers.event_stream import EventDecoder, EventTooLarge, ServerSentEvent
 from orchestrator.providers.key_mask import mask_key
 from orchestrator.providers.loop_client import LoopClients
+from orchestrator.providers.parameter import check_names
 from orchestrator.providers.readable_part import refuse_unreadable
 from orchestrator.providers.reading import malformed, parsed, storable
 from orchestrator.providers.size_limit import (
@@ -100,6 +101,15 @@ class SdkModel(ABC):
         """Return a client of the SDK. Raises ConfigError."""
 
     @abstractmethod
+    def _parameters(self) -> Collection[str]:
+        """Return the parameters of a request that the SDK knows."""
+
+    def _with_cache_hints(self, body: dict[str, Any], request: Request) -> dict[str, Any]:
+        """Return the body with the hints for the vendor's prompt cache."""
+        del request
+        return body
+
+    @abstractmethod
     def _resource(self, client: Any) -> Any:
         """Return the part of the SDK that has `create`."""
 
@@ -107,10 +117,17 @@ class SdkModel(ABC):
     def _sendable(self, client: Any, body: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of `create` that produce this body."""
 
+    def check_params(self, params: Mapping[str, Any]) -> None:
+        """Raise ConfigError for a parameter that the API does not have."""
+        if params:
+            check_names(params, self._parameters(), f"{type(self).__name__}({self.model!r})")
+
     async def complete(self, request: Request) -> Response:
         """Answer one request; stream the pieces if it has an `on_delta`. Raises LLMError, ConfigError."""
         refuse_unreadable(self.model, self.reads, request.messages)
+        self.check_params(request.params)
         body = self._form.body(self.model, request, streamed=request.on_delta is not None)
+        body = self._with_cache_hints(body, request)
         try:
             return storable(await self._answered(body, request))
         except LLMError as error:  # from every source: servers repeat the key in answers of any status

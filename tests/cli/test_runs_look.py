@@ -208,6 +208,7 @@ def test_show_has_path_times_usage_calls_and_people(cli: Cli, folder: Path) -> N
         "output_tokens": 40,
         "cached_input_tokens": 160,
         "reasoning_tokens": 0,
+        "cache_write_tokens": 0,
         "cost": None,
         "estimated_input_tokens": 0,
         "estimated_output_tokens": 0,

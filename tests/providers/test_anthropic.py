@@ -112,7 +112,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], Response]] = {
                 "output_tokens_details": {"thinking_tokens": 40},
             },
         ),
-        Response("Hi.", (), "end_turn", Usage(2310, 50, 2000, 40), "m-1"),
+        Response("Hi.", (), "end_turn", Usage(2310, 50, 2000, 40, cache_write_tokens=300), "m-1"),
     ),
 }
 
@@ -189,7 +189,7 @@ async def test_a_call_cut_off_in_a_stream_keeps_what_was_written() -> None:
 async def test_a_long_answer_is_not_refused_by_the_sdk_and_text_without_utf_8_is_sent() -> None:
     async with (
         Loopback([json_reply(message(text_block("Hi.")))]) as server,
-        Anthropic("m", base_url=server.url, api_key="k", max_tokens=100_000) as llm,
+        Anthropic("m", base_url=server.url, api_key="k", max_tokens=100_000, cache_seconds=0) as llm,
     ):
         assert (await llm.complete(Request((user("a\ud800b"),)))).content == "Hi."
         assert server.asked[0].json["max_tokens"] == 100_000

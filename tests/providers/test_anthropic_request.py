@@ -341,7 +341,7 @@ async def test_what_the_recorded_clients_sent_is_what_we_send(place: Place) -> N
     exchange = FILES[name]["exchanges"][index]
     body = exchange["request"]["body"]
     async with Loopback([recorded_reply(exchange["response"])]) as server:
-        llm = Anthropic(body["model"], base_url=f"{server.url}/v1/", api_key="sk-test")
+        llm = Anthropic(body["model"], base_url=f"{server.url}/v1/", api_key="sk-test", cache_seconds=0)
         with suppress(LLMError):
             await llm.complete(recorded_request(body, streamed=is_streamed(place)))
         await llm.aclose()

@@ -39,7 +39,10 @@ ADAPTERS: dict[str, Any] = {
         lambda url, **more: OpenAI("m", base_url=f"{url}/v1", api_key="k", api="responses", **more),
         RESPONSES,
     ),
-    "anthropic": (lambda url, **more: Anthropic("m", base_url=url, api_key="k", **more), MESSAGES),
+    "anthropic": (
+        lambda url, **more: Anthropic("m", base_url=url, api_key="k", cache_seconds=0, **more),
+        MESSAGES,
+    ),
 }
 
 PDF_URL = f"data:application/pdf;base64,{PDF64}"

@@ -156,6 +156,8 @@ OURS = ("messages", "model", "tools", "tool_choice", "stream", "stream_options")
 def recorded_request(body: Mapping[str, Any], *, streamed: bool) -> Request:
     """The request whose body this is: messages and tools in our words, all else as parameters."""
     params = {name: value for name, value in body.items() if name not in OURS}
+    if "thinking" in params:  # of DeepSeek, unknown to the SDK of OpenAI
+        params["extra_body"] = {"thinking": params.pop("thinking")}
     choice = body.get("tool_choice", "auto")
     if choice not in ("auto", "none", "required"):
         params["tool_choice"] = choice

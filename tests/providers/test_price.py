@@ -78,7 +78,7 @@ def test_a_price_is_never_negative_and_at_most_that_of_the_dearest_token(
 
 
 @pytest.mark.parametrize(
-    "prices", [(1.0,), (1, 2, 3, 4), (-1, 2), (float("nan"), 1), ("1", 2), "12", 5, (True, 1), None]
+    "prices", [(1.0,), (1, 2, 3, 4, 5), (-1, 2), (float("nan"), 1), ("1", 2), "12", 5, (True, 1), None]
 )
 def test_what_is_no_price_is_refused_where_it_is_given(prices: Any) -> None:
     with pytest.raises(ConfigError, match=r"price of 'm' is .*; give \(input, output\)"):

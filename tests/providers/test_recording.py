@@ -192,7 +192,7 @@ def test_the_bundled_conversations_can_be_replayed_to_their_end() -> None:
                 "cache_read_input_tokens": 100,
                 "cache_creation_input_tokens": 7,
             },
-            Usage(117, 4, 100),
+            Usage(117, 4, 100, cache_write_tokens=7),
         ),
         ({"prompt_tokens": 10, "completion_tokens": 4, "prompt_cache_hit_tokens": 3}, Usage(10, 4, 3)),
         (

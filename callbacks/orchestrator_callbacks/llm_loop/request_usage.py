@@ -86,7 +86,8 @@ class Pricing(NamedTuple):
         read = input_most(request) if several else input_most(request, known, start)
         if read is None:
             return None
-        costs = [self._priced(name, Usage(read, output)) for name in self._names]
+        # All of the input may be written into a cache, which costs more than reading it.
+        costs = [self._priced(name, Usage(read, output, cache_write_tokens=read)) for name in self._names]
         return None if None in costs else max(one for one in costs if one is not None)
 
     def _priced(self, name: str, usage: Usage) -> int | None:
@@ -96,6 +97,7 @@ class Pricing(NamedTuple):
             "input_tokens": usage.input_tokens,
             "output_tokens": usage.output_tokens,
             "cached_input_tokens": usage.cached_input_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
         }
         cost: object = self.price(name, tokens)
         if cost is None:
@@ -236,7 +238,7 @@ def _count_fault(name: str, count: object) -> str | None:
     return None
 
 
-_COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
+_COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens", "cache_write_tokens")
 _counts: Callable[[Usage], tuple[int, ...]] = attrgetter(*_COUNTS)
 _ENDLESS = 2**53
 """A number of tokens that is never reached; every journal can store sums of smaller ones."""

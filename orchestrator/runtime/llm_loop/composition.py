@@ -11,7 +11,7 @@ from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.record import Observer
-from orchestrator.llm.port import LLM, Clock
+from orchestrator.llm.port import LLM, Clock, check_params
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.limits import Limits
@@ -39,6 +39,7 @@ def handles(  # noqa: PLR0917 - arguments of Agent with defaults or checks
     **others: Any,
 ) -> LoopDeps:
     """Return the handles of the hooks; `others` are further members of LoopDeps. Raises ConfigError."""
+    check_params(llm, params or {})
     return LoopDeps(
         llm=llm,
         tools=ToolSet(tools, clock=clock) if isinstance(tools, Iterable) else tools,

@@ -21,7 +21,7 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.abandonment import TimeLimitPassed, limited
 from orchestrator.kernel.thread import called
-from orchestrator.llm.port import Clock
+from orchestrator.llm.port import Clock, check_params
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.plain import plain_json
 from orchestrator.runtime.service.run_data import OPTIONS, checked_json, run_data
@@ -94,6 +94,7 @@ def run_options(
         stored["tools"] = _tool_names(own.tools, tools)
     if params is not None:
         stored["params"] = checked_json("params", params)
+        check_params(own.llm, stored["params"])
     if output_type is not None:
         output = None if output_type is str else OutputSpec.of(output_type)
         stored["output_type"] = None if output is None else _restorable(own.output, output)
