@@ -159,8 +159,8 @@ _FORMS: dict[str, Callable[[OpenAIOptions], ApiForm]] = {"chat": ChatForm, "resp
 
 @cache
 def _known_parameters(api: str) -> frozenset[str]:
-    if api == "chat":
-        from openai.types.chat.completion_create_params import CompletionCreateParamsBase as Parameters
-    else:
-        from openai.types.responses.response_create_params import ResponseCreateParamsBase as Parameters
-    return Parameters.__required_keys__ | Parameters.__optional_keys__
+    from openai.types.chat.completion_create_params import CompletionCreateParamsBase
+    from openai.types.responses.response_create_params import ResponseCreateParamsBase
+
+    known = CompletionCreateParamsBase if api == "chat" else ResponseCreateParamsBase
+    return known.__required_keys__ | known.__optional_keys__
