@@ -136,12 +136,30 @@ def runs_list(options: ListOptions) -> int:
 
 @group.command()
 @spread
-def show(run: given.RunId, *, full: given.Full = False, at: given.JournalOptions) -> int:
+def show(
+    run: given.RunId,
+    *,
+    full: given.Full = False,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Draw what happened when, into FILE.svg or FILE.png.", show_default=False
+        ),
+    ] = None,
+    turns: Annotated[
+        str | None, typer.Option(metavar="N-M", help="Only these turns of the timeline.", show_default=False)
+    ] = None,
+    at: given.JournalOptions,
+) -> int:
     """Show a run: state, questions, path, times, tokens, decisions.
 
     A call that the run asks about is cut if it does not fit on a screen; the answer then needs the full digest, which
-    --full prints.
+    --full prints. With --timeline, only the drawing is written.
     """
+    if timeline is not None or turns is not None:
+        from orchestrator.cli.runs.timeline import draw_timeline
+
+        return draw_timeline(run, timeline, turns, **vars(at))
     from orchestrator.cli.runs.show import show_run
 
     return show_run(run, full=full, **vars(at))

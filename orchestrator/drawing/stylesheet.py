@@ -15,6 +15,17 @@ _LIGHT = {
     "budget_exceeded": "#b84a0a", "no_progress": "#9c2b9c", "failed": "#c4262e", "cancelled": "#626a78",
     "rejected": "#85543f",
 }  # fmt: skip
+_LIGHT_TIME = {
+    "model": "#6463d8", "model-2": "#dcdcf8", "tool": "#13908a", "tool-2": "#cdebe8", "people": "#bf7e0a",
+    "people-2": "#f8e6bd", "work": "#858ea0", "work-2": "#e6e9ee", "down": "#d4474d", "down-2": "#fae3e4",
+    "rule": "#e3e6eb",
+}  # fmt: skip
+"""Kinds of time, a second set beside the statuses, and lines between lanes."""
+_DARK_TIME = {
+    "model": "#8583f2", "model-2": "#2a2a58", "tool": "#2fb3a9", "tool-2": "#123f3c", "people": "#e3a93c",
+    "people-2": "#463414", "work": "#6b7484", "work-2": "#2a2f39", "down": "#e0666b", "down-2": "#48252a",
+    "rule": "#262a33",
+}  # fmt: skip
 _DARK = {
     "surface": "#14161c", "ink": "#e9ebef", "ink-2": "#b4bbc7", "ink-3": "#8d95a3", "line": "#757d8b",
     "faint": "#4a515d", "box": "#191c23", "border": "#444b57", "heat": "#7c7ff0", "running": "#74a8ff",
@@ -62,6 +73,59 @@ _RULES = """
 .fsm-graph .current .more{color:var(--fsm-lit)}
 """
 
+_TIME_RULES = """
+.fsm-timeline .text,.fsm-plot .text{font-size:10.5px;color:var(--fsm-ink-2);font-variant-numeric:tabular-nums}
+.fsm-timeline .lane{font-size:11.5px;color:var(--fsm-ink-2)}
+.fsm-timeline .hidden{fill:var(--fsm-ink-3)}
+.fsm-drawing .head{font-size:12.5px;font-weight:600}
+.fsm-timeline .axis,.fsm-timeline .facts,.fsm-timeline .turn{color:var(--fsm-ink-3)}
+.fsm-timeline .cut{color:var(--fsm-ink-2);font-weight:600}
+.fsm-timeline .rule,.fsm-timeline .grid{fill:none;stroke:var(--fsm-rule);stroke-width:1}
+.fsm-timeline path.turn{fill:none;stroke:var(--fsm-faint);stroke-width:1}
+.fsm-timeline .gap{fill:var(--fsm-work-2);fill-opacity:.45}
+.fsm-timeline .break{fill:none;stroke:var(--fsm-surface);stroke-width:5}
+.fsm-timeline .stroke{fill:none;stroke:var(--fsm-faint);stroke-width:1.2}
+.fsm-timeline .thread{fill:none;stroke:var(--fsm-model);stroke-width:1.4;stroke-dasharray:2 3}
+.fsm-timeline .process .thread{stroke:var(--fsm-work);stroke-dasharray:none}
+.fsm-timeline .model>rect{fill:var(--fsm-model)}
+.fsm-timeline .tool>rect,.fsm-timeline .child>rect{fill:var(--fsm-tool)}
+.fsm-timeline .people>rect{fill:var(--fsm-people)}
+.fsm-timeline .work>rect{fill:var(--fsm-work)}
+.fsm-timeline .idle>rect{fill:var(--fsm-work-2)}
+.fsm-timeline .child.child>rect{fill:var(--fsm-surface);stroke:var(--fsm-model);stroke-width:1.4}
+.fsm-timeline .span.people.people>rect{fill:var(--fsm-people-2);stroke:var(--fsm-people);stroke-width:1}
+.fsm-timeline .span.key.people>rect{fill:var(--fsm-people);stroke:none}
+.fsm-timeline .state.model>rect{fill:var(--fsm-model-2)}
+.fsm-timeline .state.tool>rect{fill:var(--fsm-tool-2)}
+.fsm-timeline .state.people>rect{fill:var(--fsm-people-2);stroke:none}
+.fsm-timeline .state.work>rect.bar{fill:var(--fsm-work-2)}
+.fsm-timeline .failed>rect{fill:var(--fsm-down-2);stroke:var(--fsm-down);stroke-width:1.2}
+.fsm-timeline .failed>.tick{fill:var(--fsm-down);stroke:none}
+.fsm-timeline .lost>rect,.fsm-timeline .unknown>rect{fill:var(--fsm-model-2)}
+.fsm-timeline .lost>.hatch,.fsm-timeline .unknown>.hatch{fill:none;stroke:var(--fsm-model);stroke-width:1.6}
+.fsm-timeline .tools.lost>rect{fill:var(--fsm-tool-2)}
+.fsm-timeline .tools.lost>.hatch{stroke:var(--fsm-tool)}
+.fsm-timeline .down>rect{fill:var(--fsm-down-2);stroke:var(--fsm-down);stroke-width:1;stroke-dasharray:3 3}
+.fsm-timeline .key.down>rect{fill:var(--fsm-down);stroke:none}
+.fsm-timeline .repeated>rect{fill:var(--fsm-down)}
+.fsm-timeline .note{paint-order:stroke;stroke:var(--fsm-surface);stroke-width:3px;stroke-linejoin:round}
+.fsm-timeline .text.on{color:var(--fsm-ink)}
+.fsm-timeline .note.failed,.fsm-timeline .note.down{color:var(--fsm-failed)}
+.fsm-timeline .on.failed,.fsm-timeline .on.down{color:var(--fsm-failed)}
+.fsm-timeline .note.warning,.fsm-timeline .note.decision,.fsm-timeline .on.people{color:var(--fsm-waiting)}
+.fsm-timeline .sign-form{fill:var(--fsm-people);stroke:var(--fsm-surface);stroke-width:1}
+.fsm-timeline .crash .sign-form{fill:none;stroke:var(--fsm-failed);stroke-width:2.2}
+.fsm-timeline .resumed .sign-form{fill:var(--fsm-ink-2)}
+.fsm-timeline .failed .sign-form{fill:var(--fsm-down)}
+.fsm-timeline .warning>rect{fill:var(--fsm-people)}
+.fsm-timeline .budget>rect{fill:var(--fsm-work-2)}
+.fsm-timeline .level-1>rect{fill:var(--fsm-work-2)}
+.fsm-timeline .level-2>rect{fill:var(--fsm-model-2)}
+.fsm-timeline .level-3>rect{fill:var(--fsm-model);fill-opacity:.45}
+.fsm-timeline .level-4>rect{fill:var(--fsm-model);fill-opacity:.75}
+.fsm-timeline .level-5>rect{fill:var(--fsm-people)}
+"""
+
 
 def _properties(colours: dict[str, str]) -> str:
     return ";".join(f"--fsm-{name}:{colour}" for name, colour in colours.items())
@@ -79,7 +143,7 @@ def _statuses() -> str:
 
 
 def _themes() -> str:
-    light, dark = _properties(_LIGHT), _properties(_DARK)
+    light, dark = _properties(_LIGHT | _LIGHT_TIME), _properties(_DARK | _DARK_TIME)
     return (
         f".fsm-drawing{{{light}}}\n"
         f"@media (prefers-color-scheme:dark){{.fsm-drawing{{{dark}}}}}\n"
@@ -95,4 +159,4 @@ def stylesheet() -> str:
     The colours follow the setting of the browser. An attribute `data-theme` (`light`, `dark`) of an element around a
     drawing overrides it.
     """
-    return f"{_themes()}{_RULES}{_weights()}\n{_statuses()}\n"
+    return f"{_themes()}{_RULES}{_weights()}\n{_statuses()}{_TIME_RULES}"

@@ -381,3 +381,46 @@ def test_looking_leaves_no_owner_behind(cli: Cli, folder: Path) -> None:
     for command in ("show", "events", "export"):
         assert cli("runs", command, "run-1", *AT).code == 0
     assert not Path(f"{JOURNAL}-owners").exists() or not [*Path(f"{JOURNAL}-owners").iterdir()]
+
+
+# ---- timeline ----
+
+
+def test_the_timeline_of_a_run_is_written_to_a_file(cli: Cli, folder: Path) -> None:
+    record(*family())
+    done = cli("runs", "show", "parent-run", "--timeline", "run.svg", *AT)
+    assert done == (0, "run.svg: 2 turns of run parent-run\n", "")
+    text = Path("run.svg").read_text()
+    assert "<title>Timeline of run parent-run</title>" in text
+    assert "look" in text
+    assert "child-one" in text
+    assert SECRET not in text
+    done = cli("runs", "show", "parent-run", "--timeline", "run.svg", "--turns", "2", "--json", *AT)
+    assert json.loads(done.out) == {"run_id": "parent-run", "output": str(folder / "run.svg"), "turns": 1}
+
+
+BAD_TIMELINES = [
+    (("--timeline", "run.jpg"), "run.jpg has the ending '.jpg'; a drawing is written to a file *.svg"),
+    (("--timeline", "run"), "run has the ending ''; a drawing is written to a file *.svg"),
+    (("--timeline", "no/run.svg"), "no/run.svg is in the folder no, which does not exist; create it first"),
+    (
+        ("--timeline", "a.svg", "--turns", "2-1"),
+        "--turns '2-1' is no range of turns; one is N or N-M, from 1",
+    ),
+    (("--timeline", "a.svg", "--turns", "0"), "--turns '0' is no range of turns"),
+    (("--timeline", "a.svg", "--turns", "x"), "--turns 'x' is no range of turns"),
+    (("--timeline", "a.svg", "--turns", "3"), "run 'parent-run' has 2 turns; --turns starts at turn 3"),
+    (("--turns", "1"), "--turns selects a part of a drawing; name its file with --timeline FILE.svg"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), BAD_TIMELINES)
+def test_a_wrong_file_or_range_of_a_timeline_is_one_sentence(
+    cli: Cli, folder: Path, options: tuple[str, ...], said: str
+) -> None:
+    record(*family())
+    done = cli("runs", "show", "parent-run", *options, *AT)
+    assert done.code == 2
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert not list(folder.glob("*.svg"))

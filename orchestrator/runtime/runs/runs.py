@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import TypeAlias, Unpack
 
+from orchestrator.drawing.timeline.value import Timeline
 from orchestrator.errors import ConfigError, Corrupt
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.llm.port import SystemClock
@@ -17,6 +18,7 @@ from orchestrator.runtime.runs.listing import RunFilter, RunPage, read_page
 from orchestrator.runtime.runs.request import RequestDraft, RunRequest, select
 from orchestrator.runtime.runs.result import recorded_result
 from orchestrator.runtime.runs.story import Story
+from orchestrator.runtime.runs.timeline import read_timeline
 from orchestrator.runtime.runs.tree import RunTree, read_tree
 from orchestrator.runtime.service.answer import PostedRequest
 from orchestrator.runtime.service.control import RunController
@@ -101,6 +103,16 @@ class Runs:
     async def children(self, run_id: str) -> RunTree:
         """Return the child runs of a run, at any depth. Raises RunUnknown, Corrupt, StoreDown."""
         return await read_tree(self.journal, await self.journal.head(run_id))
+
+    async def timeline(self, run_id: str) -> Timeline:
+        """Return what happened in a run, and when; `timeline_svg` of `orchestrator.drawing.timeline.svg` draws it.
+
+        A run that has not ended lasts until now. Raises RunUnknown, Corrupt, StoreDown.
+        """
+        head = await self.journal.head(run_id)
+        records = await self.journal.load(run_id)
+        children = [child async for child in self.journal.runs(parent_run_id=run_id)]
+        return read_timeline(records, head=head, now=self._control.clock.time(), children=children)
 
     async def result(self, run_id: str) -> Result:
         """Return the result of an ended run from its records. Nothing is executed.

@@ -1,0 +1,255 @@
+"""The records of a run as a timeline: states, requests, tools, child runs, people, processes. Pure.
+
+Only what the records say is shown. Most records have a time; those without one happened after the record before. The
+time of a crash is not known: the process worked at its last record, and another one had the run when it resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from orchestrator.drawing.timeline.value import BudgetUse, Kind, Lane, Timeline, TurnStart
+from orchestrator.journal.ledger import TOOL
+from orchestrator.journal.redacted import tool_word
+from orchestrator.kernel.journal import Record, RunHead
+from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF
+from orchestrator.runtime.runs.timeline_builder import OpenCall, TimelineBuilder, number
+from orchestrator_guards.evaluation import GUARDS, read_row
+
+Body = Mapping[str, Any]
+
+_QUEUED = 0.01
+"""Seconds of waiting for a slot from which on they are shown."""
+_VERBS = {"approve": "approves", "reject": "rejects", "respond": "answers", "cancel": "cancels"}
+_VERBS |= {"pause": "pauses", "resume": "resumes"}
+
+
+def read_timeline(
+    records: Iterable[Record], *, head: RunHead, now: float, children: Sequence[RunHead] = ()
+) -> Timeline:
+    """Return the timeline of a run.
+
+    Args:
+        records: All records of the run, from the first.
+        head: The run.
+        now: Epoch seconds; the end of the timeline of a run that has not ended.
+        children: Child runs, for those that no record of the run names.
+    """
+    reader = _Reader(head.run_id)
+    for record in records:
+        reader.read(record)
+    reader.finish(head, now)
+    reader.add_children(children)
+    return reader.timeline(now)
+
+
+@dataclass(slots=True)
+class _Reader(TimelineBuilder):
+    """Reads the records of one run in their order."""
+
+    untimed: Body | None = None
+    """An answer without the times of its attempts: it lasted until the next record that has a time."""
+    retries: int = 0
+
+    # ---- records ----
+
+    def read(self, record: Record) -> None:
+        """Add the next record."""
+        at = max(_time_of(record), self.at)
+        if self.epoch and record.epoch > self.epoch and self.process_since is not None:
+            self.crash(at)
+        self.epoch = max(record.epoch, self.epoch)
+        if self.untimed is not None and at > self.at:
+            self._add_untimed(at)
+        self.at = at
+        charged = self.charged() if record.kind == "resumed" else 0.0
+        self.stored.fold(record.kind, record.body)
+        take = self._TAKES.get(record.kind)
+        if take is not None:
+            take(self, record.body)
+        if record.kind == "resumed" and (more := self.charged() - charged) > 0:
+            self.note_charge(more)
+
+    def _created(self, body: Body) -> None:
+        self.start = self.entered = self.state_since = self.at
+        if "deposited" not in body:
+            self.work(f"process {self.epoch}")
+
+    def _transition(self, body: Body) -> None:
+        self._attempts(body, self.turn)
+        self._guards(body)
+        source, dest = str(body.get("source", "")), str(body.get("dest", ""))
+        self._close_steps()
+        if source != dest or not body.get("internal", True):
+            self.state = source
+            self.close_state(self.at)
+            self.state, self.entered = dest, self.at
+        if (error := body.get("error")) and isinstance(error, Mapping):
+            self.mark(Lane.STATE, Kind.FAILED, str(error.get("type") or "error"))
+
+    def _answer(self, body: Body) -> None:
+        turn = int(number(body.get("iteration"))) or self.turn
+        if not self.turns or self.turns[-1].turn < turn:
+            self.turns.append(TurnStart(turn, self.entered))
+        self.state_kind = Kind.MODEL
+        if body.get("attempts"):
+            self._attempts(body, turn)
+        else:
+            self.untimed = body
+
+    def _attempts(self, body: Body, turn: int) -> None:
+        """Add the attempts of a request: rows of start, seconds, kind of error, seconds of waiting, model."""
+        for row in body.get("attempts") or ():
+            begin, seconds, error, wait, model = (*row, *("", "", "", "", "")[len(row) :])[:5]
+            start, end = number(begin), number(begin) + number(seconds)
+            name = str(model or body.get("model") or "")
+            kind = Kind.FAILED if error else Kind.MODEL
+            self.span(Lane.MODEL, kind, start, end, name, note=str(error), turn=turn)
+            if number(wait) > 0:
+                self.span(Lane.MODEL, Kind.WAIT, end, end + number(wait), "waits", turn=turn)
+            self.state_kind = Kind.MODEL
+
+    def _add_untimed(self, at: float) -> None:
+        body, self.untimed = self.untimed or {}, None
+        retries = int(number(body.get("retries")))
+        more, self.retries = retries - self.retries, max(retries, self.retries)
+        kind = Kind.UNKNOWN if more > 0 else Kind.MODEL
+        note = f"{more + 1} attempts, times not recorded" if more > 0 else ""
+        turn = int(number(body.get("iteration")))
+        self.span(Lane.MODEL, kind, self.at, at, str(body.get("model") or ""), note=note, turn=turn)
+
+    def _guards(self, body: Body) -> None:
+        for row in body.get(GUARDS) or ():
+            try:
+                verdict = read_row(row).verdict
+            except (TypeError, ValueError):
+                continue
+            if verdict.guard in BUDGET_OF and verdict.limit > 0:
+                self.budgets.append(BudgetUse(self.at, verdict.guard, verdict.observed, verdict.limit))
+            if not verdict.ok and (verdict.guard in BUDGET_OF or verdict.guard in STALL_OF):
+                text = f"{verdict.guard} {verdict.observed:,g} of {verdict.limit:,g}"
+                self.mark(Lane.STATE, Kind.WARNING, text)
+
+    # ---- calls ----
+
+    def _intent(self, body: Body) -> None:
+        if body.get("effect") != TOOL:
+            return
+        for call in body.get("calls") or ():
+            child = call.get("agent") is not None
+            lane, kind = (Lane.CHILD, Kind.CHILD) if child else (Lane.TOOLS, Kind.TOOL)
+            name = str(call["agent"]) if child else tool_word(call)
+            self.under_way[str(call["key"])] = OpenCall(lane, kind, name, self.at)
+
+    def _done(self, body: Body) -> None:
+        if body.get("effect") != TOOL:
+            return
+        key, outcome = str(body.get("key", "")), str(body.get("outcome", ""))
+        found = self.under_way.pop(key, OpenCall(Lane.TOOLS, Kind.TOOL, tool_word(body), self.at))
+        start = number(body.get("at")) or found.since
+        seconds, queued = number(body.get("seconds")), number(body.get("queued"))
+        kind, note = (found.kind, "") if outcome == "ok" else (Kind.FAILED, outcome)
+        turn = int(number(key.partition(":")[0]))
+        self.span(found.lane, kind, start, start + seconds, found.name, note=note, turn=turn)
+        if queued >= _QUEUED:
+            self.span(found.lane, Kind.WAIT, start - queued, start, "waits for a slot", turn=turn)
+        if self.state_kind is Kind.WORK:
+            self.state_kind = Kind.TOOL
+
+    def _rolled_back(self, body: Body) -> None:
+        self.under_way.pop(str(body.get("key", "")), None)
+
+    def _step(self, body: Body) -> None:
+        """Add a step of a plan: it runs until the next one, or until the state is left."""
+        self._close_steps()
+        label = str(body.get("step", ""))
+        if body.get("status") == "running":
+            self.under_way[f"step {label}"] = OpenCall(Lane.TOOLS, Kind.TOOL, f"step {label}", self.at)
+
+    def _close_steps(self) -> None:
+        for key in [key for key in self.under_way if key.startswith("step ")]:
+            step = self.under_way.pop(key)
+            self.span(step.lane, step.kind, step.since, self.at, step.name)
+
+    # ---- people ----
+
+    def _question(self, body: Body) -> None:
+        self.under_way.pop(
+            str(body.get("key", "")), None
+        )  # a call of a process that ended, which is asked about
+        name = str(body.get("tool") or body.get("key") or "question")
+        self.under_way[f"question {body.get('key', '')}"] = OpenCall(Lane.PERSON, Kind.PERSON, name, self.at)
+
+    def _approval(self, body: Body) -> None:
+        key, decision = str(body.get("key", "")), str(body.get("decision", ""))
+        if (question := self.under_way.pop(f"question {key}", None)) is not None:
+            self.span(Lane.PERSON, Kind.PERSON, question.since, self.at, question.name)
+        self._decision(body, decision, key)
+
+    def _control(self, body: Body) -> None:
+        self._decision(body, str(body.get("kind", "")), str(body.get("key") or ""))
+
+    def _decision(self, body: Body, verb: str, key: str) -> None:
+        words = (str(body.get("by") or "unknown"), _VERBS.get(verb, verb), key)
+        self.mark(Lane.PERSON, Kind.DECISION, " ".join(filter(None, words)))
+
+    def _parked(self, body: Body) -> None:
+        self._attempts(body, self.turn)
+        self._guards(body)
+        self.park(str(body.get("reason", "")))
+
+    def _unparked(self, body: Body) -> None:
+        del body
+        self.unpark()
+        self.work(self.process or f"process {self.epoch}")
+
+    def _resumed(self, body: Body) -> None:
+        self.unpark()
+        by = str(body.get("by") or "")
+        self.mark(Lane.PROCESS, Kind.RESUMED, f"{by} resumes" if by else "resumes")
+        self.state_since = self.at
+        self.work(f"process {self.epoch}")
+
+    def _moved(self, body: Body) -> None:
+        """Take the state of a migration or a recovery."""
+        self.unpark()
+        self.close_state(self.at)
+        self.state, self.entered = str(body.get("state") or self.state), self.at
+
+    def _ended(self, body: Body) -> None:
+        del body
+        self.unpark()
+        self.close_state(self.at)
+        self.stop_work()
+        self.ended = True
+
+    _TAKES: ClassVar[Mapping[str, Callable[[_Reader, Body], None]]] = {
+        "created": _created,
+        "transition": _transition,
+        "answer": _answer,
+        "intent": _intent,
+        "done": _done,
+        "rolled_back": _rolled_back,
+        "step": _step,
+        "asked": _question,
+        "approval": _approval,
+        "control": _control,
+        "parked": _parked,
+        "unparked": _unparked,
+        "resumed": _resumed,
+        "migrated": _moved,
+        "recovered": _moved,
+        "ended": _ended,
+    }
+
+
+def _time_of(record: Record) -> float:
+    """Return the time of a record, at least: `at` of a result is the start of its call, an answer has its attempts."""
+    at = number(record.body.get("at"))
+    if record.kind == "done":
+        return at + number(record.body.get("seconds")) if at else 0.0
+    if record.kind == "answer" and (rows := record.body.get("attempts")):
+        return sum(map(number, rows[-1][:2]))
+    return at
