@@ -7,6 +7,7 @@ READY   = $(VENV)/.ready
 LOCK    = requirements.lock
 LOWEST  = build/lowest.lock
 UV      = .venv-lock/bin/uv
+RELEASE = .venv-release/bin
 PYTEST  = $(PY) -m pytest -n auto --dist loadfile
 TEST    = -m "not campaign"
 # Properties are tried in both tiers, here with more examples: tests/tiers.py.
@@ -23,7 +24,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo-approval demo-plan setup test test-python test-lowest campaign check accept coverage mutants docs dashboards bench bench-peers bench-features soak lock clean
+.PHONY: help run demo-approval demo-plan setup test test-python test-lowest campaign check accept coverage mutants docs dashboards bench bench-peers bench-features soak lock release clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -99,6 +100,9 @@ lock: $(UV) ## requirements.lock from pyproject.toml; ARGS=--upgrade moves every
 	    --generate-hashes --no-emit-index-url --no-emit-package fsm-orchestrator \
 	    --no-header --no-annotate --output-file requirements.lock $(ARGS)
 
+release: $(READY) $(UV) $(RELEASE) ## a dry run: the distribution built, checked, installed, with an SBOM, in dist/; nothing is uploaded
+	@$(PY) -m tests.release $(RELEASE) $(UV)
+
 # The lowest versions of what we depend on; the tools of the tests are the newest that go with them.
 $(LOWEST): pyproject.toml $(UV)
 	@mkdir -p $(@D)
@@ -122,6 +126,10 @@ $(READY): $(LOCK) pyproject.toml
 	@$(PY) -m pip install --quiet --require-hashes -r $(LOCK)
 	@$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
+
+$(RELEASE): $(UV)
+	@$(UV) venv --quiet --clear --python $(PY) .venv-release
+	@$(UV) pip install --quiet --python .venv-release "cyclonedx-bom>=7" "twine>=6"
 
 $(UV):
 	@$(FIND_PYTHON); "$$found" -m venv --clear .venv-lock

@@ -1,7 +1,9 @@
-"""The page that a package index shows: README.md, with links that lead somewhere there.
+"""What a package index shows: the addresses of the project, and README.md with links that lead somewhere there.
 
-On an index there are no files beside the page. With `repository` set in pyproject.toml, links to files become links to
-the repository; without it they become plain text, as does the list of contents.
+The address of the repository has one place, `repository` in pyproject.toml. From it come `project.urls` and the links of
+the page: on an index there are no files beside it. While the project has no public address, `repository` is not set: it
+has no URLs then, and the links become plain text, as does the list of contents. `make release` reports that, because an
+invented address would lead readers to somebody else.
 """
 
 from __future__ import annotations
@@ -22,11 +24,33 @@ def index_page(readme: str, repository: str = "") -> str:
     return _FILE.sub(rf"[\1]({repository}/\2)" if repository else r"\1", page)
 
 
+def project_urls(repository: str) -> dict[str, str]:
+    """Return `project.urls` for the address of the repository, without a slash at its end; none without an address."""
+    if not repository:
+        return {}
+    files = files_of(repository)
+    return {
+        "Homepage": repository,
+        "Documentation": f"{files}/README.md#guides",
+        "Changelog": f"{files}/CHANGELOG.md",
+        "Issues": f"{repository}/issues",
+    }
+
+
+def files_of(repository: str) -> str:
+    """Return the address of the folder of files; empty without a repository."""
+    return repository and f"{repository}/blob/main"
+
+
 class IndexPage(MetadataHookInterface):
-    """Set the long description of the package."""
+    """Set the long description and the addresses of the package."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Add `readme`."""
+        """Add `readme` and `urls`."""
+        repository = str(self.config.get("repository", "")).rstrip("/")
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
-        page = index_page(text, str(self.config.get("repository", "")))
-        metadata["readme"] = {"content-type": "text/markdown", "text": page}
+        metadata["readme"] = {
+            "content-type": "text/markdown",
+            "text": index_page(text, files_of(repository)),
+        }
+        metadata["urls"] = project_urls(repository)

@@ -8,7 +8,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from hatch_build import index_page
+from hatch_build import files_of, index_page, project_urls
 from orchestrator.cli.docs import GUIDES
 from tests.contract.test_guides import PATHS, ROOT
 
@@ -98,3 +98,18 @@ def test_with_the_address_of_the_repository_the_links_of_that_page_lead_there() 
         "## One\n[a](https://f.org/blob/main/b/README.md#c), [d](https://e.org)\n"
     )
     assert index_page(text) == "## One\na, [d](https://e.org)\n"
+
+
+def test_the_address_of_the_repository_makes_the_urls_of_the_project() -> None:
+    urls = project_urls("https://f.org/x")
+    assert urls == {
+        "Homepage": "https://f.org/x",
+        "Documentation": "https://f.org/x/blob/main/README.md#guides",
+        "Changelog": "https://f.org/x/blob/main/CHANGELOG.md",
+        "Issues": "https://f.org/x/issues",
+    }
+    assert project_urls("") == {}
+    assert files_of("") == ""
+    for url in (urls["Documentation"], urls["Changelog"]):
+        path, _, section = url.removeprefix(files_of("https://f.org/x") + "/").partition("#")
+        assert not section or section in {anchor(text) for _, text in headings(ROOT / path)}
