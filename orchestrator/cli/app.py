@@ -15,6 +15,7 @@ from orchestrator.cli import Options, fleet_option, trust_option
 from orchestrator.cli import option as given
 from orchestrator.cli.add_group import group as add
 from orchestrator.cli.approval_group import group as approval
+from orchestrator.cli.backtest_group import BacktestOptions
 from orchestrator.cli.chat_option import ChatOptions
 from orchestrator.cli.exit import EPILOG
 from orchestrator.cli.metrics_group import group as metrics
@@ -180,6 +181,20 @@ def replay(options: given.ReplayOptions) -> int:
     from orchestrator.cli.replay import replay_conversations
 
     return replay_conversations(options)
+
+
+@app.command()
+@spread
+def backtest(options: BacktestOptions) -> int:
+    """Evaluate another policy on recorded runs, without a model or a tool.
+
+    The guards of each run are evaluated again on their recorded inputs, in order, up to the first decision or message
+    to the model that differs. The report says which runs would have stopped earlier, split into those that had
+    completed (harm) and those that had failed, stalled or run out (benefit), and what that saves.
+    """
+    from orchestrator.cli.backtest import backtest_runs
+
+    return backtest_runs(options)
 
 
 @app.command()

@@ -30,6 +30,7 @@ from orchestrator_guards import (
     tool_key,
 )
 from orchestrator_guards.evaluation import Row, given, row_of
+from orchestrator_guards.turn import Policy
 
 UNFINISHED = "the run was stopped before this call finished"
 CHANGED = "not run: a hook changed this call after a person approved it"
@@ -315,32 +316,42 @@ def _blocked(ctx: LoopContext, *, repeats: bool) -> str | None:
 
 def _over_limit(run: LoopRun, call: ToolCall, spec: ToolSpec | None) -> str | None:
     """Evaluate the guards about one call; the first refusal ends the run after this turn."""
-    ctx = run.ctx
-    asked, rows = _verdicts_for(ctx, call, spec)
+    asked, rows = verdicts_for(
+        run.ctx, call.name, _successes(run.ctx, call), spec.progress if spec else "strict"
+    )
     if rows:
         run.attach_guards(rows)
     refusal = first_refusal(asked)
     if refusal is None:
         return None
-    if ctx.verdict is None:
-        ctx.verdict = refusal
+    if run.ctx.verdict is None:
+        run.ctx.verdict = refusal
     return f"not run: {refusal.explain()}"
 
 
-def _verdicts_for(ctx: LoopContext, call: ToolCall, spec: ToolSpec | None) -> tuple[list[Verdict], list[Row]]:
-    """Evaluate the guards about one call, and return their verdicts and rows."""
-    limits, spent, key = ctx.limits, ctx.spent, tool_key(call.name)
+def _successes(ctx: LoopContext, call: ToolCall) -> int:
+    """Return how often a call has succeeded in a row with the same arguments and result."""
+    seen = ctx.progress.successes.get(tool_key(call.name)) if ctx.limits.max_repeated_success else None
+    return seen.times if seen is not None and seen.call == call_key(call.name, call.arguments) else 0
+
+
+def verdicts_for(
+    ctx: LoopContext, tool: str, successes: int, policy: Policy
+) -> tuple[list[Verdict], list[Row]]:
+    """Evaluate the guards about one call of a tool, and return their verdicts and rows.
+
+    `successes` is the number of its consecutive equal successes, 0 for another call than the last successful one.
+    """
+    limits, spent, key = ctx.limits, ctx.spent, tool_key(tool)
     asked = []
     if limits.max_tool_calls:
         asked.append(tool_calls(spent.tool_calls, limits.max_tool_calls))
     cap = limits.tool_caps.get(key, 0)
     if cap:
-        asked.append(tool_cap(call.name, spent.by_tool.get(key, 0), cap))
+        asked.append(tool_cap(tool, spent.by_tool.get(key, 0), cap))
     rows = [row_of(verdict) for verdict in asked]
-    if limits.max_repeated_success and key in ctx.progress.successes:
-        seen = ctx.progress.successes[key]
-        if seen.call == call_key(call.name, call.arguments):
-            inputs = seen.times, limits.max_repeated_success, spec.progress if spec else "strict"
-            asked.append(repeated_success(*inputs))
-            rows.append(given(asked[-1], repeated_success, *inputs))
+    if limits.max_repeated_success and successes:
+        inputs = successes, limits.max_repeated_success, policy
+        asked.append(repeated_success(*inputs))
+        rows.append(given(asked[-1], repeated_success, *inputs))
     return asked, rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orchestrator.errors import CompletionError, LimitReached
 from orchestrator.kernel.record import BudgetChecked, OperationAttempt
 from orchestrator.llm.message import Message, Response
@@ -55,13 +57,11 @@ def request_another(run: LoopRun, issue: str) -> None:
         )
         raise CompletionError(issue, attempts)
     moved = turn_accounting.remember(ctx, [], ctx.messages[-1].text) if ctx.limits.max_no_progress else None
-    asked = _completion_verdicts(ctx, moved)
+    asked = retry_verdicts(ctx, moved)
     if ctx.verdict is None or ctx.wrapping_up:  # otherwise an earlier refusal, with its own row
         record_guards(run, asked)
-    verdict = turn_accounting.decide(ctx, asked)
-    ctx.verdict = None if verdict else verdict
-    if not turn_accounting.may_go_on(run):
-        raise LimitReached(verdict)  # the failure counts the limit
+    if refusal := decide_retry(run, asked):
+        raise refusal  # the failure counts the limit
     run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
     ctx.completion.retries = attempts + 1
     run.emit(
@@ -70,11 +70,19 @@ def request_another(run: LoopRun, issue: str) -> None:
     _replace_feedback(run, issue)
 
 
-def _completion_verdicts(ctx: LoopContext, moved: Verdict | None) -> list[Verdict]:
+def retry_verdicts(ctx: LoopContext, moved: Verdict | None) -> list[Verdict]:
     """Evaluate the guards for another request; an existing refusal stands."""
     if ctx.wrapping_up:
         return whole_budgets(ctx)
     return verdicts(ctx, moved) if ctx.verdict is None else [ctx.verdict]
+
+
+def decide_retry(run: LoopRun, asked: Sequence[Verdict]) -> LimitReached | None:
+    """Return the error of a refusal of another request, or None: a normal one, or the reserved wrap-up turn."""
+    ctx = run.ctx
+    verdict = turn_accounting.decide(ctx, asked)
+    ctx.verdict = None if verdict else verdict
+    return None if turn_accounting.may_go_on(run) else LimitReached(verdict)
 
 
 def _replace_feedback(run: LoopRun, issue: str) -> None:

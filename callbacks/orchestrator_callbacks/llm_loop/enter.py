@@ -67,11 +67,7 @@ async def enter_update_budgets(run: LoopRun) -> LoopEvent:
         asked.insert(0, ctx.verdict)
     if BudgetChecked in run.writes.observed_kinds:
         run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
-    if turn_accounting.may_start_over(run, asked):
-        return LoopEvent.RESTART_LOOP
-    verdict = turn_accounting.decide(ctx, asked)
-    ctx.verdict = None if verdict.ok else verdict
-    return LoopEvent.BUDGET_OK if turn_accounting.may_go_on(run) else LoopEvent.BUDGET_EXCEEDED
+    return turn_accounting.decide_turn(run, asked)
 
 
 async def enter_handle_completion(run: LoopRun) -> LoopEvent:

@@ -9,6 +9,7 @@ from orchestrator.machines.llm_loop.graph import restart_budgets, whole_budgets
 from orchestrator.machines.llm_loop.model import (
     Completion,
     LoopContext,
+    LoopEvent,
     Progress,
     RepeatedSuccess,
     TurnDecision,
@@ -19,6 +20,7 @@ from orchestrator_callbacks.llm_loop.guard_record import record_guards
 from orchestrator_guards import (
     Escalation,
     ObservedCall,
+    TurnFingerprint,
     Verdict,
     call_key,
     escalation,
@@ -116,8 +118,12 @@ def remember(ctx: LoopContext, seen: list[ObservedCall], text: str = "") -> Verd
 
     Returns the verdict of the progress guard, if it is enabled.
     """
+    return add_turn(ctx, fingerprint(seen, text))
+
+
+def add_turn(ctx: LoopContext, turn: TurnFingerprint) -> Verdict | None:
+    """Add the fingerprint of a turn as `remember` does."""
     state, limits = ctx.progress, ctx.limits
-    turn = fingerprint(seen, text)
     if state.expected is not None and turn.calls == state.expected.calls:
         # It was blocked and has no result of its own; it counts as the repetition.
         turn = state.expected
@@ -141,6 +147,16 @@ def _escalate(ctx: LoopContext, limit: int) -> Verdict:
         case _:
             pass
     return verdict
+
+
+def decide_turn(run: LoopRun, asked: Sequence[Verdict]) -> LoopEvent:
+    """Return the event that leaves `update_budgets`, from the verdicts about another turn."""
+    ctx = run.ctx
+    if may_start_over(run, asked):
+        return LoopEvent.RESTART_LOOP
+    verdict = decide(ctx, asked)
+    ctx.verdict = None if verdict.ok else verdict
+    return LoopEvent.BUDGET_OK if may_go_on(run) else LoopEvent.BUDGET_EXCEEDED
 
 
 def decide(ctx: LoopContext, verdicts: Sequence[Verdict]) -> Verdict:

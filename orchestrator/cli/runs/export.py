@@ -17,6 +17,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.llm.message import Usage
+from orchestrator.runtime.backtest import trace_of
 from orchestrator.runtime.runs.story import Story
 from orchestrator.runtime.runs.transcript import TranscriptEntry
 
@@ -51,11 +52,12 @@ def export_run(name: str, *, content: bool, output: Path | None, json: bool, jou
 
 
 def metadata(head: RunHead, records: Sequence[Record]) -> dict[str, Any]:
-    """Return data that may be shared: names, numbers and times, no texts."""
+    """Return data that may be shared: names, numbers and times, no texts. `orchestrator backtest` reads the trace."""
     return {
         "format": FORMAT,
         "run": head_json(head),
         "records": [as_json(record, content=False) for record in records],
+        "trace": trace_of(head.run_id, records).as_json(),
     }
 
 

@@ -1,0 +1,462 @@
+"""A backtest: the recorded policy is proved first, and each claim holds when the run is executed again."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import orjson
+import pytest
+
+from orchestrator import Agent, ConfigError, Limits, MemoryJournal, Response, Result, Usage
+from orchestrator.backtest import Policy, RunComparison, RunTrace, backtest, sweep, trace_of
+from orchestrator.kernel.journal import Record
+from orchestrator.llm.retry import RetryPolicy
+from orchestrator.providers.recording import ReplayError
+from orchestrator.providers.replay import ReplayLLM, ReplayTools, scan, split_runs
+from orchestrator.providers.scripted import ScriptExhausted, call
+from orchestrator.runtime.runs.runs import Runs
+from orchestrator.testing import ScriptedLLM
+from orchestrator_guards import TurnFingerprint, Verdict
+from tests.runtime.test_guard_decisions import CASES, NO_WAIT, TIGHT, WIDE, fails, spoilt, step
+from tests.with_runtime import with_runtime
+
+REPOSITORY = Path(__file__).parents[2]
+COPIES = REPOSITORY / "tests/data/trajectories"
+CORPUS = REPOSITORY.parent / "shared/data/trajectories"
+
+
+async def traces_of(journal: MemoryJournal) -> list[RunTrace]:
+    return [trace_of(head.run_id, await journal.load(head.run_id)) async for head in journal.runs()]
+
+
+def carried(trace: RunTrace) -> RunTrace:
+    """The trace after its export to a file."""
+    return RunTrace.from_json(orjson.loads(orjson.dumps(trace.as_json())))
+
+
+# ---- identity ----
+
+
+async def play(corpus: Path, limits: dict[str, Any]) -> MemoryJournal:
+    journal, number = MemoryJournal(), 0
+    for record in scan(corpus):
+        assert not isinstance(record, ReplayError)
+        for script in split_runs(record):
+            agent = Agent(
+                ReplayLLM(script),
+                tools=ReplayTools(script),
+                limits=Limits(**limits),
+                journal=journal,
+                observers=(),
+                retry=RetryPolicy(attempts=1),
+                name=f"conversation-{number}",
+            )
+            await agent.run([*script.history, *script.prompt])
+            number += 1
+    return journal
+
+
+@pytest.mark.parametrize("limits", [WIDE, TIGHT], ids=["wide", "tight"])
+@pytest.mark.parametrize(("corpus", "least"), [(COPIES, 60), (CORPUS, 900)], ids=["copies", "all"])
+async def test_each_recorded_conversation_is_the_same_under_its_own_policy(
+    corpus: Path, least: int, limits: dict[str, Any], absent: Callable[[str], NoReturn]
+) -> None:
+    if not corpus.is_dir():
+        absent("no corpus of conversations beside the repository (../shared/data/trajectories)")
+    journal = await play(corpus, limits)
+    report = await backtest(Runs(journal), Policy(limits))
+    assert report.runs >= least
+    assert (report.unchanged, report.left_out) == (report.runs, {})
+    report = await backtest(map(carried, await traces_of(journal)), Policy(limits))
+    assert (report.unchanged, report.left_out) == (report.runs, {})
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_each_decision_of_the_loop_is_proved(case: str) -> None:
+    answers, limits, options, _ = CASES[case]
+    journal = MemoryJournal()
+    agent = Agent(
+        ScriptedLLM(answers),
+        tools=[step, fails],
+        limits=Limits(**limits),
+        retry=NO_WAIT,
+        **with_runtime(journal=journal, observers=(), **options),
+    )
+    await agent.run("go")
+    for traces in (await traces_of(journal), map(carried, await traces_of(journal))):
+        report = await backtest(traces, Policy())
+        assert (report.unchanged, report.left_out) == (1, {})
+
+
+# ---- agreement with execution ----
+
+
+class Play:
+    """A run of a random script, repeatable under other limits."""
+
+    def __init__(self, seed: int) -> None:
+        random_ = random.Random(seed)
+        self.recorded = self._limits(random_)
+        self.changed = self._changes(random_)
+        self.answers = self._answers(random_)
+
+    @staticmethod
+    def _limits(random_: random.Random) -> dict[str, Any]:
+        choose = random_.choice
+        return {
+            "max_iterations": choose([6, 12, 30]),
+            "max_no_progress": choose([2, 3, 4, 50]),
+            "max_repeated_success": choose([2, 3, 40]),
+            "max_tool_errors": choose([2, 4, 10]),
+            "max_tool_calls": choose([0, 8, 20]),
+            "max_input_tokens": choose([0, 900]),
+            "max_restarts": choose([0, 0, 1]),
+            "wrap_up_turns": choose([0, 0, 1]),
+            "completion_retries": choose([1, 2]),
+            "guidance": choose([0, 0, 2]),
+        }
+
+    @staticmethod
+    def _changes(random_: random.Random) -> dict[str, Any]:
+        changes: dict[str, Sequence[Any]] = {
+            "max_iterations": [1, 3, 5, 9, 0],
+            "max_no_progress": [1, 2, 3, 5, 8, 0],
+            "max_repeated_success": [1, 2, 5, 0],
+            "max_tool_errors": [1, 2, 3, 0],
+            "max_tool_calls": [1, 3, 6, 0],
+            "tool_caps": [{"Step": 2}, {"fails": 1}],
+            "max_input_tokens": [150, 500, 0],
+            "max_restarts": [0, 1, 2],
+            "wrap_up_turns": [0, 1],
+            "completion_retries": [1, 3],
+            "guidance": [0, 1, 3],
+        }
+        names = random_.sample(sorted(changes), random_.choice([1, 1, 1, 2]))
+        return {name: random_.choice(changes[name]) for name in names}
+
+    @staticmethod
+    def _answers(random_: random.Random) -> list[Any]:
+        def one() -> Any:
+            kind = random_.random()
+            if kind < 0.55:
+                return call("step", n=random_.choice([1, 1, 1, 2, random_.randrange(99)]))
+            if kind < 0.75:
+                return call("fails", n=random_.choice([1, 1, random_.randrange(9)]))
+            return [call("step", n=random_.choice([1, 2])), call("step", n=3)]
+
+        answers = [one() for _ in range(random_.randrange(1, 14))]
+        end = random_.choice([["done"], ["done"], ['{"error": "no"}', "done"], ['{"error": "no"}'] * 4])
+        said = [*answers, *end]
+        return [
+            Response(
+                one if isinstance(one, str) else None,
+                () if isinstance(one, str) else tuple(one) if isinstance(one, list) else (one,),
+                usage=Usage(random_.randrange(20, 120), 5),
+            )
+            for one in said
+        ]
+
+    async def run(self, limits: dict[str, Any]) -> tuple[ScriptedLLM, Result, MemoryJournal]:
+        journal, model = MemoryJournal(), ScriptedLLM(self.answers)
+        agent = Agent(
+            model, tools=[step, fails], limits=Limits(**limits), journal=journal, observers=(), retry=NO_WAIT
+        )
+        return model, await agent.run("go", run_id="r"), journal
+
+
+def sent(model: ScriptedLLM) -> list[list[Any]]:
+    return [[message.to_openai() for message in request.messages] for request in model.requests]
+
+
+def first_other(ours: Sequence[Any], theirs: Sequence[Any]) -> int | None:
+    """The index of the first request that differs; None if one list begins the other."""
+    return next((at for at, (one, two) in enumerate(zip(ours, theirs, strict=False)) if one != two), None)
+
+
+def check_stop(done: RunComparison, before: list[Any], after: list[Any], result: Result) -> None:
+    assert done.place is not None
+    wrapped = result.outcome == "partial" or len(after) > done.place.turn
+    assert result.verdict is not None
+    assert result.verdict.guard == done.place.guard
+    assert len(after) == done.place.turn + wrapped
+    assert first_other(before, after) in ({None, done.place.turn} if wrapped else {None})
+    assert done.saved.requests == len(before) - done.place.turn
+
+
+def check_message(done: RunComparison, before: list[Any], after: list[Any], result: Result) -> None:
+    assert done.place is not None
+    other = first_other(before, after)
+    assert other == done.place.turn, "the first message that differs"
+    if done.assumed is not None and result.verdict is not None:
+        assert (result.verdict.guard, len(after) >= done.assumed.turn) == (done.assumed.guard, True)
+
+
+async def agrees(seed: int) -> RunComparison:
+    """Compare the claim about one run with its execution under the new limits."""
+    one = Play(seed)
+    model, recorded, journal = await one.run(one.recorded)
+    found: list[RunComparison] = []
+    await backtest(Runs(journal), Policy(one.changed), each=found.append)
+    [done] = found
+    assert not done.left_out
+    again, result, _ = await one.run({**one.recorded, **one.changed})
+    before, after = sent(model), sent(again)
+    match done.change:
+        case "none":
+            assert before == after
+            assert (result.outcome, result.reason) == (recorded.outcome, recorded.reason)
+        case "stop":
+            check_stop(done, before, after, result)
+        case "other_message":
+            check_message(done, before, after, result)
+        case "other_reason":
+            assert before == after
+            assert result.verdict is not None
+            assert done.place is not None
+            assert result.verdict.guard == done.place.guard
+        case _:
+            assert isinstance(result.error, ScriptExhausted) or after != before
+            assert first_other(before, after) in {None, len(before) - 1}
+    return done
+
+
+async def test_each_claim_agrees_with_the_execution_under_the_new_limits(
+    seed: int, campaign: Callable[[int, int], int]
+) -> None:
+    changes = Counter[str]()
+    for number in range(campaign(120, 5_000)):
+        play_seed = seed + number
+        try:
+            changes[(await agrees(play_seed)).change] += 1
+        except AssertionError as error:
+            error.add_note(f"seed of the run: {play_seed}, {Play(play_seed).__dict__}")
+            raise
+    assert changes.keys() == {"none", "stop", "other_message", "open_end"}
+
+
+# ---- proof before use ----
+
+
+async def recorded(limits: dict[str, Any], *, answers: Sequence[Any] = ()) -> list[Record]:
+    journal = MemoryJournal()
+    script = answers or [*[call("step", n=n) for n in range(5)], "done"]
+    agent = Agent(
+        ScriptedLLM(script), tools=[step, fails], limits=Limits(**limits), journal=journal, observers=()
+    )
+    await agent.run("go", run_id="r")
+    return await journal.load("r")
+
+
+def corrupted(records: Sequence[Record], kind: str, change: Callable[[Any], None]) -> list[list[Record]]:
+    """Return the records once for each record of the kind that the change applies to."""
+    found = []
+    for record in records:
+        body = orjson.loads(orjson.dumps(record.body))
+        if record.kind == kind:
+            try:
+                change(body)
+            except (KeyError, IndexError):
+                continue
+            found.append(spoilt(list(records), record.seq, body))
+    return found
+
+
+def _one_row_more(body: Any) -> None:
+    body["guards"][0][2] += 1
+
+
+def _other_verdict(body: Any) -> None:
+    body["guards"][0][0] = not body["guards"][0][0]
+
+
+def _other_turn(body: Any) -> None:
+    body["turns"]["add"][0][0] = ["0" * 16]
+
+
+def _another_turn(body: Any) -> None:
+    body["turns"]["add"] *= 2
+
+
+def _other_tokens(body: Any) -> None:
+    body["spent.usage"]["input_tokens"] += 7
+
+
+def _other_count(body: Any) -> None:
+    body["spent.tool_calls"] += 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("transition", _one_row_more),
+        ("transition", _other_verdict),
+        ("context", _other_turn),
+        ("context", _another_turn),
+        ("context", _other_tokens),
+        ("context", _other_count),
+    ],
+)
+async def test_a_run_with_a_corrupt_input_is_left_out(kind: str, change: Callable[[Any], None]) -> None:
+    limits = {
+        "max_tool_calls": 50,
+        "max_input_tokens": 10_000,
+        "max_iterations": 9,
+        "max_repeated_success": 0,
+    }
+    records = await recorded(limits, answers=[call("step", n=1)] * 5)
+    spoilt_runs = corrupted(records, kind, change)
+    assert len(spoilt_runs) >= 3
+    proved = await backtest([trace_of("r", records)], Policy())
+    assert proved.unchanged == 1
+    report = await backtest([trace_of("r", one) for one in spoilt_runs[:-1]], Policy())
+    assert report.runs == 0, "each of them is found"
+    assert all("its recorded decisions do not follow" in reason for reason in report.left_out)
+
+
+async def test_a_run_without_the_inputs_that_a_policy_needs_is_left_out() -> None:
+    records = await recorded({"max_no_progress": 0, "max_iterations": 9})
+    for limits, reason in [
+        ({"max_no_progress": 3}, "no fingerprints: it was recorded with max_no_progress 0"),
+        ({"max_cost": 1.0}, "the cost of its answers is unknown"),
+    ]:
+        report = await backtest([trace_of("r", records)], Policy(limits))
+        assert report.runs == 0
+        assert [reason in one for one in report.left_out] == [True]
+    assert (await backtest([trace_of("r", records)], Policy({"max_iterations": 2}))).harm == 1
+
+
+# ---- what a report says ----
+
+
+async def test_stops_are_benefit_or_harm_by_the_recorded_outcome_and_save_the_rest() -> None:
+    same = [call("step", n=1)] * 9
+    completes = await recorded({"max_iterations": 9})
+    stalls = await recorded({"max_repeated_success": 0, "max_no_progress": 4}, answers=same)
+    found: list[RunComparison] = []
+    report = await backtest(
+        [trace_of("a", completes), trace_of("b", stalls)], Policy({"max_iterations": 3}), each=found.append
+    )
+    assert (report.harm, report.benefit, report.runs) == (1, 1, 2)
+    assert [
+        (one.change, one.effect, one.place and one.place.guard, one.place and one.place.turn) for one in found
+    ] == [
+        ("stop", "harm", "iterations", 3),
+        ("stop", "benefit", "iterations", 3),
+    ]
+    assert report.stops["harm"].saved.requests == 3
+    assert report.stops["harm"].saved.tokens == 6
+    assert report.guards == {("iterations", "stop"): 2}
+
+
+async def test_nothing_is_claimed_behind_another_message() -> None:
+    stalls = await recorded(
+        {"max_repeated_success": 0, "max_no_progress": 50}, answers=[*[call("step", n=1)] * 9, "done"]
+    )
+    found: list[RunComparison] = []
+    report = await backtest([trace_of("r", stalls)], Policy({"max_no_progress": 3}), each=found.append)
+    assert (report.harm, report.other_message) == (0, 1)
+    assert found[0].place is not None
+    assert (found[0].place.guard, found[0].place.turn) == ("no_progress", 2), "the first warning"
+    assert found[0].assumed is not None
+    assert (found[0].assumed.turn, found[0].assumed_effect) == (4, "harm")
+    assert report.assumed["harm"].runs == 1
+
+
+async def test_a_sweep_proves_each_run_once_and_reports_each_value() -> None:
+    records = await recorded({"max_iterations": 9})
+    reports = await sweep(
+        [trace_of("r", records)] * 2, {str(most): Policy({"max_iterations": most}) for most in (2, 4, 6, 9)}
+    )
+    assert [(one.label, one.harm, one.unchanged) for one in reports] == [
+        ("2", 2, 0),
+        ("4", 2, 0),
+        ("6", 0, 2),
+        ("9", 0, 2),
+    ]
+
+
+# ---- guards of the host ----
+
+
+def thrifty(input_tokens: int, iteration: int) -> Verdict:
+    return Verdict(iteration < 2, "thrifty", input_tokens, 2)
+
+
+def seen_before(window: Sequence[TurnFingerprint]) -> bool:
+    return len({turn.calls for turn in window}) == len(window)
+
+
+async def test_a_guard_of_the_host_reads_recorded_inputs_and_stops_a_run() -> None:
+    trace = trace_of("r", await recorded({"max_iterations": 9}))
+    found: list[RunComparison] = []
+    await backtest([trace], Policy(guards=[thrifty]), each=found.append)
+    assert found[0].place is not None
+    assert (found[0].change, found[0].place.guard, found[0].place.turn) == ("stop", "thrifty", 2)
+    again = trace_of("r", await recorded({"max_no_progress": 50}, answers=[*[call("step", n=1)] * 3, "done"]))
+    await backtest([again], Policy(guards=[seen_before]), each=found.append)
+    assert found[1].place is not None
+    assert (found[1].place.guard, found[1].place.turn) == ("seen_before", 2)
+
+
+def raises(iteration: int) -> bool:
+    raise OSError(f"no disk {iteration}")
+
+
+def mutates(calls_by_tool: dict[str, int]) -> bool:
+    calls_by_tool["step"] = 0
+    return True
+
+
+def returns_text(iteration: int) -> str:
+    return f"{iteration}"
+
+
+COUNT: list[int] = []
+
+
+def counts(iteration: int) -> bool:
+    COUNT.append(iteration)
+    return len(COUNT) > 3
+
+
+def reads_the_clock(clock: float) -> bool:
+    return clock > 1
+
+
+@pytest.mark.parametrize(
+    ("guard", "sentence"),
+    [
+        (raises, "guard raises raised OSError: no disk 1;"),
+        (mutates, "guard mutates raised TypeError"),
+        (returns_text, "guard returns_text returned str; it must return a Verdict or a bool"),
+        (counts, "guard counts gave two answers to the same inputs"),
+        (
+            reads_the_clock,
+            "guard reads_the_clock has a parameter 'clock'; a guard of a backtest takes some of",
+        ),
+        ("thrifty", "a guard must be a function, not str"),
+    ],
+)
+async def test_a_guard_that_is_not_a_pure_function_of_its_inputs_is_refused(
+    guard: Any, sentence: str
+) -> None:
+    trace = trace_of("r", await recorded({"max_iterations": 9}))
+    with pytest.raises(ConfigError, match=sentence):
+        await backtest([trace], Policy(guards=[guard]))
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        ({"max_iteration": 3}, "did you mean 'max_iterations'"),
+        ({"max_iterations": -1}, "it must be 0 .off. or more"),
+        ({"completion_retries": 0}, "give 1 or more"),
+    ],
+)
+def test_an_invalid_limit_is_refused_before_any_run_is_read(limits: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        Policy(limits)
