@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.runtime.backtest import (
-    Place,
+    GuardDifference,
     Policy,
     Report,
     RunComparison,
@@ -16,7 +16,7 @@ from orchestrator.runtime.backtest import (
 )
 
 __all__ = [
-    "Place",
+    "GuardDifference",
     "Policy",
     "Report",
     "RunComparison",

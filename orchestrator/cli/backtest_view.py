@@ -21,10 +21,10 @@ _RIGHT: Final = ("runs", *_SAVED)
 
 def csv_row(run: RunComparison) -> tuple[object, ...]:
     """Return the cells of CSV_COLUMNS."""
-    place, later, saved = run.place, run.assumed, run.saved
+    found, later, saved = run.difference, run.assumed, run.saved
     return (
         *(run.run_id, run.agent, run.outcome, run.reason, run.change, run.effect or ""),
-        *((place.guard, place.observed, place.limit, place.turn) if place else ("", "", "", "")),
+        *((found.guard, found.observed, found.limit, found.turn) if found else ("", "", "", "")),
         *(saved.requests, saved.tokens, in_currency(saved.cost_micros), round(saved.seconds, 3)),
         *(run.assumed_effect or "", later.guard if later else "", later.turn if later else ""),
         run.left_out,
@@ -109,8 +109,8 @@ def _print_runs(report: Report, first: Sequence[RunComparison]) -> None:
             run.outcome or "(open)",
             _WORDS[run.change],
             run.effect or "",
-            run.place.guard if run.place else "",
-            str(run.place.turn) if run.place else "",
+            run.difference.guard if run.difference else "",
+            str(run.difference.turn) if run.difference else "",
         )
         for run in first
     ]

@@ -34,6 +34,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     (
         "orchestrator",
         "orchestrator.approval",
+        "orchestrator.backtest",
         "orchestrator.events",
         "orchestrator.notification",
         "orchestrator.pipeline",

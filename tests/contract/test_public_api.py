@@ -76,6 +76,10 @@ NAMESPACES = {
         "ToolArgumentsDelta", "ToolStarted", "ToolFinished", "QuestionAsked", "QuestionAnswered", "ChildRunStarted",
         "ChildRunFinished", "EventsDropped",
     },
+    "backtest": {
+        "GuardDifference", "Policy", "Report", "RunComparison", "RunTrace", "Saving", "backtest", "read_trace", "sweep",
+        "trace_of",
+    },
     "notification": {
         "NotificationChannel", "CommandChannel", "FunctionChannel", "Notice", "Notifier", "Webhook", "verify_webhook",
     },

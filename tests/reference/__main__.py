@@ -19,6 +19,7 @@ from pdoc.doc_types import safe_eval_type
 NAMESPACES = (
     "orchestrator",
     "orchestrator.approval",
+    "orchestrator.backtest",
     "orchestrator.events",
     "orchestrator.notification",
     "orchestrator.pipeline",

@@ -178,19 +178,19 @@ def first_other(ours: Sequence[Any], theirs: Sequence[Any]) -> int | None:
 
 
 def check_stop(done: RunComparison, before: list[Any], after: list[Any], result: Result) -> None:
-    assert done.place is not None
-    wrapped = result.outcome == "partial" or len(after) > done.place.turn
+    assert done.difference is not None
+    wrapped = result.outcome == "partial" or len(after) > done.difference.turn
     assert result.verdict is not None
-    assert result.verdict.guard == done.place.guard
-    assert len(after) == done.place.turn + wrapped
-    assert first_other(before, after) in ({None, done.place.turn} if wrapped else {None})
-    assert done.saved.requests == len(before) - done.place.turn
+    assert result.verdict.guard == done.difference.guard
+    assert len(after) == done.difference.turn + wrapped
+    assert first_other(before, after) in ({None, done.difference.turn} if wrapped else {None})
+    assert done.saved.requests == len(before) - done.difference.turn
 
 
 def check_message(done: RunComparison, before: list[Any], after: list[Any], result: Result) -> None:
-    assert done.place is not None
+    assert done.difference is not None
     other = first_other(before, after)
-    assert other == done.place.turn, "the first message that differs"
+    assert other == done.difference.turn, "the first message that differs"
     if done.assumed is not None and result.verdict is not None:
         assert (result.verdict.guard, len(after) >= done.assumed.turn) == (done.assumed.guard, True)
 
@@ -216,8 +216,8 @@ async def agrees(seed: int) -> RunComparison:
         case "other_reason":
             assert before == after
             assert result.verdict is not None
-            assert done.place is not None
-            assert result.verdict.guard == done.place.guard
+            assert done.difference is not None
+            assert result.verdict.guard == done.difference.guard
         case _:
             assert isinstance(result.error, ScriptExhausted) or after != before
             assert first_other(before, after) in {None, len(before) - 1}
@@ -342,7 +342,7 @@ async def test_stops_are_benefit_or_harm_by_the_recorded_outcome_and_save_the_re
     )
     assert (report.harm, report.benefit, report.runs) == (1, 1, 2)
     assert [
-        (one.change, one.effect, one.place and one.place.guard, one.place and one.place.turn) for one in found
+        (one.change, one.effect, one.difference and one.difference.guard, one.difference and one.difference.turn) for one in found
     ] == [
         ("stop", "harm", "iterations", 3),
         ("stop", "benefit", "iterations", 3),
@@ -359,8 +359,8 @@ async def test_nothing_is_claimed_behind_another_message() -> None:
     found: list[RunComparison] = []
     report = await backtest([trace_of("r", stalls)], Policy({"max_no_progress": 3}), each=found.append)
     assert (report.harm, report.other_message) == (0, 1)
-    assert found[0].place is not None
-    assert (found[0].place.guard, found[0].place.turn) == ("no_progress", 2), "the first warning"
+    assert found[0].difference is not None
+    assert (found[0].difference.guard, found[0].difference.turn) == ("no_progress", 2), "the first warning"
     assert found[0].assumed is not None
     assert (found[0].assumed.turn, found[0].assumed_effect) == (4, "harm")
     assert report.assumed["harm"].runs == 1
@@ -394,12 +394,12 @@ async def test_a_guard_of_the_host_reads_recorded_inputs_and_stops_a_run() -> No
     trace = trace_of("r", await recorded({"max_iterations": 9}))
     found: list[RunComparison] = []
     await backtest([trace], Policy(guards=[thrifty]), each=found.append)
-    assert found[0].place is not None
-    assert (found[0].change, found[0].place.guard, found[0].place.turn) == ("stop", "thrifty", 2)
+    assert found[0].difference is not None
+    assert (found[0].change, found[0].difference.guard, found[0].difference.turn) == ("stop", "thrifty", 2)
     again = trace_of("r", await recorded({"max_no_progress": 50}, answers=[*[call("step", n=1)] * 3, "done"]))
     await backtest([again], Policy(guards=[seen_before]), each=found.append)
-    assert found[1].place is not None
-    assert (found[1].place.guard, found[1].place.turn) == ("seen_before", 2)
+    assert found[1].difference is not None
+    assert (found[1].difference.guard, found[1].difference.turn) == ("seen_before", 2)
 
 
 def raises(iteration: int) -> bool:

@@ -8,14 +8,14 @@ the functions of the loop itself, `comparison` proves the recorded policy and fi
 from __future__ import annotations
 
 from orchestrator.runtime.backtest.backtest import backtest, read_trace, sweep
-from orchestrator.runtime.backtest.comparison import Place, RunComparison, Saving
+from orchestrator.runtime.backtest.comparison import GuardDifference, RunComparison, Saving
 from orchestrator.runtime.backtest.policy import Policy
 from orchestrator.runtime.backtest.report import Report
 from orchestrator.runtime.backtest.trace import RunTrace
 from orchestrator.runtime.backtest.trace_reader import trace_of
 
 __all__ = [
-    "Place",
+    "GuardDifference",
     "Policy",
     "Report",
     "RunComparison",

@@ -104,7 +104,9 @@ def _proved(trace: RunTrace) -> list[Decision] | str:
 
 def _compared(trace: RunTrace, policy: Policy, recorded: list[Decision] | str) -> RunComparison:
     if isinstance(recorded, str):
-        return RunComparison(trace.run_id, trace.agent, trace.outcome, trace.reason, left_out=recorded)
+        return RunComparison(
+            trace.run_id, trace.agent, trace.outcome, trace.reason, "none", left_out=recorded
+        )
     return compare(trace, policy, recorded)
 
 

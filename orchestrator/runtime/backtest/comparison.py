@@ -8,7 +8,7 @@ another message to the model, as if the model had answered as recorded, and repo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from orchestrator.kernel.outcome import Outcome
@@ -28,8 +28,8 @@ _BENEFIT: Final = frozenset((Outcome.FAILED, Outcome.NO_PROGRESS, Outcome.BUDGET
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A decision of a guard in a run."""
+class GuardDifference:
+    """A decision of a guard that differs."""
 
     guard: str
     """Name of the guard; "" for a message that no guard decides."""
@@ -68,17 +68,17 @@ class RunComparison:
     outcome: str
     """Recorded outcome; "" for a run that has not ended."""
     reason: str
-    change: Change = "none"
-    place: Place | None = None
+    change: Change
+    difference: GuardDifference | None = None
     """The first difference."""
     effect: Effect | None = None
     """Effect of the stop, for the change `stop`."""
-    saved: Saving = Saving()
+    saved: Saving = field(default_factory=Saving)
     """For the change `stop`. A wrap-up turn counts as one request of unknown size, which is not subtracted."""
-    assumed: Place | None = None
+    assumed: GuardDifference | None = None
     """For the change `other_message`: where the run would stop if the model answered as recorded. Not a claim."""
     assumed_effect: Effect | None = None
-    assumed_saved: Saving = Saving()
+    assumed_saved: Saving = field(default_factory=Saving)
     left_out: str = ""
     """Why the run is left out; "" if it is not."""
 
@@ -119,7 +119,7 @@ def compare(trace: RunTrace, policy: Policy, recorded: Sequence[Decision] | None
     """
     plain = trace.run_id, trace.agent, trace.outcome, trace.reason
     if trace.problem:
-        return RunComparison(*plain, left_out=trace.problem)
+        return RunComparison(*plain, "none", left_out=trace.problem)
     try:
         found = _compared(trace, policy, prove(trace) if recorded is None else recorded)
     except Unproved as error:
@@ -127,8 +127,8 @@ def compare(trace: RunTrace, policy: Policy, recorded: Sequence[Decision] | None
             *plain, left_out=f"its recorded decisions do not follow from its inputs: {error}"
         )
     except Unknowable as error:
-        return RunComparison(*plain, left_out=str(error))
-    return RunComparison(*plain, **found)
+        return RunComparison(*plain, "none", left_out=str(error))
+    return RunComparison(*plain, **{"change": "none", **found})
 
 
 def _disproof(point: Point, decision: Decision) -> str | None:
@@ -139,7 +139,7 @@ def _disproof(point: Point, decision: Decision) -> str | None:
     if any(_has_inputs(row) and not read_row(row).holds() for row in known):
         return "a guard gives another verdict for its recorded inputs"
     if point.kind == "calls":
-        denied = tuple(place for place, call in enumerate(point.calls) if call.denied)
+        denied = tuple(position for position, call in enumerate(point.calls) if call.denied)
         return None if denied == decision.denied else "other calls were refused"
     if (event := _EVENTS.get((point.kind, decision.end))) is not None and point.event != event:
         return f"the event is {point.event}, the guards give {event}"
@@ -185,7 +185,7 @@ def _compared(trace: RunTrace, policy: Policy, recorded: Sequence[Decision]) -> 
             return first
         if first:
             continue
-        found = {"change": change, "place": _place(step.point, decision, step.recorded)}
+        found = {"change": change, "difference": _difference(step.point, decision, step.recorded)}
         if change in _FINAL or RESTART in {decision.end, step.recorded.end}:
             return found
         if decision.blocked:  # if the run stops after this turn, the model reads no message before
@@ -241,21 +241,21 @@ _END_CHANGE: Final[dict[tuple[str, str], Change]] = {
 """(Recorded end, end under the policy) -> change. A restart instead of another turn changes the messages."""
 
 
-def _place(point: Point, decision: Decision, recorded: Decision) -> Place:
+def _difference(point: Point, decision: Decision, recorded: Decision) -> GuardDifference:
     """Return the place of a difference: by the refusal, else by the message that only one of the decisions has."""
     turn = point.iteration + (point.kind == "calls")
     verdict = recorded.verdict if decision.verdict is None else decision.verdict
     if verdict is not None and not verdict.ok:
-        return Place(verdict.guard, verdict.observed, verdict.limit, turn, point.seq)
+        return GuardDifference(verdict.guard, verdict.observed, verdict.limit, turn, point.seq)
     if decision.blocked or recorded.blocked:
-        return Place("no_progress", 0, 0, turn, point.seq)
+        return GuardDifference("no_progress", 0, 0, turn, point.seq)
     notices = [
         str(one[0])
         for one in (*decision.notices, *recorded.notices)
         if _only_one_has(one, decision, recorded)
     ]
     message = notices[0] if notices else "restarts"
-    return Place(_GUARD_OF.get(message, message), 0, 0, turn, point.seq)
+    return GuardDifference(_GUARD_OF.get(message, message), 0, 0, turn, point.seq)
 
 
 def _only_one_has(notice: object, decision: Decision, recorded: Decision) -> bool:
@@ -269,14 +269,14 @@ _GUARD_OF: Final = {"warning": "no_progress", "feedback": "completion_retries"}
 def _stop(
     trace: RunTrace, point: Point, decision: Decision, later: Iterator[_Step], *, assumed: bool
 ) -> dict[str, Any]:
-    place = _place(point, decision, decision)
+    found = _difference(point, decision, decision)
     end = point
     if point.kind == "calls":  # the turn is completed: its other calls run
         end = next((step.point for step in later if step.point.kind == "turn"), point)
     saved, effect = _saving(trace, end), _effect(trace)
     if assumed:
-        return {"assumed": place, "assumed_effect": effect, "assumed_saved": saved}
-    return {"change": "stop", "place": place, "effect": effect, "saved": saved}
+        return {"assumed": found, "assumed_effect": effect, "assumed_saved": saved}
+    return {"change": "stop", "difference": found, "effect": effect, "saved": saved}
 
 
 def _saving(trace: RunTrace, point: Point) -> Saving:

@@ -191,14 +191,14 @@ class Evaluator:
         """Return what decides the messages of a request beside the conversation."""
         ctx, limits = self._ctx, self._ctx.limits
         found: list[tuple[object, ...]] = []
-        failed, worked = point.results
+        failed, worked = point.results or (0, 0)
         if limits.guidance and failed:
             found.append(("guidance", min(limits.guidance, failed), min(limits.guidance, worked)))
         if ctx.progress.warning:
             found.append(("warning", ctx.progress.warning))
         if ctx.wrapping_up and ctx.verdict is not None:
             found.append(("wrap_up", ctx.verdict.explain()))
-        tokens, window, compacted_at = point.context
+        tokens, window, compacted_at = point.context or (0, 0, 0)
         ctx.context = ContextUse(tokens, limits.context_limit or window, 0, compacted_at)
         ctx.messages = _SOME if point.iteration else []
         if compaction.is_due(ctx):
@@ -221,7 +221,7 @@ class Evaluator:
             )
         ctx.spent.by_tool = dict(point.by_tool)
         denied: list[int] = []
-        for place, call in enumerate(point.calls):
+        for position, call in enumerate(point.calls):
             successes = call.successes if ctx.limits.max_repeated_success else 0
             if successes and call.policy is None:
                 raise Unknowable(
@@ -235,7 +235,7 @@ class Evaluator:
                 ctx.spent.tool_calls += 1
                 ctx.spent.by_tool[call.tool] = ctx.spent.by_tool.get(call.tool, 0) + 1
                 continue
-            denied.append(place)
+            denied.append(position)
             if ctx.verdict is None:
                 ctx.verdict = refusal
         said = (("denied", ctx.verdict),) if denied and ctx.limits.wrap_up_turns else ()
@@ -286,7 +286,7 @@ class Evaluator:
         end = self._end(error is None, wrapped)
         return self._decided("completion", end, first_refusal(asked))._replace(notices=(("feedback", most),))
 
-    def _add_turn(self, point: Point, wanted: int) -> Verdict | None:
+    def _add_turn(self, point: Point, enabled: int) -> Verdict | None:
         """Add the fingerprint of the turn; return the verdict of the progress guard, if it is enabled."""
         ctx = self._ctx
         if point.streaks is None:
@@ -295,7 +295,7 @@ class Evaluator:
         elif not self._blocked:  # a blocked call counts neither as an error nor as a success
             ctx.progress.error_streaks = dict(point.streaks)
         self._blocked = False
-        if not wanted:
+        if not enabled:
             return None
         if point.turn is None:
             raise Unknowable("its turns have no fingerprints: it was recorded with max_no_progress 0")

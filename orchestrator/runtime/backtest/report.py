@@ -83,8 +83,8 @@ class Report:
         if run.change == "none":
             self.unchanged += 1
             return
-        if run.place is not None:
-            self.guards[run.place.guard, run.change] += 1
+        if run.difference is not None:
+            self.guards[run.difference.guard, run.change] += 1
         if run.effect is not None:
             self.stops[run.effect].add(run.saved)
         elif run.change == "open_end":

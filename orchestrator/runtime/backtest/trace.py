@@ -66,11 +66,11 @@ class Point:
     """Maximum costs of the request, in micro-units, if the records have them."""
     unpriced: bool = False
     """Whether the cost of the answer is unknown."""
-    context: tuple[int, int, int] = (0, 0, 0)
+    context: tuple[int, ...] = ()
     """Tokens in the context, its limit, and the iteration of the last compaction, before a request."""
     compactions: int = 0
     """Compactions before the request."""
-    results: tuple[int, int] = (0, 0)
+    results: tuple[int, ...] = ()
     """Failed and successful calls among the messages of the request."""
     warned: bool = False
     """Whether the decision left a warning for the model."""

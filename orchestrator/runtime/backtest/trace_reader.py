@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Final, NamedTuple
 
 from orchestrator.journal.ledger import TOOL
 from orchestrator.journal.stored_run import StoredRun
@@ -69,10 +69,11 @@ class _TraceReader:
         """Add one more record."""
         if self._open is not None and record.kind != "context":
             self._close_point()
-        if record.kind in _OWN:
-            getattr(self, f"_{record.kind}")(record)
-        else:
+        read = self._READERS.get(record.kind)
+        if read is None:
             self._stored.fold(record.kind, record.body)
+        else:
+            read(self, record)
         if self._open is not None and record.kind == "context":
             self._close_point()
 
@@ -95,7 +96,7 @@ class _TraceReader:
 
     # ---- records ----
 
-    def _created(self, record: Record) -> None:
+    def _read_created(self, record: Record) -> None:
         body, trace = record.body, self.trace
         trace.graph, trace.agent = str(body.get("graph", "")), str(body.get("agent") or "")
         if trace.graph != LLM_LOOP.name:
@@ -105,28 +106,28 @@ class _TraceReader:
         if not isinstance(self._stored.context.get("spent"), dict):
             trace.problem = "an older version recorded it, in another form"
 
-    def _migrated(self, record: Record) -> None:
+    def _read_migrated(self, record: Record) -> None:
         del record
         self.trace.problem = "it was migrated from another version of its graph"
 
-    def _answer(self, record: Record) -> None:
+    def _read_answer(self, record: Record) -> None:
         self._forms.clear()
         self._denied.clear()
         self.trace.requests += 1
         self._stored.fold(record.kind, record.body)
 
-    def _intent(self, record: Record) -> None:
+    def _read_intent(self, record: Record) -> None:
         for call in record.body.get("calls") or ():
             if "arguments" in call:
                 self._forms.setdefault(call["position"], call["arguments"])
         self._stored.fold(record.kind, record.body)
 
-    def _asked(self, record: Record) -> None:
+    def _read_question(self, record: Record) -> None:
         if "arguments" in record.body:
-            self._forms.setdefault(_place(record.body), record.body["arguments"])
+            self._forms.setdefault(_position_of(record.body), record.body["arguments"])
         self._stored.fold(record.kind, record.body)
 
-    def _done(self, record: Record) -> None:
+    def _read_done(self, record: Record) -> None:
         body = record.body
         self._stored.fold(record.kind, body)
         if body.get("effect") != TOOL:
@@ -136,11 +137,11 @@ class _TraceReader:
         else:
             self._failed += 1
         if body["outcome"] == "denied":
-            self._denied.add(_place(body))
+            self._denied.add(_position_of(body))
         if body.get("call"):
-            self._forms.setdefault(_place(body), body["call"]["arguments"])
+            self._forms.setdefault(_position_of(body), body["call"]["arguments"])
 
-    def _transition(self, record: Record) -> None:
+    def _read_transition(self, record: Record) -> None:
         source = str(record.body["source"])
         kind = _KINDS.get(source)
         if kind is None and record.body["event"] != _CALLS:
@@ -149,7 +150,7 @@ class _TraceReader:
         self._open = record, source, self._position()
         self._stored.fold(record.kind, record.body)
 
-    def _parked(self, record: Record) -> None:
+    def _read_parked(self, record: Record) -> None:
         if record.body.get(GUARDS):
             self._open = record, self._stored.state, self._position()
         self._stored.fold(record.kind, record.body)
@@ -236,15 +237,15 @@ class _TraceReader:
             (one["tool_calls"] for one in reversed(self._stored.messages) if one.get("tool_calls")), ()
         )
         kept = iter(policies)
-        for place, one in enumerate(given):
+        for position, one in enumerate(given):
             function = one["function"]
             tool = tool_key(function["name"])
-            key = call_key(function["name"], self._forms.get(place, function["arguments"]))
+            key = call_key(function["name"], self._forms.get(position, function["arguments"]))
             last = before.successes.get(tool)
             successes = last[2] if last is not None and last[0] == key else 0
             if successes and point.limits["max_repeated_success"] and (policy := next(kept, None)):
                 self._policies[tool] = policy
-            yield TracedCall(tool, key, successes, self._policies.get(tool), place in self._denied)
+            yield TracedCall(tool, key, successes, self._policies.get(tool), position in self._denied)
 
     def _add_turn(self, point: Point) -> None:
         restarted = point.event == LoopEvent.RESTART_LOOP
@@ -283,12 +284,23 @@ class _TraceReader:
         if context["turns"] and point.limits["max_no_progress"]:
             point.turn, point.window = fingerprint_of(context["turns"][-1]), len(context["turns"])
 
+    _READERS: ClassVar[Mapping[str, Callable[[_TraceReader, Record], None]]] = {
+        "created": _read_created,
+        "migrated": _read_migrated,
+        "answer": _read_answer,
+        "intent": _read_intent,
+        "asked": _read_question,
+        "done": _read_done,
+        "transition": _read_transition,
+        "parked": _read_parked,
+    }
+
 
 def _keeps_turns(limits: Mapping[str, Any]) -> bool:
     return bool(limits["max_no_progress"] or limits["max_restarts"])
 
 
-def _place(body: Mapping[str, Any]) -> int:
+def _position_of(body: Mapping[str, Any]) -> int:
     return int(str(body["key"]).rpartition(":")[2])
 
 
@@ -300,6 +312,5 @@ def _usage(context: Mapping[str, Any]) -> Usage:
     return own if below is None else own + Usage.of(below)
 
 
-_OWN: Final = frozenset(("created", "migrated", "answer", "intent", "asked", "done", "transition", "parked"))
 _UNDECIDED: Final = frozenset((LoopEvent.FAILURE, LoopEvent.COMPLETION_SUCCESS, ""))
 """Events that leave the decision states without a decision of a guard."""
