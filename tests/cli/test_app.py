@@ -21,6 +21,7 @@ COMMANDS = (
     "worker",
     "submit",
     "replay",
+    "backtest",
     "graph",
     "lint",
     "report",

@@ -32,7 +32,7 @@ def asks(query: object) -> Response:
 
 async def played() -> None:
     """Three runs: one completes after five turns, one repeats itself, one is short."""
-    scripts = {
+    scripts: dict[str, list[Any]] = {
         "long-run": [*map(asks, range(5)), "done"],
         "stuck-run": [asks("moon")] * 9,
         "short-run": [asks("sun"), "done"],

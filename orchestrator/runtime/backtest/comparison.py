@@ -124,11 +124,11 @@ def compare(trace: RunTrace, policy: Policy, recorded: Sequence[Decision] | None
         found = _compared(trace, policy, prove(trace) if recorded is None else recorded)
     except Unproved as error:
         return RunComparison(
-            *plain, left_out=f"its recorded decisions do not follow from its inputs: {error}"
+            *plain, "none", left_out=f"its recorded decisions do not follow from its inputs: {error}"
         )
     except Unknowable as error:
         return RunComparison(*plain, "none", left_out=str(error))
-    return RunComparison(*plain, **{"change": "none", **found})
+    return RunComparison(*plain, found.pop("change", "none"), **found)
 
 
 def _disproof(point: Point, decision: Decision) -> str | None:
