@@ -8,7 +8,7 @@ I7 epochs never decrease; I8 an append is wholly there or wholly absent.
 
 And of a run, beside these: I3 its transitions are a path of the table; I4 each call is done once; I5 none is open at
 rest; I6 files are what the journal says (`check_files`); I9 all that a model served is charged; I10 nobody dead holds
-it and it says what will happen; I11 the journal says what memory has.
+it and it says what will happen; I11 the journal says what memory has; I12 the decisions of its guards follow from its records.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from orchestrator.journal.codec import chained
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import NO_HASH, Draft, Journal, Record
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.runtime.backtest import Policy, trace_of
+from orchestrator.runtime.backtest.comparison import compare
 from orchestrator.runtime.llm_loop.agent import Agent
 from tests.crash.effect_invariants import check_effects
 from tests.crash.outside import EFFECTS, History
@@ -162,7 +164,7 @@ class Ran:
 async def check_run(
     journal: Journal, run: str, history: History, *, agent: Agent, alive: bool = False
 ) -> Ran:
-    """Raise AssertionError for the first of I1 to I11 that does not hold of a run of the loop.
+    """Raise AssertionError for the first of I1 to I12 that does not hold of a run of the loop.
 
     To be asked when nobody drives it, unless `alive`: then what only holds at rest is left out.
     """
@@ -174,6 +176,7 @@ async def check_run(
     check_path(run, records, history)
     check_effects(run, records, rest=not alive and head.status == "ended")
     check_counts(run, records, history)
+    check_identity(run, records)
     state = StoredRun.of(run, records)
     ran = Ran(state, records, charged(state), sum(line["tokens"] for line in history.of("served", run)))
     if not alive:
@@ -185,6 +188,12 @@ async def check_run(
         assert ran.charged >= ran.served, f"I9 {run}: {ran.charged} of {ran.served} tokens charged"
         check_memory(run, records, history)
     return ran
+
+
+def check_identity(run: str, records: Sequence[Record]) -> None:
+    """I12: under its own policy a backtest finds no difference in the run."""
+    found = compare(trace_of(run, records), Policy())
+    assert (found.change, found.left_out) == ("none", ""), f"I12 {run}: {found}"
 
 
 def charged(state: StoredRun) -> int:

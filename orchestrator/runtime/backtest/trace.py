@@ -60,6 +60,8 @@ class Point:
     """Repeated requests for an answer so far."""
     rows: list[Row]
     """Recorded evaluations of guards."""
+    rows_lost: bool = False
+    """Whether a crash lost the evaluations: the event was stored before, the rows were not."""
     checked: bool = False
     """Whether the budgets were evaluated before the request."""
     most: tuple[int, ...] = ()

@@ -58,6 +58,10 @@ class _TraceReader:
         self._stored = StoredRun(run_id)
         self._open: tuple[Record, str, _Position] | None = None
         """A transition whose context follows, its source, and the position before."""
+        self._entered: _Position | None = None
+        """The position at the start of the work whose event is stored, until its transition."""
+        self._decided = self._lost = False
+        """Whether the rows of that event are in a `parked` record, or were lost in a crash."""
         self._forms: dict[int, str] = {}
         """Position of a call -> its arguments in canonical form, if they differ from the text of the model."""
         self._denied: set[int] = set()
@@ -147,12 +151,24 @@ class _TraceReader:
         if kind is None and record.body["event"] != _CALLS:
             self._stored.fold(record.kind, record.body)
             return
-        self._open = record, source, self._position()
+        if not self._decided or record.body.get(GUARDS):
+            self._open = record, source, self._entered or self._position()
+        self._stored.fold(record.kind, record.body)
+        self._entered, self._decided = None, False
+
+    def _read_context(self, record: Record) -> None:
+        if self._open is None and self._entered is None and record.body.get("next"):
+            self._entered = self._position()
+        self._stored.fold(record.kind, record.body)
+
+    def _read_resumed(self, record: Record) -> None:
+        self._lost = self._stored.next is not None and not self._decided
         self._stored.fold(record.kind, record.body)
 
     def _read_parked(self, record: Record) -> None:
         if record.body.get(GUARDS):
-            self._open = record, self._stored.state, self._position()
+            self._open = record, self._stored.state, self._entered or self._position()
+            self._decided = self._stored.next is not None
         self._stored.fold(record.kind, record.body)
 
     # ---- points ----
@@ -196,7 +212,7 @@ class _TraceReader:
             kind=kind,
             seq=record.seq,
             t=float(body.get("t", 0.0)),
-            event=str(body.get("event", "")),
+            event=str(body.get("event", self._stored.next or "")),
             limits=context["limits"],
             iteration=int(context["iteration"]) if decided else before.iteration,
             usage=_usage(context) if decided else before.usage,
@@ -207,7 +223,9 @@ class _TraceReader:
             retries=int(spent["retries"]),
             completions=before.completions,
             rows=rows,
+            rows_lost=self._lost and not rows,
         )
+        self._lost = False
         if kind == "request":
             self._add_request(point, before)
         elif kind == "calls":
@@ -293,6 +311,8 @@ class _TraceReader:
         "done": _read_done,
         "transition": _read_transition,
         "parked": _read_parked,
+        "context": _read_context,
+        "resumed": _read_resumed,
     }
 
 
