@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -229,3 +230,13 @@ def is_terminal() -> bool:
 def coloured() -> bool:
     """Whether standard output takes colour: a terminal, and no NO_COLOR is set (https://no-color.org)."""
     return is_terminal() and not os.environ.get("NO_COLOR")
+
+
+def reader_is_gone() -> bool:
+    """Return whether the reader of the output has closed it, without a write. A file has no reader."""
+    try:
+        poller = select.poll()
+        poller.register(sys.stdout.fileno(), 0)
+        return any(what & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, what in poller.poll(0))
+    except (OSError, ValueError):  # not a stream of the system, but one of a test or of a host program
+        return False

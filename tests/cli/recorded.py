@@ -98,7 +98,7 @@ class Tape:
             self.to("process_tools", "response_with_tools", 0.0),
             *(Draft("asked", body) for body in asked),
             self.said(None, *calls),
-        ).parks(why, calls=keys)
+        ).parks(why, calls=keys, tools=sorted({call.tool for call in calls}))
 
     def parks(self, reason: str, **detail: Any) -> Tape:
         return self.add(Draft("parked", {"reason": reason, "at": self.at, "t": self.t, **detail}))

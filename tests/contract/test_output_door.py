@@ -43,7 +43,6 @@ ALLOWED = {
     ("cli/__init__.py", "sys.stderr"): "names the streams",
     ("cli/__init__.py", "sys.__stdout__"): "replaces the descriptor of a stream whose reader is gone",
     ("cli/keyboard.py", "sys.stdout"): "asks whether it is a terminal",
-    ("cli/runs/events.py", "sys.stdout"): "asks whether its reader is gone",
     ("cli/screen.py", "Console"): "the console, which escapes what it renders",
     ("cli/screen.py", "Live"): "passes the door after its start",
     ("cli/approval/progress.py", "Progress"): "passes the door after its start",

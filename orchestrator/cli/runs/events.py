@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import select
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.output import complain, say, say_json, shown
+from orchestrator.cli.output import complain, reader_is_gone, say, say_json, shown
 from orchestrator.cli.runs.phrase import moment, span, tags_of
 from orchestrator.cli.runs.run_service import going_on
 from orchestrator.cli.runs.store import OpenStore, at_journal
@@ -75,16 +73,6 @@ async def _follow(store: OpenStore, run_id: str, since: int, options: EventsOpti
             except TimeoutError:
                 continue
     return Exit.COMPLETED
-
-
-def reader_is_gone() -> bool:
-    """Return whether the reader of the output has closed it, without a write. A file has no reader."""
-    try:
-        poller = select.poll()
-        poller.register(sys.stdout.fileno(), 0)
-        return any(what & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, what in poller.poll(0))
-    except (OSError, ValueError):  # not a stream of the system, but one of a test or of a host program
-        return False
 
 
 def as_json(record: Record, *, content: bool) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""`orchestrator runs list`: the recorded runs, in a chosen order."""
+"""`orchestrator runs list`: the recorded runs, in a chosen order.
+
+The journal's index of run heads has every column, so no record is read: a listing of thousands of runs takes a moment.
+Damage to the records of a run is reported by `runs show` and `doctor`.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,22 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.output import say, say_json, shown
-from orchestrator.cli.runs.events import reader_is_gone
+from orchestrator.cli.output import reader_is_gone, say, say_json, shown
 from orchestrator.cli.runs.phrase import moment, roughly, table
 from orchestrator.cli.runs.position import head_reason
 from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
 from orchestrator.cli.runs_group import ListOptions
 from orchestrator.cli.stop import on_signal
-from orchestrator.errors import ConfigError, JournalError
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import RunHead
-from orchestrator.runtime.runs.story import Story
+from orchestrator.runtime.runs.listing import read_page
 from orchestrator_guards.money import in_currency
 
 WATCH = 2.0
 """Seconds between two listings of --watch."""
-
-
-class ListedRun(NamedTuple):
-    """One run; `story` is None if its records cannot be trusted."""
-
-    head: RunHead
-    story: Story | None
 
 
 def list_runs(options: ListOptions) -> int:
@@ -52,28 +48,21 @@ def list_runs(options: ListOptions) -> int:
 
 async def _list_once(store: OpenStore, options: ListOptions) -> str:
     """Print the listing; return a sentence about the unreadable runs, or ""."""
-    page = await store.runs.page(
-        order_by=options.sort.replace("-", "_"),
-        limit=options.limit or None,
-        after=None if options.after is None else (await store.run(options.after)).run_id,
+    page = await read_page(
+        store.journal,
+        options.sort.replace("-", "_"),
+        options.limit or None,
+        None if options.after is None else (await store.run(options.after)).run_id,
         engines=options.all,
         **options.conditions,
     )
-    problem = page.damage
-    rows: list[ListedRun] = []
-    for head in page.runs:
-        try:
-            rows.append(ListedRun(head, await store.story(head)))
-        except JournalError as error:
-            rows.append(ListedRun(head, None))
-            problem = problem or str(error)
     if options.json:
-        for row in rows:
-            say_json(_plain(row))
+        for head in page.runs:
+            say_json(_plain(head))
     else:
-        known = bool(rows) or bool((await store.runs.page(limit=1, engines=True)).runs)
-        _print(store, options, rows, known=known, more=page.more)
-    return problem
+        known = bool(page.runs) or bool((await read_page(store.journal, limit=1, engines=True)).runs)
+        _print(store, options, page.runs, known=known, more=page.more)
+    return page.damage
 
 
 async def _watch(store: OpenStore, options: ListOptions) -> str:
@@ -90,34 +79,25 @@ async def _watch(store: OpenStore, options: ListOptions) -> str:
     return problem
 
 
-def _print(store: OpenStore, options: ListOptions, rows: list[ListedRun], *, known: bool, more: bool) -> None:
-    if not rows:
+def _print(store: OpenStore, options: ListOptions, heads: list[RunHead], *, known: bool, more: bool) -> None:
+    if not heads:
         say("no run fits" if known else "no run yet")
         return
     now = time.time()
     columns = [*COLUMNS, *EXTRA.get(options.sort, ())]
-    cells = [tuple(cell(row, now) for _, cell in columns) for row in rows]
+    cells = [tuple(cell(head, now) for _, cell in columns) for head in heads]
     for line in table(tuple(name for name, _ in columns), cells, right=RIGHT):
         say(line)
     if more:
-        say(f"  … and more: --limit 0 shows all, --after {shown(rows[-1].head.run_id)} the next")
-    if (asked := next((row for row in rows if _waits(row)), None)) is not None:
-        say(f"\nwaiting for you: {store.command('show', asked.head.run_id)}")
+        say(f"  … and more: --limit 0 shows all, --after {shown(heads[-1].run_id)} the next")
+    if (asked := next((head for head in heads if head.waiting and head.status != "ended"), None)) is not None:
+        say(f"\nwaiting for you: {store.command('show', asked.run_id)}")
 
 
-def _waits(row: ListedRun) -> bool:
-    return row.head.status != "ended" and row.story is not None and bool(row.story.questions)
-
-
-def _why(row: ListedRun) -> str:
-    outcome = row.story.ended.get("outcome") if row.story is not None and row.story.ended else None
-    if outcome is None:
-        return head_reason(row.head)
-    return str(outcome) if row.head.reason in ("", "none") else f"{outcome} ({row.head.reason})"
-
-
-def _state(row: ListedRun) -> str:
-    return "(cannot be read)" if row.story is None else row.story.state or "(not started)"
+def _why(head: RunHead) -> str:
+    if head.status != "ended":
+        return head_reason(head)
+    return head.outcome if head.reason in ("", "none") else f"{head.outcome} ({head.reason})"
 
 
 def _in_state(head: RunHead, now: float) -> str:
@@ -128,42 +108,27 @@ def _cost(head: RunHead) -> str:
     return "-" if head.cost_micros is None else f"{in_currency(head.cost_micros):g}"
 
 
-Column = tuple[str, Callable[[ListedRun, float], str]]
+Column = tuple[str, Callable[[RunHead, float], str]]
 
 COLUMNS: tuple[Column, ...] = (
-    ("run", lambda row, _: row.head.run_id),
-    ("graph", lambda row, _: row.head.graph),
-    ("status", lambda row, _: row.head.status),
-    ("why", lambda row, _: _why(row)),
-    ("state", lambda row, _: _state(row)),
-    ("turn", lambda row, _: "" if row.story is None else str(row.story.turn)),
-    ("held by", lambda row, _: row.head.owner or "-"),
-    ("age", lambda row, now: roughly(now - row.head.created_at)),
-    ("updated", lambda row, now: f"{roughly(now - row.head.updated_at)} ago"),
+    ("run", lambda head, _: head.run_id),
+    ("agent", lambda head, _: head.agent or "-"),
+    ("graph", lambda head, _: head.graph),
+    ("status", lambda head, _: head.status),
+    ("why", lambda head, _: _why(head)),
+    ("state", lambda head, _: head.state or "-"),
+    ("held by", lambda head, _: head.owner or "-"),
+    ("age", lambda head, now: roughly(now - head.created_at)),
+    ("updated", lambda head, now: f"{roughly(now - head.updated_at)} ago"),
 )
 EXTRA: Mapping[str, tuple[Column, ...]] = {
-    "time-in-state": (("in state", lambda row, now: _in_state(row.head, now)),),
-    "tokens": (("tokens", lambda row, _: "-" if row.head.tokens is None else f"{row.head.tokens:,}"),),
-    "cost": (
-        (
-            "cost",
-            lambda row, _: "-" if row.head.cost_micros is None else f"{in_currency(row.head.cost_micros):g}",
-        ),
-    ),
+    "time-in-state": (("in state", _in_state),),
+    "tokens": (("tokens", lambda head, _: "-" if head.tokens is None else f"{head.tokens:,}"),),
+    "cost": (("cost", lambda head, _: _cost(head)),),
 }
 """Order -> the column with the number that decides it."""
-RIGHT = ("turn", "age", "updated", "in state", "tokens", "cost")
+RIGHT = ("age", "updated", "in state", "tokens", "cost")
 
 
-def _plain(row: ListedRun) -> dict[str, Any]:
-    story = row.story
-    if story is None:
-        return {**head_json(row.head), "outcome": None, "state": None, "turn": None, "readable": False}
-    outcome = story.ended.get("outcome") if story.ended else None
-    return {
-        **head_json(row.head),
-        "outcome": outcome,
-        "state": story.state,
-        "turn": story.turn,
-        "readable": True,
-    }
+def _plain(head: RunHead) -> dict[str, Any]:
+    return {**head_json(head), "outcome": head.outcome or None, "state": head.state or None}

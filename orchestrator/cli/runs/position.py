@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.output import shown
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import RunHead
-from orchestrator.runtime.runs.story import Story
+
+if TYPE_CHECKING:
+    from orchestrator.runtime.runs.story import Story
 
 
 def position_of(head: RunHead, story: Story) -> str:

@@ -11,19 +11,13 @@ from orchestrator.engines.engine_directory import EngineInfo, engines
 from orchestrator.errors import ConfigError
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import RunHead
-from orchestrator.machines.approval.graph import APPROVAL
-from orchestrator.machines.code_mode.graph import CODE_MODE
-from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.machines.pipeline.graph import PIPELINE
-from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.machines.tools_mode.graph import TOOLS_MODE
-from orchestrator.runtime.pipeline.orchestration.checkpoint import GRAPH as CHECKPOINT
-from orchestrator.runtime.service import program_recovery
-from orchestrator.runtime.service.inbox import DECISIONS
-from orchestrator.runtime.service.resume_plan import paused
 
-GROUPS = {PIPELINE.name: "pipeline", RALPH.name: "ralph", CODE_MODE.name: "rlm", TOOLS_MODE.name: "rlm"}
-"""Graph -> the group of commands that resumes its runs; runs of the loop need a model: `runs resume` resumes them."""
+GROUPS = {"pipeline": "pipeline", "ralph": "ralph", "code_mode": "rlm", "tools_mode": "rlm"}
+"""Graph -> the group of commands that resumes its runs; runs of the loop need a model: `runs resume` resumes them.
+
+Names and not the graphs, whose import takes longer than all the rest of `runs show`; a test compares them.
+"""
+APPROVAL, LLM_LOOP, CHECKPOINT = "approval", "llm_loop", "pipeline_checkpoint"
 
 
 async def engine_of(store: OpenStore, head: RunHead, stored: StoredRun) -> EngineInfo | None:
@@ -35,15 +29,20 @@ async def engine_of(store: OpenStore, head: RunHead, stored: StoredRun) -> Engin
 
 def lets_go_on(kind: str, stored: StoredRun) -> bool:
     """Return whether an engine resumes a run for a request; a paused run waits until it is unpaused."""
+    from orchestrator.runtime.service.inbox import DECISIONS
+    from orchestrator.runtime.service.resume_plan import paused
+
     return kind in {"cancel", "resume"} or (kind in DECISIONS and not paused(stored))
 
 
 def resumption(store: OpenStore, stored: StoredRun) -> str:
     """Return the command that resumes a run, with placeholders if another program started it."""
     if (group := GROUPS.get(str(stored.created.get("graph")))) is not None:
+        from orchestrator.runtime.service import program_recovery
+
         again = ("--again",) if program_recovery.question(stored) else ()
         return store.command("resume", stored.run_id, *again, group=group)
-    if stored.created.get("graph") == APPROVAL.name:
+    if stored.created.get("graph") == APPROVAL:
         return of_project(store)
     model = () if (stored.created.get("launch") or {}).get("model") else ("--model", "SPEC")
     return store.command("resume", stored.run_id, *model)
@@ -63,7 +62,7 @@ def refuse_other(store: OpenStore, head: RunHead, *graphs: str) -> None:
     refuse_approval(store, head)
     there = {
         CHECKPOINT: "`CheckpointManager.load_state_machine`",
-        LLM_LOOP.name: _resume(store, head, "runs"),
+        LLM_LOOP: _resume(store, head, "runs"),
     }
     there |= {graph: _resume(store, head, group) for graph, group in GROUPS.items()}
     known = there.get(head.graph, "only the program that started it")
@@ -76,7 +75,7 @@ def _resume(store: OpenStore, head: RunHead, group: str) -> str:
 
 def refuse_approval(store: OpenStore, head: RunHead) -> None:
     """Raise ConfigError for a run that only `orchestrator approval` may change: it has state outside its records."""
-    if head.graph == APPROVAL.name:
+    if head.graph == APPROVAL:
         raise ConfigError(
             f"run {head.run_id} belongs to graph {head.graph!r}: `{of_project(store)}` shows the possible actions"
         )
@@ -89,6 +88,8 @@ def named(engine: EngineInfo) -> str:
 
 async def going_on(store: OpenStore, head: RunHead) -> str:
     """Return when a run without an owner is resumed."""
+    from orchestrator.runtime.service.resume_plan import paused
+
     story = await store.story(head)
     engine = await engine_of(store, head, story)
     if engine is None or paused(story):

@@ -22,7 +22,6 @@ from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.runtime.runs.path import folded
 from orchestrator.runtime.runs.story import RUNNING, Body, Story
 from orchestrator.runtime.runs.tree import RunTree, read_tree
-from orchestrator.runtime.service.resume_plan import paused
 from orchestrator.telemetry.redaction import scrub
 
 
@@ -259,6 +258,8 @@ def _next(found: RunOverview) -> Iterator[str]:
 
 def _taken_up(found: RunOverview) -> str | None:
     """Return which engine resumes a run without an owner as soon as possible; None if a person has to resume it."""
+    from orchestrator.runtime.service.resume_plan import paused
+
     if found.engine is None or paused(found.story):
         return None
     asks = bool(found.story.questions) and not found.unread

@@ -1,4 +1,8 @@
-"""The journal of a command: opened only if it exists; each fault raises an error with one sentence."""
+"""The journal of a command: opened only if it exists; each fault raises an error with one sentence.
+
+The settings, and what reads the records of a run, are imported when they are used: most of the time of `runs list` and
+`runs show` is that of imports.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,20 @@ import difflib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import words
-from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.journal.address import Address
 from orchestrator.journal.heads import heads
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.sqlite.place import refuse_orphaned_log
 from orchestrator.kernel.journal import RunHead
-from orchestrator.runtime.runs.runs import Runs
-from orchestrator.runtime.runs.story import Story
+
+if TYPE_CHECKING:
+    from orchestrator.runtime.runs.runs import Runs
+    from orchestrator.runtime.runs.story import Story
 
 T = TypeVar("T")
 
@@ -40,6 +45,8 @@ class OpenStore:
     @property
     def runs(self) -> Runs:
         """The runs of the journal."""
+        from orchestrator.runtime.runs.runs import Runs
+
         return Runs(self.journal)
 
     async def heads(self) -> tuple[list[RunHead], str]:
@@ -73,8 +80,10 @@ class OpenStore:
         return f"{where}; {hint}`{self.command('list')}` shows what is there"
 
     async def story(self, head: RunHead) -> Story:
-        """Read a run. Raises JournalError."""
-        return await self.runs.story(head)
+        """Read the records of a run. Raises JournalError."""
+        from orchestrator.runtime.runs.story import Story
+
+        return Story.of(head.run_id, await self.journal.load(head.run_id))
 
     def command(self, name: str, *rest: str, group: str = "runs") -> str:
         """Return a command of `runs`, or of another group, as it can be typed, with the journal if one was given."""
@@ -84,7 +93,11 @@ class OpenStore:
 
 def journal_file(given: Address | None) -> Address:
     """Return the configured address of the journal. Raises ConfigError when the settings cannot be read."""
-    place = given or project_settings().journal
+    place = given
+    if place is None:
+        from orchestrator.cli.trust.configuration import project_settings
+
+        place = project_settings().journal
     return place.absolute() if isinstance(place, Path) else place
 
 
