@@ -46,6 +46,7 @@ from orchestrator.llm.run_event import (
     TextDelta,
     ToolArgumentsDelta,
     ToolFinished,
+    ToolProgress,
     ToolStarted,
 )
 
@@ -85,6 +86,7 @@ __all__ = [
     "ToolArgumentsDelta",
     "ToolExecution",
     "ToolFinished",
+    "ToolProgress",
     "ToolStarted",
     "Transition",
     "WorkAbandoned",

@@ -145,11 +145,10 @@ class Launch:
         """Return the tools: the named ones, else those of the model."""
         if not parts.tools and not self.mcp:
             return parts.model.tools
-        tools = [as_tool(tool) for tool in parts.tools]
-        if self.mcp:
-            given = ServerOptions(self.mcp_env, self.mcp_options, self.without)
-            tools += await tools_of(self.mcp, given, tools, stack)
-        return [_asking(tool) for tool in tools] if self.approve else tools
+        change = _asking if self.approve else _same
+        tools = [change(as_tool(tool)) for tool in parts.tools]
+        given = ServerOptions(self.mcp_env, self.mcp_options, self.without)
+        return [*tools, *await tools_of(self.mcp, given, tools, stack, change)]
 
     @contextmanager
     def in_folder(self) -> Iterator[None]:
@@ -191,6 +190,10 @@ def price_of(own: Mapping[str, Any]) -> Price | None:
         return next((cost for one in known if (cost := one(model, tokens)) is not None), None)
 
     return price if known else None
+
+
+def _same(tool: ToolSpec) -> ToolSpec:
+    return tool
 
 
 def _asking(tool: ToolSpec) -> ToolSpec:

@@ -57,3 +57,15 @@ OtherMcpOption = Annotated[
         help="An option of an MCP server, in place of all that were given; repeatable.",
     ),
 ]
+ServerPrompt = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt",
+        metavar="[SERVER/]NAME",
+        help="A prompt of an MCP server that --mcp names; PROMPT is a further message after it.",
+    ),
+]
+PromptArguments = Annotated[
+    tuple[str, ...],
+    typer.Option("--prompt-arg", metavar="NAME=VALUE", help="An argument of --prompt; repeatable."),
+]

@@ -38,6 +38,10 @@ Traceback = Annotated[
 ]
 
 Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help="What to ask; - reads it from standard input.")]
+OptionalPrompt = Annotated[
+    str | None,
+    typer.Argument(metavar="PROMPT", help="What to ask; - reads it from standard input.", show_default=False),
+]
 Model = Annotated[
     str | None,
     typer.Option(
@@ -318,9 +322,11 @@ class ResumeOptions(DisplayOptions):
 class RunOptions(DisplayOptions):
     """The command line of `run`."""
 
-    prompt: Prompt
+    prompt: OptionalPrompt = None
     agent: AgentOptions
     limits: Limits = ()
+    server_prompt: mcp_option.ServerPrompt = None
+    prompt_arguments: mcp_option.PromptArguments = ()
     stream: Annotated[
         bool,
         typer.Option(

@@ -16,6 +16,7 @@ from orchestrator.cli.loop import run_async
 from orchestrator.cli.option import RunOptions
 from orchestrator.cli.output import complain, json_text, log_stream, say, say_json, shown
 from orchestrator.cli.runs.store import journal_file
+from orchestrator.cli.servers import ServerOptions, prompt_messages
 from orchestrator.cli.streamed import EventLines, TextPrinter, streamed
 from orchestrator.cli.supervised_run import Going, SupervisedRun
 from orchestrator.cli.trust.configuration import project_settings
@@ -24,6 +25,7 @@ from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Transition
+from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.result import BaseResult, Result, ended_as
 from orchestrator.telemetry.live import LiveRuns
@@ -53,7 +55,7 @@ def run_prompt(command_options: RunOptions) -> int:
     launch = Launch.here(settings, **command_options.agent.plain())
     parts = LoadedParts.of(launch)
     limits = limits_from(command_options.limits, settings.limits)
-    prompt = prompt_of(command_options.prompt)
+    prompt = _prompt(command_options, launch)
     options: dict[str, Any] = {"run_id": run_id, "conversation_id": command_options.conversation}
     if not command_options.stream:
         view = ViewOptions(run_id, command_options.journal, command_options.log, command_options.json)
@@ -63,6 +65,26 @@ def run_prompt(command_options: RunOptions) -> int:
         run_id, command_options.journal, command_options.log, command_options.json, words=shows
     )
     return conducted(view, launch, parts, limits, lambda agent: streamed(agent, shows, prompt, **options))
+
+
+def _prompt(options: RunOptions, launch: Launch) -> str | list[Message]:
+    """Return the prompt of the command line, after the messages of a server's prompt. Raises ConfigError."""
+    if options.server_prompt is None:
+        if options.prompt_arguments:
+            raise ConfigError("--prompt-arg is an argument of a server's prompt: name one with --prompt")
+        if options.prompt is None:
+            raise ConfigError(
+                "there is no prompt: give text, - for standard input, or --prompt of an MCP server"
+            )
+        return prompt_of(options.prompt)
+    own = [] if options.prompt is None else [Message("user", prompt_of(options.prompt))]
+    servers = ServerOptions(launch.mcp_env, launch.mcp_options, launch.without)
+    arguments: dict[str, str] = {}
+    for pair in options.prompt_arguments:
+        name, equals, arguments[name] = pair.partition("=")
+        if not (equals and name):
+            raise ConfigError(f"--prompt-arg {shown(pair, 120)!r} is not of the form NAME=VALUE")
+    return [*run_async(prompt_messages(launch.mcp, servers, options.server_prompt, arguments)), *own]
 
 
 def new_id(given: str | None) -> str:

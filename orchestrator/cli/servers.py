@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from orchestrator.cli.redaction import bare
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.trust.tool_pin import ToolPins, is_address
 from orchestrator.errors import ConfigError
+from orchestrator.llm.message import Message
 from orchestrator.tools.spec import ToolSpec
 
 if TYPE_CHECKING:
@@ -122,15 +123,21 @@ def is_server_file(where: str) -> bool:
 
 
 async def tools_of(
-    servers: Sequence[str], given: ServerOptions, own: Iterable[ToolSpec], stack: AsyncExitStack
-) -> list[ToolSpec]:
+    servers: Sequence[str],
+    given: ServerOptions,
+    own: Iterable[ToolSpec],
+    stack: AsyncExitStack,
+    change: Callable[[ToolSpec], ToolSpec],
+) -> list[ServerTools]:
     """Connect servers for as long as the stack is open; return their tools. `own` are the other tools of the agent.
+
+    `change` is applied to each tool.
 
     A tool with the name of an earlier one is left out with a warning. Raises ConfigError that names the option that
     helps.
     """
     owners = {tool.name.casefold(): "--tool" for tool in own}
-    tools: list[ToolSpec] = []
+    tools: list[ServerTools] = []
     for one in servers_of(servers, given):
         pins = ToolPins.of(one.where)
         server = one.described(given, **pins.options())
@@ -142,21 +149,65 @@ async def tools_of(
             lost = "the user name and password in its address were not kept with the run"
             raise ConfigError(f"{error}; {lost}: --mcp URL gives them again") from error
         pins.keep(server.digests)
-        new = [tool for tool in server.tools if not _is_taken(one.text, tool, owners)]
-        owners |= dict.fromkeys((tool.name.casefold() for tool in new), _said(one.text))
-        tools += new
+        found = ServerTools(server, frozenset(owners), change)
+        for tool in server.tools:
+            _warn_if_taken(one.text, tool, owners)
+        owners |= dict.fromkeys((tool.name.casefold() for tool in found.tools), _said(one.text))
+        tools.append(found)
     return tools
 
 
-def _is_taken(text: str, tool: ToolSpec, owners: Mapping[str, str]) -> bool:
-    """Return whether an earlier tool has the name of a tool; print a warning if so."""
+class ServerTools:
+    """The tools of one server for an agent, without those whose names are taken."""
+
+    def __init__(
+        self, server: McpServer, taken: frozenset[str], change: Callable[[ToolSpec], ToolSpec]
+    ) -> None:
+        self._server = server
+        self._taken = taken
+        self._change = change
+
+    @property
+    def tools(self) -> Sequence[ToolSpec]:
+        """The tools as of the last `refresh`."""
+        return [self._change(tool) for tool in self._server.tools if tool.name.casefold() not in self._taken]
+
+    async def refresh(self) -> None:
+        """Update the tools of the server."""
+        await self._server.refresh()
+
+
+async def prompt_messages(
+    servers: Sequence[str], given: ServerOptions, named: str, arguments: Mapping[str, str]
+) -> list[Message]:
+    """Return the messages of a prompt `[SERVER/]NAME`. Raises ConfigError if no server, or several, have it."""
+    server_name, mark, prompt = named.rpartition("/")
+    found: dict[str, list[Message]] = {}
+    known: list[str] = []
+    for one in servers_of(servers, given):
+        async with one.described(given) as server:
+            if mark and server_name not in {one.name, server.name}:
+                continue
+            names = [each.name for each in await server.prompts()]
+            known += [f"{one.name or server.name}/{name}" for name in names]
+            if prompt in names:
+                found[one.name or server.name] = await server.prompt(prompt, arguments)
+    if len(found) != 1:
+        why = "several servers have it" if found else "no server has it"
+        raise ConfigError(
+            f"--prompt {shown(named, 120)}: {why}; the prompts are: {', '.join(known) or 'none'}"
+        )
+    return next(iter(found.values()))
+
+
+def _warn_if_taken(text: str, tool: ToolSpec, owners: Mapping[str, str]) -> None:
+    """Print a warning if an earlier tool has the name of a tool."""
     first = owners.get(tool.name.casefold())
     if first is not None:
         complain(
             f"tool {tool.name!r} of {_said(text)} is not offered: {first} has one of that name; --mcp NAME=COMMAND "
             f"offers the tools of a server as NAME_{tool.name}"
         )
-    return first is not None
 
 
 def _choices(texts: Iterable[str]) -> dict[str, dict[str, Any]]:

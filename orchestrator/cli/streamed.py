@@ -15,8 +15,10 @@ from orchestrator.llm.run_event import (
     RunFinished,
     TextDelta,
     ToolFinished,
+    ToolProgress,
 )
 from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.runtime.llm_loop.conversation import Prompt
 from orchestrator.runtime.llm_loop.result import Result
 
 
@@ -45,6 +47,9 @@ class TextPrinter:
             case ModelRequestRetried():
                 self._close()
                 say(f"    attempt {event.attempt}: {event.reason}, the next in {event.delay:.3f} s")
+            case ToolProgress():
+                self._close()
+                say(f"    tool {shown(event.tool, keep='')}: {shown(event.text, 200)}")
             case ToolFinished():
                 size = f"{len(event.result):,} characters"
                 say(f"    tool {shown(event.tool, keep='')}: {event.outcome}, {size}, {event.seconds:.3f} s")
@@ -81,7 +86,7 @@ def event_json(event: RunEvent) -> dict[str, Any]:
     return {"type": type(event).__name__, "id": event.id, **data}
 
 
-async def streamed(agent: Agent, shows: TextPrinter | EventLines, prompt: str, **options: Any) -> Result:
+async def streamed(agent: Agent, shows: TextPrinter | EventLines, prompt: Prompt, **options: Any) -> Result:
     """Run a prompt and print its events. A closed pipe cancels the run, and BrokenPipeError is raised."""
     gone: BrokenPipeError | None = None
     async with agent.stream(prompt, **options) as stream:

@@ -266,11 +266,26 @@ class TimeLimitPassed(Exception):
         """Whether the host's code did not end after its cancellation, and may still run."""
 
 
-async def limited(work: Callable[[], Awaitable[T]], seconds: float, clock: Clock) -> T:
+class TimeLimit:
+    """Lets work start its own time limit again, because it makes progress. Works only while it runs."""
+
+    def __init__(self) -> None:
+        self.start_again: Callable[[], None] = _ignore
+
+    def restart(self) -> None:
+        """Give the work its whole time again, from now on. To be called in its event loop."""
+        self.start_again()
+
+
+async def limited(
+    work: Callable[[], Awaitable[T]], seconds: float, clock: Clock, restarts: TimeLimit | None = None
+) -> T:
     """Return the result of `work` within `seconds`; otherwise cancel it and raise TimeLimitPassed.
 
-    In an AbandonableTask a host call that does not end within the grace period is abandoned.
+    In an AbandonableTask a host call that does not end within the grace period is abandoned. `restarts` starts the
+    seconds again.
     """
+    own = restarts or TimeLimit()
     # asyncio.timeout cancels, the clock measures: tests control the time.
     limit, task = asyncio.timeout(None), asyncio.current_task()
     earlier = task.cancelling() if task else 0
@@ -288,9 +303,17 @@ async def limited(work: Callable[[], Awaitable[T]], seconds: float, clock: Clock
     try:
         async with limit:
             timer = clock.call_later(seconds, expire)
+
+            def again() -> None:
+                nonlocal timer
+                timer.cancel()
+                timer = clock.call_later(seconds, expire)
+
+            own.start_again = again
             try:
                 return await work()
             finally:
+                own.start_again = _ignore
                 timer.cancel()
                 if late is not None:
                     late.cancel()

@@ -1,8 +1,8 @@
 """Events of a run, for a user interface: what the stream of a run and a reader of its journal receive.
 
-An event that was read from the journal has an `id`, which continues the events after it in any process. Deltas and
-retries exist only in the process that owns the run and have no id. Events have content: prompts, arguments, results.
-So they are no facts, and no observer receives them.
+An event that was read from the journal has an `id`, which continues the events after it in any process. Deltas,
+progress and retries exist only in the process that owns the run and have no id. Events have content: prompts,
+arguments, results. So they are no facts, and no observer receives them.
 """
 
 from __future__ import annotations
@@ -173,6 +173,15 @@ class ToolStarted(RunEvent):
     arguments: str = ""
     """JSON text in canonical form; empty if the journal does not have it."""
     effect: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolProgress(RunEvent):
+    """A tool reports progress of a call. The journal does not have it."""
+
+    key: str
+    tool: str
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,10 @@ class ToolContext(Generic[DepsT_co]):
     """Set when no caller waits for the result any more. A thread cannot be stopped from outside, so it must check
     this."""
     progress: Callable[[str], None] = lambda _: None
+    """Reports progress in a sentence, as the event ToolProgress of the run's stream."""
+    restart_timeout: Callable[[], None] = lambda: None
+    """Gives the call the whole `timeout` of its tool again, from now on; `deadline` is not changed. The limits of the
+    run still apply. To be called in the event loop."""
     stored_result: Callable[[str], Awaitable[str]] | None = None
     """Returns the whole text of an earlier result of the run that was cut, by its handle. None: nothing is stored."""
     clock: Clock = _SYSTEM_CLOCK

@@ -149,10 +149,6 @@ class ToolFunction(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-ToolSource: TypeAlias = ToolSpec[DepsT] | ToolFunction | functools.partial[Any]
-"""What an agent accepts as a tool."""
-
-
 class ToolDecorator(Protocol):
     """The decorator that `tool(...)` returns."""
 

@@ -12,7 +12,6 @@ import asyncio
 import copy
 import difflib
 import functools
-import re
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from typing import Any, Self, TypeAlias
 from orchestrator.errors import ConfigError, ModelRetry, RunError
 from orchestrator.kernel.abandonment import (
     AbandonableTask,
+    TimeLimit,
     TimeLimitPassed,
     here,
     limited,
@@ -30,6 +30,7 @@ from orchestrator.kernel.cancel_scope import cancellations
 from orchestrator.llm.content_part import returned_parts
 from orchestrator.llm.message import ToolCall, encodable
 from orchestrator.llm.port import Clock, SystemClock
+from orchestrator.tools.collection import ToolCollection, check_names, listed
 from orchestrator.tools.invocation import invoke
 from orchestrator.tools.result import (
     READ_RESULT,
@@ -41,7 +42,6 @@ from orchestrator.tools.result import (
 )
 from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SUGGESTIONS = 3
 _SYSTEM_CLOCK = SystemClock()
 _NO_SCOPE = nullcontext()
@@ -74,29 +74,38 @@ class ToolSet:
     """
 
     def __init__(
-        self, tools: Iterable[ToolSpec | Callable[..., Any]] = (), *, clock: Clock = _SYSTEM_CLOCK
+        self,
+        tools: Iterable[ToolSpec | ToolCollection | Callable[..., Any]] = (),
+        *,
+        clock: Clock = _SYSTEM_CLOCK,
     ) -> None:
-        self.offers = tuple(as_tool(tool) for tool in tools)
+        self._items = tuple(tool if isinstance(tool, ToolCollection) else as_tool(tool) for tool in tools)
+        self.collections = tuple(item for item in self._items if isinstance(item, ToolCollection))
+        """The sources whose tools may change."""
+        self._names: Collection[str] | None = None
         self._clock = clock
-        self._exact = {spec.name: spec for spec in self.offers}
-        self._folded = {spec.name.casefold(): spec for spec in reversed(self.offers)}
         # A semaphore belongs to one event loop, and `run_sync` makes a loop for each run.
         self._slots: dict[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore]] = {}
-        for spec in self.offers:
-            if not _NAME.fullmatch(spec.name):
-                raise ConfigError(f"tool name {spec.name!r}: possible: 1 to 64 of a-z, A-Z, 0-9, _ and -")
-            if self._folded[spec.name.casefold()] is not spec:
-                raise ConfigError(
-                    f"two tools are named {spec.name!r}; names that differ only in case count as equal; tools "
-                    "of an MCP server get other names by `prefix=`, or `--mcp NAME=COMMAND`"
-                )
+        self._index()
+        check_names(self.offers)
+
+    def _index(self) -> None:
+        offers = listed(self._items)
+        self.offers = tuple(spec for spec in offers if self._names is None or spec.name in self._names)
+        self._exact = {spec.name: spec for spec in self.offers}
+        self._folded = {spec.name.casefold(): spec for spec in reversed(self.offers)}
+
+    async def refresh(self) -> None:
+        """Read the tools of the collections again."""
+        for collection in self.collections:
+            await collection.refresh()
+        self._index()
 
     def select(self, names: Collection[str]) -> Self:
         """Return a set of the tools with these names. It shares the limits on concurrent calls."""
         chosen = copy.copy(self)
-        chosen.offers = tuple(spec for spec in self.offers if spec.name in names)
-        chosen._exact = {spec.name: spec for spec in chosen.offers}  # noqa: SLF001 - of this class
-        chosen._folded = {spec.name.casefold(): spec for spec in chosen.offers}  # noqa: SLF001
+        chosen._names = frozenset(names)  # noqa: SLF001 - of this class
+        chosen._index()  # noqa: SLF001
         return chosen
 
     def find(self, name: str) -> ToolSpec | None:
@@ -233,7 +242,8 @@ class ToolSet:
         around: Around | None = None,
     ) -> ToolResult:
         at, started = self._clock.time(), self._clock.monotonic()
-        bound = (self._narrowed(context_for(call, position), spec),) if spec.takes_context else ()
+        restarts = TimeLimit()
+        bound = (self._narrowed(context_for(call, position), spec, restarts),) if spec.takes_context else ()
         outcome: ToolOutcome = "ok"
         was_cut, abandoned, whole, before = False, False, None, _cancels()
         value: object = None
@@ -244,7 +254,7 @@ class ToolSet:
                     value = await invoke(spec, bound, arguments)
                 else:
                     work = functools.partial(invoke, spec, bound, arguments)
-                    value = await limited(work, spec.timeout, self._clock)
+                    value = await limited(work, spec.timeout, self._clock, restarts)
             content, was_cut, whole = shortened(value, spec.max_result_chars, keep=READ_RESULT in self._exact)
         except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
             for context in bound:
@@ -258,12 +268,13 @@ class ToolSet:
         done = ToolResult(call, position, content, outcome, seconds, queued, was_cut, at, abandoned, whole)
         return done if type(value) is str else _with_parts(done, value, spec.max_result_chars)
 
-    def _narrowed(self, context: ToolContext, spec: ToolSpec) -> ToolContext:
+    def _narrowed(self, context: ToolContext, spec: ToolSpec, restarts: TimeLimit) -> ToolContext:
         """Return the context with the tool's own timeout in its deadline."""
         if spec.timeout is None:
             return context
         ends = self._clock.monotonic() + spec.timeout
-        return replace(context, deadline=ends if context.deadline is None else min(ends, context.deadline))
+        deadline = ends if context.deadline is None else min(ends, context.deadline)
+        return replace(context, deadline=deadline, restart_timeout=restarts.restart)
 
     def _slot(self, spec: ToolSpec) -> asyncio.Semaphore:
         loop = asyncio.get_running_loop()

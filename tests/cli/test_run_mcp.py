@@ -289,6 +289,29 @@ def test_a_wrong_option_of_a_server_is_one_sentence(
     assert not (folder / ".orchestrator").exists()
 
 
+def test_a_prompt_of_a_server_starts_a_run(
+    cli: Cli, folder: Path, one_sentence: Callable[[Any], str], shopping: tuple[str, ...]
+) -> None:
+    (folder / "echo.py").write_text(ECHO)
+    asked = ("run", "--model", "python:echo:echo", "--mcp", f"shop={shopping[-1]}", "--prompt")
+    done = cli(*asked, "shop/order", "--prompt-arg", "item=tea", "Hurry.", "--json")
+    assert (done.code, json.loads(done.out)["output"]) == (0, "Order 1 of tea. / Hurry.")
+    done = cli(*asked, "order")
+    assert done.code == 2
+    assert "needs the argument 'item'; its arguments: item, amount (optional)" in one_sentence(done)
+    done = cli(*asked, "none")
+    assert done.code == 2
+    assert "--prompt none: no server has it; the prompts are: shop/order" in one_sentence(done)
+
+
+ECHO = """
+from orchestrator import Response
+
+
+async def echo(request):
+    return Response(" / ".join(message.text for message in request.messages))
+"""
+
 # ---- tools that change ----
 
 

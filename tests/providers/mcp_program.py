@@ -151,6 +151,7 @@ async def grow(context: Context[Any, Any]) -> str:
     """Offer one tool more, and say so."""
     server.add_tool(lambda: "new", name="grown", description="A new tool.")
     await context.session.send_tool_list_changed()
+    await context.notify_tools_changed()
     return "grown"
 
 
@@ -169,6 +170,12 @@ async def alter(context: Context[Any, Any], what: str) -> str:
         server.add_tool(note, name="note", description="Keep a text.", annotations=hints)
     await context.session.send_tool_list_changed()
     return "altered"
+
+
+@server.prompt()
+def order(item: str, amount: str = "1") -> str:
+    """Ask for an order."""
+    return f"Order {amount} of {item}."
 
 
 def http(port: int, legacy: bool) -> None:

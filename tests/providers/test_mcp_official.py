@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.errors import ConfigError
+from orchestrator.events import ToolFinished, ToolProgress
 from orchestrator.llm.content_part import kind_of
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.scripted import ScriptedLLM
 from orchestrator.runtime.llm_loop.agent import Agent
+from tests.engines.stage import until
 from tests.providers.mcp_official import Official, repository
 from tests.providers.mcp_place import Shop, answers, call, ran, results, shared
 
@@ -212,6 +216,86 @@ async def errors_of_a_tool(place: Place) -> None:
 @feature("everything")
 async def a_tool_that_needs_a_task_is_not_offered(place: Place) -> None:
     assert "simulate-research-query" not in {tool.name for tool in place.server.tools}
+
+
+@feature("everything", "memory")
+async def resources(place: Place) -> None:
+    tools = {tool.name: tool for tool in place.server.tools}
+    assert tools["list_resources"].effect == tools["read_resource"].effect == "pure"
+    listed = await place.call("list_resources")
+    if place.name == "memory":
+        assert "[resource " in await place.call("read_resource", uri=listed.partition(" - ")[0])
+        return
+    assert "demo://resource/static/document/architecture.md - architecture.md (text/markdown)" in listed
+    assert "demo://resource/dynamic/text/{resourceId}" in listed
+    read = await place.call("read_resource", uri="demo://resource/static/document/features.md")
+    assert read.startswith("[resource demo://resource/static/document/features.md]\n")
+    ((text, failed),) = results(
+        await ran(place.server.tools, [call("read_resource", '{"uri": "demo://no"}'), "Done."])
+    )
+    assert failed
+    assert "demo://no" in text
+
+
+@feature("filesystem", "git", "time")
+async def no_resource_tools_without_resources(place: Place) -> None:
+    assert not {"list_resources", "read_resource"} & {tool.name for tool in place.server.tools}
+
+
+@feature("everything")
+async def prompts(place: Place) -> None:
+    known = {prompt.name: prompt for prompt in await place.server.prompts()}
+    assert (known["args-prompt"].required, known["args-prompt"].optional) == (("city",), ("state",))
+    (message,) = await place.server.prompt("args-prompt", {"city": "Oslo"})
+    assert (message.role, message.text) == ("user", "What's weather in Oslo?")
+    given = {"resourceType": "Text", "resourceId": "1"}
+    assert len(await place.server.prompt("resource-prompt", given)) == 2
+    with pytest.raises(ConfigError, match="needs the argument 'city'; its arguments: city, state"):
+        await place.server.prompt("args-prompt")
+    with pytest.raises(ConfigError, match="has no prompt 'none'; it has: args-prompt, "):
+        await place.server.prompt("none")
+
+
+@feature("filesystem", "memory", "git", "time")
+async def no_prompts(place: Place) -> None:
+    assert await place.server.prompts() == []
+
+
+@feature("everything")
+async def progress_is_an_event_and_extends_the_timeout(place: Place) -> None:
+    tools = [
+        replace(tool, timeout=0.9)
+        for tool in place.server.tools
+        if tool.name == "trigger-long-running-operation"
+    ]
+    llm = ScriptedLLM([call("trigger-long-running-operation", '{"duration": 2, "steps": 4}'), "Done."])
+    agent = Agent(llm, tools=tools, observers=())
+    async with agent.stream("Go.") as stream:
+        events = [event async for event in stream]
+    (finished,) = [event for event in events if isinstance(event, ToolFinished)]
+    assert (finished.outcome, finished.result[:30]) == ("ok", "Long running operation complet")
+    said = [event for event in events if isinstance(event, ToolProgress)]
+    assert [(one.tool, one.text) for one in said] == [
+        ("trigger-long-running-operation", f"{step} of 4") for step in range(1, 5)
+    ]
+
+
+@feature("everything")
+async def log_messages_become_log_lines(place: Place) -> None:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("orchestrator.mcp")
+    logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        await place.call("toggle-simulated-logging")
+        await until(lambda: any("-level message" in line or "Info-level" in line for line in lines), 30)
+        await place.call("toggle-simulated-logging")
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -15,7 +15,8 @@ from mcp_types import Tool, ToolAnnotations
 from orchestrator.llm.message import Request
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.mcp.offer import digest_of
-from orchestrator.providers.scripted import Item
+from orchestrator.providers.scripted import Item, ScriptedLLM
+from orchestrator.runtime.llm_loop.agent import Agent
 from tests.engines.stage import until
 from tests.providers.mcp_place import address, answers, by_http, by_stdio, call, noted, ran, results
 
@@ -182,3 +183,53 @@ async def test_calls_at_once_all_wait_for_the_comparison_after_an_announcement(
         found = [one for result in await asyncio.gather(*runs) for one in results(result)]
         assert found == [REFUSED] * 20
     assert noted(tmp_path, "note") == []
+
+
+@pytest.mark.parametrize("way", ["stdio", pytest.param("older", marks=pytest.mark.campaign)])
+async def test_the_next_turn_offers_a_new_tool_once_the_user_has_consented_to_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    caplog.set_level(logging.INFO, "orchestrator.mcp")
+    said: list[str] = []
+    consent: dict[str, str] = {}
+    offered: list[bool] = []
+    options: Any = {"pins": lambda: consent, "on_disabled": said.append}
+
+    async def look(request: Request) -> Any:
+        offered.append("grown" in {tool.name for tool in request.tools})
+        return call("add", '{"a": 1}')
+
+    async def agree(request: Request) -> Any:
+        consent.update(server.digests)
+        return await look(request)
+
+    async def run(server: McpServer) -> None:
+        script: list[Item] = [
+            call("grow"),
+            announced(caplog, 1, NOTE),
+            look,
+            agree,
+            look,
+            call("grown"),
+            "Done.",
+        ]
+        llm = ScriptedLLM(script)
+        result = await Agent(llm, tools=[server], observers=()).run("Go.")
+        llm.assert_complete()
+        assert answers(result) == ["grown", "kept", "2", "2", "2", "new"]
+        assert offered == [False, False, True]
+        assert said == [
+            "tool 'grown' of MCP server 'shop' is new since its tools were allowed, so it is disabled"
+        ]
+
+    if way == "stdio":
+        async with by_stdio(tmp_path) as first:
+            consent.update(first.digests)
+        async with by_stdio(tmp_path, **options) as server:
+            await run(server)
+    else:
+        async with by_http(tmp_path, "legacy"):
+            async with McpServer.http(address(tmp_path)) as first:
+                consent.update(first.digests)
+            async with McpServer.http(address(tmp_path), **options) as server:
+                await run(server)

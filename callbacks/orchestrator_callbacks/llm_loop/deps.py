@@ -14,11 +14,13 @@ from orchestrator.kernel.abandonment import host_call, host_function
 from orchestrator.kernel.hooks import Hook, Hooks, takes, where
 from orchestrator.kernel.run import Run
 from orchestrator.llm.content_part import KINDS
-from orchestrator.llm.message import Request, Response, ToolCall, Usage
+from orchestrator.llm.message import Request, Response, ToolCall, Usage, encodable
 from orchestrator.llm.port import LLM, Clock, Memory, Price
 from orchestrator.llm.retry import RetryPolicy
+from orchestrator.llm.run_event import ToolProgress
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.tools.collection import ToolCollection
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec
 from orchestrator.tools.tool_set import Around
@@ -88,6 +90,15 @@ class ToolProvider(Protocol):
     @property
     def offers(self) -> tuple[ToolSpec, ...]:
         """The tools that are offered to the model."""
+        ...
+
+    @property
+    def collections(self) -> Sequence[ToolCollection]:
+        """The sources whose tools may change while a run is active; empty if none can."""
+        ...
+
+    async def refresh(self) -> None:
+        """Read the tools of the collections again."""
         ...
 
     def find(self, name: str) -> ToolSpec | None:
@@ -178,15 +189,26 @@ def open_account(
     return account
 
 
-def tool_context(run: LoopRun, key: str, retry: int = 0) -> ToolContext:
-    """Return the context of a call or of an output validator; `key` identifies it within the run."""
+def tool_context(run: LoopRun, key: str, retry: int = 0, tool: str = "") -> ToolContext:
+    """Return the context of a call of `tool` or of an output validator; `key` identifies it within the run."""
     deps, run_id = run.deps, run.run_id
     stored = None if deps.stored_result is None else partial(deps.stored_result, run_id)
+    loop = asyncio.get_running_loop()
+
+    def progress(text: str) -> None:
+        follower = run.control.follower
+        if follower is not None:
+            event = ToolProgress(
+                run_id=run_id, at=deps.clock.time(), key=key, tool=tool, text=encodable(text)
+            )
+            loop.call_soon_threadsafe(follower, event)  # a sync tool runs in a thread
+
     return ToolContext(
         run_id,
         f"{run_id}:{key}",
         deps.host,
         run.expires_at,
+        progress=progress,
         clock=deps.clock,
         stored_result=stored,
         metadata=run.metadata,

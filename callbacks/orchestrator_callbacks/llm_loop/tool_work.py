@@ -226,8 +226,9 @@ def _publish_rollback(run: LoopRun, outcome: str) -> None:
 def context(run: LoopRun, position: int) -> ToolContext:
     """Return the context of a call for its tool. The key is the same for every attempt, also after a crash."""
     retries = run.ctx.progress.model_retries
-    retry = retries.get(tool_key(effective_call(run.ctx, position).name), 0) if retries else 0
-    return tool_context(run, key_of(run.ctx, position), retry)
+    tool = effective_call(run.ctx, position).name
+    retry = retries.get(tool_key(tool), 0) if retries else 0
+    return tool_context(run, key_of(run.ctx, position), retry, tool)
 
 
 def _report(run: LoopRun) -> None:

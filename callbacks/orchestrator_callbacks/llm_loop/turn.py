@@ -67,6 +67,8 @@ async def next_request(run: LoopRun) -> Request:
     Raises LimitReached if the cost limit does not allow that one either, or if no price can be known.
     """
     ctx = run.ctx
+    if run.deps.tools.collections:
+        await run.deps.tools.refresh()
     for _ in range(2):  # the second request is the wrap-up turn, which may use its reserved share
         request = compose(run)
         if "before_llm_request" in run.deps.points:

@@ -16,7 +16,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,7 @@ class ToolPins:
     @classmethod
     def of(cls, where: str) -> ToolPins:
         """Return the recorded pins of the server that a URL or a command line names."""
-        pins = cls.named(where)
-        for data in read_state(pins.name):
-            with suppress(ValueError, TypeError, KeyError):
-                return cls(pins.server, pins.folder, dict(json.loads(data)["tools"]))
-        return pins
+        return cls.named(where)._read()  # noqa: SLF001 - of this class
 
     @classmethod
     def named(cls, where: str) -> ToolPins:
@@ -60,6 +56,12 @@ class ToolPins:
         with suppress(ValueError):  # the client reports errors in it
             where = shlex.join(shlex.split(where))
         return cls(where, str(Path.cwd()))
+
+    def _read(self) -> ToolPins:
+        for data in read_state(self.name):
+            with suppress(ValueError, TypeError, KeyError):
+                return replace(self, tools=dict(json.loads(data)["tools"]))
+        return self
 
     @property
     def name(self) -> str:
@@ -71,7 +73,11 @@ class ToolPins:
         """Return the options of the client that compare the server's tools with its pins."""
         if self.tools is None or is_everything_allowed():
             return {"on_disabled": self._report}
-        return {"pins": self.tools, "on_disabled": self._report}
+        return {"pins": self._present, "on_disabled": self._report}
+
+    def _present(self) -> Mapping[str, str]:
+        """Return the digests as recorded now: the user may consent while a run is active."""
+        return self._read().tools or {}
 
     def keep(self, digests: Mapping[str, str]) -> None:
         """Record the tools of a server at its first connection; an existing record remains."""

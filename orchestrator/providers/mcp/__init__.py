@@ -1,20 +1,22 @@
 """Servers of the Model Context Protocol, as tools of an agent (`pip install 'fsm-orchestrator[mcp]'`).
 
     async with McpServer.stdio("uvx", "mcp-server-git", prefix="git_") as git:
-        agent = Agent(my_llm, tools=[*git.tools])
+        agent = Agent(my_llm, tools=[git])
         result = await agent.run("What changed since yesterday?")
 
     McpServer.http("https://tools.example/mcp", headers={"Authorization": token})
     McpServer.from_file("mcp.json")    # {"mcpServers": {"git": {"command": "uvx", "args": ["mcp-server-git"]}}}
 
-The output of a server is untrusted. Its tools are fixed when it is connected, names and descriptions are bounded and
-cleaned, and no later tool is offered. A tool that cannot be offered, because of its schema or a name that another one
-has, is left out with a warning. Arguments are checked against the tool's schema before they are sent.
+The output of a server is untrusted: names and descriptions are bounded and cleaned. A tool that cannot be offered,
+because of its schema or a name that another one has, is left out with a warning. Arguments are checked against the
+tool's schema before they are sent.
 
 A tool is disabled if it differs from the version that the host allowed: in name, title, description, schemas or
 annotations. The host stores `server.digests` and passes them as `pins=` to the next connection; without `pins` the
 first list of a connection is allowed. The tools are compared whenever the server lists them: at each new session, and
-before the next call after it announced a change (`tools/list_changed`). A call of a disabled tool is not sent.
+before the next turn and call after it announced a change (`tools/list_changed`). A call of a disabled tool is not
+sent. With `tools=[git]` the next turn offers the tools that are allowed then; with `tools=[*git.tools]` an agent keeps
+those of its start.
 
     McpServer.stdio("uvx", "mcp-server-git", pins=json.loads(file.read_text()))
 
@@ -31,49 +33,72 @@ does not answer.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from urllib.parse import urlsplit
 
-from orchestrator.errors import ConfigError, MissingExtra
-from orchestrator.providers.mcp.answer import Content, Reader, SessionLost, ToolDisabled, content_of
+from orchestrator.errors import ConfigError, MissingExtra, RunError
+from orchestrator.llm.message import Message
+from orchestrator.providers.mcp.answer import (
+    CallRefused,
+    Content,
+    Reader,
+    SessionLost,
+    ToolDisabled,
+    content_of,
+)
 from orchestrator.providers.mcp.offer import (
     NAME_CHARS,
     NotOffered,
     ServerTool,
     ToolChoice,
     clean,
-    declared,
-    digest_of,
 )
 from orchestrator.providers.mcp.options import (
     McpOptions,
-    Pins,
     Texts,
     message_limit,
     part_limit,
     plain,
     seconds,
 )
+from orchestrator.providers.mcp.resource import (
+    LIST,
+    LIST_SCHEMA,
+    READ,
+    READ_SCHEMA,
+    ServerPrompt,
+    all_prompts,
+    check_arguments,
+    described_prompts,
+    list_resources,
+    prompt_messages,
+    read_resource,
+)
 from orchestrator.providers.mcp.server_file import ServerEntry, read_servers
 from orchestrator.providers.mcp.session import McpSession, SessionPool, Unreachable
+from orchestrator.providers.mcp.tool_list import ToolList
 from orchestrator.providers.mcp.transport import Http, Stdio
-from orchestrator.tools.spec import ToolContext, ToolSpec
+from orchestrator.tools.spec import Effect, ToolContext, ToolSpec
 
 if TYPE_CHECKING:
+    from mcp import Client
     from mcp_types import CallToolResult, Tool
 
 __all__ = ["McpOptions", "McpServer"]
 
 _log = logging.getLogger("orchestrator.mcp")
 
-_GRACE = 1.0
-"""Seconds by which the SDK's own read timeout is later than the tool's, so that only one of them fires."""
+_PROGRESS_CHARS = 200
+
+T = TypeVar("T")
 
 
 class McpServer:
@@ -88,7 +113,7 @@ class McpServer:
 
     Example:
         async with McpServer.stdio("uvx", "mcp-server-git", prefix="git_") as git:
-            agent = Agent(my_llm, tools=[*git.tools])
+            agent = Agent(my_llm, tools=[git])
     """
 
     def __init__(self, transport: Stdio | Http, **options: Unpack[McpOptions]) -> None:
@@ -100,11 +125,7 @@ class McpServer:
         self._timeout = seconds("timeout", options.get("timeout", 60.0))
         connect = seconds("connect_timeout", options.get("connect_timeout", 30.0))
         self._pool = SessionPool(self.name, transport, connect)
-        self._offers: tuple[ServerTool, ...] = ()
-        self._pins: Pins | Callable[[], Pins] = {}
-        self._digests: Mapping[str, str] = {}
-        self._disabled: frozenset[str] = frozenset()
-        self._tools: tuple[ToolSpec, ...] | None = None
+        self._list = ToolList(self.name, self._choice, options, self._spec)
 
     @classmethod
     def stdio(
@@ -173,15 +194,51 @@ class McpServer:
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """The allowed tools, as they were when the server was connected. Raises ConfigError before that."""
-        if self._tools is None:
+        """The allowed tools, as of the last `refresh`. Raises ConfigError before the server is connected."""
+        if self._list.tools is None:
             raise ConfigError(f"MCP server {self.name!r} is not connected; use `async with` before its tools")
-        return self._tools
+        return self._list.tools
+
+    async def refresh(self) -> None:
+        """Compare the tools if the server announced a change of them, or if the host allows others now.
+
+        An agent with the server among its `tools` does it before each request to the model.
+        """
+        await self._pool.compare()
+        self._list.refresh()
+
+    async def prompts(self) -> list[ServerPrompt]:
+        """Return the prompts that the server offers. Raises RunError if it does not answer."""
+        return list(described_prompts(await self._ask(all_prompts)))
+
+    async def prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> list[Message]:
+        """Return the messages of a prompt, as the prompt of a run.
+
+        Raises ConfigError for an unknown prompt or argument, RunError if the server does not answer.
+        """
+        given = dict(arguments or {})
+        known = {prompt.name: prompt for prompt in await self.prompts()}
+        if name not in known:
+            have = ", ".join(sorted(known)) or "none"
+            raise ConfigError(f"MCP server {self.name!r} has no prompt {name!r}; it has: {have}")
+        check_arguments(self.name, known[name], given)
+        result = await self._ask(lambda client: client.get_prompt(name, given))
+        return prompt_messages(result, self._max_bytes)
+
+    async def _ask(self, send: Callable[[Client], Awaitable[T]]) -> T:
+        """Send a request that is not a call of a tool. Raises RunError."""
+        try:
+            session, _ = await self._pool.session()
+            async with asyncio.timeout(self._timeout):
+                return await session.request(send, self._timeout)
+        except (Unreachable, SessionLost, CallRefused, TimeoutError) as error:
+            why = str(error) or f"it gave no answer within {self._timeout:g} s"
+            raise RunError(f"MCP server {self.name!r}: {why}") from error
 
     @property
     def digests(self) -> Mapping[str, str]:
         """The digest of each tool that the server lists now, by its own names: the value to store as `pins`."""
-        return dict(self._digests)
+        return dict(self._list.digests)
 
     async def __aenter__(self) -> Self:
         try:
@@ -189,13 +246,14 @@ class McpServer:
         except ImportError as error:
             raise MissingExtra("mcp", "mcp", "providers") from error
         try:
-            session = await self._pool.start(self._compare)
+            session = await self._pool.start(self._list.compare)
         except Unreachable as error:
             raise ConfigError(str(error)) from error
         try:
             self._name(session.server_name)
-            self._choice.check(self.name, [tool.name for tool in session.tools])
-            self._tools = self._declare(session.tools)
+            known = [tool.name for tool in session.tools]
+            self._choice.check(self.name, [*known, LIST, READ] if session.has_resources else known)
+            self._declare(session.tools, resources=session.has_resources)
         except BaseException:
             await self._pool.stop()
             raise
@@ -211,81 +269,69 @@ class McpServer:
         if not self._options.get("name") and (name := clean(" ".join(said.split()), NAME_CHARS)):
             self.name = self._pool.name = name
 
-    def _declare(self, tools: Iterable[Tool]) -> tuple[ToolSpec, ...]:
-        listed = tuple(tools)
-        self._offers, without = declared(listed, self._choice)
-        for one in without:
-            self._leave_out(one)
-        pins = self._options.get("pins")
-        self._pins = {tool.name: digest_of(tool) for tool in listed} if pins is None else pins
-        self._disabled = frozenset()
-        self._compare(listed)
-        allowed = (offer for offer in self._offers if offer.theirs not in self._disabled)
-        return tuple(spec for offer in allowed if (spec := self._spec(offer)) is not None)
-
-    def _leave_out(self, one: NotOffered) -> None:
-        name = clean(one.theirs, NAME_CHARS)
-        _log.warning("MCP server %r: tool %r is not offered: %s", self.name, name, one.why)
-
-    def _compare(self, tools: Iterable[Tool]) -> None:
-        """Disable the tools of a list that differ from the allowed ones; report each newly disabled one."""
-        self._digests = {tool.name: digest_of(tool) for tool in tools}
-        offered = {offer.theirs for offer in self._offers}
-        pins = self._pins() if callable(self._pins) else self._pins
-        disabled = {
-            name for name, digest in self._digests.items() if name in offered and pins.get(name) != digest
-        }
-        for name in sorted(disabled - self._disabled):
-            change = (
-                "has changed since it was allowed" if name in pins else "is new since its tools were allowed"
-            )
-            self._report(
-                f"tool {clean(name, NAME_CHARS)!r} of MCP server {self.name!r} {change}, so it is disabled"
-            )
-        self._disabled = frozenset(disabled)
-
-    def _report(self, sentence: str) -> None:
-        if (on_disabled := self._options.get("on_disabled")) is not None:
-            on_disabled(sentence)
-        else:
-            _log.warning("%s", sentence)
+    def _declare(self, tools: Iterable[Tool], *, resources: bool = False) -> tuple[ToolSpec, ...]:
+        """Take the first list of a connection, and return the allowed tools."""
+        own = map(self._resource_tool, (LIST, READ)) if resources else ()
+        return self._list.start(self.name, tools, [spec for spec in own if spec is not None])
 
     def _spec(self, offer: ServerTool) -> ToolSpec | None:
         """Return the tool, or None, with a warning, if its arguments cannot be checked."""
 
         async def call(context: ToolContext, /, **arguments: Any) -> Content:
-            reader = Reader(context.reads, self._max_bytes)
-            return content_of(await self._call(context, offer, arguments), reader)
+            result = await self._call(context, offer, arguments)
+            return content_of(result, Reader(context.reads, self._max_bytes))
 
         try:
-            return ToolSpec(
-                offer.name,
-                offer.description,
-                offer.parameters,
-                call,
-                kind="mcp",
-                effect=offer.effect,
-                timeout=self._timeout,
-                max_result_chars=self._options.get("max_result_chars", 20_000),
-            )
+            return self._tool(offer.name, offer.description, offer.parameters, call, offer.effect)
         except ConfigError as error:
-            self._leave_out(NotOffered(offer.theirs, str(error)))
+            self._list.leave_out(NotOffered(offer.theirs, str(error)))
             return None
+
+    def _tool(
+        self, name: str, about: str, schema: Mapping[str, Any], call: Callable[..., Any], effect: Effect
+    ) -> ToolSpec:
+        most = self._options.get("max_result_chars", 20_000)
+        return ToolSpec(
+            name, about, schema, call, kind="mcp", effect=effect, timeout=self._timeout, max_result_chars=most
+        )
+
+    def _resource_tool(self, name: str) -> ToolSpec | None:
+        """Return the tool that lists or reads the resources of the server; None if the host does not want it."""
+
+        async def listing(context: ToolContext, /, cursor: str | None = None) -> str:  # noqa: ARG001  as for the other
+            return await self._ask(lambda client: list_resources(client, cursor))
+
+        async def reading(context: ToolContext, /, uri: str) -> Content:
+            reader = Reader(context.reads, self._max_bytes)
+            return await self._ask(lambda client: read_resource(client, uri, reader))
+
+        if not self._choice.has(name):
+            return None
+        full = f"{self._choice.prefix}{name}"[:NAME_CHARS]
+        if name == LIST:
+            return self._tool(full, f"List the resources of {self.name}.", LIST_SCHEMA, listing, "pure")
+        return self._tool(full, f"Read a resource of {self.name}.", READ_SCHEMA, reading, "pure")
 
     async def _call(
         self, context: ToolContext, offer: ServerTool, arguments: dict[str, Any]
     ) -> CallToolResult:
-        """Call a tool on the open session, or on one new session."""
-        left = context.remaining()
-        seconds = self._timeout if left is None else left + _GRACE
+        """Call a tool on the open session, or on one new session. Progress starts its timeout again."""
+        # The tool set measures the timeout, because it can be started again there.
+        seconds = self._timeout if context.deadline is None else math.inf
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            context.restart_timeout()
+            part = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+            context.progress(clean(f"{part}: {message}" if message else part, _PROGRESS_CHARS))
+
         session, is_new = await self._open(offer)
         try:
-            return await session.call(offer.theirs, arguments, seconds)
+            return await session.call(offer.theirs, arguments, seconds, on_progress)
         except SessionLost:
             if is_new or offer.effect not in {"pure", "idempotent"}:
                 raise
         session, _ = await self._open(offer)
-        return await session.call(offer.theirs, arguments, seconds)
+        return await session.call(offer.theirs, arguments, seconds, on_progress)
 
     async def _open(self, offer: ServerTool) -> tuple[McpSession, bool]:
         """Return a session on which the tool is unchanged. Raises SessionLost and ToolDisabled."""
@@ -295,7 +341,7 @@ class McpServer:
             # The reason is for the operator of the server: it names commands and quotes their output.
             _log.warning("%s", error)
             raise SessionLost(f"MCP server {self.name!r} cannot be reached; the call was not sent") from error
-        if offer.theirs in self._disabled:
+        if offer.theirs in self._list.disabled:
             raise ToolDisabled(
                 "the tool has changed at its server since it was allowed; the call was not sent"
             )

@@ -94,7 +94,7 @@ def content_of(result: CallToolResult, reader: Reader = Reader()) -> Content:  #
     Images, audio and documents become parts if the model reads them, in their original order. What it does not read,
     or what is larger than the limit, is named with type and size. Links are named with their address.
     """
-    blocks = [_content(block, reader) for block in result.content]
+    blocks = [content_of_block(block, reader) for block in result.content]
     texts = [block for block in blocks if isinstance(block, str)]
     structured = result.structured_content
     if structured is not None and not _repeats(result.content, texts, structured):
@@ -125,7 +125,8 @@ def joined(blocks: Sequence[str | ContentPart]) -> Content:
     return str(merged[0]) if merged else ""
 
 
-def _content(block: ContentBlock, reader: Reader) -> str | ContentPart:
+def content_of_block(block: ContentBlock, reader: Reader) -> str | ContentPart:
+    """Return one block as text or as a part."""
     match block.type:
         case "text":
             return block.text
@@ -153,9 +154,9 @@ def resource_content(resource: Any, reader: Reader) -> str | ContentPart:
     return part or f"[{named} {short(media or 'of unknown type')}, {_size(resource.blob)} bytes, not shown]"
 
 
-def text_of(content: Content) -> list[ContentPart]:
+def parts_of(content: Content | ContentPart) -> list[ContentPart]:
     """Return content as parts, for a message."""
-    blocks = [content] if isinstance(content, str) else content
+    blocks = content if isinstance(content, list) else [content]
     return [text_part(block) if isinstance(block, str) else block for block in blocks]
 
 

@@ -10,15 +10,18 @@ import asyncio
 import contextvars
 import logging
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.providers.mcp.answer import CallRefused, SessionLost
 from orchestrator.providers.mcp.offer import clean
-from orchestrator.providers.mcp.transport import Http, Stdio, leaf_of
+from orchestrator.providers.mcp.resource import has_resources
+from orchestrator.providers.mcp.transport import Http, LogLines, Stdio, leaf_of
 
 if TYPE_CHECKING:
     from mcp import Client
+    from mcp.shared.dispatcher import ProgressFnT
     from mcp_types import CallToolResult, Tool
 
 _log = logging.getLogger("orchestrator.mcp")
@@ -31,7 +34,9 @@ _PAGES = 50
 _TOOLS = 1_000
 _SAID_CHARS = 500
 
-Listed = Callable[[Sequence["Tool"]], None]
+T = TypeVar("T")
+
+Listed = Callable[[Sequence["Tool"]], object]
 
 
 class Unreachable(Exception):
@@ -51,6 +56,7 @@ class McpSession:
         self.over = asyncio.Event()
         self.retired = False
         self.tools: tuple[Tool, ...] = ()
+        self.has_resources = False
         self.server_name = ""
         """The name that the server gives itself; empty if it gives none."""
         self._transport = transport
@@ -123,29 +129,67 @@ class McpSession:
 
         async def on_message(message: object) -> None:
             if getattr(message, "method", "") == "notifications/tools/list_changed":
-                self._announced += 1
-                _log.info("MCP server %r announces other tools; the next call compares them", name())
+                self._announce(name)
 
+        written = LogLines(name)
         async with Client(
             self._transport.opened(name, self.over.set),
             read_timeout_seconds=self._seconds,
             message_handler=on_message,
+            logging_callback=written.take,
+            log_level="info",
             cache=None,
         ) as client:
             if client.server_info is not None:
                 self.server_name = client.server_info.name
             self.tools = await _all_tools(client)
+            self.has_resources = await _has_resources(client)
             if self.listed is not None:
                 self.listed(self.tools)
             self._client = client
-            self._scope.deadline = math.inf
-            self.ready.set_result(None)
-            await self.over.wait()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._subscribe, client, name)
+                self._scope.deadline = math.inf
+                self.ready.set_result(None)
+                await self.over.wait()
+                tasks.cancel_scope.cancel()
             self._client = None
             self._scope.deadline = anyio.current_time() + _GOODBYE
 
-    async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
-        """Call a tool. Raises TimeoutError, CallRefused and SessionLost; a cancellation cancels the request."""
+    def _announce(self, name: Callable[[], str]) -> None:
+        self._announced += 1
+        _log.info("MCP server %r announces other tools; the next turn compares them", name())
+
+    async def _subscribe(self, client: Client, name: Callable[[], str]) -> None:
+        """Ask for log lines and for announcements of other tools, in the way of the server's protocol."""
+        from mcp.client.subscriptions import ListenNotSupportedError
+
+        capabilities = client.server_capabilities
+        try:
+            if capabilities.tools is not None and capabilities.tools.list_changed:
+                async with client.listen(tools_list_changed=True) as changes:
+                    async for _ in changes:
+                        self._announce(name)
+        except ListenNotSupportedError:
+            if capabilities.logging is not None:
+                with suppress(Exception):  # the lines are not worth a session
+                    await client.session.set_logging_level("info")
+        except Exception as error:  # noqa: BLE001  a server may refuse or drop a subscription
+            _log.info("MCP server %r sends no announcements: %s", name(), clean(str(error), _SAID_CHARS))
+
+    async def call(
+        self, name: str, arguments: dict[str, Any], seconds: float, on_progress: ProgressFnT | None = None
+    ) -> CallToolResult:
+        """Call a tool. Raises as `request` does."""
+        return await self.request(
+            lambda client: client.call_tool(
+                name, arguments, read_timeout_seconds=seconds, progress_callback=on_progress
+            ),
+            seconds,
+        )
+
+    async def request(self, send: Callable[[Client], Awaitable[T]], seconds: float) -> T:
+        """Send a request. Raises TimeoutError, CallRefused and SessionLost; a cancellation cancels the request."""
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
@@ -153,7 +197,7 @@ class McpSession:
             raise SessionLost("the session was closed before the call could be sent")
         self._in_flight += 1
         try:
-            return await client.call_tool(name, arguments, read_timeout_seconds=seconds)
+            return await send(client)
         except asyncio.CancelledError:
             self._doubted = True  # after its timeout the state of the server is unknown
             raise
@@ -186,6 +230,16 @@ async def _all_tools(client: Client) -> tuple[Tool, ...]:
         if not cursor:
             return tuple(tools)
     raise ValueError(f"its list of tools does not end within {_PAGES} pages")
+
+
+async def _has_resources(client: Client) -> bool:
+    """Return whether resources can be offered: a server that cannot list them has none for us."""
+    from mcp import MCPError
+
+    try:
+        return await has_resources(client)
+    except MCPError:
+        return False
 
 
 class SessionPool:
@@ -230,6 +284,12 @@ class SessionPool:
         if (failure := await asyncio.shield(session.ready)) is not None:
             raise Unreachable(str(failure)) from failure
         return session, True
+
+    async def compare(self) -> None:
+        """Compare the tools if the present session announced a change; a lost session is not opened again."""
+        session = self._current
+        if session is not None and session.usable and session.ready.done():
+            await session.answers()
 
     def _check_loop(self) -> None:
         if self._loop is None:

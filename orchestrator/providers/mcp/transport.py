@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 from urllib.parse import urlsplit
 
+from pydantic_core import to_json
+
 from orchestrator.providers.mcp.lines import ENCODING, SOURCE, LineSource
 from orchestrator.providers.mcp.offer import clean
 from orchestrator.providers.size_limit import DEFAULT_BYTES
 
 if TYPE_CHECKING:
     import httpx2
+    from mcp_types import LoggingMessageNotificationParams
 
 _log = logging.getLogger("orchestrator.mcp")
 
@@ -255,15 +258,41 @@ async def _logged(name: Callable[[], str], said: list[str]) -> AsyncIterator[Tex
         transport.close()
 
 
+class LogLines:
+    """Logs texts of a server, each cut to a limit, up to a number of lines."""
+
+    def __init__(self, name: Callable[[], str]) -> None:
+        self._name = name
+        self._count = 0
+
+    def write(self, text: str, level: int = logging.INFO) -> None:
+        """Log a clean text; nothing for an empty one."""
+        if not text:
+            return
+        self._count += 1
+        if self._count <= _LINES:
+            _log.log(level, "MCP server %r wrote: %s", self._name(), text)
+        elif self._count == _LINES + 1:
+            _log.warning("MCP server %r wrote more than %d lines; the rest is dropped", self._name(), _LINES)
+
+    async def take(self, params: LoggingMessageNotificationParams) -> None:
+        """Log a message of the protocol."""
+        data = params.data if isinstance(params.data, str) else to_json(params.data, fallback=str).decode()
+        self.write(clean(data, _LINE_CHARS), _LEVELS.get(params.level, logging.WARNING))
+
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO}
+"""Levels of the protocol that are less than a warning. No message of a server is an error of ours."""
+
+
 class LineLogger(asyncio.Protocol):
-    """Logs lines, each cut to a limit, up to a number of lines."""
+    """Logs the lines of a program's standard error."""
 
     def __init__(self, name: Callable[[], str], said: list[str]) -> None:
         self.ended = asyncio.Event()
-        self._name = name
+        self._lines = LogLines(name)
         self._said = said
         self._pending = b""
-        self._count = 0
 
     def data_received(self, data: bytes) -> None:
         *lines, self._pending = (self._pending + data).split(b"\n")
@@ -277,11 +306,6 @@ class LineLogger(asyncio.Protocol):
 
     def _log(self, line: bytes) -> None:
         text = clean(line.decode(errors="replace"), _LINE_CHARS)
-        if not text:
-            return
-        self._said[:] = [text[:_SHOWN]]
-        self._count += 1
-        if self._count <= _LINES:
-            _log.info("MCP server %r wrote: %s", self._name(), text)
-        elif self._count == _LINES + 1:
-            _log.warning("MCP server %r wrote more than %d lines; the rest is dropped", self._name(), _LINES)
+        if text:
+            self._said[:] = [text[:_SHOWN]]
+        self._lines.write(text)

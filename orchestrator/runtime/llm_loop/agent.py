@@ -29,8 +29,9 @@ from orchestrator.runtime.service.run_data import agent_data, new_id
 from orchestrator.runtime.service.runtime import Runtime, runtime_of
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.runtime.service.synchronous import outside_loop, with_arguments_of
+from orchestrator.tools.collection import ToolSource
 from orchestrator.tools.context import DepsT_contra
-from orchestrator.tools.spec import ToolSource, ToolSpec
+from orchestrator.tools.spec import ToolSpec
 from orchestrator_callbacks.llm_loop.deps import ToolProvider
 from orchestrator_callbacks.llm_loop.output_validation import V, as_validator
 from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced

@@ -16,9 +16,9 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.run_options import RunFunction
 from orchestrator.runtime.service.runtime import Runtime
+from orchestrator.tools.collection import ToolSource
 from orchestrator.tools.context import DepsT
 from orchestrator.tools.run_context import RunContext
-from orchestrator.tools.spec import ToolSource
 from orchestrator_callbacks.llm_loop.deps import ToolProvider
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.telemetry.connection import connect, is_metrics
 from orchestrator.telemetry.log import TransitionLog
-from orchestrator.tools.spec import ToolSource
+from orchestrator.tools.collection import ToolSource
 from orchestrator.tools.tool_set import ToolSet
 from orchestrator_callbacks.llm_loop import after, before, enter, leave
 from orchestrator_callbacks.llm_loop.deps import POINTS, LoopDeps, LoopRun, Point, ToolProvider, split
