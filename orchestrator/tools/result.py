@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic_core import to_json
 
 from orchestrator.errors import ModelRetry
-from orchestrator.kernel.abandonment import TimeLimitPassed
+from orchestrator.kernel.time_limit import TimeLimitPassed
 from orchestrator.kernel.value import value
 from orchestrator.llm.content_part import described, returned_parts
 from orchestrator.llm.message import Message, ToolCall, encodable

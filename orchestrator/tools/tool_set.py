@@ -20,13 +20,11 @@ from typing import Any, Self, TypeAlias
 from orchestrator.errors import ConfigError, ModelRetry, RunError
 from orchestrator.kernel.abandonment import (
     AbandonableTask,
-    TimeLimit,
-    TimeLimitPassed,
     here,
-    limited,
     until_ended,
 )
 from orchestrator.kernel.cancel_scope import cancellations
+from orchestrator.kernel.time_limit import TimeLimit, TimeLimitPassed, limited
 from orchestrator.llm.content_part import returned_parts
 from orchestrator.llm.message import ToolCall, encodable
 from orchestrator.llm.port import Clock, SystemClock

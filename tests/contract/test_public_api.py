@@ -73,8 +73,8 @@ NAMESPACES = {
         "RunRecovered", "RolledBack", "WorkAbandoned", "Fact", "Observer",
         "RunEvent", "RunCreated", "RunSuspended", "RunResumed", "StateChanged", "BudgetWarning", "RunFinished",
         "ModelRequestStarted", "ModelRequestRetried", "ModelRequestFinished", "TextDelta", "ReasoningDelta",
-        "ToolArgumentsDelta", "ToolStarted", "ToolFinished", "QuestionAsked", "QuestionAnswered", "ChildRunStarted",
-        "ChildRunFinished", "EventsDropped",
+        "ToolArgumentsDelta", "ToolStarted", "ToolProgress", "ToolFinished", "QuestionAsked", "QuestionAnswered",
+        "ChildRunStarted", "ChildRunFinished", "EventsDropped",
     },
     "backtest": {
         "GuardDifference", "Policy", "Report", "RunComparison", "RunTrace", "Saving", "backtest", "read_trace", "sweep",

@@ -19,8 +19,8 @@ from typing import Any, Final, Generic, TypeAlias, TypedDict
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.stored_run import StoredRun
-from orchestrator.kernel.abandonment import TimeLimitPassed, limited
 from orchestrator.kernel.thread import called
+from orchestrator.kernel.time_limit import TimeLimitPassed, limited
 from orchestrator.llm.port import Clock, check_params
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.plain import plain_json
