@@ -21,6 +21,7 @@ from orchestrator.errors import ConfigError, JournalError, RunError
 from orchestrator.journal.address import Address, JournalAddress
 from orchestrator.journal.opening import journal_at
 from orchestrator.journal.sqlite import SqliteHealth, SqliteJournal
+from orchestrator.journal.sqlite.reserve import SIZE, Reserve
 from orchestrator.kernel.journal import ENGINE, RunHead
 from orchestrator.repl import Isolation
 
@@ -110,6 +111,12 @@ def _sizes(path: Path) -> dict[str, int]:
     }
 
 
+def _reserve(path: Path) -> str:
+    """Return the length of the reserve for operators, for a person."""
+    left = Reserve(path).left()
+    return "none" if left is None else f"{size(left)} of {size(SIZE)}"
+
+
 def _faults(found: DoctorReport) -> Iterator[str]:
     """Yield the problems of the file and its folder."""
     if found.mode & ~PRIVATE:
@@ -124,7 +131,7 @@ def _lines(found: DoctorReport, journal: SqliteJournal, given: Address | None) -
     yield f"  mode      {found.mode:04o}"
     yield f"  size      {size(sizes['db'])}, log {size(sizes['wal'])}, blobs {size(sizes['blobs'])}"
     if health is not None:
-        yield f"  disk      {size(health.free)} free"
+        yield f"  disk      {size(health.free)} free; reserve for operators: {_reserve(found.path)}"
         yield f"  store     version {health.version}, SQLite {health.sqlite}"
         yield f"  pragmas   {', '.join(f'{name}={value}' for name, value in health.pragmas.items())}"
         state = "every chain proved" if health.ok else "not everything could be proved"

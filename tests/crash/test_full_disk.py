@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import shutil
 import sys
 from collections import defaultdict
@@ -166,7 +167,9 @@ async def test_the_commands_of_the_runbook_work_on_a_full_disk_and_the_engine_re
             await works(disk, "runs", "backup", tmp_path / "copy.db")
             async with SqliteJournal(tmp_path / "copy.db", only_reads=True) as copied:
                 assert (await copied.head("guilty")).outcome == "cancelled"
-            assert "every chain proved" in (await command(disk, "doctor")).out
+            found = (await command(disk, "doctor")).out
+            assert "every chain proved" in found
+            assert re.search(r"reserve for operators: [0-7]\.\d MiB of 8.0 MiB", found)
             with pytest.raises(StoreDown, match=r"no run is started until [0-9,]+ bytes are free"):
                 await journal.create("new", "me", BODY)
             assert (await journal.head("fails")).status == "open", "it is resumed when there is room"

@@ -172,6 +172,13 @@ def test_the_lines_that_a_runbook_asks_for_have_its_keys_at_the_default_level(na
         assert '.outcome != "ok"' in condition or '.tool == "_unregistered"' in condition
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_command_of_a_runbook_finds_the_run(name: str) -> None:
+    first, *_ = mitigations(name)
+    assert first.startswith("orchestrator runs list ")
+    assert "--sort " in first
+
+
 @pytest.mark.parametrize("line", MITIGATIONS)
 def test_a_command_line_of_a_runbook_can_be_parsed(line: str) -> None:
     parse(shlex.split(line)[1:])
