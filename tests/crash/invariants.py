@@ -8,7 +8,8 @@ I7 epochs never decrease; I8 an append is wholly there or wholly absent.
 
 And of a run, beside these: I3 its transitions are a path of the table; I4 each call is done once; I5 none is open at
 rest; I6 files are what the journal says (`check_files`); I9 all that a model served is charged; I10 nobody dead holds
-it and it says what will happen; I11 the journal says what memory has; I12 the decisions of its guards follow from its records.
+it and it says what will happen; I11 the journal says what memory has; I12 the decisions of its guards follow from its
+records.
 """
 
 from __future__ import annotations
