@@ -47,6 +47,7 @@ from orchestrator.engines.run_queue import RunQueue
 from orchestrator.engines.stop_signal import first_signal
 from orchestrator.errors import ConfigError, JournalError, NotAdmitting, RunError, RunExists
 from orchestrator.kernel.record import Follower
+from orchestrator.kernel.thread import running_loop
 from orchestrator.runtime.llm_loop.run_options import RunArguments
 from orchestrator.runtime.service.actor import default_actor
 from orchestrator.runtime.service.recovery import OpenRun
@@ -123,6 +124,7 @@ class LocalEngine(Generic[AgentResultT_co]):
         The records of engines on this journal that died without stopping are closed and name this engine. Raises
         RunError if an agent has another engine, and the errors of the journal.
         """
+        running_loop()
         if self._affinity is not None:
             raise ConfigError(f"engine {self.name!r} was started before; make another one")
         await self._open()

@@ -15,10 +15,21 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from orchestrator.errors import RunError
+from orchestrator.errors import ConfigError, RunError
 from orchestrator.kernel.abandonment import here, host_call
 
 T = TypeVar("T")
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the running event loop. Raises ConfigError if there is none, for example under trio."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigError(
+            "no event loop of asyncio is running here: under trio call `await trio.to_thread.run_sync(agent.run_sync, "
+            "prompt)`, in code without a loop `agent.run_sync(prompt)`"
+        ) from None
 
 
 async def in_thread(

@@ -47,6 +47,7 @@ from orchestrator.journal.postgres.work import (
 )
 from orchestrator.journal.run_query import RunQuery
 from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunConditions, RunHead
+from orchestrator.kernel.thread import running_loop
 
 T = TypeVar("T")
 
@@ -286,7 +287,7 @@ class PostgresJournal:
             if self._pid != os.getpid():
                 self._pid, self._aside = os.getpid(), _aside()
             given_up = threading.Event()
-            opening = asyncio.get_running_loop().run_in_executor(self._aside, self._open, given_up)
+            opening = running_loop().run_in_executor(self._aside, self._open, given_up)
             try:
                 handle = await opening
             except asyncio.CancelledError:

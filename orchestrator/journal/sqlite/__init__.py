@@ -42,6 +42,7 @@ from orchestrator.journal.sqlite.work import (
     nothing,
 )
 from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunConditions, RunHead
+from orchestrator.kernel.thread import running_loop
 
 T = TypeVar("T")
 
@@ -296,7 +297,7 @@ class SqliteJournal:
             # never opened, and forked since: the pool's thread belongs to the parent
             if self._pid != os.getpid():
                 self._pid, self._aside = os.getpid(), self._new_aside()
-            handle = await asyncio.get_running_loop().run_in_executor(self._aside, self._open)
+            handle = await running_loop().run_in_executor(self._aside, self._open)
         handle.writer.refuse_if_down()
         return handle
 

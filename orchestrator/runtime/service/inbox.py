@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from orchestrator.errors import Corrupt, RunUnknown, StoreDown
@@ -38,33 +38,32 @@ _KINDS: dict[str, Kind] = {
 class Inbox:
     """Listens while runs are live here and their journal is shared with other processes.
 
-    `news` names a run only once, so a run stays listed here until its inbox was read successfully. An error of one
-    run affects neither the other runs nor the listening. The writers report an unavailable store.
+    Threads with an event loop each may run one agent at the same time. Each loop has its own listener, which delivers
+    to the runs of its loop only: a mailbox belongs to the loop of its run.
     """
 
     def __init__(self, live: RunRegistry, journal: Journal) -> None:
         self._live = live
         self._journal = journal
-        self._task: asyncio.Task[None] | None = None
-        self._since = -1
-        self._owed: dict[str, None] = {}
-        self._looks = 0
-        self._round: list[str] = []
-        self._delivered: set[str] = set()
+        self._listeners: dict[asyncio.AbstractEventLoop, _Listener] = {}
 
     @contextlib.asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
-        """Deliver requests of other processes to the live runs while the block is active."""
-        if self._journal.shared and (self._task is None or self._task.done()):
-            self._task = asyncio.create_task(self._listen(), name="orchestrator inbox")
+    async def listening(self, run_id: str) -> AsyncIterator[None]:
+        """Deliver requests of other processes to a live run while the block is active."""
+        if not self._journal.shared:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        listener = self._listeners.get(loop)
+        if listener is None:
+            listener = self._listeners[loop] = _Listener(self._live, self._journal, self.deliver)
+        listener.begin(run_id)
         try:
             yield
         finally:
-            task = self._task
-            if task is not None and not len(self._live):
-                self._task = None
-                task.cancel()
-                await asyncio.wait((task,))
+            if listener.leave(run_id):
+                del self._listeners[loop]
+                await listener.end()
 
     async def deliver(self, run_id: str) -> bool:
         """Deliver new requests to a live run; return False if that is not possible yet."""
@@ -81,6 +80,45 @@ class Inbox:
                 if signal is not None:
                     run.mailbox.post(signal)
         return True
+
+
+class _Listener:
+    """Reads the requests for the live runs of one event loop.
+
+    `news` names a run only once, so a run stays listed here until its inbox was read successfully. An error of one
+    run affects neither the other runs nor the listening. The writers report an unavailable store.
+    """
+
+    def __init__(
+        self, live: RunRegistry, journal: Journal, deliver: Callable[[str], Awaitable[bool]]
+    ) -> None:
+        self._live = live
+        self._journal = journal
+        self._deliver = deliver
+        self._runs: dict[str, None] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._since = -1
+        self._owed: dict[str, None] = {}
+        self._looks = 0
+        self._round: list[str] = []
+        self._delivered: set[str] = set()
+
+    def begin(self, run_id: str) -> None:
+        """Deliver to a run, too."""
+        self._runs[run_id] = None
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._listen(), name="orchestrator inbox")
+
+    def leave(self, run_id: str) -> bool:
+        """Stop to deliver to a run; return whether it was the last one."""
+        self._runs.pop(run_id, None)
+        return not self._runs
+
+    async def end(self) -> None:
+        """Stop to read."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
 
     async def _listen(self) -> None:
         """Read until cancelled."""
@@ -99,11 +137,12 @@ class Inbox:
     async def _look(self, delivered: set[str]) -> None:
         position, news = await self._journal.news(self._since)
         # The first read, and a read after an error, have no known start.
-        self._owed |= dict.fromkeys(news if self._since >= 0 else self._live)
+        wanted = self._runs if self._since < 0 else [run_id for run_id in news if run_id in self._runs]
+        self._owed |= dict.fromkeys(wanted)
         self._since = position
         for run_id in tuple(self._owed):
             try:
-                if await self.deliver(run_id):
+                if await self._deliver(run_id):
                     del self._owed[run_id]
             except StoreDown:
                 raise
@@ -123,7 +162,7 @@ class Inbox:
     async def _look_after_one(self) -> None:
         """Detect whether another owner has claimed a waiting run; one run at a time, because there may be thousands."""
         if not self._round:
-            self._round = [run_id for run_id in self._live if self._waits(run_id) is not None]
+            self._round = [run_id for run_id in self._runs if self._waits(run_id) is not None]
         run = self._waits(self._round.pop()) if self._round else None
         if run is None:
             return

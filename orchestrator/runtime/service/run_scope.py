@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from orchestrator.kernel.record import Fact, RunParked, RunStarted
 from orchestrator.kernel.run import Run
+from orchestrator.kernel.thread import running_loop
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 from orchestrator_callbacks.llm_loop.deps import open_account
 
@@ -46,7 +47,7 @@ class RunScope:
 
     def __enter__(self) -> Self:
         outer = here()
-        self._task = asyncio.current_task()
+        self._task = asyncio.current_task(running_loop())
         self._cancels = self._task.cancelling() if self._task else 0
         self._token: Token[RunScope] = _HERE.set(self)
         if outer is not None and outer.run.run_id == self.run.parent_run_id:

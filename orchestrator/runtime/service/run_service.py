@@ -287,7 +287,7 @@ class RunService(Generic[R]):
             raise
         end: R | None = None
         try:
-            async with self._control.listening():
+            async with self._control.listening(run.run_id):
                 try:
                     make_logger = compose.logger_of(self._observers, run)
                     with scope(run.ctx.limits, make_logger=make_logger), RunScope(self, run):

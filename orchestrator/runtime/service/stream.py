@@ -39,6 +39,7 @@ from typing import Any, Generic, Self
 
 from orchestrator.errors import RunError, Suspended
 from orchestrator.kernel.record import Follower, RecordsWritten
+from orchestrator.kernel.thread import running_loop
 from orchestrator.llm.run_event import RunEvent, RunFinished
 from orchestrator.runtime.llm_loop.result import OutputT_co, ResultT_co
 from orchestrator.runtime.runs.event_reader import EventReader, as_stored
@@ -128,7 +129,8 @@ class RunStream(Generic[OutputT_co, ResultT_co]):
             return self._task, False
         if self._left:
             raise RunError(f"the stream of run {self.run_id!r} was closed before the run started")
-        task = self._task = asyncio.create_task(
+        loop = running_loop()
+        task = self._task = loop.create_task(
             self._work(self._receive), name=f"orchestrator stream {self.run_id}"
         )
         task.add_done_callback(self._end)
