@@ -21,7 +21,7 @@ from orchestrator.cli.exit import EPILOG
 from orchestrator.cli.metrics_group import group as metrics
 from orchestrator.cli.operate_group import group as operate
 from orchestrator.cli.ops_group import group as ops
-from orchestrator.cli.output import say, say_more
+from orchestrator.cli.output import say
 from orchestrator.cli.pipeline_group import group as pipeline
 from orchestrator.cli.ralph_group import group as ralph
 from orchestrator.cli.rlm_group import group as rlm
@@ -198,11 +198,22 @@ def backtest(options: BacktestOptions) -> int:
 
 
 @app.command()
-def graph(name: given.GraphName = "llm_loop", *, format_: given.Format = "mermaid") -> None:
-    """Draw a state machine from its table."""
-    from orchestrator.cli.graph import draw
+def graph(
+    name: given.GraphName = "llm_loop",
+    *,
+    format_: given.Format = None,
+    output: given.PictureFile = None,
+    heat: given.Heat = None,
+    run: given.PathOfRun = None,
+    journal: given.Journal = None,
+) -> None:
+    """Draw a state machine from its table.
 
-    say_more(draw(name, format_))
+    With --run or --heat the drawing has what recorded runs did: the path with visits and times, and darker states.
+    """
+    from orchestrator.cli.graph import GraphOptions, draw_graph
+
+    draw_graph(GraphOptions(name=name, format=format_, output=output, heat=heat, run=run, journal=journal))
 
 
 @app.command()

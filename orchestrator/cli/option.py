@@ -93,7 +93,30 @@ AnyGraphName = Annotated[
     str | None, typer.Argument(metavar="NAME", help=f"{_GRAPH} Default: all shipped.", show_default=False)
 ]
 Format = Annotated[
-    str, typer.Option("--format", "-f", metavar="FORMAT", help="mermaid, dot, table, json or svg.")
+    str | None,
+    typer.Option(
+        "--format",
+        "-f",
+        metavar="FORMAT",
+        help="mermaid, dot, table, json, svg or png. Default: that of --output, else mermaid.",
+        show_default=False,
+    ),
+]
+PictureFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write to a file, which is replaced.", show_default=False
+    ),
+]
+Heat = Annotated[
+    Literal["time", "visits"] | None,
+    typer.Option(
+        help="Darker states have more time or visits in the runs of the journal.", show_default=False
+    ),
+]
+PathOfRun = Annotated[
+    str | None,
+    typer.Option("--run", metavar="RUN", help="The path and the state of one run.", show_default=False),
 ]
 LogFiles = Annotated[
     list[Path],

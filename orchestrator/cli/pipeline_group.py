@@ -94,14 +94,26 @@ def run(options: PipelineRunOptions) -> int:
 
 @group.command()
 @spread
-def report(run: _AnyRun = None, *, at: given.JournalOptions) -> int:
+def report(
+    run: _AnyRun = None,
+    *,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also draw the time of each state, into FILE.svg or FILE.png.",
+            show_default=False,
+        ),
+    ] = None,
+    at: given.JournalOptions,
+) -> int:
     """Print the metrics of a run.
 
     They are states, times, tokens, bottlenecks, and the most frequent transition.
     """
     from orchestrator.cli.pipeline.report import report_run
 
-    return report_run(run, **vars(at))
+    return report_run(run, plot=plot, **vars(at))
 
 
 @group.command(epilog=EPILOG)

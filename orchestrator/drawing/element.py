@@ -38,7 +38,7 @@ def drawing(
         ),
         f"<title>{escaped(title)}</title>",
         f"<desc>{escaped(description)}</desc>" if description else "",
-        f"<style>{_style_text()}</style>" if styled else "",
+        f"<style>{style_text()}</style>" if styled else "",
         f'<rect class="surface" {extent}/>',
         *parts,
         "</svg>\n",
@@ -56,6 +56,6 @@ def point(at: tuple[float, float]) -> str:
     return f"{number(at[0])} {number(at[1])}"
 
 
-def _style_text() -> str:
+def style_text() -> str:
     """Return the stylesheet as text of an XML element."""
     return stylesheet().replace("&", "&amp;").replace("<", "&lt;")

@@ -6,6 +6,7 @@ those of the console: at least 4.5:1 for text on the surface, at least 3:1 for l
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 _LIGHT = {
@@ -67,10 +68,9 @@ _RULES = """
 .fsm-graph .heat-2 .tint{fill:var(--fsm-heat);fill-opacity:.2}
 .fsm-graph .heat-3 .tint{fill:var(--fsm-heat);fill-opacity:.38}
 .fsm-graph .heat-2 .box,.fsm-graph .heat-3 .box{stroke:var(--fsm-heat)}
-.fsm-graph .current .box{stroke:var(--fsm-lit);stroke-width:1.6}
-.fsm-graph .current .tint{fill:var(--fsm-lit);fill-opacity:.13}
-.fsm-graph .current .ring{stroke:var(--fsm-lit);stroke-width:3;stroke-opacity:.28}
-.fsm-graph .current .more{color:var(--fsm-lit)}
+.fsm-graph .current .box{stroke-width:1.6}
+.fsm-graph .current .tint{fill-opacity:.13}
+.fsm-graph .current .ring{stroke-width:3;stroke-opacity:.28}
 """
 
 _TIME_RULES = """
@@ -126,6 +126,27 @@ _TIME_RULES = """
 .fsm-timeline .level-5>rect{fill:var(--fsm-people)}
 """
 
+_PLOT_RULES = """
+.fsm-plot .axis,.fsm-plot .axis-name{color:var(--fsm-ink-3)}
+.fsm-plot .axis-name{font-size:11px;color:var(--fsm-ink-2)}
+.fsm-plot .name{font-size:11.5px;color:var(--fsm-ink-2)}
+.fsm-plot .grid,.fsm-plot .rule{fill:none;stroke:var(--fsm-rule);stroke-width:1}
+.fsm-plot .base{fill:none;stroke:var(--fsm-line);stroke-width:1}
+.fsm-plot .line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-opacity:.7}
+.fsm-plot .mark{stroke:var(--fsm-surface);stroke-width:1}
+.fsm-plot .mark.open{fill:none;stroke-width:2}
+.fsm-plot .note{paint-order:stroke;stroke:var(--fsm-surface);stroke-width:3px;stroke-linejoin:round}
+"""
+
+
+def _plot_colours() -> str:
+    names = ("model", "tool", "people", "failed", "completed", "work")
+    return "\n".join(
+        f".fsm-plot .{name} .mark{{fill:var(--fsm-{name})}}.fsm-plot .{name} .line,.fsm-plot .{name} .open"
+        f"{{fill:none;stroke:var(--fsm-{name})}}"
+        for name in names
+    )
+
 
 def _properties(colours: dict[str, str]) -> str:
     return ";".join(f"--fsm-{name}:{colour}" for name, colour in colours.items())
@@ -139,7 +160,12 @@ def _weights() -> str:
 
 
 def _statuses() -> str:
-    return "\n".join(f".fsm-graph .{status}{{--fsm-lit:var(--fsm-{status})}}" for status in sorted(STATUSES))
+    """Return the colours of the present state."""
+    return "\n".join(
+        f".fsm-graph .{name} .box,.fsm-graph .{name} .ring{{stroke:var(--fsm-{name})}}"
+        f".fsm-graph .{name} .tint{{fill:var(--fsm-{name})}}.fsm-graph .{name} .more{{color:var(--fsm-{name})}}"
+        for name in sorted(STATUSES)
+    )
 
 
 def _themes() -> str:
@@ -152,6 +178,10 @@ def _themes() -> str:
     )
 
 
+def _rules() -> str:
+    return f"{_RULES}{_weights()}\n{_statuses()}{_TIME_RULES}{_PLOT_RULES}{_plot_colours()}\n"
+
+
 @cache
 def stylesheet() -> str:
     """Return the CSS of every drawing.
@@ -159,4 +189,11 @@ def stylesheet() -> str:
     The colours follow the setting of the browser. An attribute `data-theme` (`light`, `dark`) of an element around a
     drawing overrides it.
     """
-    return f"{_themes()}{_RULES}{_weights()}\n{_statuses()}{_TIME_RULES}"
+    return _themes() + _rules()
+
+
+@cache
+def light_stylesheet() -> str:
+    """Return the CSS with light colours in place of custom properties, for programs that know none."""
+    colours = _LIGHT | _LIGHT_TIME
+    return re.sub(r"var\(--fsm-([\w-]+)\)", lambda found: colours[found[1]], _rules())

@@ -32,6 +32,16 @@ class StateStats:
         self.total += seconds
         self.left += 1
 
+    def add(self, other: StateStats) -> None:
+        """Add the visits of other runs."""
+        if other.left:
+            self.shortest = min(self.shortest, other.shortest) if self.left else other.shortest
+        self.longest = max(self.longest, other.longest)
+        self.visits += other.visits
+        self.left += other.left
+        self.total += other.total
+        self.tokens += other.tokens
+
 
 class History:
     """Keeps the last `limit` facts and the statistics of all facts. One History may observe many runs."""
@@ -52,6 +62,15 @@ class History:
             self._moved(fact)
         elif isinstance(fact, LLMCall):
             self._stats(fact.state).tokens += fact.input_tokens + fact.output_tokens
+
+    def add(self, other: History) -> None:
+        """Add the statistics of another history."""
+        for state, stats in other.states.items():
+            self._stats(state).add(stats)
+        for edge, count in other.edges.items():
+            self.edges[edge] = self.edges.get(edge, 0) + count
+        for edge, seconds in other.edge_seconds.items():
+            self.edge_seconds[edge] = self.edge_seconds.get(edge, 0.0) + seconds
 
     @property
     def transitions(self) -> tuple[Transition, ...]:

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.drawing.layout import layout
 from orchestrator.drawing.svg import svg
 from orchestrator.kernel.diagram import FORMATS
 from orchestrator.machines.approval.graph import APPROVAL
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from tests.cli.recorded import JOURNAL, Call, Tape, record
+from tests.drawing.test_svg import box
 
 Cli = Callable[..., Any]
 
@@ -40,6 +44,77 @@ def test_a_shipped_graph_is_drawn_in_each_format(cli: Cli, form: str) -> None:
 
 def test_a_shipped_graph_is_drawn_as_svg(cli: Cli) -> None:
     assert cli("graph", "approval", "--format", "svg") == (0, svg(APPROVAL), "")
+
+
+def test_a_graph_is_written_to_a_file_in_the_format_of_its_ending(cli: Cli, folder: Path) -> None:
+    assert cli("graph", "approval", "--output", "a.svg") == (0, "a.svg: graph approval\n", "")
+    assert Path("a.svg").read_text() == svg(APPROVAL)
+    assert cli("graph", "approval", "-o", "a.png") == (0, "a.png: graph approval\n", "")
+    content = Path("a.png").read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
+    drawn = layout(APPROVAL)
+    assert abs(width - 2 * drawn.width) <= 2
+    assert abs(height - 2 * drawn.height) <= 2
+    assert cli("graph", "-o", "a.mmd") == (0, "a.mmd: graph llm_loop as mermaid\n", "")
+    assert Path("a.mmd").read_text().startswith("stateDiagram-v2")
+
+
+def test_a_png_needs_its_extra_and_one_sentence_says_which(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, one_sentence: Callable[[Any], str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    assert "pip install 'fsm-orchestrator[png]'" in one_sentence(cli("graph", "-o", "a.png"))
+    assert not Path("a.png").exists()
+
+
+def runs() -> None:
+    record(
+        Tape("first-run").begin().calls(Call("look")).completes(),
+        Tape("other-run").begin().calls(Call("look"), seconds=30.0).calls(Call("look")),
+        Tape("of-another-graph", graph="pipeline").begin(),
+    )
+
+
+@pytest.mark.parametrize("heat", ["time", "visits"])
+def test_the_states_of_all_runs_of_a_journal_are_darker_by_time_or_visits(
+    cli: Cli, folder: Path, heat: str
+) -> None:
+    runs()
+    done = cli("graph", "--format", "svg", "--heat", heat, "--journal", JOURNAL)
+    assert (
+        "heat-3" in box(done.out, "await_llm") if heat == "time" else "heat-2" in box(done.out, "await_llm")
+    )
+    assert 'llm_response <tspan class="times">×4</tspan>' in done.out
+    assert not any(one.startswith("current") for one in box(done.out, "finalize"))
+
+
+def test_the_path_and_the_state_of_one_run_are_drawn(cli: Cli, folder: Path) -> None:
+    runs()
+    done = cli("graph", "--format", "svg", "--run", "first", "--journal", JOURNAL)
+    assert {"current", "completed"} <= box(done.out, "finalize")
+    assert 'llm_response <tspan class="times">×2</tspan>' in done.out
+
+
+WRONG = [
+    (("--format", "gif"), "unknown format 'gif'; known: mermaid, dot, table, json, svg, png"),
+    (("--format", "png"), "a PNG cannot be printed; name its file with --output FILE.png"),
+    (("--format", "svg", "-o", "a.png"), "a.png has the ending '.png'; a drawing is written to a file *.svg"),
+    (("-o", "no/a.svg"), "no/a.svg is in the folder no, which does not exist; create it first"),
+    (("--heat", "time"), "--heat and --run are drawn; use them with --format svg or png"),
+    (("--format", "svg", "--heat", "time"), "no journal"),
+    (("--format", "svg", "--run", "of-another", "--journal", JOURNAL), "belongs to graph 'pipeline'"),
+    (("ralph", "--format", "svg", "--heat", "time", "--journal", JOURNAL), "has no run of graph 'ralph'"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG)
+def test_wrong_options_of_a_drawing_are_one_sentence(
+    cli: Cli, folder: Path, options: tuple[str, ...], said: str, one_sentence: Callable[[Any], str]
+) -> None:
+    if JOURNAL in options:
+        runs()
+    assert said in one_sentence(cli("graph", *options))
 
 
 def test_the_format_is_mermaid_unless_said(cli: Cli) -> None:

@@ -330,6 +330,17 @@ def test_the_report_from_the_journal_is_the_one_that_the_run_printed(
     assert cli("pipeline", "report").out == printed + "\n"
 
 
+def test_the_time_of_each_state_is_drawn_as_bars(
+    cli: Cli, spec: Callable[..., str], one_sentence: Callable[[Any], str]
+) -> None:
+    assert cli("pipeline", "run", spec(("stages:good", "stages:soft_then_good")), "--run-id", "r1").code == 0
+    plain = cli("pipeline", "report", "r1").out
+    assert cli("pipeline", "report", "r1", "--plot", "time.svg") == (0, plain, "")
+    text = Path("time.svg").read_text()
+    assert re.search(r"<desc>.*\bjudging: [^;]+ · \d visits?", text, re.IGNORECASE), text
+    assert "*.svg or *.png" in one_sentence(cli("pipeline", "report", "r1", "--plot", "time.txt"))
+
+
 def test_the_report_as_json_has_the_figures_of_the_run(cli: Cli, spec: Callable[..., str]) -> None:
     run = json.loads(cli("pipeline", "run", spec(), "--limit", "max_iterations=7", "--json").out)
     report = json.loads(cli("pipeline", "report", run["run_id"][:8], "--json").out)

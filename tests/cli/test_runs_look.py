@@ -400,8 +400,11 @@ def test_the_timeline_of_a_run_is_written_to_a_file(cli: Cli, folder: Path) -> N
 
 
 BAD_TIMELINES = [
-    (("--timeline", "run.jpg"), "run.jpg has the ending '.jpg'; a drawing is written to a file *.svg"),
-    (("--timeline", "run"), "run has the ending ''; a drawing is written to a file *.svg"),
+    (
+        ("--timeline", "run.jpg"),
+        "run.jpg has the ending '.jpg'; a drawing is written to a file *.svg or *.png",
+    ),
+    (("--timeline", "run"), "run has the ending ''; a drawing is written to a file *.svg or *.png"),
     (("--timeline", "no/run.svg"), "no/run.svg is in the folder no, which does not exist; create it first"),
     (
         ("--timeline", "a.svg", "--turns", "2-1"),

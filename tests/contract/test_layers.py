@@ -94,6 +94,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "orchestrator.telemetry.collector",
         "orchestrator.telemetry.exposition",
     ),
+    "resvg_py": ("orchestrator.drawing.png",),
     "structlog": ("orchestrator.telemetry",),
     "starlette": ("orchestrator.examples.service",),
     "tenacity": ("orchestrator.llm.retry",),

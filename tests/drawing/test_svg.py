@@ -125,7 +125,7 @@ def test_the_present_state_is_lit_in_the_colour_of_its_status() -> None:
 
 def test_every_outcome_of_a_run_has_a_colour() -> None:
     assert {outcome.value for outcome in Outcome} <= STATUSES
-    assert all(f".{status}{{--fsm-lit:" in stylesheet() for status in STATUSES)
+    assert all(f".{status} .box" in stylesheet() for status in STATUSES)
 
 
 def test_the_path_taken_is_drawn_wider_and_all_else_is_dimmed() -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.picture import check_picture, save_picture
+from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import OpenStore, at_journal
+from orchestrator.drawing.plot import bars_svg
+from orchestrator.drawing.words import duration
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.journal.stored_run import StoredRun
@@ -16,19 +22,39 @@ from orchestrator.runtime.pipeline.orchestration.metrics import RunMetrics
 from orchestrator.runtime.service.recorded_path import path_of
 
 
-def report_run(run: str | None, *, json: bool, journal: Address | None) -> int:
-    """Print the report of a run, by default of the newest. Raises ConfigError if there is none."""
+def report_run(run: str | None, *, plot: Path | None, json: bool, journal: Address | None) -> int:
+    """Print the report of a run, by default of the newest. Raises ConfigError if there is none.
+
+    With `plot`, the time of each state is drawn into that file.
+    """
+    if plot is not None:
+        check_picture(plot)
 
     async def work(store: OpenStore) -> tuple[str, RunMetrics]:
         head = await _newest(store) if run is None else await store.run(run)
         return head.run_id, await metrics_of(store, head)
 
     run_id, metrics = at_journal(journal, work, only_reads=True)
+    if plot is not None:
+        save_picture(plot, state_bars(run_id, metrics))
     if json:
         say_json({"run_id": run_id, **metrics.as_json()})
     else:
         say(shown(metrics.report(), 100_000))
     return Exit.COMPLETED
+
+
+def state_bars(run_id: str, metrics: RunMetrics) -> str:
+    """Return the time of each visited state as bars, with visits and tokens, as SVG."""
+    rows = []
+    for state, found in metrics.of_states().items():
+        if found.visit_count:
+            tokens = f" · {found.total_tokens:,} tokens" if found.total_tokens else ""
+            visits = many(found.visit_count, "visit")
+            text = f"{duration(found.total_duration_seconds)} · {visits}{tokens}"
+            rows.append((state.value, found.total_duration_seconds, text))
+    total = duration(sum(seconds for _, seconds, _ in rows))
+    return bars_svg(f"{run_id}: {total} in {many(metrics.iteration_count, 'iteration')}", rows)
 
 
 async def metrics_of(store: OpenStore, head: RunHead) -> RunMetrics:
