@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-group = typer.Typer(
-    help="Add a state, a machine, a tool or a guard to a project of `init`.", rich_markup_mode=None
-)
+group = typer.Typer(help="Add a state, machine, tool or guard to a project of `init`.", rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name: lower-case letters, digits and _.")]
 Machine = Annotated[
@@ -26,7 +24,7 @@ def add_group() -> None:
 
 @group.command()
 def state(name: Name, *, machine: Machine = None) -> None:
-    """Add a state between the last state of a machine and its end, with a hook."""
+    """Add a state before the end of a machine, with a hook."""
     from orchestrator.cli.project import add
 
     raise typer.Exit(add("state", name, machine=machine))

@@ -186,11 +186,12 @@ def replay(options: given.ReplayOptions) -> int:
 @app.command()
 @spread
 def backtest(options: BacktestOptions) -> int:
-    """Evaluate another policy on recorded runs, without a model or a tool.
+    """Evaluate another policy on recorded runs.
 
-    The guards of each run are evaluated again on their recorded inputs, in order, up to the first decision or message
-    to the model that differs. The report says which runs would have stopped earlier, split into those that had
-    completed (harm) and those that had failed, stalled or run out (benefit), and what that saves.
+    No model and no tool is called. The guards of each run are evaluated again on their recorded inputs, in order, up
+    to the first decision or message to the model that differs. The report says which runs would have stopped earlier,
+    split into those that had completed (harm) and those that had failed, stalled or run out (benefit), and what that
+    saves.
     """
     from orchestrator.cli.backtest import backtest_runs
 
@@ -285,7 +286,7 @@ def docs(
 def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the project and of its folder.")],
 ) -> None:
-    """Make a project: an agent with tools and a machine of its own, with tests.
+    """Make a project: an agent with tools, a machine, with tests.
 
     It has a web service, a Dockerfile, a compose file, dashboards and alerts. `orchestrator add` extends it.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -68,6 +69,10 @@ CONTENT: dict[str, tuple[tuple[str, ...], ...]] = {
         ("replay", "talks.jsonl", "--json"),
         ("replay", "talks.jsonl", "--live", "--speed", "0"),
     ),
+    "chat": tuple(
+        ("chat", "--model", f"python:evil:{name}", *LOOK)
+        for name in ("text", "refuses", "result", "unknown_tool")
+    ),
     "docs": (("docs",), ("docs", HOSTILE)),
     "trust": (
         ("trust", "spec.toml"),
@@ -124,9 +129,12 @@ CONTENT: dict[str, tuple[tuple[str, ...], ...]] = {
 LOOKED = ("diff", "show", "status", "approve", "execute")
 APPROVAL = ("acknowledge", "cancel", "changes", "pause", "reject", "resume", "retry", "rollback")
 QUIET = {
+    "add",
+    "backtest",
     *(f"approval {name}" for name in (*APPROVAL, *LOOKED)),
     "config show",
     "graph",
+    "init",
     "lint",
     "metrics",
     "operate",
@@ -158,6 +166,7 @@ def hostile(
     def ran(*arguments: str) -> Done:
         for name in ("evil", HOSTILE):
             sys.modules.pop(name, None)
+        monkeypatch.setattr(sys, "stdin", io.StringIO(f"ask\n{HOSTILE}\n"))
         with pytest.raises(SystemExit) as end:
             main(list(arguments))
         captured = capfd.readouterr()
