@@ -11,7 +11,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, Literal, NoReturn, TypeVar, Unpack
 
 from orchestrator.errors import StoreDown
-from orchestrator.kernel.journal import Draft, Journal, Lease, Posted, Record, RunConditions, RunHead
+from orchestrator.kernel.journal import (
+    Draft,
+    Journal,
+    Lease,
+    Posted,
+    Record,
+    RunConditions,
+    RunCounts,
+    RunHead,
+)
 
 T = TypeVar("T")
 
@@ -105,6 +114,15 @@ class CrashingJournal:
 
     def runs(self, **conditions: Unpack[RunConditions]) -> AsyncIterator[RunHead]:
         return self._up().runs(**conditions)
+
+    async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
+        return await self._up().count(**conditions)
+
+    async def names(self) -> list[tuple[str, str]]:
+        return await self._up().names()
+
+    async def version(self) -> str:
+        return await self._up().version()
 
     async def newest(self, conversation_id: str) -> RunHead | None:
         return await self._up().newest(conversation_id)

@@ -34,7 +34,17 @@ from orchestrator.journal.head_change import (
     status_after,
 )
 from orchestrator.journal.run_query import RunQuery
-from orchestrator.kernel.journal import NO_HASH, Draft, Lease, Posted, Record, RunConditions, RunHead
+from orchestrator.kernel.journal import (
+    ENGINE,
+    NO_HASH,
+    Draft,
+    Lease,
+    Posted,
+    Record,
+    RunConditions,
+    RunCounts,
+    RunHead,
+)
 
 NO_TAGS: Final[Mapping[str, str]] = {}
 _CHEAP: Final = ("status", "graph", "parent_run_id", "agent")
@@ -263,6 +273,20 @@ class MemoryJournal:
         ]
         for head in query.selected([run.head() for run in among]):
             yield head
+
+    async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
+        """Count the runs that meet every given condition, without those of engines. Raises ConfigError."""
+        return RunQuery.counting(conditions).count([run.head() for run in self._runs.values()])
+
+    async def names(self) -> list[tuple[str, str]]:
+        """Return each pair of a machine and an agent that runs of the journal have, without those of engines."""
+        return sorted({(run.graph, run.agent) for run in self._runs.values() if run.graph != ENGINE})
+
+    async def version(self) -> str:
+        """Return a text that is another one after each change."""
+        runs = self._runs.values()
+        owned = sum(run.owner is not None for run in runs)
+        return f"{len(runs)} {owned} {sum(run.count + run.epoch for run in runs)} {self._posts}"
 
     async def newest(self, conversation_id: str) -> RunHead | None:
         """Return the newest run of a conversation."""

@@ -155,6 +155,20 @@ class RunConditions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
+class RunCounts:
+    """How many runs meet the conditions of a listing, without the runs that represent engines."""
+
+    total: int = 0
+    open: int = 0
+    parked: int = 0
+    """Every parked run, also those that wait for a person."""
+    waiting: int = 0
+    """Parked runs that wait for a person."""
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    """Outcome -> ended runs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Posted:
     """A request for a run from outside: approve, reject, respond, pause, resume, cancel."""
 
@@ -229,6 +243,22 @@ class Journal(JournalWriter, Protocol):
 
         No record is read. Runs that do not meet the conditions are not verified. Raises ConfigError for an invalid
         condition, RunUnknown for an unknown run in `after`.
+        """
+        ...
+
+    async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
+        """Count the runs that meet every given condition, without those of engines; order and limit are ignored."""
+        ...
+
+    async def names(self) -> list[tuple[str, str]]:
+        """Return each pair of a machine and an agent that runs of the journal have, without those of engines."""
+        ...
+
+    async def version(self) -> str:
+        """Return a text that is another one after each commit of any process. It may also change without a commit.
+
+        The call is cheap enough for several times a second with any number of runs. The store does not report what
+        changed, nor that an owner died.
         """
         ...
 

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import pytest
 
 from orchestrator.errors import ConfigError, RunUnknown
-from orchestrator.kernel.journal import Draft, Journal, RunConditions, RunHead
+from orchestrator.kernel.journal import Draft, Journal, Posted, RunConditions, RunHead
 from orchestrator.testing.journal_case import (
     BODY,
     ENDED,
@@ -94,6 +94,35 @@ ORDERS = {
 
 class ListingContract(JournalCase):
     """The tests."""
+
+    @in_a_loop
+    async def test_the_counts_are_those_of_the_listing(self, journal: Journal) -> None:
+        await filled(journal)
+        await journal.create("e", "me", {"graph": "engine"})
+        counts = await journal.count()
+        assert (counts.total, counts.open, counts.parked, counts.waiting) == (5, 2, 1, 1)
+        assert {name: count for name, count in counts.outcomes.items() if count} == {
+            "failed": 1,
+            "completed": 1,
+        }
+        some = await journal.count(agent="b", tags={"team": "y"}, order_by="tokens", limit=1)
+        assert (some.total, some.outcomes["failed"]) == (2, 1)
+        assert await journal.names() == [("g0", "a"), ("g0", "b"), ("g1", "a"), ("g1", "b")]
+        with pytest.raises(ConfigError):
+            await journal.count(order_by="newest", colour="red")  # type: ignore[call-arg]
+
+    @in_a_loop
+    async def test_the_version_changes_with_every_change(self, journal: Journal) -> None:
+        lease = await journal.create("r", "me", BODY)
+        before = await journal.version()
+        await write(journal, lease, NOTE)
+        written = await journal.version()
+        assert written != before
+        await journal.post("r", Posted("a", "cancel"))
+        posted = await journal.version()
+        assert posted != written
+        await journal.release(lease)
+        assert await journal.version() != posted
 
     @in_a_loop
     async def test_the_head_says_what_the_records_say(self, journal: Journal) -> None:

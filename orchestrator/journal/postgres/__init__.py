@@ -46,7 +46,7 @@ from orchestrator.journal.postgres.work import (
     PostgresRemove,
 )
 from orchestrator.journal.run_query import RunQuery
-from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunConditions, RunHead
+from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunConditions, RunCounts, RunHead
 from orchestrator.kernel.thread import running_loop
 
 T = TypeVar("T")
@@ -235,6 +235,18 @@ class PostgresJournal:
             for head in heads[:left]:
                 yield head
             left = None if left is None else max(0, left - len(heads))
+
+    async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
+        """Count the runs that meet every given condition, without those of engines. Raises ConfigError."""
+        return await self._read(read.count, RunQuery.counting(conditions))
+
+    async def names(self) -> list[tuple[str, str]]:
+        """Return each pair of a machine and an agent that runs of the journal have, without those of engines."""
+        return await self._read(read.names)
+
+    async def version(self) -> str:
+        """Return a text that is another one after each commit of any process."""
+        return await self._read(read.version)
 
     async def newest(self, conversation_id: str) -> RunHead | None:
         """Return the newest run of a conversation."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import orjson
@@ -12,8 +13,8 @@ import psycopg
 from orchestrator.errors import Corrupt, RunUnknown
 from orchestrator.journal.codec import Row, records_of, verified_blob
 from orchestrator.journal.postgres.presence import LIVING
-from orchestrator.journal.run_query import ORDERS, RunQuery
-from orchestrator.kernel.journal import Posted, Record, RunHead
+from orchestrator.journal.run_query import COUNTS, NAMES, ORDERS, RunQuery, counted
+from orchestrator.kernel.journal import Posted, Record, RunCounts, RunHead
 
 Db: TypeAlias = psycopg.Connection[Any]
 
@@ -106,6 +107,29 @@ def page(db: Db, query: RunQuery, before: Position | None) -> tuple[list[RunHead
         rows = db.execute(text.encode(), values).fetchall()
     position = (rows[-1][-1], rows[-1][_NUMBER]) if len(rows) == query.page else None
     return [_head(row) for row in rows], position
+
+
+def count(db: Db, query: RunQuery) -> RunCounts:
+    """Return the counts of the runs that meet the conditions."""
+    where, values = query.where_counted("%s")
+    return counted(_scanned(db, f"SELECT {COUNTS} FROM run WHERE {where}", values)[0])
+
+
+def names(db: Db) -> list[tuple[str, str]]:
+    """Return each pair of a machine and an agent."""
+    return sorted((str(graph), str(agent)) for graph, agent in _scanned(db, NAMES, ()))
+
+
+def version(db: Db) -> str:
+    """Return the transactions that this moment sees: another text when one has begun or ended."""
+    row = db.execute(b"SELECT pg_current_snapshot()::text", prepare=True).fetchone()
+    return "" if row is None else str(row[0])
+
+
+def _scanned(db: Db, text: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+    with db.transaction():
+        db.execute(b"SET LOCAL enable_seqscan = on")  # as for `page`
+        return db.execute(text.encode(), values).fetchall()
 
 
 def inbox(db: Db, run_id: str, since: int) -> list[Posted]:

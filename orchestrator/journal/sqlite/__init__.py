@@ -41,7 +41,7 @@ from orchestrator.journal.sqlite.work import (
     SqliteRemove,
     nothing,
 )
-from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunConditions, RunHead
+from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunConditions, RunCounts, RunHead
 from orchestrator.kernel.thread import running_loop
 
 T = TypeVar("T")
@@ -224,6 +224,19 @@ class SqliteJournal:
             left = None if left is None else max(0, left - len(heads))
         if problems:
             raise Corrupt("; ".join(map(str, problems)))
+
+    async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
+        """Count the runs that meet every given condition, without those of engines. Raises ConfigError."""
+        query = RunQuery.counting(conditions)
+        return await self._read(lambda handle: read.count(handle.reader, query))
+
+    async def names(self) -> list[tuple[str, str]]:
+        """Return each pair of a machine and an agent that runs of the journal have, without those of engines."""
+        return await self._read(lambda handle: read.names(handle.reader))
+
+    async def version(self) -> str:
+        """Return a text that is another one after each commit of any process."""
+        return await self._read(lambda handle: read.version(handle.reader))
 
     async def newest(self, conversation_id: str) -> RunHead | None:
         """Return the newest run of a conversation. Raises Corrupt."""

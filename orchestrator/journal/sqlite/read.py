@@ -11,12 +11,12 @@ import orjson
 
 from orchestrator.errors import Corrupt
 from orchestrator.journal.codec import Row, records_of
-from orchestrator.journal.run_query import RunQuery
+from orchestrator.journal.run_query import COUNTS, NAMES, RunQuery, counted
 from orchestrator.journal.sqlite.owner import HolderState
 from orchestrator.journal.sqlite.row import decoding, known, newest_row, proved, selected_rows
 from orchestrator.journal.sqlite.schema import LAST, transaction
 from orchestrator.journal.sqlite.work import request_sum, span
-from orchestrator.kernel.journal import Posted, Record, RunHead
+from orchestrator.kernel.journal import Posted, Record, RunCounts, RunHead
 
 StateOf = Callable[[str | None], HolderState]
 
@@ -77,6 +77,25 @@ def page(
             except Corrupt as error:
                 bad.append(error)
     return heads, bad, (rows[-1][-1], rows[-1][0]) if len(rows) == query.page else None
+
+
+def count(db: apsw.Connection, query: RunQuery) -> RunCounts:
+    """Return the counts of the runs that meet the conditions. The rows are not verified."""
+    where, values = query.where_counted("?")
+    with moment(db, "the list of runs") as cursor:
+        row = cursor.execute(f"SELECT {COUNTS} FROM run WHERE {where}", values).fetchone()  # noqa: S608
+        return counted(row or ())
+
+
+def names(db: apsw.Connection) -> list[tuple[str, str]]:
+    """Return each pair of a machine and an agent. The rows are not verified."""
+    with moment(db, "the list of runs") as cursor:
+        return sorted((str(graph), str(agent)) for graph, agent in cursor.execute(NAMES))
+
+
+def version(db: apsw.Connection) -> str:
+    """Return SQLite's own number, which changes with each commit of another connection."""
+    return str(db.pragma("data_version"))
 
 
 def inbox(db: apsw.Connection, run_id: str, since: int) -> list[Posted]:

@@ -27,7 +27,16 @@ from typing import Any, Unpack
 
 from orchestrator.errors import StoreDown
 from orchestrator.files.atomic import Hook, atomic_write, silent, sweep
-from orchestrator.kernel.journal import Draft, Journal, Lease, Posted, Record, RunConditions, RunHead
+from orchestrator.kernel.journal import (
+    Draft,
+    Journal,
+    Lease,
+    Posted,
+    Record,
+    RunConditions,
+    RunCounts,
+    RunHead,
+)
 from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.runtime.approval.projection import Projection
 
@@ -205,6 +214,15 @@ class ProjectJournal:
 
     def runs(self, **conditions: Unpack[RunConditions]) -> AsyncIterator[RunHead]:
         return self.inner.runs(**conditions)
+
+    async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
+        return await self.inner.count(**conditions)
+
+    async def names(self) -> list[tuple[str, str]]:
+        return await self.inner.names()
+
+    async def version(self) -> str:
+        return await self.inner.version()
 
     async def newest(self, conversation_id: str) -> RunHead | None:
         return await self.inner.newest(conversation_id)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypedDict, Unpack
 
 from orchestrator.errors import ConfigError, Corrupt
-from orchestrator.kernel.journal import ENGINE, Journal, RunHead
+from orchestrator.kernel.journal import ENGINE, Journal, RunCounts, RunHead
 
 STATUSES: Final = ("open", "parked", "ended")
 
@@ -85,6 +85,13 @@ async def read_page(
             break
         after = heads[-1].run_id
     return RunPage(found[:limit], limit is not None and len(found) > limit, damage)
+
+
+async def count_runs(journal: Journal, **conditions: Unpack[RunFilter]) -> RunCounts:
+    """Count the runs that meet every condition. Raises ConfigError, StoreDown."""
+    query = _query("newest", None, conditions)
+    del query["order_by"], query["descending"]
+    return await journal.count(**query)
 
 
 def _query(order_by: str, limit: int | None, conditions: RunFilter) -> dict[str, Any]:

@@ -7,14 +7,14 @@ from typing import TypeAlias, Unpack
 
 from orchestrator.drawing.timeline.value import Timeline
 from orchestrator.errors import ConfigError, Corrupt
-from orchestrator.kernel.journal import Journal, RunHead
+from orchestrator.kernel.journal import Journal, Record, RunCounts, RunHead
 from orchestrator.llm.port import SystemClock
 from orchestrator.llm.run_event import RunEvent
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.runs.details import RunDetails, not_ended
 from orchestrator.runtime.runs.following import RunFollower, position_of
-from orchestrator.runtime.runs.listing import RunFilter, RunPage, read_page
+from orchestrator.runtime.runs.listing import RunFilter, RunPage, count_runs, read_page
 from orchestrator.runtime.runs.request import RequestDraft, RunRequest, select
 from orchestrator.runtime.runs.result import recorded_result
 from orchestrator.runtime.runs.story import Story
@@ -25,6 +25,8 @@ from orchestrator.runtime.service.control import RunController
 from orchestrator.runtime.service.live_run import RunRegistry
 
 RunHeads: TypeAlias = list[RunHead]
+RunNames: TypeAlias = list[tuple[str, str]]
+Records: TypeAlias = list[Record]
 Questions: TypeAlias = list[Question]
 RunRequests: TypeAlias = list[RunRequest]
 
@@ -91,6 +93,35 @@ class Runs:
         With `engines` it has also the runs that represent engines.
         """
         return await read_page(self.journal, order_by, limit, after, engines=engines, **conditions)
+
+    async def count(self, **conditions: Unpack[RunFilter]) -> RunCounts:
+        """Count the runs that meet every condition, by status and outcome, without those of engines.
+
+        No record is read. Raises ConfigError, StoreDown.
+        """
+        return await count_runs(self.journal, **conditions)
+
+    async def names(self) -> RunNames:
+        """Return each pair of a machine and an agent that runs of the journal have. Raises StoreDown."""
+        return await self.journal.names()
+
+    async def version(self) -> str:
+        """Return a text that changes with each commit of any process, to find out cheaply whether to read again.
+
+        An owner that dies commits nothing. Raises StoreDown.
+        """
+        return await self.journal.version()
+
+    async def head(self, run_id: str) -> RunHead:
+        """Return the part of a run that a listing shows. No record is read. Raises RunUnknown, Corrupt, StoreDown."""
+        return await self.journal.head(run_id)
+
+    async def records(self, run_id: str, since: int = 0) -> Records:
+        """Return the records of a run from number `since`, with the whole chain verified.
+
+        Raises RunUnknown, Corrupt, StoreDown.
+        """
+        return await self.journal.load(run_id, since)
 
     async def get(self, run_id: str) -> RunDetails:
         """Read a run: its head, its history, and its unread requests. Raises RunUnknown, Corrupt, StoreDown."""
