@@ -17,6 +17,7 @@ from orchestrator.cli.add_group import group as add
 from orchestrator.cli.approval_group import group as approval
 from orchestrator.cli.backtest_group import BacktestOptions
 from orchestrator.cli.chat_option import ChatOptions
+from orchestrator.cli.console_option import ConsoleOptions
 from orchestrator.cli.exit import EPILOG
 from orchestrator.cli.metrics_group import group as metrics
 from orchestrator.cli.operate_group import group as operate
@@ -270,6 +271,20 @@ def doctor(
     if salvage is not None:
         return salvage_journal(salvage, **vars(at))
     return examine_journal(**vars(at))
+
+
+@app.command()
+@spread
+def console(options: ConsoleOptions) -> int:
+    """Show the runs of a journal in the browser.
+
+    The pages are live: runs with filters, each run with its graph, budgets, transcript and records, and the questions
+    that wait for a person. They are read-only unless --operate is given. Nothing is loaded from elsewhere. SIGINT and
+    SIGTERM stop the command; the runs continue.
+    """
+    from orchestrator.cli.console import serve_console
+
+    return serve_console(options)
 
 
 @app.command()

@@ -43,6 +43,7 @@ GUIDES = (
     Guide("durability", "orchestrator/journal/README.md", "Journals, resume, damage, backups, PostgreSQL."),
     Guide("approvals", "orchestrator/runtime/README.md", "Questions to people and their answers."),
     Guide("streaming", "orchestrator/examples/README.md", "Streams, engines in a service, health endpoints."),
+    Guide("console", "orchestrator/console/README.md", "Web pages: watch runs, answer questions, stop runs."),
     Guide("operations", "dashboards/README.md", "Log, metrics, alerts, runbooks, dashboards."),
     Guide("telemetry", "orchestrator/telemetry/README.md", "Traces, the host's log, notifications."),
     Guide("backtests", "orchestrator/runtime/backtest/README.md", "Test other limits on recorded runs."),

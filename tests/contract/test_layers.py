@@ -31,6 +31,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("orchestrator.__main__",),
     ("orchestrator.cli", "orchestrator.testing"),
     ("orchestrator.examples",),
+    ("orchestrator.console",),
     (
         "orchestrator",
         "orchestrator.approval",
@@ -96,10 +97,12 @@ DOORS: dict[str, tuple[str, ...]] = {
     ),
     "resvg_py": ("orchestrator.drawing.png",),
     "structlog": ("orchestrator.telemetry",),
-    "starlette": ("orchestrator.examples.service",),
+    "jinja2": ("orchestrator.console",),
+    "markupsafe": ("orchestrator.console",),
+    "starlette": ("orchestrator.examples.service", "orchestrator.console"),
     "tenacity": ("orchestrator.llm.retry",),
     "transitions": ("orchestrator.kernel",),
-    "uvicorn": ("orchestrator.examples.service",),
+    "uvicorn": ("orchestrator.examples.service", "orchestrator.console"),
 }
 
 # Module or folder -> libraries it may never import.

@@ -1,0 +1,248 @@
+"""The console as an ASGI application."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from orchestrator.console import access as doors
+from orchestrator.console import inbox_page, run_page, runs_page
+from orchestrator.console.access import Access, Actor, Hook, session_of, with_session
+from orchestrator.console.feed import MOST, Feed
+from orchestrator.console.pages import FAULTS, Console, ContentRule, PageFault
+from orchestrator.console.shield import LOOPBACK, Shield
+from orchestrator.drawing.stylesheet import STYLESHEET
+from orchestrator.errors import ConfigError, Corrupt, RunUnknown
+from orchestrator.kernel.graph import Graph
+from orchestrator.runtime.runs.runs import Runs
+from orchestrator.runtime.service.actor import default_actor
+
+Handler = Callable[[Console, Request, Actor], Awaitable[Response]]
+Poster = Callable[[Console, Request, Actor, Mapping[str, list[str]]], Awaitable[Response]]
+CONTENT: Final = ("never", "ask", "always")
+_LOG: Final = logging.getLogger("orchestrator.console")
+_STATIC: Final = Path(__file__).parent / "static"
+_FIELDS: Final = 5_000
+"""Most fields of a form: more than the runs that are selected at once."""
+
+
+def console_app(
+    runs: Runs,
+    *,
+    actor: Hook | None = None,
+    token: str | None = None,
+    operate: bool = False,
+    content: ContentRule = "ask",
+    graphs: Mapping[str, Graph] | None = None,
+    hosts: Sequence[str] = LOOPBACK,
+    title: str = "",
+) -> ASGIApp:
+    """Return the console of a journal as an ASGI application.
+
+    Args:
+        runs: The runs of the journal: `Runs(journal)`, or `agent.runs`.
+        actor: Hook of the application that mounts the console: takes the request and returns the authenticated `Actor`
+            with its rights; None refuses the request. `token` and `operate` are ignored then.
+        token: Token that a person must enter; None if no sign-in is needed to read.
+        operate: Whether the holder of the token may answer questions, and cancel, pause and resume runs.
+        content: Whether messages, arguments and results are shown: `never`, `ask` (on request) or `always`. The
+            arguments of an open question are always shown to those who may answer it.
+        graphs: Further graphs by name: machines of the application. The drawing of an unknown one has the edges that
+            its run took.
+        hosts: Host names under which the console is reached, without ports; `*` for any. The default is this machine.
+        title: Name of the journal in the header.
+
+    Raises:
+        ConfigError: `content` is unknown, or the token is too short, or `operate` is given without a token.
+
+    Example:
+        app = Starlette(routes=[Mount("/console", console_app(Runs(journal), actor=actor_of, hosts=["*"]))])
+    """
+    _check(content, token, operate=operate, hooked=actor is not None)
+    local = Actor(default_actor(), may_operate=operate)
+    console = Console(
+        runs=runs,
+        access=Access(local, actor, None if actor is not None else token),
+        graphs=dict(graphs or {}),
+        content=content,
+        title=title,
+        feed=Feed(runs),
+    )
+    app = Starlette(routes=_routes(console))
+    return Shield(app, hosts)
+
+
+def _check(content: str, token: str | None, *, operate: bool, hooked: bool) -> None:
+    if content not in CONTENT:
+        raise ConfigError(f"content is {content!r}; it must be one of {', '.join(CONTENT)}")
+    if token is not None and len(token) < doors.SHORTEST:
+        raise ConfigError(
+            f"the token has {len(token)} characters; it must have at least {doors.SHORTEST}, for example of "
+            "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`"
+        )
+    if operate and token is None and not hooked:
+        raise ConfigError("operate needs a token, or a hook that returns the actor: give one of them")
+
+
+def _routes(console: Console) -> list[Route | Mount]:
+    async def drawing(_: Request) -> Response:
+        return PlainTextResponse(STYLESHEET, media_type="text/css")
+
+    def get(path: str, handler: Handler) -> Route:
+        return Route(path, _reader(console, handler), methods=["GET"])
+
+    def post(path: str, handler: Poster) -> Route:
+        return Route(path, _writer(console, handler), methods=["POST"])
+
+    return [
+        Route("/static/drawing.css", drawing),
+        Mount("/static", StaticFiles(directory=_STATIC)),
+        Route("/sign-in", _signing_in(console), methods=["GET", "POST"]),
+        Route("/sign-out", _signing_out(console), methods=["POST"]),
+        get("/", runs_page.runs),
+        get("/rows", runs_page.rows),
+        get("/events", _events),
+        get("/several", runs_page.preview),
+        post("/several", runs_page.post),
+        get("/runs/{run_id:path}", run_page.run),
+        get("/records/{run_id:path}", run_page.records),
+        post("/request/{run_id:path}", run_page.post),
+        get("/inbox", inbox_page.inbox),
+        post("/answer/{run_id:path}", inbox_page.answer),
+    ]
+
+
+# ---- around each page ----
+
+
+def _reader(console: Console, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    async def read(request: Request) -> Response:
+        _begin(request)
+        actor = console.access.actor(request)
+        if actor is None:
+            return _refused(console, request)
+        try:
+            response = await handler(console, request, actor)
+        except FAULTS as error:
+            response = _fault(console, request, actor, error)
+        return with_session(request, response, session_of(request))
+
+    return read
+
+
+def _writer(console: Console, handler: Poster) -> Callable[[Request], Awaitable[Response]]:
+    async def write(request: Request) -> Response:
+        actor = console.access.actor(request)
+        if actor is None:
+            return _refused(console, request)
+        try:
+            form = await form_of(request)
+            if not console.access.is_form_of(request, actor, _one(form, "form_token")):
+                raise PageFault(
+                    403, "This form is too old, or another page sent it. Reload the page and try again."
+                )
+            if not actor.may_operate:
+                raise PageFault(403, "This console is read-only for you: start it with --operate.")
+            return await handler(console, request, actor, form)
+        except FAULTS as error:
+            return _fault(console, request, actor, error)
+
+    return write
+
+
+def _begin(request: Request) -> None:
+    """Give the browser a session if it has none."""
+    if not session_of(request):
+        request.state.session = secrets.token_urlsafe(32)
+
+
+def _refused(console: Console, request: Request) -> Response:
+    if console.access.hook is not None:
+        return PlainTextResponse("The application that serves this console refuses you.\n", 403)
+    return RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in", 303)
+
+
+def _fault(console: Console, request: Request, actor: Actor, error: Exception) -> Response:
+    """Return an error as a page of one sentence, which never has content of a run."""
+    status = error.status if isinstance(error, PageFault) else 503
+    if isinstance(error, RunUnknown):
+        status = 404
+    elif isinstance(error, ConfigError):
+        status = 400
+    elif isinstance(error, Corrupt):
+        status = 500
+    values: dict[str, Any] = {"pages": (), "page": "", "waiting": 0, "version": "", "text": str(error)}
+    return console.rendered(request, actor, "fault.html", status, **values)
+
+
+async def form_of(request: Request) -> dict[str, list[str]]:
+    """Return the fields of a form. Raises PageFault."""
+    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        raise PageFault(415, "A form is sent as application/x-www-form-urlencoded.")
+    found: dict[str, list[str]] = {}
+    try:
+        pairs = parse_qsl((await request.body()).decode(), keep_blank_values=True, max_num_fields=_FIELDS)
+    except ValueError as error:
+        raise PageFault(400, f"The form cannot be read, or has more than {_FIELDS:,} fields.") from error
+    for name, value in pairs:
+        found.setdefault(name, []).append(value.replace("\r\n", "\n"))
+    return found
+
+
+def _one(form: Mapping[str, list[str]], name: str) -> str:
+    return (form.get(name) or [""])[0]
+
+
+# ---- sign-in ----
+
+
+def _signing_in(console: Console) -> Callable[[Request], Awaitable[Response]]:
+    async def sign_in(request: Request) -> Response:
+        if console.access.token is None:
+            return RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
+        if request.method == "GET":
+            return console.rendered(request, None, "sign_in.html", fault="")
+        address = request.client.host if request.client else ""
+        session = console.access.sign_in(_one(await form_of(request), "token"), address)
+        if session is not None:
+            return with_session(
+                request, RedirectResponse(f"{request.scope.get('root_path', '')}/", 303), session
+            )
+        _LOG.warning("console: a token was refused, address %s", address)
+        wait = console.access.limiter.wait(address)
+        fault = f"Too many attempts. Try again in {wait:.0f} s." if wait else "This is not the token."
+        response = console.rendered(request, None, "sign_in.html", 429 if wait else 403, fault=fault)
+        if wait:
+            response.headers["retry-after"] = f"{wait:.0f}"
+        return response
+
+    return sign_in
+
+
+def _signing_out(console: Console) -> Callable[[Request], Awaitable[Response]]:
+    async def sign_out(request: Request) -> Response:
+        actor = console.access.actor(request)
+        if console.access.is_form_of(request, actor, _one(await form_of(request), "form_token")):
+            console.access.sign_out(session_of(request))
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in", 303)
+
+    return sign_out
+
+
+async def _events(console: Console, request: Request, actor: Actor) -> Response:
+    del actor
+    if console.feed.listeners >= MOST:
+        return PlainTextResponse("too many open tabs\n", 503)
+    since = request.query_params.get("since", "")
+    return StreamingResponse(console.feed.events(since), media_type="text/event-stream")

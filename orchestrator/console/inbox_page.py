@@ -1,0 +1,191 @@
+"""The inbox: every question that waits for a person, and the forms that answer it.
+
+An answer carries the digest of the call that was displayed, so it counts for exactly these arguments. The list comes
+from the heads of the runs; the records of one run are read, the one whose questions are shown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from orchestrator.console.access import Actor
+from orchestrator.console.display import segment
+from orchestrator.console.pages import Console, PageFault
+from orchestrator.console.run_sections import RunSections
+from orchestrator.errors import AnswerRefused, ConfigError, RunError, RunUnknown
+from orchestrator.kernel.journal import RunHead
+from orchestrator.machines.llm_loop.model import Question
+from orchestrator.runtime.runs.details import RunDetails
+
+MOST: Final = 200
+"""Most waiting runs in the list."""
+ANSWERS: Final = ("approve", "reject", "respond")
+
+
+class AnswerForm(NamedTuple):
+    """An answer: its effect, and the text that the person may write."""
+
+    kind: str
+    title: str
+    effect: str
+    label: str
+    button: str
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the person must write something: the model reads it."""
+        return self.kind != "approve"
+
+
+_REASON: Final = "Reason, kept with the decision"
+_REQUIRED: Final = "Reason, required; the model reads it"
+_RESULT: Final = "Result, required; the model reads it"
+_ONCE: Final = (
+    "The tool runs once with exactly these arguments.{} The process of the run continues it; without one, an engine "
+    "resumes it within about a second."
+)
+_NOT_RUN: Final = "The tool does not run. The model reads your text as the result of the call."
+_REFUSED: Final = (
+    "The tool does not run. The model reads that the call was refused, with your reason, and continues."
+)
+
+
+def answer_forms(question: Question, effect: str) -> list[AnswerForm]:
+    """Return the answers to a question, each with its effect."""
+    if question.why == "unknown_effect":
+        return [
+            AnswerForm(
+                "approve",
+                "Run it again",
+                "It did not take effect. " + _ONCE.format(""),
+                _REASON,
+                "Run it again",
+            ),
+            AnswerForm(
+                "reject", "Do not run it", "The model reads that the call failed.", _REQUIRED, "Do not run it"
+            ),
+            AnswerForm(
+                "respond", "It took effect", f"{_NOT_RUN} Write what it returned.", _RESULT, "Send as result"
+            ),
+        ]
+    once = _ONCE.format("" if effect in _HARMLESS else " It cannot be taken back.")
+    return [
+        AnswerForm("approve", "Approve", once, _REASON, "Approve and run once"),
+        AnswerForm("reject", "Reject", _REFUSED, _REQUIRED, "Reject the call"),
+        AnswerForm(
+            "respond",
+            "Respond",
+            f"{_NOT_RUN} Use it if you did the work yourself.",
+            _RESULT,
+            "Send as result",
+        ),
+    ]
+
+
+_HARMLESS: Final = frozenset(("pure", "idempotent", "compensable"))
+
+
+async def inbox(console: Console, request: Request, actor: Actor) -> Response:
+    """Answer with the open questions, oldest first."""
+    return await _page(console, request, actor, request.query_params.get("run", ""))
+
+
+async def _page(  # noqa: PLR0917
+    console: Console,
+    request: Request,
+    actor: Actor,
+    run_id: str,
+    fault: str = "",
+    typed: Mapping[str, str] | None = None,
+    status: int = 200,
+) -> Response:
+    waiting = (await console.runs.page(order_by="time_in_state", limit=MOST, waiting=True)).runs
+    waiting = sorted((head for head in waiting if head.status == "parked"), key=lambda head: head.updated_at)
+    chosen = next((head for head in waiting if head.run_id == run_id), None)
+    if chosen is None and run_id:
+        chosen = await _known(console, run_id)
+    elif chosen is None and waiting:
+        chosen = waiting[0]
+    values = {} if chosen is None else await _questions_of(console, actor, chosen)
+    return await console.page(
+        request,
+        actor,
+        "inbox",
+        status=status,
+        heads=waiting,
+        chosen=chosen,
+        fault=fault,
+        typed=typed or {},
+        **({"view": None, "questions": [], "answered": []} | values),
+    )
+
+
+async def _known(console: Console, run_id: str) -> RunHead | None:
+    try:
+        return await console.runs.head(run_id)
+    except RunUnknown:
+        return None
+
+
+async def _questions_of(console: Console, actor: Actor, head: RunHead) -> dict[str, Any]:
+    details: RunDetails = await console.runs.get(head.run_id)
+    pending = {question.key for question in await console.runs.pending(head.run_id)}
+    now = time.time()
+    shown = []
+    for question in details.questions:
+        effect = _effect(details, question)
+        shown.append(
+            {
+                "question": question,
+                "effect": effect,
+                "open": question.key in pending,
+                "expired": bool(question.expires_at) and question.expires_at <= now,
+                "forms": answer_forms(question, effect),
+                # Who decides must see the whole call, whatever the rule for transcripts.
+                "complete": actor.may_operate or console.content != "never",
+                "answer": next((one for one in details.unread if one.body.get("call") == question.key), None),
+            }
+        )
+    return {"view": RunSections.of(details, (), now), "questions": shown}
+
+
+def _effect(details: RunDetails, question: Question) -> str:
+    """Return the declared effect of the tool, if an earlier call of the run recorded it, else ""."""
+    effects = [
+        call.effect for call in details.story.calls.values() if call.tool == question.tool and call.effect
+    ]
+    return effects[-1] if effects else ""
+
+
+async def answer(console: Console, request: Request, actor: Actor, form: Mapping[str, list[str]]) -> Response:
+    """Post an answer, for the digest that was displayed. Raises PageFault."""
+    run_id = str(request.path_params["run_id"])
+    given = {name: (form.get(name) or [""])[0] for name in ("kind", "call", "digest", "text")}
+    text = given["text"].strip()
+    if given["kind"] not in ANSWERS or not given["call"] or not given["digest"]:
+        raise PageFault(400, "The form has no answer, or names no call with its digest.")
+    try:
+        if given["kind"] != "approve" and not text:
+            raise ConfigError("Write a text: the model reads it.")  # noqa: TRY301 - shown as the other refusals
+        await _post(console, run_id, given, text, actor.name)
+    except (AnswerRefused, ConfigError) as error:
+        typed = {f"{given['call']} {given['kind']}": given["text"]}
+        return await _page(console, request, actor, run_id, fault=str(error), typed=typed, status=409)
+    except RunError as error:
+        raise PageFault(409, str(error)) from error
+    return RedirectResponse(f"{request.scope.get('root_path', '')}/runs/{segment(run_id)}", 303)
+
+
+async def _post(console: Console, run_id: str, given: Mapping[str, str], text: str, by: str) -> None:
+    call, digest = given["call"], given["digest"]
+    if given["kind"] == "approve":
+        await console.runs.approve(run_id, call, digest=digest, by=by, why=text)
+    elif given["kind"] == "reject":
+        await console.runs.reject(run_id, call, digest=digest, by=by, why=text)
+    else:
+        await console.runs.respond(run_id, text, call, digest=digest, by=by)

@@ -1,0 +1,128 @@
+"""The page of a run, its records, and requests to it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from orchestrator.console.access import Actor
+from orchestrator.console.display import moment, segment
+from orchestrator.console.pages import Console, PageFault
+from orchestrator.console.run_sections import RunSections
+from orchestrator.console.runs_page import KINDS, request_one
+from orchestrator.journal.redacted import parted
+from orchestrator.kernel.journal import Record
+from orchestrator.runtime.runs.details import RunDetails
+from orchestrator.runtime.runs.story import Story
+
+_LOG: Final = logging.getLogger("orchestrator.console")
+_PAGE: Final = 100
+_DECIDED: Final[Mapping[str, str]] = {
+    "approve": "approved", "reject": "rejected", "respond": "answered", "cancel": "asked to cancel",
+    "pause": "asked to pause", "resume": "asked to resume", "resumed": "resumed", "migrated": "migrated",
+    "recovered": "recovered",
+}  # fmt: skip
+_LONGEST: Final = 20_000
+
+
+async def run(console: Console, request: Request, actor: Actor) -> Response:
+    """Answer with the page of a run. Raises RunUnknown, Corrupt, StoreDown."""
+    run_id = str(request.path_params["run_id"])
+    head = await console.runs.head(run_id)
+    records = await console.runs.records(run_id)
+    story = Story.of(run_id, records)
+    details = RunDetails(head, story, await story.unread(console.runs.journal))
+    view = RunSections.of(details, records, time.time())
+    content = console.may_read(request, actor)
+    if content:
+        _LOG.info("console: content of run %s was shown to %s", run_id, actor.name)
+    until = request.query_params.get("until", "")
+    lines, first = view.transcript(int(until) if until.isdecimal() else None, content=content)
+    return await console.page(
+        request,
+        actor,
+        "run",
+        view=view,
+        head=head,
+        story=story,
+        tree=await console.runs.children(run_id),
+        graph=Markup(view.graph(console.graphs)),  # noqa: S704 - its texts are escaped by the drawing
+        lines=lines,
+        first=first,
+        content=content,
+        asks=console.may_ask(actor),
+        decisions=[_decision(kind, body) for kind, body in story.decisions],
+        address=request.url.path,
+    )
+
+
+def _decision(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    what = str({"approval": body.get("decision"), "control": body.get("kind")}.get(kind) or kind)
+    return {
+        "what": _DECIDED.get(what, what),
+        "key": str(body.get("key") or ""),
+        "by": str(body.get("by") or "unknown"),
+        "at": moment(float(body["at"])) if body.get("at") else "",
+        "why": str(body.get("why") or ""),
+        "refused": str(body.get("refused") or ""),
+    }
+
+
+async def records(console: Console, request: Request, actor: Actor) -> Response:
+    """Answer with the records of a run, newest first. Raises RunUnknown, Corrupt, StoreDown."""
+    run_id = str(request.path_params["run_id"])
+    head = await console.runs.head(run_id)
+    found = await console.runs.records(run_id)
+    until = request.query_params.get("until", "")
+    end = min(int(until), len(found)) if until.isdecimal() else len(found)
+    content = console.may_read(request, actor)
+    if content:
+        _LOG.info("console: records of run %s were shown to %s", run_id, actor.name)
+    shown = [_record(one, content=content) for one in found[max(0, end - _PAGE) : end][::-1]]
+    return await console.page(
+        request,
+        actor,
+        "records",
+        head=head,
+        records=shown,
+        total=len(found),
+        first=max(0, end - _PAGE),
+        content=content,
+        asks=console.may_ask(actor),
+    )
+
+
+def _record(record: Record, *, content: bool) -> dict[str, Any]:
+    parts = parted(record.kind, record.body)
+    body = record.body if content else parts.shown
+    text = orjson.dumps(body, option=orjson.OPT_INDENT_2, default=str).decode()
+    return {
+        "seq": record.seq,
+        "kind": record.kind,
+        "epoch": record.epoch,
+        "hash": record.hash,
+        "at": moment(record.body.get("at")),
+        "text": text[:_LONGEST],
+        "cut": len(text) > _LONGEST,
+        "left_out": [] if content else parts.left_out,
+    }
+
+
+async def post(console: Console, request: Request, actor: Actor, form: Mapping[str, list[str]]) -> Response:
+    """Post a request to a run. Raises PageFault."""
+    run_id = str(request.path_params["run_id"])
+    kind = (form.get("kind") or [""])[0]
+    if kind not in KINDS:
+        raise PageFault(400, "Choose cancel, pause or resume.")
+    why = (form.get("why") or [""])[0].strip()
+    _, became = await request_one(console, kind, run_id, actor, why)
+    if not became.startswith("was asked"):
+        raise PageFault(409, f"The run did not take the request: {became}.")
+    return RedirectResponse(f"{request.scope.get('root_path', '')}/runs/{segment(run_id)}", 303)

@@ -1,0 +1,70 @@
+"""Runs for the console: ended ones, and one that waits for a person."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from orchestrator import Agent, Limits, Response, Usage, tool
+from orchestrator.kernel.record import Fact, RunParked
+from orchestrator.providers.scripted import call
+from orchestrator.testing import ScriptedLLM
+
+ASKS = "asks"
+TOKEN = "x" * 32
+
+
+def said(*calls: Any, text: str | None = None, tokens: int = 10) -> Response:
+    return Response(text, calls, usage=Usage(tokens, 1, cost=tokens / 100))
+
+
+@tool(effect="irreversible", approval=True)
+async def pay(amount: int, note: str = "") -> str:
+    """Pay."""
+    return f"paid {amount}{note}"
+
+
+@tool(effect="pure")
+async def look(where: str = "") -> str:
+    """Look."""
+    return f"seen {where}"
+
+
+class Parking:
+    """Is set when a run has parked."""
+
+    def __init__(self) -> None:
+        self.parked = asyncio.Event()
+
+    def observe(self, fact: Fact) -> None:
+        if isinstance(fact, RunParked):
+            self.parked.set()
+
+
+def agent(journal: Any, *answers: Any, **options: Any) -> Agent:
+    options = {"observers": (), "name": "support", "tools": [pay, look], **options}
+    return Agent(ScriptedLLM(list(answers)), journal=journal, **options)
+
+
+async def leave_asking(
+    journal: Any, run_id: str, note: str = "", prompt: str = "Pay it.", **options: Any
+) -> None:
+    """Start a run, and stop its process when it waits for a person."""
+    parking = Parking()
+    asking = agent(journal, said(call("pay", amount=7, note=note)), observers=[parking], **options)
+    going = asyncio.create_task(asking.run(prompt, run_id=run_id, tags={"team": "ops"}))
+    parked = asyncio.create_task(parking.parked.wait())
+    await asyncio.wait((going, parked), return_when=asyncio.FIRST_COMPLETED)
+    assert parked.done(), going
+    going.cancel()
+    await asyncio.wait((going,))
+
+
+async def fill(journal: Any) -> None:
+    """Write an ended run of each of two agents, one that a limit ended, and one that waits for a person."""
+    first = agent(journal, said(call("look", where="here")), said(text="Done."))
+    await first.run("Go.", run_id="first", tags={"team": "ops"})
+    await agent(journal, said(text="Done."), name="sales").run("Go.", run_id="second")
+    third = agent(journal, said(call("look")), said(call("look")), limits=Limits(max_iterations=1))
+    await third.run("Go.", run_id="third")
+    await leave_asking(journal, ASKS)

@@ -1,0 +1,216 @@
+"""What the pages show, and what their actions write into the journal."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from orchestrator import MemoryJournal, Runs
+from orchestrator.console import console_app
+from tests.console.client import Answer, Client
+from tests.console.stored import ASKS, TOKEN, agent, fill, leave_asking, said
+
+
+async def operator(runs: Runs) -> Client:
+    client = Client(console_app(runs, token=TOKEN, operate=True))
+    await client.post("/sign-in", {"token": TOKEN})
+    return client
+
+
+def listed(answer: Answer) -> list[str]:
+    return re.findall(r'<tr id="run-([^"]+)"', answer.text)
+
+
+def tiles(answer: Answer) -> dict[str, int]:
+    found = re.findall(r'href="/\?([^"]*)"[^>]*><b>([\d,]+)</b>', answer.text)
+    return {
+        dict(part.partition("=")[::2] for part in name.split("&amp;")).get("show", ""): int(n)
+        for name, n in found
+    }
+
+
+# ---- runs ----
+
+
+async def test_the_runs_are_listed_with_a_count_for_each_status(journal: MemoryJournal, runs: Runs) -> None:
+    await fill(journal)
+    page = await Client(console_app(runs)).get("/")
+    assert listed(page) == [ASKS, "third", "second", "first"]
+    assert tiles(page) == {
+        "": 4, "open": 0, "waiting": 1, "parked": 0, "completed": 2, "budget_exceeded": 1, "failed": 0,
+    }  # fmt: skip
+    assert "Waiting for a person" in page.text
+    assert "Over budget" in page.text
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("/?show=completed", ["second", "first"]),
+        ("/?show=waiting", [ASKS]),
+        ("/?agent=sales", ["second"]),
+        ("/?q=team%3Dops", [ASKS, "first"]),
+        ("/?state=finalize&show=completed", ["second", "first"]),
+        ("/?reason=max_iterations", ["third"]),
+        ("/?waiting=pay", [ASKS]),
+        ("/?order=age", ["first", "second", "third", ASKS]),
+        ("/?order=tokens", ["first", "third", "second", ASKS]),
+        ("/?after=third", ["second", "first"]),
+        ("/?machine=pipeline", []),
+        ("/?show=nonsense&order=nonsense", [ASKS, "third", "second", "first"]),
+    ],
+)
+async def test_each_filter_and_order_of_a_listing_is_a_part_of_the_address(
+    journal: MemoryJournal, runs: Runs, address: str, found: list[str]
+) -> None:
+    await fill(journal)
+    answer = await Client(console_app(runs)).get(address)
+    if "tokens" in address:
+        assert set(listed(answer)) == set(found)
+    else:
+        assert listed(answer) == found
+
+
+async def test_the_search_leads_to_a_run_and_says_when_there_is_none(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    client = Client(console_app(runs))
+    answer = await client.get("/?q=second")
+    assert (answer.status, answer.headers["location"]) == (303, "/runs/second")
+    assert (await client.get("/?q=nobody")).status == 404
+    assert (await client.get("/?after=nobody")).status == 404
+
+
+async def test_an_empty_journal_says_how_to_start_a_run(runs: Runs) -> None:
+    client = Client(console_app(runs))
+    assert "orchestrator run" in (await client.get("/")).text
+    assert "No run waits for a person." in (await client.get("/inbox")).text
+
+
+async def test_new_rows_keep_the_order_of_a_page_and_count_newer_runs(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    client = Client(console_app(runs))
+    await agent(journal, said(text="Done.")).run("Go.", run_id="newer")
+    answer = await client.get("/rows?newest=asks&shown=first&shown=asks&shown=gone")
+    assert listed(answer) == ["first", ASKS]
+    assert "1 new run" in answer.text
+
+
+async def test_a_request_to_several_runs_is_previewed_then_posted_with_actor_and_reason(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    client = await operator(runs)
+    preview = await client.get("/several?kind=cancel&run=asks&run=first")
+    assert "Cancel 1 run?" in preview.text
+    assert "1 run of the selection is left out: ended already." in preview.text
+    assert (await runs.get(ASKS)).unread == []
+    form = {
+        "form_token": preview.form_token(),
+        "kind": "cancel",
+        "run": [ASKS, "first", "gone"],
+        "why": "no use",
+    }
+    done = await client.post("/several", form)
+    assert done.text.count("was asked") == 1
+    [posted] = (await runs.get(ASKS)).unread
+    assert (posted.kind, posted.body["why"]) == ("cancel", "no use")
+    page = await client.get(f"/runs/{ASKS}")
+    assert "has not read it yet" in page.text
+
+
+async def test_all_runs_of_a_filter_are_previewed(journal: MemoryJournal, runs: Runs) -> None:
+    await fill(journal)
+    client = await operator(runs)
+    assert "Cancel 1 run?" in (await client.get("/several?kind=cancel&show=waiting")).text
+    assert (await client.get("/several?kind=cancel")).status == 400
+    assert (await client.get("/several?kind=erase&run=asks")).status == 400
+    form = {"form_token": (await client.get("/several?kind=cancel&run=asks")).form_token(), "kind": "cancel"}
+    assert (await client.post("/several", form)).status == 400, "no run is named"
+
+
+# ---- a run ----
+
+
+async def test_the_page_of_a_run_shows_state_budgets_guards_and_why_it_stopped(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    client = Client(console_app(runs))
+    page = (await client.get("/runs/third")).text
+    assert "Guard iterations refused: 1 of 1." in page
+    assert 'class="fsm-graph"' not in page, "an unknown graph is not drawn"
+    assert "Guards by turn" in page
+    asking = (await client.get(f"/runs/{ASKS}")).text
+    assert "Read the question" in asking
+    assert "nobody while it waits" in asking
+
+
+async def test_records_are_shown_without_content_and_page_by_page(journal: MemoryJournal, runs: Runs) -> None:
+    await fill(journal)
+    client = Client(console_app(runs))
+    page = (await client.get("/records/first?until=3")).text
+    assert re.findall(r'<span class="num mut">(\d+)</span>', page) == ["2", "1", "0"]
+    assert "Go." not in page
+    assert "Go." in (await client.get("/records/first?content=shown")).text
+
+
+# ---- inbox ----
+
+
+async def test_the_inbox_lists_the_longest_wait_first_and_shows_one_call_completely(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    await leave_asking(journal, "later")
+    client = await operator(runs)
+    page = await client.get("/inbox")
+    assert re.findall(r'class="q" href="/inbox\?run=(\w+)"', page.text) == [ASKS, "later"]
+    [question] = await runs.pending(ASKS)
+    assert question.digest in page.text
+    assert "&#34;amount&#34;: 7" in page.text
+    assert "It cannot be taken back." in page.text
+    later = await client.get("/inbox?run=later")
+    assert 'href="/runs/later">later</a>, turn 1' in later.text
+
+
+async def test_the_second_of_two_answers_is_refused_names_the_first_and_keeps_the_typed_text(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    [question] = await runs.pending(ASKS)
+    first, second = await operator(runs), await operator(runs)
+    forms = [await client.get("/inbox?run=asks") for client in (first, second)]
+    answer = {"call": question.key, "digest": question.digest}
+    await runs.approve(ASKS, question.key, by="ann", why="ok")
+    late = await second.post(
+        f"/answer/{ASKS}",
+        {**answer, "form_token": forms[1].form_token(), "kind": "reject", "text": "too dear"},
+    )
+    assert late.status == 409
+    assert "ann" in late.text
+    assert "Answered: approve by ann" in late.text
+
+
+async def test_an_answer_for_other_arguments_than_displayed_is_refused(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    client = await operator(runs)
+    form = {
+        "form_token": (await client.get("/inbox")).form_token(),
+        "kind": "approve",
+        "call": "1:0",
+        "text": "",
+    }
+    refused = await client.post(f"/answer/{ASKS}", {**form, "digest": "0" * 64})
+    assert refused.status == 409
+    assert (await client.post(f"/answer/{ASKS}", {**form, "digest": ""})).status == 400
+    assert (
+        await client.post(f"/answer/{ASKS}", {**form, "kind": "respond", "digest": "0" * 64})
+    ).status == 409
+    assert len(await runs.pending(ASKS)) == 1

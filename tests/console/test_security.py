@@ -1,0 +1,306 @@
+"""Who may read and act: hosts, tokens, forms, headers, and what a run's content may do to a page."""
+
+from __future__ import annotations
+
+import logging
+from html.parser import HTMLParser
+
+import pytest
+from starlette.requests import Request
+
+from orchestrator import MemoryJournal, Runs
+from orchestrator.console import Actor, console_app
+from orchestrator.console.access import ATTEMPTS, WINDOW, AttemptLimiter
+from orchestrator.errors import ConfigError
+from orchestrator.providers.scripted import call
+from orchestrator.runtime.service.actor import default_actor
+from tests.console.client import Client
+from tests.console.stored import ASKS, TOKEN, agent, fill, leave_asking, said
+
+PAGES = (
+    "/",
+    "/inbox",
+    f"/runs/{ASKS}",
+    f"/runs/{ASKS}?content=shown",
+    f"/records/{ASKS}?content=shown",
+    "/runs/none",
+)
+
+
+async def signed_in(runs: Runs, **options: object) -> Client:
+    client = Client(console_app(runs, token=TOKEN, operate=True, **options))  # type: ignore[arg-type]
+    assert (await client.post("/sign-in", {"token": TOKEN})).status == 303
+    return client
+
+
+async def digest_of(runs: Runs, run_id: str = ASKS) -> str:
+    [question] = await runs.pending(run_id)
+    return question.digest
+
+
+# ---- headers and hosts ----
+
+
+async def test_every_answer_has_a_policy_without_inline_code_and_is_not_stored(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    client = Client(console_app(runs))
+    for page in (*PAGES, "/static/console.css", "/static/nothing"):
+        answer = await client.get(page)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert ("no-store" in answer.headers["cache-control"]) is ("/static/" not in page)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8484", "127.0.0.1.evil.example", "", "[", "localhost@evil"]
+)
+async def test_another_host_name_is_refused_so_that_dns_rebinding_reads_nothing(
+    runs: Runs, host: str
+) -> None:
+    answer = await Client(console_app(runs), host=host).get("/")
+    assert answer.status == 400
+    assert "--allow-host" in answer.text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8484", "LOCALHOST", "[::1]:9", "console.example:443"])
+async def test_the_names_of_this_machine_and_allowed_ones_are_answered(runs: Runs, host: str) -> None:
+    app = console_app(runs, hosts=["127.0.0.1", "localhost", "::1", "console.example"])
+    assert (await Client(app, host=host).get("/")).status == 200
+
+
+# ---- tokens ----
+
+
+async def test_nothing_is_read_without_the_token(journal: MemoryJournal, runs: Runs) -> None:
+    await fill(journal)
+    client = Client(console_app(runs, token=TOKEN))
+    for page in (*PAGES, "/rows", "/events", "/several?kind=cancel"):
+        answer = await client.get(page)
+        assert (answer.status, answer.headers["location"]) == (303, "/sign-in")
+        assert answer.body == b""
+    assert (await client.get("/sign-in")).status == 200
+
+
+async def test_failed_tokens_are_limited_for_each_address_and_the_right_one_waits_too(runs: Runs) -> None:
+    app = console_app(runs, token=TOKEN)
+    client, other = Client(app), Client(app, address="10.0.0.9")
+    for _ in range(ATTEMPTS - 1):
+        assert (await client.post("/sign-in", {"token": "wrong"})).status == 403
+    assert (await client.post("/sign-in", {"token": "wrong"})).status == 429
+    refused = await client.post("/sign-in", {"token": TOKEN})
+    assert refused.status == 429
+    assert int(refused.headers["retry-after"]) <= WINDOW
+    assert (await other.post("/sign-in", {"token": TOKEN})).status == 303
+
+
+def test_attempts_are_forgotten_after_the_window_and_addresses_are_bounded() -> None:
+    now = 0.0
+    limiter = AttemptLimiter(lambda: now)
+    for _ in range(ATTEMPTS):
+        limiter.fail("a")
+    assert limiter.wait("a") == WINDOW
+    now = WINDOW
+    assert limiter.wait("a") == 0
+    for number in range(3_000):
+        limiter.fail(str(number))
+    assert len(limiter._failed) == 1_000
+
+
+async def test_the_session_cookie_is_strict_and_no_script_reads_it(runs: Runs) -> None:
+    answer = await Client(console_app(runs)).get("/")
+    assert "HttpOnly" in answer.cookies
+    assert "SameSite=strict" in answer.cookies
+    client = Client(console_app(runs, token=TOKEN))
+    planted = dict(client.cookies)
+    signed = await client.post("/sign-in", {"token": TOKEN})
+    assert "HttpOnly" in signed.cookies
+    assert client.cookies != planted, "a session from before the sign-in stays useless"
+
+
+async def test_a_short_token_unknown_content_or_actions_without_a_token_are_refused(runs: Runs) -> None:
+    with pytest.raises(ConfigError, match="at least 16"):
+        console_app(runs, token="x" * 15)
+    with pytest.raises(ConfigError, match="never, ask, always"):
+        console_app(runs, content="some")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="needs a token"):
+        console_app(runs, operate=True)
+
+
+# ---- forms ----
+
+
+async def test_a_form_of_another_site_or_without_its_token_posts_nothing(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    client = await signed_in(runs)
+    digest = await digest_of(runs)
+    page = await client.get(f"/inbox?run={ASKS}")
+    good = {"form_token": page.form_token(), "kind": "approve", "call": "1:0", "digest": digest, "text": ""}
+    wrong = [
+        ({**good, "form_token": "0" * 64}, {}),
+        ({**good, "form_token": ""}, {}),
+        (good, {"origin": "http://evil.example"}),
+        (good, {"origin": "null"}),
+        (good, {"sec_fetch_site": "cross-site"}),
+    ]
+    for form, headers in wrong:
+        assert (await client.post(f"/answer/{ASKS}", form, **headers)).status == 403
+    other = await signed_in(runs)
+    assert (await other.post(f"/answer/{ASKS}", good)).status == 403, "the token belongs to one session"
+    assert len(await runs.pending(ASKS)) == 1
+    assert (await client.post(f"/answer/{ASKS}", good, origin="http://127.0.0.1:8484")).status == 303
+    assert await runs.pending(ASKS) == []
+
+
+async def test_a_read_only_console_has_no_forms_and_refuses_posts(journal: MemoryJournal, runs: Runs) -> None:
+    await fill(journal)
+    client = Client(console_app(runs))
+    for page in PAGES:
+        text = (await client.get(page)).text
+        assert 'method="post"' not in text
+        assert "Approve" not in text
+    forged = {"kind": "cancel", "run": ASKS, "form_token": "0" * 64}
+    assert (await client.post("/several", forged)).status == 403
+    assert (await client.get("/several?kind=cancel&run=asks")).status == 400
+    assert (await runs.get(ASKS)).unread == []
+
+
+async def test_the_hook_of_a_host_decides_who_reads_and_who_acts(journal: MemoryJournal, runs: Runs) -> None:
+    await fill(journal)
+
+    def actor(request: Request) -> Actor | None:
+        name = request.headers.get("x-user", "")
+        return Actor(name, may_operate=name == "ann", may_read_content=name == "ann") if name else None
+
+    client = Client(console_app(runs, actor=actor, hosts=["*"]), host="app.example", root="/console")
+    assert (await client.get("/")).status == 403
+    bob = await client.get(f"/runs/{ASKS}?content=shown", x_user="bob")
+    assert "Pay it." not in bob.text
+    assert 'href="/console/inbox"' in bob.text
+    page = await client.get(f"/inbox?run={ASKS}", x_user="ann")
+    answer = {"kind": "reject", "call": "1:0", "digest": await digest_of(runs), "text": "no"}
+    form = {"form_token": page.form_token(), **answer}
+    assert (await client.post(f"/answer/{ASKS}", form, x_user="bob")).status == 403
+    assert (await client.post(f"/answer/{ASKS}", form, x_user="ann")).status == 303
+    [posted] = (await runs.get(ASKS)).unread
+    assert (posted.by, posted.kind, posted.body["why"]) == ("ann", "reject", "no")
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [
+        ("PUT", {}, 405),
+        ("POST", {}, 411),
+        ("POST", {"content-length": "2000001"}, 413),
+        ("POST", {"content-length": "2", "content-type": "text/plain"}, 415),
+    ],
+)
+async def test_other_methods_and_big_or_strange_forms_are_refused(
+    runs: Runs, method: str, headers: dict[str, str], status: int
+) -> None:
+    client = await signed_in(runs)
+    assert (await client.ask(method, "/several", headers, b"{}")).status == status
+
+
+# ---- content ----
+
+HOSTILE = (
+    *("<script>alert(1)</script>", "</pre><style>*{display:none}</style>", '" onmouseover="alert(1)'),
+    *("\x1b[31mred\x1b[0m", "\u202etxt.exe", "a\u200bb", "{{ 7 * 7 }}", "javascript:alert(1)", "\x00\x07"),
+)
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and the attributes that could do something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inline: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if (
+                name.startswith("on")
+                or name == "style"
+                or (name in {"href", "src"} and "script:" in (value or ""))
+            ):
+                self.inline.append(f"{tag} {name}")
+        if tag in {"style", "iframe", "object", "embed", "base"} or (
+            tag == "script" and "src" not in dict(attrs)
+        ):
+            self.inline.append(tag)
+
+
+async def test_hostile_text_of_models_and_tools_stays_visible_text(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    note = " ".join(HOSTILE)
+    run_id = f"run '{HOSTILE[0]}\" %2f"
+    await leave_asking(journal, run_id, note=note, prompt=note, name="agent.b")
+    client = await signed_in(runs, content="always")
+    [head] = await runs.list()
+    for page in ("/", "/inbox", f"/runs/{head.run_id}", f"/records/{head.run_id}"):
+        answer = await client.get(page)
+        assert answer.status == 200
+        parsed = Elements()
+        parsed.feed(answer.text)
+        assert parsed.inline == [], page
+        for invisible in ("\x1b", "\u202e", "\u200b", "\x00", "\x07"):
+            assert invisible not in answer.text
+        assert "<script>alert" not in answer.text
+    inbox = (await client.get("/inbox")).text
+    assert "\\u202e" in inbox
+    assert "{{ 7 * 7 }}" in inbox
+
+
+async def test_a_word_of_a_megabyte_is_complete_in_a_question_and_cut_in_a_transcript(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    word = "x" * 1_000_000
+    await leave_asking(journal, ASKS, note=word, prompt=word)
+    client = await signed_in(runs, content="always")
+    assert word in (await client.get("/inbox")).text
+    page = await client.get(f"/runs/{ASKS}")
+    assert len(page.body) < 200_000
+    assert "Cut." in page.text
+
+
+async def test_content_is_shown_on_request_only_is_logged_and_is_never_in_an_address_or_a_title(
+    journal: MemoryJournal, runs: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    private = "omar_davis_3817"
+    await leave_asking(journal, ASKS, note=private, prompt=f"I am {private}.")
+    client = Client(console_app(runs))
+    for page in ("/", f"/runs/{ASKS}", f"/records/{ASKS}"):
+        assert private not in (await client.get(page)).text
+    with caplog.at_level(logging.INFO, "orchestrator.console"):
+        shown = await client.get(f"/runs/{ASKS}?content=shown")
+    assert private in shown.text
+    assert private not in shown.text.split("</title>")[0]
+    assert [record.message for record in caplog.records] == [
+        f"console: content of run {ASKS} was shown to {default_actor()}"
+    ]
+    never = Client(console_app(runs, content="never"))
+    for page in ("/inbox", f"/runs/{ASKS}?content=shown", f"/records/{ASKS}?content=shown"):
+        assert private not in (await never.get(page)).text
+
+
+async def test_an_error_page_names_the_fault_and_no_password(runs: Runs) -> None:
+    answer = await Client(console_app(runs)).get("/runs/nobody")
+    assert answer.status == 404
+    assert "nobody" in answer.text
+
+
+async def test_the_transcript_of_a_run_with_a_failed_tool_is_escaped(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await agent(journal, said(call("look", where=HOSTILE[0])), said(text=HOSTILE[0])).run("Go.", run_id="one")
+    text = (await Client(console_app(runs, content="always")).get("/runs/one")).text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "<script>alert" not in text
