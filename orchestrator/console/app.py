@@ -22,7 +22,7 @@ from orchestrator.console.access import Access, Actor, Hook, session_of, with_se
 from orchestrator.console.feed import MOST, Feed
 from orchestrator.console.pages import FAULTS, Console, ContentRule, PageFault
 from orchestrator.console.shield import LOOPBACK, Shield
-from orchestrator.drawing.stylesheet import STYLESHEET
+from orchestrator.drawing.stylesheet import stylesheet
 from orchestrator.errors import ConfigError, Corrupt, RunUnknown
 from orchestrator.kernel.graph import Graph
 from orchestrator.runtime.runs.runs import Runs
@@ -97,7 +97,7 @@ def _check(content: str, token: str | None, *, operate: bool, hooked: bool) -> N
 
 def _routes(console: Console) -> list[Route | Mount]:
     async def drawing(_: Request) -> Response:
-        return PlainTextResponse(STYLESHEET, media_type="text/css")
+        return PlainTextResponse(stylesheet(), media_type="text/css")
 
     def get(path: str, handler: Handler) -> Route:
         return Route(path, _reader(console, handler), methods=["GET"])

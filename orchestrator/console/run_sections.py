@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from orchestrator.console.status import StatusStyle, detail_of, status_of
-from orchestrator.drawing.mark import GraphMarks
 from orchestrator.drawing.svg import svg
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Posted, Record, RunHead
 from orchestrator.runtime.runs.details import RunDetails
+from orchestrator.runtime.runs.graph_marks import run_marks
 from orchestrator.runtime.runs.story import RUNNING, Story
 from orchestrator.runtime.runs.transcript import TranscriptEntry
 from orchestrator.runtime.runs.verdicts import GuardHistory, guard_histories
@@ -194,15 +194,7 @@ class RunSections:
         graph = graphs.get(self.head.graph)
         if graph is None:
             return ""
-        return svg(graph, self._marks(), styled=False)
-
-    def _marks(self) -> GraphMarks:
-        notes = {
-            name: f"{stats.visits:,} visit{'' if stats.visits == 1 else 's'}"
-            for name, stats in self.story.states().items()
-            if stats.visits
-        }
-        return GraphMarks(current=self.story.state or None, status=self.status.name, notes=notes)
+        return svg(graph, run_marks(self.head, self.story, self.now), styled=False)
 
     def transcript(self, until: int | None, *, content: bool) -> tuple[list[Line], int]:
         """Return the messages before number `until` (None: up to the last), and the number of the first of them."""
