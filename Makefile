@@ -29,8 +29,9 @@ unexport PYTHONPATH
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
-run: $(READY) ## set-up, then recorded conversations replayed through the state machine
+run: $(READY) ## set-up, then recorded conversations replayed through the state machine, and the console on a terminal
 	@$(RUN) $(ARGS)
+	@if [ -t 1 ] && [ -z '$(ARGS)' ]; then $(PY) -m orchestrator.examples.console_demo; fi
 
 demo-approval: $(READY) ## a run that waits for a person is killed, approved elsewhere and resumed
 	@$(PY) -m orchestrator.examples.approval_demo

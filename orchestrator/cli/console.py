@@ -80,9 +80,11 @@ def _announce(url: str, address: Address, token: str | None, options: ConsoleOpt
 
 
 def _lines(url: str, address: Address, token: str | None, options: ConsoleOptions) -> Iterator[str]:
-    yield f"console of {shown(str(address))}: {url}"
-    if token is not None and options.token_env is None:
-        yield f"token for the sign-in: {token}"
+    if token is None or options.token_env is not None:
+        yield f"console of {shown(str(address))}: {url}"
+    else:
+        yield f"console of {shown(str(address))}: {url}sign-in#{token}"
+        yield "the part after # is the token; it is not sent in the address"
     yield (
         "read-only; --operate allows to answer and stop runs"
         if not options.operate

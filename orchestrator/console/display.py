@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from orchestrator.console.status import StatusStyle
+from orchestrator.console.status import StatusStyle, status_of
 from orchestrator.telemetry.escape import KEPT
 from orchestrator.telemetry.escape import escape as visible_escapes
 
@@ -190,7 +190,7 @@ FILTERS: Final = {
     function.__name__: function
     for function in (
         *(visible, line, span, moment, since, number, size, money, percent, many, grouped, pretty),
-        *(shape, segment),
+        *(shape, segment, status_of),
     )
 }
 """The filters of the templates."""

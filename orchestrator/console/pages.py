@@ -16,11 +16,15 @@ from orchestrator.console.display import FILTERS, query
 from orchestrator.console.feed import Feed
 from orchestrator.errors import RunError
 from orchestrator.kernel.graph import Graph
+from orchestrator.runtime.runs.machine_history import MachineHistory
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.version import __version__
 
 ContentRule = Literal["never", "ask", "always"]
-PAGES: Final = (("runs", "Runs", "/"), ("inbox", "Inbox", "/inbox"))
+PAGES: Final = (
+    *(("runs", "Runs", "/"), ("inbox", "Inbox", "/inbox")),
+    *(("machines", "Machines", "/machines"), ("health", "Health", "/health")),
+)
 """Name, word and path of each page in the navigation."""
 _NAMES_LAST: Final = 30.0
 """Seconds for which the names of machines and agents are kept: they are read from every run."""
@@ -53,6 +57,10 @@ class Console:
     """The journal, as the header names it, without a password."""
     feed: Feed
     templates: Environment = field(default_factory=environment)
+    machines: dict[str, tuple[float, MachineHistory]] = field(default_factory=dict)
+    """Machine -> time of the last read (monotonic seconds), and its last runs."""
+    first_size: tuple[float, int] | None = None
+    """Time and size at the first look at the journal's size."""
     _names: tuple[float, list[tuple[str, str]]] | None = None
 
     async def names(self) -> list[tuple[str, str]]:

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from orchestrator import MemoryJournal, Runs
+from orchestrator import LLM_LOOP, LocalEngine, MemoryJournal, Runs
 from orchestrator.console import console_app
+from orchestrator.providers.scripted import call
 from tests.console.client import Answer, Client
 from tests.console.stored import ASKS, TOKEN, agent, fill, leave_asking, said
 
@@ -148,6 +149,58 @@ async def test_the_page_of_a_run_shows_state_budgets_guards_and_why_it_stopped(
     asking = (await client.get(f"/runs/{ASKS}")).text
     assert "Read the question" in asking
     assert "nobody while it waits" in asking
+
+
+async def test_child_runs_are_a_tree_and_name_their_parent(journal: MemoryJournal, runs: Runs) -> None:
+    child = agent(journal, said(text="Answer."), name="scholar", tools=[])
+    ask = child.as_tool("ask_scholar", "Ask.")
+    parent = agent(journal, said(call("ask_scholar", task="Why?")), said(text="Done."), tools=[ask])
+    await parent.run("Go.", run_id="parent")
+    client = Client(console_app(runs))
+    page = (await client.get("/runs/parent")).text
+    assert "Child runs" in page
+    [one] = (await runs.children("parent")).children
+    assert f'href="/runs/{one.head.run_id}"' in page
+    below = await client.get(f"/runs/{one.head.run_id}")
+    assert 'href="/runs/parent"' in below.text
+
+
+async def test_the_graph_of_a_known_machine_has_the_path_of_the_run(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    client = Client(console_app(runs, graphs={LLM_LOOP.name: LLM_LOOP}))
+    for page in ("/runs/first", "/machines"):
+        text = (await client.get(page)).text
+        assert 'class="fsm-graph' in text or "fsm-graph" in text
+        assert "<style" not in text
+
+
+async def test_the_page_of_machines_shows_times_endings_and_refusals(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    client = Client(console_app(runs))
+    page = (await client.get("/machines?machine=llm_loop")).text
+    assert "the last 4 runs" in page
+    assert "67%" in page, "two of three ended runs are completed"
+    assert re.search(r"<td>iterations</td><td class=\"num\">\d+</td>.*?<td class=\"num\">1</td>", page)
+    assert (await client.get("/machines?machine=nothing")).status == 404
+    assert "No runs yet" in (await Client(console_app(Runs(MemoryJournal()))).get("/machines")).text
+
+
+async def test_the_page_of_health_names_engines_owners_and_the_oldest_question(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    client = Client(console_app(runs))
+    assert "No engine runs on this journal." in (await client.get("/health")).text
+    async with LocalEngine({"support": agent(journal)}, name="desk-engine"):
+        page = (await client.get("/health")).text
+    assert "desk-engine" in page
+    assert "Alive" in page
+    assert "in memory" in page
+    assert 'href="/inbox?run=asks"' in page
 
 
 async def test_records_are_shown_without_content_and_page_by_page(journal: MemoryJournal, runs: Runs) -> None:

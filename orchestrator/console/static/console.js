@@ -53,7 +53,7 @@
   setInterval(localTimes, 5000);
 
   // ---- keys: none of them approves ----
-  var pages = { r: "/", i: "/inbox" };
+  var pages = { r: "/", i: "/inbox", m: "/machines", h: "/health" };
   var pending = false;
   document.addEventListener("keydown", function (event) {
     var typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);

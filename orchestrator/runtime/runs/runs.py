@@ -15,6 +15,7 @@ from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.runs.details import RunDetails, not_ended
 from orchestrator.runtime.runs.following import RunFollower, position_of
 from orchestrator.runtime.runs.listing import RunFilter, RunPage, count_runs, read_page
+from orchestrator.runtime.runs.machine_history import LAST_RUNS, MachineHistory, read_machine
 from orchestrator.runtime.runs.request import RequestDraft, RunRequest, select
 from orchestrator.runtime.runs.result import recorded_result
 from orchestrator.runtime.runs.story import Story
@@ -144,6 +145,13 @@ class Runs:
         records = await self.journal.load(run_id)
         children = [child async for child in self.journal.runs(parent_run_id=run_id)]
         return read_timeline(records, head=head, now=self._control.clock.time(), children=children)
+
+    async def machine(self, name: str, limit: int = LAST_RUNS) -> MachineHistory:
+        """Return states, edges and guards of the last runs of a machine.
+
+        The records of at most `limit` runs are read. Raises ConfigError, StoreDown.
+        """
+        return await read_machine(self.journal, name, limit)
 
     async def result(self, run_id: str) -> Result:
         """Return the result of an ended run from its records. Nothing is executed.

@@ -1,0 +1,147 @@
+"""Processes of the browser tests: the console, an engine, and Debian's Chromium under Playwright."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.node import node_modules
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 30_000
+"""Milliseconds that a condition may take on a busy machine."""
+CHROMIUM = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start the browser."""
+    program = shutil.which("chromium")
+    assert program is not None
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(CHROMIUM))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass(slots=True)
+class Processes:
+    """The processes of one test, which end with it."""
+
+    folder: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "journal.db"
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        """Start Python with a module."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join((".", "callbacks", "guards"))},
+        )
+        self.started.append(process)
+        return process
+
+    def console(self, *options: str) -> str:
+        """Serve the journal; return the address of the console, which signs in if that is needed."""
+        process = self.start(
+            "orchestrator", "console", "--journal", str(self.journal), "--port", "0", *options
+        )
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        found = re.search(r"http://\S+", said)
+        assert found is not None, said + process.stdout.read()
+        return found[0]
+
+    def host(self, *run: str) -> subprocess.Popen[str]:
+        """Start an engine, and the run of this id."""
+        return self.start("tests.console.host", str(self.journal), str(self.folder), *run)
+
+    def open(self, gate: int) -> None:
+        """Let the model give its answer of this number."""
+        (self.folder / f"answer-{gate}").touch()
+
+    def stop(self) -> None:
+        for process in self.started:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@dataclass(slots=True)
+class Person:
+    """Somebody at a browser of a certain width and colour scheme, whose console must stay silent."""
+
+    context: BrowserContext
+    address: str
+    said: list[str] = field(default_factory=list)
+
+    @classmethod
+    def at(
+        cls, browser: Browser, address: str, *, width: int = 1280, scheme: Any = "light", **more: Any
+    ) -> Person:
+        """Open a browser of this width."""
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
+        context.set_default_timeout(SECONDS)
+        person = cls(context, address)
+        context.on("console", lambda message: person.said.append(f"{message.type}: {message.text}"))
+        context.on("weberror", lambda error: person.said.append(f"error: {error.error}"))
+        base = person.base  # a bound method of an object with slots is no handler
+        context.on("request", lambda one: None if one.url.startswith(base) else person.said.append(one.url))
+        return person
+
+    @property
+    def base(self) -> str:
+        return self.address.partition("/sign-in")[0].rstrip("/")
+
+    def page(self, path: str = "/") -> Page:
+        """Open a page, after the sign-in if that is needed, and wait until it is live."""
+        page = self.context.pages[0] if self.context.pages else self.context.new_page()
+        if page.url == "about:blank" and "/sign-in" in self.address:
+            page.goto(self.address)
+            page.get_by_role("heading", name="Runs").wait_for()
+        page.goto(self.base + path)
+        if self.context.browser is not None and page.locator("#live").count():
+            page.locator("#live:has-text('Live')").wait_for(state="attached")
+        return page
+
+
+def violations(page: Page) -> list[str]:
+    """Return the faults that axe-core finds on a page."""
+    program = node_modules(Path(__file__).parent / "accessibility") / "axe-core" / "axe.min.js"
+    page.evaluate(program.read_text(encoding="utf-8"))
+    found = page.evaluate("async () => (await axe.run()).violations")
+    return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
+
+
+def overflow(page: Page) -> list[str]:
+    """Return the elements that make a page wider than its window."""
+    return page.evaluate(  # type: ignore[no-any-return]
+        """() => document.documentElement.scrollWidth <= innerWidth ? [] :
+        [...document.querySelectorAll('body *')]
+        .filter(one => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest('.scroll, .counts, svg'))
+        .slice(0, 5).map(one => one.tagName + '.' + one.className)"""
+    )

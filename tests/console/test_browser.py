@@ -1,0 +1,256 @@
+"""The console in a real browser: live pages, answers, two people, a crash, sizes, keys, accessibility.
+
+`CONSOLE_PICTURES=1` writes the pictures of the guide anew, into orchestrator/console/pictures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from orchestrator import Runs, SqliteJournal
+from orchestrator.examples.console_demo import agents, fill
+from tests.console.browsing import ROOT, SECONDS, Person, Processes, chromium, overflow, violations
+from tests.console.stored import leave_asking
+
+T = TypeVar("T")
+
+pytestmark = [pytest.mark.system("chromium"), pytest.mark.timeout(300)]
+PICTURES = ROOT / "orchestrator" / "console" / "pictures" if os.environ.get("CONSOLE_PICTURES") else None
+PAGES = {
+    "runs": "/",
+    "run": "/runs/downgrade-omar",
+    "inbox": "/inbox?run=downgrade-omar",
+    "machines": "/machines",
+    "health": "/health",
+    "records": "/records/downgrade-omar",
+    "several": "/several?kind=cancel&run=downgrade-omar",
+    "fault": "/runs/nobody",
+}
+
+
+@pytest.fixture(scope="module")
+def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    found = Processes(tmp_path)
+    yield found
+    found.stop()
+
+
+def in_a_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a thread: the main thread runs the loop of Playwright."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    for _ in range(SECONDS // 50):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("the condition was not met")
+
+
+def decisions(journal: Path, run_id: str) -> list[tuple[str, str]]:
+    async def read() -> list[tuple[str, str]]:
+        async with SqliteJournal(journal, only_reads=True) as opened:
+            story = (await Runs(opened).get(run_id)).story
+            return [
+                (str(body.get("decision")), str(body.get("why")))
+                for kind, body in story.decisions
+                if kind == "approval"
+            ]
+
+    return in_a_loop(read())
+
+
+def fill_file(journal: Path) -> None:
+    """Write the runs of the demonstration, and one that waits for a person."""
+
+    async def write() -> None:
+        async with SqliteJournal(journal) as opened:
+            desk = agents(opened)
+            await fill(desk)
+            going = asyncio.create_task(
+                desk["travel-desk"].run(
+                    "Please downgrade my flights to economy.",
+                    run_id="downgrade-omar",
+                    tags={"tenant": "acme"},
+                )
+            )
+            while not (await opened.count()).waiting:  # noqa: ASYNC110 - a run reports nothing to us
+                await asyncio.sleep(0.05)
+            going.cancel()
+            await asyncio.wait((going,))
+
+    in_a_loop(write())
+
+
+# ---- live ----
+
+
+@pytest.mark.campaign
+def test_a_run_is_watched_live_answered_reloaded_killed_and_resumed(
+    browser: Browser, processes: Processes
+) -> None:
+    host = processes.host("live")
+    until(processes.journal.exists)
+    until((processes.folder / "started").exists)
+    ann = Person.at(browser, processes.console("--operate"))
+    page = ann.page("/")
+    row = page.locator("#rows tr", has_text="live")
+    row.get_by_text("Running").wait_for()
+    page = ann.page("/runs/live")
+    page.locator(".kpi dd.word", has_text="await_llm").wait_for()
+    processes.open(0)
+    page.locator(".kpi", has_text="1 answer of the model").wait_for()  # without a reload
+    host.kill()
+    host.wait()
+    page.get_by_text("No process owns this run.").wait_for()
+    processes.host()
+    page.locator("#decisions", has_text="resumed").wait_for()
+    processes.open(1)
+    page.get_by_role("link", name="Read and answer").wait_for()
+    page.reload()
+    page.get_by_role("link", name="Read and answer").click()
+    page.get_by_role("textbox", name="Reason, kept with the decision").fill("checked")
+    page.get_by_role("button", name="Approve and run once").click()
+    page.locator("#decisions", has_text="checked").wait_for()
+    processes.open(2)
+    page.locator(".chip", has_text="Completed").wait_for()
+    assert decisions(processes.journal, "live") == [("approve", "checked")]
+    assert ann.said == []
+
+
+@pytest.mark.campaign
+def test_of_two_people_the_first_answer_counts_and_the_second_keeps_the_typed_text(
+    browser: Browser, processes: Processes
+) -> None:
+    async def write() -> None:
+        async with SqliteJournal(processes.journal) as journal:
+            await leave_asking(journal, "asks")
+
+    in_a_loop(write())
+    address = processes.console("--operate")
+    ann, bob = Person.at(browser, address), Person.at(browser, address)
+    first, second = ann.page("/inbox"), bob.page("/inbox")
+    second.get_by_role("textbox", name="Reason, required; the model reads it").fill("too dear")
+    first.get_by_role("button", name="Approve and run once").click()
+    first.get_by_text("The run has not read it yet").wait_for()
+    second.get_by_role("button", name="Reject the call").click()
+    second.get_by_text("Not posted.").wait_for()
+    assert "approve" in second.locator(".note.bad").inner_text()
+    assert "Answered" in second.locator("article").inner_text()
+
+
+@pytest.mark.canary
+def test_the_pages_of_a_read_only_console_are_live_and_accessible_and_complete_without_scripts(
+    browser: Browser, processes: Processes
+) -> None:
+    async def write(run_id: str) -> None:
+        async with SqliteJournal(processes.journal) as journal:
+            await leave_asking(journal, run_id)
+
+    in_a_loop(write("asks"))
+    address = processes.console()
+    ann = Person.at(browser, address)
+    page = ann.page("/")
+    assert violations(page) == []
+    in_a_loop(write("newer"))
+    page.get_by_role("link", name="1 new run").wait_for()
+    assert page.locator("#rows tr").count() == 1, "the order under a pointer does not change"
+    plain = Person.at(browser, address, java_script_enabled=False)
+    for path, text in (
+        ("/", "asks"),
+        ("/runs/asks", "process_tools"),
+        ("/inbox", "amount"),
+        ("/records/asks", "asked"),
+    ):
+        blind = plain.context.new_page()
+        blind.goto(plain.base + path)
+        assert text in blind.locator("main").inner_text()
+        assert not blind.get_by_text("Approve").count()
+    assert ann.said == plain.said == []
+
+
+# ---- appearance ----
+
+
+@pytest.fixture(scope="module")
+def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    processes = Processes(tmp_path_factory.mktemp("console"))
+    fill_file(processes.journal)
+    yield processes.console("--operate")
+    processes.stop()
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 800, 390])
+def test_every_page_fits_its_window_is_accessible_and_reports_no_error(
+    browser: Browser, demonstration: str, width: int, scheme: str
+) -> None:
+    ann = Person.at(browser, demonstration, width=width, scheme=scheme)
+    for name, path in PAGES.items():
+        page = ann.page(path)
+        assert overflow(page) == [], name
+        assert violations(page) == [], name
+        _picture(page, name, width, scheme)
+    expected = "Failed to load resource: the server responded with a status of 404 (Not Found)"
+    assert [one for one in ann.said if expected not in one] == []
+
+
+SHOWN = {
+    ("runs", 1280, "light"),
+    ("run", 1280, "light"),
+    ("inbox", 1280, "dark"),
+    ("machines", 1280, "light"),
+}
+SHOWN |= {("health", 800, "dark"), ("runs", 390, "light")}
+"""The pictures of the guide: each page once, and the widths and schemes between them."""
+
+
+def _picture(page: Page, name: str, width: int, scheme: str) -> None:
+    if PICTURES is not None and (name, width, scheme) in SHOWN:
+        PICTURES.mkdir(exist_ok=True)
+        page.screenshot(path=PICTURES / f"{name}-{width}-{scheme}.png", full_page=name != "runs")
+
+
+@pytest.mark.campaign
+def test_every_action_is_reached_with_the_keyboard_alone(browser: Browser, demonstration: str) -> None:
+    ann = Person.at(browser, demonstration)
+    page = ann.page("/")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    page.get_by_text("1 selected").wait_for()
+    page.keyboard.press("g")
+    page.keyboard.press("i")
+    page.get_by_role("heading", name="Inbox").wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/inbox?run=downgrade-omar")
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.textContent.trim()"))
+    assert {"Approve and run once", "Reject the call", "Send as result"} <= reached
+    page.keyboard.press("/")
+    assert decisions_of_page(page) == 0, "no key approves"
+
+
+def decisions_of_page(page: Page) -> int:
+    """Return how many answers the page shows."""
+    return page.get_by_text("Answered:").count()
