@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from orchestrator.console.access import Actor
 from orchestrator.console.display import moment, segment
 from orchestrator.console.pages import Console, PageFault
-from orchestrator.console.run_sections import RunSections
+from orchestrator.console.run_sections import RunSections, TurnWindow
 from orchestrator.console.runs_page import KINDS, request_one
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.journal import Record
@@ -44,6 +44,9 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
     if content:
         _LOG.info("console: content of run %s was shown to %s", run_id, actor.name)
     until = request.query_params.get("until", "")
+    turns = TurnWindow.of(request.query_params.get("turns", ""))
+    tree = await console.runs.children(run_id)
+    drawn, words = view.timeline([branch.head for branch in tree.children], turns)
     lines, first = view.transcript(int(until) if until.isdecimal() else None, content=content)
     return await console.page(
         request,
@@ -52,7 +55,10 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
         view=view,
         head=head,
         story=story,
-        tree=await console.runs.children(run_id),
+        tree=tree,
+        timeline=Markup(drawn),  # noqa: S704 - its texts are escaped by the drawing
+        words=words,
+        turns=turns,
         graph=Markup(view.graph(console.graphs)),  # noqa: S704 - its texts are escaped by the drawing
         lines=lines,
         first=first,

@@ -9,11 +9,13 @@ from typing import Any, Final, NamedTuple
 
 from orchestrator.console.status import StatusStyle, detail_of, status_of
 from orchestrator.drawing.svg import svg
+from orchestrator.drawing.timeline.svg import described, timeline_svg
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Posted, Record, RunHead
 from orchestrator.runtime.runs.details import RunDetails
 from orchestrator.runtime.runs.graph_marks import run_marks
 from orchestrator.runtime.runs.story import RUNNING, Story
+from orchestrator.runtime.runs.timeline import read_timeline
 from orchestrator.runtime.runs.transcript import TranscriptEntry
 from orchestrator.runtime.runs.verdicts import GuardHistory, guard_histories
 
@@ -25,8 +27,30 @@ LONGEST: Final = 20_000
 """Characters of a message or a result that a page shows."""
 _HEATS: Final = ((1.0, "x"), (0.9, "w"), (0.5, "2"), (0.25, "1"))
 _RECORDS: Final = 12
+ZOOMS: Final = (1, 10, 100)
+"""Numbers of turns that a part of the timeline has."""
 _WALL: Final = 0.9
 _UNITS: Final[Mapping[str, str]] = {"elapsed": " s"}
+
+
+class TurnWindow(NamedTuple):
+    """A part of a timeline: the first and the last turn, from 1."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, text: str) -> TurnWindow | None:
+        """Read `FIRST-LAST`; None for any other text."""
+        first, dash, last = text.partition("-")
+        if not (dash and first.isdecimal() and last.isdecimal()) or int(first) > int(last):
+            return None
+        return cls(int(first), int(last))
+
+    @property
+    def text(self) -> str:
+        """Return it as a part of an address."""
+        return f"{max(self.first, 1)}-{self.last}"
 
 
 class Meter(NamedTuple):
@@ -195,6 +219,22 @@ class RunSections:
         if graph is None:
             return ""
         return svg(graph, run_marks(self.head, self.story, self.now), styled=False)
+
+    def timeline(self, children: Sequence[RunHead], turns: TurnWindow | None) -> tuple[str, str]:
+        """Return the drawing of the timeline, or of these turns of it, and the whole in words."""
+        line = read_timeline(self.records, head=self.head, now=self.now, children=children)
+        part = line if turns is None else line.between(turns.first, turns.last)
+        return timeline_svg(part, header=False, styled=False), described(line)
+
+    def windows(self, turns: TurnWindow | None) -> list[TurnWindow]:
+        """Return the parts of the timeline that the page offers: the last 1, 10 and 100 turns, and the neighbours."""
+        last = self.story.turn
+        found = [TurnWindow(last - size + 1, last) for size in ZOOMS if last > size]
+        if turns is not None:
+            width = turns.last - turns.first + 1
+            beside = (TurnWindow(turns.first + step, turns.last + step) for step in (-width, width))
+            found += [one for one in beside if one.last >= 1 and one.first <= last]
+        return found
 
     def transcript(self, until: int | None, *, content: bool) -> tuple[list[Line], int]:
         """Return the messages before number `until` (None: up to the last), and the number of the first of them."""
