@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import (
+    console,
     endurance,
     machine,
     outside_input,
@@ -89,14 +90,11 @@ def _parts(only: str) -> list[Any]:
         told = trigger.measure()
         print("", *trigger.rows(told), sep="\n", flush=True)
         figures.append(asdict(told))
-    if only in parsing.NAME:
-        read = parsing.measure()
-        print("", *parsing.rows(read), sep="\n", flush=True)
-        figures += [asdict(one) for one in read]
-    if only in outside_input.NAME:
-        taken = outside_input.measure()
-        print("", *outside_input.rows(taken), sep="\n", flush=True)
-        figures += [asdict(one) for one in taken]
+    for part in (parsing, outside_input):
+        if only in part.NAME:
+            read = part.measure()
+            print("", *part.rows(read), sep="\n", flush=True)
+            figures += [asdict(one) for one in read]
     if only in typed.NAME:
         objects = typed.measure()
         print("", *typed.rows(objects), sep="\n", flush=True)
@@ -109,6 +107,16 @@ def _parts(only: str) -> list[Any]:
         one, many = endurance.measure()
         print("", *endurance.lines(one, many), sep="\n", flush=True)
         figures += [asdict(block) for block in (*one, *many)]
+    return figures + _processes(only)
+
+
+def _processes(only: str) -> list[Any]:
+    """Measure what has processes of its own."""
+    figures: list[Any] = []
+    if only in console.NAME:
+        watched = console.measure()
+        print("", *console.lines(watched), sep="\n", flush=True)
+        figures.append(asdict(watched))
     if only in workers.NAME:
         carried, takeover = workers.measure()
         print("", *workers.lines(carried, takeover), sep="\n", flush=True)

@@ -1,0 +1,212 @@
+"""What the console costs: `python -m tests.benchmarks.console [RUNS] [TURNS]`.
+
+Pages of a journal with 100,000 runs by each filter and order, the page of a run of 2,000 turns, the processor time of
+an open tab while nothing changes, and the turns per second of an engine with and without a watching console, in one
+run. The watching tab asks for its rows after each change, as htmx does. SQLite, on a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Event, Thread
+from typing import Final
+from urllib.parse import urlsplit
+
+from orchestrator import Agent, Limits, LocalEngine, Response, Runs, SqliteJournal, Usage, tool
+from orchestrator.console import console_app
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
+from tests.benchmarks.listing import fill_file
+from tests.benchmarks.stores import DISK
+from tests.console.client import Client
+
+NAME: Final = "console"
+RUNS, TURNS = 100_000, 2_000
+LIST_AIM, RUN_AIM, TAB_AIM = 200.0, 500.0, 1.0
+"""Milliseconds of a page of runs and of the page of a run; percent of a core of an idle tab."""
+ADDRESSES: Final = (
+    *("/", "/?show=completed", "/?show=waiting", "/?show=open", "/?agent=agent7", "/?machine=ralph"),
+    *("/?state=process_tools", "/?reason=max_iterations", "/?q=team%3Dt3", "/?q=rare%3Dyes", "/?waiting=pay"),
+    *("/?order=updated", "/?order=time_in_state", "/?order=tokens", "/?order=cost"),
+)
+_UNLIMITED: Final = Limits(max_iterations=0, max_no_progress=0, max_repeated_success=0)
+_ROUNDS: Final = 3
+_IDLE: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleFigures:
+    """The figures of the console."""
+
+    pages: dict[str, float]
+    """Address -> median milliseconds."""
+    run_ms: float
+    tab_percent: float
+    alone: float
+    """Turns per second of an engine without a console."""
+    watched: float
+
+    @property
+    def slowest(self) -> float:
+        """Milliseconds of the slowest page of runs."""
+        return max(self.pages.values())
+
+
+def measure(runs: int = RUNS, turns: int = TURNS, idle: float = _IDLE) -> ConsoleFigures:
+    """Measure everything."""
+    with tempfile.TemporaryDirectory(dir=DISK) as folder:
+        return asyncio.run(_measure(Path(folder), runs, turns, idle))
+
+
+async def _measure(folder: Path, runs: int, turns: int, idle: float) -> ConsoleFigures:
+    pages = await _pages(folder / "many.db", runs)
+    run_ms = await _long_run(folder / "long.db", turns)
+    with _served(folder / "long.db") as (process, address), _tab(address):
+        await asyncio.sleep(idle / 3)  # the first answer compiles the templates
+        before = _cpu_seconds(process.pid)
+        await asyncio.sleep(idle)
+        tab = (_cpu_seconds(process.pid) - before) / idle * 100
+    alone, watched = await _throughput(folder, max(turns // 20, 2))
+    return ConsoleFigures(pages, run_ms, tab, alone, watched)
+
+
+async def _pages(path: Path, runs: int) -> dict[str, float]:
+    async with SqliteJournal(path) as journal:
+        fill_file(path, runs)
+        client = Client(console_app(Runs(journal), graphs={LLM_LOOP.name: LLM_LOOP}))
+        return {address: await _median(client, address) for address in ADDRESSES}
+
+
+async def _median(client: Client, address: str, calls: int = 5) -> float:
+    spans = []
+    for _ in range(calls):
+        started = time.perf_counter()
+        answer = await client.get(address)
+        spans.append((time.perf_counter() - started) * 1e3)
+        assert answer.status == 200, answer.text
+    return statistics.median(spans)
+
+
+@tool(effect="pure")
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+async def _long_run(path: Path, turns: int) -> float:
+    async with SqliteJournal(path) as journal:
+        answers = [Response(None, (call("look"),), usage=Usage(10, 1)) for _ in range(turns - 1)]
+        agent = Agent(
+            ScriptedLLM([*answers, "Done."]),
+            journal=journal,
+            observers=(),
+            tools=[look],
+            limits=_UNLIMITED,
+        )
+        await agent.run("Go.", run_id="long")
+        return await _median(
+            Client(console_app(Runs(journal), graphs={LLM_LOOP.name: LLM_LOOP})), "/runs/long"
+        )
+
+
+async def _throughput(folder: Path, turns: int) -> tuple[float, float]:
+    """Return the turns per second of an engine alone and with a watching console: medians of alternating rounds."""
+    alone, watched = [], []
+    for number in range(_ROUNDS):
+        alone.append(await _engine(folder / f"alone-{number}.db", turns))
+        path = folder / f"watched-{number}.db"
+        async with SqliteJournal(path):
+            pass
+        with _served(path) as (_, address), _tab(address):
+            watched.append(await _engine(path, turns))
+    return statistics.median(alone), statistics.median(watched)
+
+
+async def _engine(path: Path, turns: int, runs: int = 16) -> float:
+    def answer(request: object) -> Response:
+        done = sum(message.role == "tool" for message in request.messages)  # type: ignore[attr-defined]
+        return Response("Done.", usage=Usage(10, 1)) if done >= turns else Response(None, (call("look"),))
+
+    async with SqliteJournal(path) as journal:
+        agent = Agent(FunctionLLM(answer), journal=journal, observers=(), tools=[look], limits=_UNLIMITED)
+        async with LocalEngine(agent) as engine:
+            started = time.perf_counter()
+            handles = [await engine.submit("Go.") for _ in range(runs)]
+            await asyncio.gather(*handles)
+            return runs * turns / (time.perf_counter() - started)
+
+
+# ---- a console in a process of its own, and a tab ----
+
+
+@contextmanager
+def _served(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-m", "orchestrator", "console", "--port", "0", "--journal", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+", process.stdout.readline())
+            assert found is not None
+            yield process, found[0]
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def _tab(address: str) -> Iterator[None]:
+    """Follow the events of the page of runs, and ask for its rows after each change, at most once a second."""
+    over = Event()
+    following = Thread(target=_follow, args=(urlsplit(address).netloc, over), daemon=True)
+    following.start()
+    try:
+        yield
+    finally:
+        over.set()
+        following.join(15)
+
+
+def _follow(host: str, over: Event) -> None:
+    events, pages = HTTPConnection(host, timeout=15), HTTPConnection(host, timeout=15)
+    events.request("GET", "/events")
+    stream = events.getresponse()
+    while not over.is_set():
+        if stream.readline().strip() in {b"event: change", b"event: tick"}:
+            pages.request("GET", "/rows")
+            pages.getresponse().read()
+            over.wait(1)
+    events.close()
+    pages.close()
+
+
+def _cpu_seconds(pid: int) -> float:
+    parts = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def lines(found: ConsoleFigures) -> list[str]:
+    """Return the report."""
+    share = found.watched / found.alone
+    slowest = max(found.pages, key=lambda address: found.pages[address])
+    return [
+        f"console: slowest page of runs {found.slowest:.0f} ms, {slowest} (aim: {LIST_AIM:g} ms)",
+        f"console: first page {found.pages['/']:.0f} ms",
+        f"console: page of a long run {found.run_ms:.0f} ms (aim: {RUN_AIM:g} ms)",
+        f"console: an idle tab takes {found.tab_percent:.2f} % of a core (aim: {TAB_AIM:g} %)",
+        f"console: {found.alone:.0f} turns a second of an engine, {found.watched:.0f} with a console: {share:.2f}",
+    ]
+
+
+if __name__ == "__main__":
+    print(*lines(measure(*map(int, sys.argv[1:]))), sep="\n")
