@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from markupsafe import Markup
 from starlette.requests import Request
@@ -58,7 +58,7 @@ async def machines(console: Console, request: Request, actor: Actor) -> Response
     if chosen and chosen not in known:
         raise PageFault(404, "No run of this machine is in the journal.")
     chosen = chosen or (known[0] if known else "")
-    values: dict[str, object] = {"found": None}
+    values: dict[str, Any] = {"found": None}
     if chosen:
         found = await _read(console, chosen)
         counts = await console.runs.count(machine=chosen)

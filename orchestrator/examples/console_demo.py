@@ -1,4 +1,4 @@
-"""The last part of `make run`: runs of a travel desk in the console, with a question that a browser can answer.
+"""The last part of `make run`: runs of a travel team in the console, with a question that a browser can answer.
 
 The runs are in a journal in a temporary folder, and an engine of this process continues them. The model is a test
 double, so the demonstration needs no network and no key.
@@ -33,7 +33,7 @@ PORT = 8484
 LIMITS = Limits(
     max_iterations=12, max_input_tokens=64_000, max_output_tokens=12_000, max_tool_calls=20, max_seconds=120
 )
-PACE = 0.12
+LATENCY = 0.12
 """Seconds that the model thinks, so that a timeline has something to show."""
 _CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("get_user_details", {"user_id": "omar_davis_3817"}),
@@ -58,14 +58,14 @@ _CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
 @tool(effect="pure")
 async def get_user_details(user_id: str) -> str:
     """Return the profile of a user and the ids of their reservations."""
-    await asyncio.sleep(PACE / 2)
+    await asyncio.sleep(LATENCY / 2)
     return json.dumps({"user": user_id, "reservations": ["2FBBAH", "JG7FMM"], "gift_cards": ["3481935"]})
 
 
 @tool(effect="pure")
 async def get_reservation_details(reservation_id: str) -> str:
     """Return flights, cabin and passengers of a reservation."""
-    await asyncio.sleep(PACE / 3)
+    await asyncio.sleep(LATENCY / 3)
     if reservation_id == "LOST":
         raise LookupError("no reservation has this id")
     return json.dumps({"reservation": reservation_id, "cabin": "business", "flights": ["HAT080", "HAT148"]})
@@ -76,7 +76,7 @@ async def update_reservation_flights(
     reservation_id: str, cabin: str, flights: list[dict[str, str]], payment_id: str
 ) -> str:
     """Change the flights or the cabin of a reservation; the difference is charged or refunded to payment_id."""
-    await asyncio.sleep(PACE)
+    await asyncio.sleep(LATENCY)
     return (
         f"{reservation_id} is now {cabin} on {len(flights)} flights; 312 EUR were refunded to {payment_id}."
     )
@@ -88,7 +88,7 @@ def _answered(request: Request) -> int:
 
 
 async def _support(request: Request) -> Response:
-    await asyncio.sleep(PACE)
+    await asyncio.sleep(LATENCY)
     done, text = _answered(request), request.messages[-1].text
     wanted = 5 if "downgrade" in request.messages[0].text else len(request.messages[0].text) % 4
     usage = Usage(1_900 + 420 * done, 60 + 7 * done, cost=0.004 + 0.001 * done)
@@ -99,7 +99,7 @@ async def _support(request: Request) -> Response:
 
 
 async def _stuck(request: Request) -> Response:
-    await asyncio.sleep(PACE / 2)
+    await asyncio.sleep(LATENCY / 2)
     arguments = json.dumps({"reservation_id": "LOST"})
     call = ToolCall(f"call-{_answered(request)}", "get_reservation_details", arguments)
     return Response(None, (call,), usage=Usage(1_400, 30, cost=0.003))
@@ -107,13 +107,13 @@ async def _stuck(request: Request) -> Response:
 
 async def _rules(request: Request) -> Response:
     del request
-    await asyncio.sleep(PACE)
+    await asyncio.sleep(LATENCY)
     text = "Cabin changes are allowed for the whole reservation. Refunds go to the original payment method."
     return Response(text, usage=Usage(860, 24, cost=0.001))
 
 
 def agents(journal: Journal) -> dict[str, Agent[Any, Any]]:
-    """Return the agents of the travel desk."""
+    """Return the agents of the travel team."""
     rules = Agent(
         FunctionLLM(_rules, model="fares-small"),
         name="fare-rules",
@@ -125,7 +125,7 @@ def agents(journal: Journal) -> dict[str, Agent[Any, Any]]:
     tools = [get_user_details, get_reservation_details, ask, update_reservation_flights]
     support = Agent(
         FunctionLLM(_support, model="desk-large"),
-        name="travel-desk",
+        name="travel-team",
         journal=journal,
         observers=(),
         limits=LIMITS,
@@ -139,12 +139,12 @@ def agents(journal: Journal) -> dict[str, Agent[Any, Any]]:
         limits=LIMITS,
         tools=[get_reservation_details],
     )
-    return {"travel-desk": support, "lost-luggage": stuck}
+    return {"travel-team": support, "lost-luggage": stuck}
 
 
-async def fill(desk: dict[str, Agent[Any, Any]]) -> None:
+async def fill(team: dict[str, Agent[Any, Any]]) -> None:
     """Run the runs that have ended when the console opens."""
-    support, stuck = desk["travel-desk"], desk["lost-luggage"]
+    support, stuck = team["travel-team"], team["lost-luggage"]
     prompts = ("Where is my seat?", "Which meals are there on board?", "Add a bag to my flight, please.")
     ended = [
         support.run(prompt, run_id=f"question-{number}", tags={"tenant": "acme", "channel": "chat"})
@@ -159,12 +159,12 @@ async def fill(desk: dict[str, Agent[Any, Any]]) -> None:
 
 async def _demonstrate(folder: Path) -> None:
     async with SqliteJournal(folder / "journal.db") as journal:
-        desk = agents(journal)
-        await fill(desk)
-        async with LocalEngine(desk, name="desk", recover="resume") as engine:
+        team = agents(journal)
+        await fill(team)
+        async with LocalEngine(team, name="demonstration", recover="resume") as engine:
             await engine.submit(
                 "Please downgrade my flights to economy.",
-                agent="travel-desk",
+                agent="travel-team",
                 run_id="downgrade-omar",
                 tags={"tenant": "acme", "channel": "chat"},
             )

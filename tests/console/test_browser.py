@@ -82,10 +82,10 @@ def fill_file(journal: Path) -> None:
 
     async def write() -> None:
         async with SqliteJournal(journal) as opened:
-            desk = agents(opened)
-            await fill(desk)
+            team = agents(opened)
+            await fill(team)
             going = asyncio.create_task(
-                desk["travel-desk"].run(
+                team["travel-desk"].run(
                     "Please downgrade my flights to economy.",
                     run_id="downgrade-omar",
                     tags={"tenant": "acme"},
