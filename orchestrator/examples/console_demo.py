@@ -1,4 +1,4 @@
-"""The last part of `make run`: runs of a travel team in the console, with a question that a browser can answer.
+"""The last part of `make run`: runs of a travel desk in the console, with a question that a browser can answer.
 
 The runs are in a journal in a temporary folder, and an engine of this process continues them. The model is a test
 double, so the demonstration needs no network and no key.
@@ -113,7 +113,7 @@ async def _rules(request: Request) -> Response:
 
 
 def agents(journal: Journal) -> dict[str, Agent[Any, Any]]:
-    """Return the agents of the travel team."""
+    """Return the agents of the travel desk."""
     rules = Agent(
         FunctionLLM(_rules, model="fares-small"),
         name="fare-rules",
@@ -125,7 +125,7 @@ def agents(journal: Journal) -> dict[str, Agent[Any, Any]]:
     tools = [get_user_details, get_reservation_details, ask, update_reservation_flights]
     support = Agent(
         FunctionLLM(_support, model="desk-large"),
-        name="travel-team",
+        name="travel-desk",
         journal=journal,
         observers=(),
         limits=LIMITS,
@@ -139,12 +139,12 @@ def agents(journal: Journal) -> dict[str, Agent[Any, Any]]:
         limits=LIMITS,
         tools=[get_reservation_details],
     )
-    return {"travel-team": support, "lost-luggage": stuck}
+    return {"travel-desk": support, "lost-luggage": stuck}
 
 
 async def fill(team: dict[str, Agent[Any, Any]]) -> None:
     """Run the runs that have ended when the console opens."""
-    support, stuck = team["travel-team"], team["lost-luggage"]
+    support, stuck = team["travel-desk"], team["lost-luggage"]
     prompts = ("Where is my seat?", "Which meals are there on board?", "Add a bag to my flight, please.")
     ended = [
         support.run(prompt, run_id=f"question-{number}", tags={"tenant": "acme", "channel": "chat"})
@@ -164,7 +164,7 @@ async def _demonstrate(folder: Path) -> None:
         async with LocalEngine(team, name="demonstration", recover="resume") as engine:
             await engine.submit(
                 "Please downgrade my flights to economy.",
-                agent="travel-team",
+                agent="travel-desk",
                 run_id="downgrade-omar",
                 tags={"tenant": "acme", "channel": "chat"},
             )
