@@ -10,10 +10,12 @@ vendor are content in the place of a name; a fixed word replaces them. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.llm.message import finish_word
+from orchestrator.llm.usage import Usage
 
 UNREGISTERED = "_unregistered"
 """Replaces the name of an unregistered tool, as in metrics and logs."""
@@ -92,6 +94,10 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "stage": {**_whole("seq", "state", "tokens", "counts", "at", "error"), "made": _whole("score")},
         "program": _whole("mark", "call", "name", "host"),
         "program_ended": _whole("mark"),
+        "coding_agent": {
+            **_whole("call", "agent", "session"),
+            "usage": _whole(*(item.name for item in fields(Usage))),
+        },
         "rolled_back": _whole("effect", "key", "step", "outcome", "at"),
         "asked": {
             **_whole("key", "tool", "digest", "version", "why", "expires_at", "epoch", "at"),

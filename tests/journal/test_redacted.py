@@ -42,6 +42,11 @@ SHOWN_AT_LEAST = {
     "stage": "seq state tokens counts at error made.score",
     "program": "mark call name host",
     "program_ended": "mark",
+    "coding_agent": (
+        "call agent session usage.input_tokens usage.output_tokens usage.cached_input_tokens usage.reasoning_tokens "
+        "usage.cost_micros usage.estimated_input_tokens usage.estimated_output_tokens usage.estimated_cost_micros "
+        "usage.cache_write_tokens"
+    ),
     "rolled_back": "effect key step outcome at",
     "asked": (
         "key tool digest version why expires_at epoch at verdict.ok verdict.guard verdict.observed "

@@ -16,6 +16,15 @@
     tools = ["module:function"]             #   further tools
     instructions = "Be strict."             #   appended to those of its role
 
+    [agents.checker]
+    agent = "claude"                        # claude, codex, gemini, opencode, or "module:PRESET"
+    model = "sonnet"                        #   its model; without it, the default of the program
+    permission = "edit"                     #   read, edit or all
+    timeout = 1800
+    max_turns = 50                          #   max_turns and max_cost, where the program enforces them
+    instructions = "Be strict."
+    arguments = ["--add-dir", "../lib"]     #   further arguments
+
 The content of the file is stored with the run, so that `resume` does not need it.
 """
 
@@ -25,7 +34,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from orchestrator.cli.load import imported
 from orchestrator.cli.model import ModelForm, model_of
@@ -39,12 +48,12 @@ from orchestrator.runtime.ralph.command_agent import CommandAgent
 from orchestrator.settings import build
 
 OPTIONAL = frozenset((Role.QUESTIONER, Role.CHECKER))
-_WAYS = ("python", "command", "model")
+_WAYS = ("python", "command", "agent", "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleAgent:
-    """The agent of a role: exactly one of python, command and model."""
+    """The agent of a role: exactly one of python, command, agent and model; `agent` may have a `model`."""
 
     python: str | None = None
     command: tuple[str, ...] = ()
@@ -53,6 +62,11 @@ class RoleAgent:
     base_url: str | None = None
     instructions: str = ""
     tools: tuple[str, ...] = ()
+    agent: str | None = None
+    permission: str = "edit"
+    max_turns: int = 0
+    max_cost: float = 0.0
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +113,8 @@ class AgentsFile:
         if agent.command:
             places = {"{python}": sys.executable, "{folder}": self.folder}
             return CommandAgent([_filled(word, places) for word in agent.command], timeout=agent.timeout)
+        if agent.agent is not None:
+            return _coding_agent(agent, agent.agent)
         if agent.model is not None:
             return _prompted(agent, agent.model)
         found = imported(str(agent.python), f"agents.{name}")
@@ -112,11 +128,26 @@ class AgentsFile:
 def _agent(given: Mapping[str, Any], where: str) -> RoleAgent:
     agent: RoleAgent = build(RoleAgent, given, where)
     ways = [way for way in _WAYS if getattr(agent, way)]
-    if len(ways) != 1:
+    if len(ways) != 1 and ways != ["agent", "model"]:
         raise ConfigError(f"{where} takes one of {', '.join(_WAYS)}, not {len(ways)}")
     if agent.base_url is not None and bare(agent.base_url) != agent.base_url:
         raise ConfigError(f"{where}: base_url names a user or a password; it would be kept with the run")
     return agent
+
+
+def _coding_agent(agent: RoleAgent, name: str) -> Any:
+    from orchestrator.runtime.ralph.coding_agent import CodingAgent
+
+    return CodingAgent(
+        imported(name, "agent") if ":" in name else name,
+        model=agent.model or "",
+        permission=cast("Any", agent.permission),
+        timeout=agent.timeout,
+        max_turns=agent.max_turns,
+        max_cost=agent.max_cost,
+        instructions=agent.instructions,
+        arguments=agent.arguments,
+    )
 
 
 def _prompted(agent: RoleAgent, model: str) -> Any:

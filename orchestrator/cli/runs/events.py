@@ -18,6 +18,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.journal import Record
 from orchestrator.llm.attempt import ATTEMPTS
+from orchestrator.llm.usage import Usage
 from orchestrator_guards.evaluation import GUARDS, read_row
 
 POLL = 0.1
@@ -185,6 +186,15 @@ def _program(body: Body) -> str:
     return f"{body.get('name')} on {body.get('host')}, call {body.get('call') or '-'}"
 
 
+def _coding_agent(body: Body) -> str:
+    used = Usage.of(body.get("usage") or {})
+    cost = "" if used.cost is None else f", ${used.cost:.4f}"
+    said = f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out{cost}"
+    return (
+        f"{body.get('agent')}, call {body.get('call') or '-'}, session {body.get('session') or '-'}: {said}"
+    )
+
+
 def _question(body: Body) -> str:
     expires = f", expires {moment(float(body['expires_at']))}" if body.get("expires_at") else ""
     return f"{body.get('key')} {body.get('tool')}: {body.get('why')}, digest {str(body.get('digest'))[:12]}{expires}"
@@ -220,6 +230,7 @@ _ABOUT: Mapping[str, Callable[[Body], str]] = {
     "intent": _intent,
     "done": _done,
     "program": _program,
+    "coding_agent": _coding_agent,
     "stage": _stage,
     "asked": _question,
     "approval": _decision,

@@ -24,7 +24,7 @@ from pathlib import Path
 from orchestrator.errors import ConfigError
 from orchestrator.machines.ralph.fault import AgentFailed
 from orchestrator.machines.ralph.ports import AgentRequest
-from orchestrator.runtime.service.program import TooMuchSaid, last_words, run_program
+from orchestrator.runtime.service.program import ProgramExit, TooMuchSaid, last_words, run_program
 
 TRY_AGAIN = 75
 """Exit code of a program that could not do its work at the moment."""
@@ -62,30 +62,47 @@ class CommandAgent:
 
     async def __call__(self, request: AgentRequest) -> str:
         """Run the program for a request and return its output. Raises AgentFailed."""
-        given = json.dumps(plain(request)).encode()
-        try:
-            ended = await run_program(
-                self.argv,
-                given,
-                call=request.key,
-                seconds=self._timeout,
-                folder=self._folder,
-                environment=self._environment,
-            )
-        except TimeoutError:
-            raise self._failed(request, f"took longer than {self._timeout:g} s and was killed") from None
-        except TooMuchSaid as error:
-            raise self._failed(request, str(error)) from None
-        except OSError as error:
-            raise self._failed(request, f"cannot be started ({error.strerror or error})") from error
+        ended = await run_agent_program(
+            request,
+            self.argv,
+            json.dumps(plain(request)).encode(),
+            seconds=self._timeout,
+            folder=self._folder,
+            environment=self._environment,
+        )
         if ended.code:
             said = last_words(ended.err)
             how = ended.how + (f": {said}" if said else "")
-            raise self._failed(request, how, retriable=ended.code == TRY_AGAIN)
+            raise agent_failed(request, self.argv[0], how, retriable=ended.code == TRY_AGAIN)
         return ended.out.decode(errors="replace")
 
-    def _failed(self, request: AgentRequest, how: str, *, retriable: bool = False) -> AgentFailed:
-        return AgentFailed(request.role.value, f"{self.argv[0]} {how}", retriable=retriable)
+
+async def run_agent_program(
+    request: AgentRequest,
+    argv: Sequence[str],
+    given: bytes,
+    *,
+    seconds: float | None,
+    folder: Path | None,
+    environment: Mapping[str, str] | None,
+) -> ProgramExit:
+    """Run the program of an agent to its end. Raises AgentFailed if it cannot be started or does not end in time."""
+    try:
+        return await run_program(
+            argv, given, call=request.key, seconds=seconds, folder=folder, environment=environment
+        )
+    except TimeoutError:
+        raise agent_failed(request, argv[0], f"took longer than {seconds:g} s and was killed") from None
+    except TooMuchSaid as error:
+        raise agent_failed(request, argv[0], str(error)) from None
+    except OSError as error:
+        how = f"cannot be started ({error.strerror or error})"
+        raise agent_failed(request, argv[0], how) from error
+
+
+def agent_failed(request: AgentRequest, program: str, how: str, *, retriable: bool = False) -> AgentFailed:
+    """Return the error of a program that did not do its work."""
+    return AgentFailed(request.role.value, f"{program} {how}", retriable=retriable)
 
 
 def plain(request: AgentRequest) -> dict[str, object]:

@@ -1,0 +1,177 @@
+"""A coding agent (Claude Code, Codex, Gemini CLI, OpenCode) as an agent of the ralph loop.
+
+The program is called in its non-interactive mode with the instructions of the role, the request and the JSON schema of
+the answer. Reviewers and checkers may read only. A role continues its session for the same task: a repeated request,
+and the next attempt after a review, find what was done before. Sessions are known to the process only; a resumed run
+starts new ones. What an answer cost is a record of the run (`coding_agent`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.errors import ConfigError
+from orchestrator.llm.usage import is_amount
+from orchestrator.machines.ralph.contract import OUTPUTS, Role
+from orchestrator.machines.ralph.fault import AgentFailed
+from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator.providers.schema_prompt import instruction
+from orchestrator.runtime.ralph import prompt as ralph_prompt
+from orchestrator.runtime.ralph.coding_preset import (
+    PERMISSIONS,
+    PRESETS,
+    CodingAnswer,
+    CodingCall,
+    CodingPreset,
+    Permission,
+)
+from orchestrator.runtime.ralph.command_agent import agent_failed, run_agent_program
+from orchestrator.runtime.service.program import ProgramExit, last_words
+from orchestrator.runtime.service.run_scope import here
+
+_READERS: Final = frozenset((Role.REVIEWER, Role.CHECKER))
+_SHOWN: Final = 500
+
+
+class CodingAgent:
+    """A coding agent, for any role of a Ralph loop.
+
+    Args:
+        agent: `claude`, `codex`, `gemini` or `opencode`, or a `CodingPreset` of the host.
+        model: Name of the model as the program takes it; empty means the default of the program.
+        permission: What planner, questioner and executor may do: `read`, `edit` (files of the folder) or `all` (any
+            program, without a question). Reviewer and checker `read`, unless it is `all`.
+        timeout: Maximum seconds of a call; 0 means no limit.
+        max_turns, max_cost: Maximum requests to the model and US dollars of a call, for programs that enforce
+            them; 0 is no limit.
+        instructions: Text after the instructions of its role.
+        arguments: Further arguments of the program, before those of the preset.
+        folder: Working folder; the current one by default. It must contain the session.
+        environment: Variables in addition to those of this process.
+
+    Raises:
+        ConfigError: An argument cannot work.
+
+    Example:
+        coder = CodingAgent("claude", model="sonnet", timeout=1800)
+        await Ralph(coder, coder, CodingAgent("codex")).run("Add a health check")
+    """
+
+    def __init__(
+        self,
+        agent: str | CodingPreset,
+        *,
+        model: str = "",
+        permission: Permission = "edit",
+        timeout: float = 0.0,
+        max_turns: int = 0,
+        max_cost: float = 0.0,
+        instructions: str = "",
+        arguments: Sequence[str] = (),
+        folder: Path | str = ".",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.preset = _preset(agent)
+        if permission not in PERMISSIONS:
+            raise ConfigError(f"permission is {permission!r}; possible: {', '.join(PERMISSIONS)}")
+        if not (timeout >= 0 and math.isfinite(timeout)):
+            raise ConfigError(f"timeout is {timeout!r}; it must be 0 (any time) or more seconds")
+        _check_limits(self.preset, {"max_turns": max_turns, "max_cost": max_cost})
+        if isinstance(arguments, str):
+            raise ConfigError(f"arguments is {arguments!r}; give a list of words")
+        self._call = CodingCall(permission=permission, model=model, max_turns=max_turns, max_cost=max_cost)
+        self._timeout = timeout or None
+        self._instructions = instructions
+        self._arguments = tuple(arguments)
+        self._folder = Path(folder)
+        self._environment = dict(environment or {})
+        self._sessions: dict[tuple[str, Role, str], str] = {}
+
+    def __repr__(self) -> str:
+        return f"CodingAgent({self.preset.name!r})"
+
+    async def __call__(self, request: AgentRequest) -> str:
+        """Call the program for a request and return its answer. Raises AgentFailed, ConfigError."""
+        work = request.run_id, request.role, str(request.input.get("TASK_ID", ""))
+        # A failed call forgets the session: the next one starts another.
+        call = replace(self._call, session=self._sessions.pop(work, None), permission=self._may(request.role))
+        ended = await run_agent_program(
+            request,
+            [self.preset.program, *self._arguments, *self.preset.arguments(call)],
+            self._prompt(request).encode(),
+            seconds=self._timeout,
+            folder=self._folder,
+            environment={**self.preset.environment(call), **self._environment},
+        )
+        answer = self._read(request, ended)
+        _record(request, self.preset, answer)
+        if answer.error is not None:
+            raise self._failed(request, f"failed: {answer.error[:_SHOWN]}", retriable=answer.retriable)
+        if answer.session:
+            self._sessions[work] = answer.session
+        return answer.text
+
+    def _may(self, role: Role) -> Permission:
+        return "read" if role in _READERS and self._call.permission != "all" else self._call.permission
+
+    def _prompt(self, request: AgentRequest) -> str:
+        session, folder = Path(request.input["SESSION_PATH"]).absolute(), self._folder.absolute()
+        if not session.is_relative_to(folder):
+            raise ConfigError(f"the session {session} is outside of {folder}, where {self.preset.name} works")
+        here = {**request.input, "SESSION_PATH": str(session.relative_to(folder))}
+        parts = [
+            ralph_prompt.instructions(request.role),
+            self._instructions,
+            ralph_prompt.rendered(replace(request, input=here)),
+            instruction(OUTPUTS[request.role].model_json_schema()),
+        ]
+        return "\n\n".join(filter(None, parts))
+
+    def _read(self, request: AgentRequest, ended: ProgramExit) -> CodingAnswer:
+        """Return the answer of a program. Raises AgentFailed if its output cannot be read."""
+        # Gemini CLI prints the object of an error on its standard error.
+        for output in (ended.out, ended.err):
+            try:
+                answer = self.preset.read(output.decode(errors="replace"))
+            except (ValueError, LookupError, TypeError, AttributeError):
+                continue
+            if ended.code and answer.error is None:
+                return replace(answer, error=f"it {ended.how}")
+            return answer
+        said = last_words(ended.err) or last_words(ended.out)
+        how = ended.how if ended.code else "printed output of an unknown form"
+        raise self._failed(request, how + (f": {said}" if said else ""))
+
+    def _failed(self, request: AgentRequest, how: str, *, retriable: bool = False) -> AgentFailed:
+        return agent_failed(request, self.preset.program, how, retriable=retriable)
+
+
+def _record(request: AgentRequest, preset: CodingPreset, answer: CodingAnswer) -> None:
+    """Note the session and the usage of an answer in the journal of the run."""
+    current = here()
+    if current is None:
+        return
+    body: dict[str, Any] = {"call": request.key, "agent": preset.name, "usage": answer.usage.short()}
+    if answer.session:
+        body["session"] = answer.session
+    current.run.note("coding_agent", body)
+
+
+def _preset(agent: object) -> CodingPreset:
+    if isinstance(agent, CodingPreset):
+        return agent
+    if agent in PRESETS:
+        return PRESETS[str(agent)]
+    raise ConfigError(f"agent is {agent!r}; possible: {', '.join(PRESETS)}, or a CodingPreset")
+
+
+def _check_limits(preset: CodingPreset, limits: Mapping[str, float]) -> None:
+    for name, value in limits.items():
+        if not is_amount(value):
+            raise ConfigError(f"{name} is {value!r}; it must be 0 (no limit) or more")
+        if value and name not in preset.limits:
+            raise ConfigError(f"{preset.name} enforces no {name}; use timeout")
