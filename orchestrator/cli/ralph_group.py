@@ -37,6 +37,10 @@ _AnyRun = Annotated[
         metavar="RUN", help="A run id, or a session's directory. Default: the newest run.", show_default=False
     ),
 ]
+_Ask = Annotated[
+    bool,
+    typer.Option("--ask", help="Also request one word from each, which its provider may charge."),
+]
 _AnyTasks = Annotated[
     str | None,
     typer.Argument(
@@ -141,15 +145,27 @@ def run(options: RalphRunOptions) -> int:
 
     --json prints one object instead.
 
-    An agent is a program (`command = [...]`, started without a shell: the request as JSON on standard input, the
-    answer as JSON on standard output), a Python callable (`python = "module:function"`) or a model
-    (`model = "openai:NAME"`). Questions are answered from --answers, at the terminal, or later by
-    `orchestrator ralph answer`; until then the run is parked, with exit code 1. `orchestrator ralph resume`
-    continues it, also after its process was killed.
+    An agent is a coding agent (`agent = "claude"`, "codex", "gemini" or "opencode"), a program (`command = [...]`,
+    started without a shell: the request as JSON on standard input, the answer as JSON on standard output), a Python
+    callable (`python = "module:function"`) or a model (`model = "openai:NAME"`). Questions are answered from
+    --answers, at the terminal, or later by `orchestrator ralph answer`; until then the run is parked, with exit
+    code 1. `orchestrator ralph resume` continues it, also after its process was killed.
     """
     from orchestrator.cli.ralph.run import run_request
 
     return run_request(options)
+
+
+@group.command(epilog=EPILOG)
+@spread
+def doctor(*, ask: _Ask = False, json: given.Json = False) -> int:
+    """Show which coding agents are installed and usable: claude, codex, gemini, opencode.
+
+    The exit code is 0 if at least one is usable.
+    """
+    from orchestrator.cli.ralph.doctor import examine_agents
+
+    return examine_agents(ask=ask, json=json)
 
 
 @group.command()

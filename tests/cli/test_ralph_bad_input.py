@@ -196,7 +196,7 @@ def test_what_cannot_be_run_is_said_before_anything_is_made(
         (("x",), "there is no file ralph.toml: name an agents file with --agents, or try --example"),
         (("x", "--agents", "empty.toml"), "empty.toml has no [agents.planner]"),
         (("x", "--agents", "half.toml"), "half.toml has no [agents.executor]"),
-        (("x", "--agents", "two.toml"), "agents.planner takes one of python, command, model, not 2"),
+        (("x", "--agents", "two.toml"), "agents.planner takes one of python, command, agent, model, not 2"),
         (("x", "--agents", good, "--limit", "max_task_attempts=-1"), "max_task_attempts is -1"),
         (("x", "--agents", good, "--limit", "attempts=1"), "attempts"),
         (("--agents", good, "--session", "nowhere"), "nowhere: the session directory does not exist"),

@@ -59,7 +59,8 @@ NAMESPACES = {
         "FixedPlanner", "ModelPlanner", "PlanDraft",
     },
     "ralph": SPECIFIED["ralph"] | {
-        "Ralph", "AgentRequest", "CommandAgent", "PromptAgent", "RalphLimits", "RalphResult", "RALPH", "RalphState",
+        "Ralph", "AgentRequest", "CodingAgent", "CodingAnswer", "CodingCall", "CodingPreset",
+        "CommandAgent", "PromptAgent", "RalphLimits", "RalphResult", "RALPH", "RalphState",
         "RalphEvent", "OrchestratorEvent", "next_state",
     },
     "rlm": SPECIFIED["rlm"] | {

@@ -21,7 +21,7 @@ from orchestrator.llm.message import Request
 from orchestrator.llm.port import LLM
 from orchestrator.providers import Anthropic, OpenAI, PydanticAIModel, price_table
 from tests.providers.loopback import Asked, Loopback
-from tests.providers.wire import CHAT, GEMINI, MESSAGES, RESPONSES, Wire
+from tests.providers.wire import CHAT, GEMINI, MESSAGES, RESPONSES, WEATHER, Call, Wire
 
 KEY = "key-0123456789"
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
@@ -78,8 +78,8 @@ async def weather(city: str) -> str:
     return f"{city}: sunny"
 
 
-def script(wire: Wire, *texts: str | None) -> Callable[[Asked], Any]:
-    left = iter(texts)
+def script(wire: Wire, *said: str | Call) -> Callable[[Asked], Any]:
+    left = iter(said)
     return lambda asked: wire.reply(asked, next(left))
 
 
@@ -115,7 +115,7 @@ async def test_stream(name: str) -> None:
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_tools(name: str, streamed: bool) -> None:
     wire, build = FAMILIES[name]
-    async with Loopback(script(wire, None, "It is sunny.")) as server:
+    async with Loopback(script(wire, WEATHER, "It is sunny.")) as server:
         agent = Agent(build(server.url), tools=[weather], observers=(), journal=MemoryJournal())
         if streamed:
             async with agent.stream("Weather in Oslo?") as stream:

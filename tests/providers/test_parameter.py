@@ -20,7 +20,7 @@ from orchestrator.providers import (
 )
 from orchestrator.testing import ScriptedLLM
 from tests.providers.loopback import Loopback, json_reply
-from tests.providers.wire import CHAT, MESSAGES
+from tests.providers.wire import CHAT, MESSAGES, WEATHER, Said
 
 HELLO = Request((Message("system", "Be brief."), Message("user", "hello")))
 EPHEMERAL = {"type": "ephemeral"}
@@ -115,7 +115,8 @@ async def test_a_404_names_the_address_that_was_requested(build: Any, path: str)
 
 
 async def test_anthropic_caches_the_end_of_the_system_prompt_and_of_the_conversation() -> None:
-    answers = iter([None, "Sunny."])
+    said: list[Said] = [WEATHER, "Sunny."]
+    answers = iter(said)
     async with Loopback(lambda asked: MESSAGES.reply(asked, next(answers))) as server:
         llm = Anthropic("m", base_url=server.url, api_key="k", cache_seconds=3600)
         agent = Agent(llm, tools=[weather], instructions="Be brief.", observers=())

@@ -36,7 +36,7 @@ from orchestrator.providers.openai_chat import ChatForm
 from orchestrator.providers.pydantic_ai_request import KEPT, conversation, response_of
 from orchestrator.testing import refuse_real_models
 from tests.providers.loopback import Loopback, Reply, in_a_thread, json_reply
-from tests.providers.wire import CHAT, GEMINI
+from tests.providers.wire import CHAT, GEMINI, WEATHER, Said
 
 HELLO = Request((Message("user", "Say hello."),))
 
@@ -126,7 +126,8 @@ async def test_a_router_of_theirs_is_a_model() -> None:
 
 
 async def test_the_thought_signature_of_a_gemini_call_is_journalled_and_sent_back() -> None:
-    answers = iter([None, "Sunny."])
+    said: list[Said] = [WEATHER, "Sunny."]
+    answers = iter(said)
     async with Loopback(lambda asked: GEMINI.reply(asked, next(answers))) as server:
         llm = PydanticAIModel("google:gemini-3.8-flash", base_url=server.url, api_key="k")
         result = await Agent(llm, tools=[weather], journal=MemoryJournal(), observers=()).run(

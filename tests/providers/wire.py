@@ -1,6 +1,6 @@
 """The protocols of model families, as far as a loopback server needs them to answer like the family's own server.
 
-A wire answers a request with a text or with a call of `weather`, whole or streamed, with the same usage: 20 tokens
+A wire answers a request with a text or with a call, whole or streamed, with the same usage: 20 tokens
 in, 5 of them cached, 7 out.
 """
 
@@ -8,23 +8,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 from tests.providers.loopback import Asked, Reply, json_reply, stream_reply
 
-CALL = ("call_1", "weather", {"city": "Oslo"})
-"""The call of every wire: id, tool, arguments."""
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    id: str = "call_1"
+
+
+Said: TypeAlias = str | Call
+WEATHER = Call("weather", {"city": "Oslo"})
 
 
 class Wire(NamedTuple):
-    """A protocol: answers with this text, or with the call if it is None."""
+    """A protocol: answers with a text or a call."""
 
-    whole: Callable[[str | None], Any]
-    streamed: Callable[[str | None], str]
+    whole: Callable[[Said], Any]
+    streamed: Callable[[Said], str]
     is_streamed: Callable[[Asked], bool] = lambda asked: bool(asked.json.get("stream"))
 
-    def reply(self, asked: Asked, text: str | None) -> Reply:
-        return stream_reply(self.streamed(text)) if self.is_streamed(asked) else json_reply(self.whole(text))
+    def reply(self, asked: Asked, said: Said) -> Reply:
+        return stream_reply(self.streamed(said)) if self.is_streamed(asked) else json_reply(self.whole(said))
 
 
 def _events(*events: Mapping[str, Any], named: bool = True, end: str = "") -> str:
@@ -48,32 +59,32 @@ _CHAT_USAGE = {
 }
 
 
-def _chat_call(index: Mapping[str, int]) -> dict[str, Any]:
-    function = {"name": CALL[1], "arguments": json.dumps(CALL[2])}
-    return {**index, "id": CALL[0], "type": "function", "function": function}
+def _chat_call(said: Call, index: Mapping[str, int]) -> dict[str, Any]:
+    function = {"name": said.tool, "arguments": json.dumps(said.arguments)}
+    return {**index, "id": said.id, "type": "function", "function": function}
 
 
-def _chat_message(text: str | None, index: Mapping[str, int]) -> dict[str, Any]:
-    if text is None:
-        return {"role": "assistant", "content": None, "tool_calls": [_chat_call(index)]}
-    return {"role": "assistant", "content": text}
+def _chat_message(said: Said, index: Mapping[str, int]) -> dict[str, Any]:
+    if isinstance(said, Call):
+        return {"role": "assistant", "content": None, "tool_calls": [_chat_call(said, index)]}
+    return {"role": "assistant", "content": said}
 
 
-def _chat(text: str | None) -> Any:
-    finish = "tool_calls" if text is None else "stop"
-    choice = {"index": 0, "message": _chat_message(text, {}), "finish_reason": finish, "logprobs": None}
+def _chat(said: Said) -> Any:
+    finish = "tool_calls" if isinstance(said, Call) else "stop"
+    choice = {"index": 0, "message": _chat_message(said, {}), "finish_reason": finish, "logprobs": None}
     head = {"id": "chat-1", "object": "chat.completion", "created": 1_700_000_000, "model": "m-dated"}
     return {**head, "choices": [choice], "usage": _CHAT_USAGE}
 
 
-def _chat_stream(text: str | None) -> str:
+def _chat_stream(said: Said) -> str:
     head = {"id": "chat-1", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "m-dated"}
     deltas = (
-        [_chat_message(None, {"index": 0})]
-        if text is None
-        else [{"role": "assistant", "content": half} for half in _halves(text)]
+        [_chat_message(said, {"index": 0})]
+        if isinstance(said, Call)
+        else [{"role": "assistant", "content": half} for half in _halves(said)]
     )
-    finish = "tool_calls" if text is None else "stop"
+    finish = "tool_calls" if isinstance(said, Call) else "stop"
     chunks = [{**head, "choices": [{"index": 0, "delta": one, "finish_reason": None}]} for one in deltas]
     # Groq reports the usage of a stream in a member of its own.
     last = {"usage": _CHAT_USAGE, "x_groq": {"id": "r", "usage": _CHAT_USAGE}}
@@ -87,15 +98,15 @@ CHAT = Wire(_chat, _chat_stream)
 # ---- responses ----
 
 
-def _response_item(text: str | None) -> dict[str, Any]:
-    if text is None:
-        call = {"call_id": CALL[0], "name": CALL[1], "arguments": json.dumps(CALL[2])}
+def _response_item(said: Said) -> dict[str, Any]:
+    if isinstance(said, Call):
+        call = {"call_id": said.id, "name": said.tool, "arguments": json.dumps(said.arguments)}
         return {"type": "function_call", "id": "fc_1", "status": "completed", **call}
-    content = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]
+    content = [{"type": "output_text", "text": said, "annotations": [], "logprobs": []}]
     return {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": content}
 
 
-def _response(text: str | None, *, done: bool = True) -> Any:
+def _response(said: Said, *, done: bool = True) -> Any:
     usage = {
         "input_tokens": 20,
         "output_tokens": 7,
@@ -109,7 +120,7 @@ def _response(text: str | None, *, done: bool = True) -> Any:
         "created_at": 1_700_000_000,
         "model": "m-dated",
         "status": "completed" if done else "in_progress",
-        "output": [_response_item(text)] if done else [],
+        "output": [_response_item(said)] if done else [],
         "parallel_tool_calls": True,
         "tool_choice": "auto",
         "tools": [],
@@ -121,33 +132,33 @@ def _response(text: str | None, *, done: bool = True) -> Any:
     }
 
 
-def _response_stream(text: str | None) -> str:
-    item = _response_item(text)
+def _response_stream(said: Said) -> str:
+    item = _response_item(said)
     at = {"output_index": 0, "item_id": item["id"]}
-    if text is None:
+    if isinstance(said, Call):
         added = {**item, "arguments": "", "status": "in_progress"}
         kind, halves, where = "response.function_call_arguments", _halves(item["arguments"]), at
-        done = {"type": f"{kind}.done", **at, "arguments": item["arguments"], "name": CALL[1]}
+        done = {"type": f"{kind}.done", **at, "arguments": item["arguments"], "name": said.tool}
     else:
         added = {**item, "content": [], "status": "in_progress"}
         kind, halves, where = (
             "response.output_text",
-            _halves(text),
+            _halves(said),
             {**at, "content_index": 0, "logprobs": []},
         )
-        done = {"type": f"{kind}.done", **where, "text": text}
+        done = {"type": f"{kind}.done", **where, "text": said}
     events: list[dict[str, Any]] = [
-        {"type": "response.created", "response": _response(text, done=False)},
+        {"type": "response.created", "response": _response(said, done=False)},
         {"type": "response.output_item.added", "output_index": 0, "item": added},
     ]
-    if text is not None:
+    if not isinstance(said, Call):
         part = {"type": "output_text", "text": "", "annotations": []}
         events.append({"type": "response.content_part.added", **at, "content_index": 0, "part": part})
     events += [{"type": f"{kind}.delta", **where, "delta": half} for half in halves]
     events += [
         done,
         {"type": "response.output_item.done", "output_index": 0, "item": item},
-        {"type": "response.completed", "response": _response(text)},
+        {"type": "response.completed", "response": _response(said)},
     ]
     return _events(*({**event, "sequence_number": at} for at, event in enumerate(events)))
 
@@ -158,13 +169,13 @@ RESPONSES = Wire(_response, _response_stream)
 # ---- messages ----
 
 
-def _block(text: str | None) -> dict[str, Any]:
-    if text is None:
-        return {"type": "tool_use", "id": CALL[0], "name": CALL[1], "input": CALL[2]}
-    return {"type": "text", "text": text}
+def _block(said: Said) -> dict[str, Any]:
+    if isinstance(said, Call):
+        return {"type": "tool_use", "id": said.id, "name": said.tool, "input": said.arguments}
+    return {"type": "text", "text": said}
 
 
-def _messages(text: str | None) -> Any:
+def _messages(said: Said) -> Any:
     usage = {
         "input_tokens": 12,
         "cache_read_input_tokens": 5,
@@ -172,20 +183,20 @@ def _messages(text: str | None) -> Any:
         "output_tokens": 7,
     }
     head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m-dated", "stop_sequence": None}
-    finish = "tool_use" if text is None else "end_turn"
-    return {**head, "content": [_block(text)], "stop_reason": finish, "usage": usage}
+    finish = "tool_use" if isinstance(said, Call) else "end_turn"
+    return {**head, "content": [_block(said)], "stop_reason": finish, "usage": usage}
 
 
-def _messages_stream(text: str | None) -> str:
-    whole = _messages(text)
+def _messages_stream(said: Said) -> str:
+    whole = _messages(said)
     finish = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
     start = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 1}}
-    if text is None:
-        opening, key = {**_block(None), "input": {}}, "partial_json"
-        deltas = [{"type": "input_json_delta", key: half} for half in _halves(json.dumps(CALL[2]))]
+    if isinstance(said, Call):
+        opening, key = {**_block(said), "input": {}}, "partial_json"
+        deltas = [{"type": "input_json_delta", key: half} for half in _halves(json.dumps(said.arguments))]
     else:
         opening, key = {"type": "text", "text": ""}, "text"
-        deltas = [{"type": "text_delta", key: half} for half in _halves(text)]
+        deltas = [{"type": "text_delta", key: half} for half in _halves(said)]
     return _events(
         {"type": "message_start", "message": start},
         {"type": "content_block_start", "index": 0, "content_block": opening},
@@ -202,9 +213,12 @@ MESSAGES = Wire(_messages, _messages_stream)
 # ---- Gemini ----
 
 
-def _gemini(text: str | None, part: dict[str, Any] | None = None, *, last: bool = True) -> Any:
-    call = {"functionCall": {"name": CALL[1], "args": CALL[2]}, "thoughtSignature": "c2lnbmVk"}
-    content = {"role": "model", "parts": [part or (call if text is None else {"text": text})]}
+def _gemini(said: Said, *, last: bool = True) -> Any:
+    part: dict[str, Any] = {"text": said}
+    if isinstance(said, Call):
+        call = {"name": said.tool, "args": said.arguments}
+        part = {"functionCall": call, "thoughtSignature": "c2lnbmVk"}
+    content = {"role": "model", "parts": [part]}
     usage = {"promptTokenCount": 20, "candidatesTokenCount": 7, "totalTokenCount": 27}
     return {
         "candidates": [{"content": content, "index": 0, **({"finishReason": "STOP"} if last else {})}],
@@ -214,10 +228,10 @@ def _gemini(text: str | None, part: dict[str, Any] | None = None, *, last: bool 
     }
 
 
-def _gemini_stream(text: str | None) -> str:
-    if text is None:
-        return _events(_gemini(None), named=False)
-    first, second = _halves(text)
+def _gemini_stream(said: Said) -> str:
+    if isinstance(said, Call):
+        return _events(_gemini(said), named=False)
+    first, second = _halves(said)
     return _events(_gemini(first, last=False), _gemini(second), named=False)
 
 

@@ -28,6 +28,7 @@ from orchestrator.runtime.ralph.coding_preset import (
     CodingCall,
     CodingPreset,
     Permission,
+    answer_of,
 )
 from orchestrator.runtime.ralph.command_agent import agent_failed, run_agent_program
 from orchestrator.runtime.service.program import ProgramExit, last_words
@@ -105,7 +106,7 @@ class CodingAgent:
             self._prompt(request).encode(),
             seconds=self._timeout,
             folder=self._folder,
-            environment={**self.preset.environment(call), **self._environment},
+            environment={**self._folder_variable(), **self.preset.environment(call), **self._environment},
         )
         answer = self._read(request, ended)
         _record(request, self.preset, answer)
@@ -114,6 +115,10 @@ class CodingAgent:
         if answer.session:
             self._sessions[work] = answer.session
         return answer.text
+
+    def _folder_variable(self) -> Mapping[str, str]:
+        """Return the variable with the working folder, as a shell sets it: OpenCode reads it."""
+        return {"PWD": str(self._folder.absolute())}
 
     def _may(self, role: Role) -> Permission:
         return "read" if role in _READERS and self._call.permission != "all" else self._call.permission
@@ -133,14 +138,8 @@ class CodingAgent:
 
     def _read(self, request: AgentRequest, ended: ProgramExit) -> CodingAnswer:
         """Return the answer of a program. Raises AgentFailed if its output cannot be read."""
-        # Gemini CLI prints the object of an error on its standard error.
-        for output in (ended.out, ended.err):
-            try:
-                answer = self.preset.read(output.decode(errors="replace"))
-            except (ValueError, LookupError, TypeError, AttributeError):
-                continue
-            if ended.code and answer.error is None:
-                return replace(answer, error=f"it {ended.how}")
+        answer = answer_of(self.preset, ended)
+        if answer is not None:
             return answer
         said = last_words(ended.err) or last_words(ended.out)
         how = ended.how if ended.code else "printed output of an unknown form"

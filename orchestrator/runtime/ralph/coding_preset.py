@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from orchestrator.llm.usage import NO_USAGE, Usage
+from orchestrator.runtime.service.program import ProgramExit
 
 Permission: TypeAlias = Literal["read", "edit", "all"]
 PERMISSIONS: Final[tuple[Permission, ...]] = ("read", "edit", "all")
@@ -76,6 +77,20 @@ class CodingPreset:
     install: str = ""
     limits: frozenset[str] = frozenset()
     environment: Callable[[CodingCall], Mapping[str, str]] = field(default=lambda _: {})
+
+
+def answer_of(preset: CodingPreset, ended: ProgramExit) -> CodingAnswer | None:
+    """Return the answer of a program that ended; None if its output has another form.
+
+    Gemini CLI prints the object of an error on its standard error.
+    """
+    for output in (ended.out, ended.err):
+        try:
+            answer = preset.read(output.decode(errors="replace"))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            continue
+        return replace(answer, error=f"it {ended.how}") if ended.code and answer.error is None else answer
+    return None
 
 
 def _option(name: str, value: object) -> list[str]:
@@ -170,7 +185,8 @@ def _gemini(call: CodingCall) -> list[str]:
 
 
 def _gemini_answer(output: str) -> CodingAnswer:
-    found = json.loads(output[output.index("{\n") :])  # messages for people may precede it
+    lines = f"\n{output}"  # messages for people may precede the object, which is the last one at the start of a line
+    found = json.loads(lines[lines.rindex("\n{") :])
     error = found.get("error")
     if error is not None:
         code = error.get("code")

@@ -1,0 +1,106 @@
+"""Claude Code, Codex, Gemini CLI and OpenCode, the real programs, as agents of the ralph loop."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import MemoryJournal, Runtime
+from orchestrator.machines.ralph.contract import Role
+from orchestrator.machines.ralph.fault import AgentFailed
+from orchestrator.ralph import AgentRequest, Ralph
+from tests.providers.loopback import Reply, json_reply
+from tests.providers.wire import Said
+from tests.runtime.coding_stage import PROGRAMS, coding_stage
+
+pytestmark = pytest.mark.timeout(400)
+every_program = pytest.mark.parametrize("name", PROGRAMS)
+DONE = json.dumps({"status": "completed"})
+QUALIFIED = json.dumps({"status": "completed", "verdict": "Qualified"})
+TASKS = "# Tasks\n\n## Implementation Tasks\n\n- task-1: Say hello\n"
+REPORT = "# Task Report\n\n## PART 1: IMPLEMENTATION REPORT\n\nIt says hello.\n"
+
+
+def planner(project: Path, **more: Any) -> AgentRequest:
+    session = project / "session"
+    session.mkdir(exist_ok=True)
+    given = {"SESSION_PATH": str(session), "MODE": "INITIALIZE", "USER_REQUEST": "Say hello", "CONTEXT": {}}
+    return AgentRequest(role=Role.PLANNER, input=given, key="k", run_id="r", **more)
+
+
+@pytest.mark.campaign
+@pytest.mark.canary("claude")
+@every_program
+async def test_a_whole_run_plans_writes_and_reviews(name: str, tmp_path: Path) -> None:
+    write = PROGRAMS[name].write
+    project, session = tmp_path / "project", tmp_path / "project" / "s" / "one"
+    session.mkdir(parents=True)
+    script: dict[str, list[Said | Reply]] = {
+        "planner": [write(session / "tasks.md", TASKS), DONE],
+        "executor": [
+            write(project / "hello.txt", "hello\n"),
+            write(session / "tasks.task-1-report.md", REPORT),
+            json.dumps({"status": "completed", "success_criteria_met": True}),
+        ],
+        "reviewer": [QUALIFIED],
+    }
+    journal = MemoryJournal()
+    with coding_stage(script, tmp_path) as (stage, model):
+        coder = stage.agent(name)
+        ralph = Ralph(coder, coder, coder, root=project / "s", runtime=Runtime(journal=journal, observers=()))
+        result = await ralph.run("Say hello", session=session)
+    assert result.outcome == "completed", result.error
+    assert (project / "hello.txt").read_text() == "hello\n"
+    assert [(task.id, task.marker) for task in result.tasks] == [("task-1", "x")]
+    assert dict(model.requests) == {"planner": 2, "executor": 3, "reviewer": 1}
+    noted = [record.body for record in await journal.load(result.run_id) if record.kind == "coding_agent"]
+    assert [one["agent"] for one in noted] == [name] * 3
+    assert all(one["session"] and one["usage"]["output_tokens"] >= 7 for one in noted)
+
+
+@pytest.mark.campaign
+@pytest.mark.canary("codex")
+@every_program
+async def test_an_invalid_answer_is_asked_again_in_the_same_session(name: str, tmp_path: Path) -> None:
+    with coding_stage({"planner": ["I am done.", DONE]}, tmp_path) as (stage, model):
+        coder = stage.agent(name)
+        assert await coder(planner(stage.project)) == "I am done."
+        again = planner(stage.project, again=1, fault="the answer is not JSON")
+        assert await coder(again) == DONE
+    first, second = model.bodies["planner"]
+    assert "I am done." not in first
+    assert "I am done." in second  # the program sent what was said before
+    assert "the answer is not JSON" in second
+
+
+@pytest.mark.campaign
+@pytest.mark.canary("codex")
+@every_program
+async def test_an_error_of_the_model_is_the_error_of_the_agent(name: str, tmp_path: Path) -> None:
+    problem = {"type": "invalid_request_error", "message": "the model said no", "code": 400}
+    refusal = json_reply({"type": "error", "error": problem}, 400)
+    said = pytest.raises(AgentFailed, match=f"planner.*{name} failed: .*the model said no")
+    with coding_stage({"planner": [refusal]}, tmp_path) as (stage, _), said as failed:
+        await stage.agent(name)(planner(stage.project))
+    assert not failed.value.retryable
+
+
+@pytest.mark.campaign
+@pytest.mark.canary("claude")
+@every_program
+async def test_a_reviewer_cannot_write(name: str, tmp_path: Path) -> None:
+    """Unless the host gives it everything."""
+    written = tmp_path / "project" / "notes.txt"
+    script: dict[str, list[Said | Reply]] = {"reviewer": [PROGRAMS[name].write(written, "mine"), QUALIFIED]}
+    with coding_stage(script, tmp_path) as (stage, _):
+        session = stage.project / "session"
+        session.mkdir()
+        given = {"SESSION_PATH": str(session), "TASK_ID": "task-1", "REPORT_PATH": "r.md", "CONTEXT": {}}
+        request = AgentRequest(role=Role.REVIEWER, input=given, key="k", run_id="r")
+        with suppress(AgentFailed):  # Gemini CLI and OpenCode end without an answer
+            await stage.agent(name, permission="edit")(request)
+    assert not written.exists()

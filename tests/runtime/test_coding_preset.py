@@ -1,0 +1,117 @@
+"""What is read from the output of coding agents: recorded output, and output of a broken program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.llm.usage import Usage
+from orchestrator.machines.ralph.contract import Role
+from orchestrator.machines.ralph.fault import AgentFailed
+from orchestrator.ralph import AgentRequest, CodingAgent, CodingAnswer, CodingCall, CodingPreset
+from orchestrator.runtime.ralph.coding_preset import PRESETS, answer_of
+from orchestrator.runtime.service.program import ProgramExit
+
+
+def lines(*events: dict[str, Any]) -> bytes:
+    return b"a message for people\n" + b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+CLAUDE = {"type": "result", "subtype": "error_max_turns", "is_error": True, "session_id": "s", "usage": {}}
+READ = {
+    "a limit of claude": (
+        "claude",
+        1,
+        lines(CLAUDE),
+        b"",
+        CodingAnswer(session="s", error="error_max_turns"),
+    ),
+    "an overloaded server of claude": (
+        "claude",
+        1,
+        lines({**CLAUDE, "api_error_status": 529, "result": "Overloaded"}),
+        b"",
+        CodingAnswer(text="Overloaded", session="s", error="Overloaded", retriable=True),
+    ),
+    "an error of gemini on its standard error": (
+        "gemini",
+        53,
+        b"",
+        b'trace {\n  status: 429\n}\n{\n  "session_id": "g",\n  "error": {"message": "quota", "code": 429}\n}\n',
+        CodingAnswer(session="g", error="quota", retriable=True),
+    ),
+    "a retriable error of opencode": (
+        "opencode",
+        1,
+        lines(
+            {"type": "error", "sessionID": "o", "error": {"name": "APIError", "data": {"isRetryable": True}}}
+        ),
+        b"",
+        CodingAnswer(session="o", error="APIError", retriable=True),
+    ),
+    "codex, stopped after its answer": (
+        "codex",
+        -9,
+        lines(
+            {"type": "thread.started", "thread_id": "t"},
+            {"type": "item.completed", "item": {"type": "agent_message", "text": "Hi."}},
+            {"type": "turn.completed", "usage": {"input_tokens": 9, "output_tokens": 2}},
+        ),
+        b"",
+        CodingAnswer(text="Hi.", session="t", usage=Usage(9, 2), error="it was stopped by signal 9"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_what_a_program_printed_is_read(case: str) -> None:
+    name, code, out, err, answer = READ[case]
+    assert answer_of(PRESETS[name], ProgramExit(code, out, err)) == answer
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("out", [b"", b"garbage", b"{", b"{}", b"[1]", b'{"type": "text"}', b"\xff\xfe"])
+def test_garbage_is_no_answer(name: str, out: bytes) -> None:
+    assert answer_of(PRESETS[name], ProgramExit(0, out, out)) is None
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_program_is_told_what_it_may_do_and_which_session_it_continues(name: str) -> None:
+    preset = PRESETS[name]
+    calls = [CodingCall(permission=one, session="s-1") for one in ("read", "edit", "all")]
+    told = [(tuple(preset.arguments(call)), str(preset.environment(call))) for call in calls]
+    assert len(set(told)) == 3
+    assert all("s-1" in arguments for arguments, _ in told)
+
+
+async def test_a_preset_of_the_host_runs_any_program(tmp_path: Path) -> None:
+    shell = CodingPreset(
+        name="shell",
+        program="/bin/sh",
+        arguments=lambda call: ["-c", "tail -n 1 | head -c 20; pwd", call.model],
+        read=lambda output: CodingAnswer(text=output),
+    )
+    agent = CodingAgent(shell, model="m", folder=tmp_path, instructions="Be strict.")
+    assert str(tmp_path) in await agent(request(tmp_path))
+
+
+async def test_a_program_that_prints_something_else_fails_the_call_with_its_words(tmp_path: Path) -> None:
+    broken = CodingPreset(
+        name="x", program="/bin/sh", arguments=lambda _: ["-c", "echo oops >&2"], read=json.loads
+    )
+    with pytest.raises(AgentFailed, match="/bin/sh printed output of an unknown form: oops"):
+        await CodingAgent(broken, folder=tmp_path)(request(tmp_path))
+
+
+async def test_a_program_that_is_not_installed_fails_the_call(tmp_path: Path) -> None:
+    missing = CodingPreset(name="x", program="no-such-coder", arguments=lambda _: [], read=json.loads)
+    with pytest.raises(AgentFailed, match="no-such-coder cannot be started"):
+        await CodingAgent(missing, folder=tmp_path)(request(tmp_path))
+
+
+def request(folder: Path) -> AgentRequest:
+    given = {"SESSION_PATH": str(folder / "session"), "MODE": "INITIALIZE", "USER_REQUEST": "x"}
+    return AgentRequest(role=Role.PLANNER, input=given, key="k", run_id="r")
