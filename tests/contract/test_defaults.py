@@ -33,6 +33,7 @@ GIVEN: dict[str, object] = {
     "OpenRun.seq": -1,
     "Story.last": -1,
     "Story.usage": NO_USAGE,
+    "CodingAnswer.usage": NO_USAGE,
     "Load.phase": "running",
     "Metric.zero": True,
     "Metric.made": "observed",

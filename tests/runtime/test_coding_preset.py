@@ -82,7 +82,7 @@ def test_garbage_is_no_answer(name: str, out: bytes) -> None:
 def test_a_program_is_told_what_it_may_do_and_which_session_it_continues(name: str) -> None:
     preset = PRESETS[name]
     calls = [CodingCall(permission=one, session="s-1") for one in ("read", "edit", "all")]
-    told = [(tuple(preset.arguments(call)), str(preset.environment(call))) for call in calls]
+    told = [(tuple(preset.arguments(call)), str(preset.variables(call))) for call in calls]
     assert len(set(told)) == 3
     assert all("s-1" in arguments for arguments, _ in told)
 

@@ -64,7 +64,7 @@ async def _report(preset: CodingPreset, *, ask: bool) -> CodingAgentReport:
 async def _answer_problem(preset: CodingPreset, path: str) -> str | None:
     """Return why a coding agent gives no answer, or None if it gives one."""
     call = CodingCall(permission="read")
-    environment = preset.environment(call)
+    environment = preset.variables(call)
     ended = await _tried(
         [path, *preset.arguments(call)], _QUESTION, _ANSWER_SECONDS, environment, any_code=True
     )

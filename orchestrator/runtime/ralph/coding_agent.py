@@ -106,7 +106,7 @@ class CodingAgent:
             self._prompt(request).encode(),
             seconds=self._timeout,
             folder=self._folder,
-            environment={**self._folder_variable(), **self.preset.environment(call), **self._environment},
+            environment={**self._folder_variable(), **self.preset.variables(call), **self._environment},
         )
         answer = self._read(request, ended)
         _record(request, self.preset, answer)

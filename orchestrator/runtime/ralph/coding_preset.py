@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from orchestrator.llm.usage import NO_USAGE, Usage
@@ -32,7 +32,7 @@ _RETRIABLE: Final = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
 class CodingCall:
     """One call of a coding agent."""
 
-    permission: Permission = "edit"
+    permission: Permission
     """`read` changes no file, `edit` changes files of the folder, `all` also starts any program without a question."""
     model: str = ""
     """Name of the model; empty means the default of the program."""
@@ -67,7 +67,7 @@ class CodingPreset:
         read: Returns its answer from its standard output. Raises ValueError, LookupError or TypeError for other output.
         install: Command that installs it.
         limits: Those of `max_turns` and `max_cost` that it enforces.
-        environment: Returns variables for a call.
+        environment: Returns variables for a call; None means none.
     """
 
     name: str
@@ -76,7 +76,11 @@ class CodingPreset:
     read: Callable[[str], CodingAnswer]
     install: str = ""
     limits: frozenset[str] = frozenset()
-    environment: Callable[[CodingCall], Mapping[str, str]] = field(default=lambda _: {})
+    environment: Callable[[CodingCall], Mapping[str, str]] | None = None
+
+    def variables(self, call: CodingCall) -> Mapping[str, str]:
+        """Return the variables of a call."""
+        return {} if self.environment is None else self.environment(call)
 
 
 def answer_of(preset: CodingPreset, ended: ProgramExit) -> CodingAnswer | None:
