@@ -24,7 +24,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo-approval demo-plan setup test test-python test-lowest campaign check accept coverage mutants docs dashboards bench bench-peers bench-features soak lock release clean
+.PHONY: help run demo-approval demo-plan setup test test-python pythons test-lowest campaign check accept coverage mutants docs dashboards bench bench-peers bench-features soak lock release clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,9 @@ test: $(READY) ## set-up, then every behaviour once; about 4 minutes on 2 cores
 
 test-python: ## `make test` on one version of Python; VERSION=3.14 uses Debian unstable where no such interpreter is installed
 	@.ci/test-python $(VERSION) $(if $(ARGS),ARGS="$(ARGS)")
+
+pythons: $(READY) ## every tier on every supported version of Python, and the table of counts; ARGS="--versions 3.13 --tiers test"
+	@$(PY) -m tests.pythons $(ARGS)
 
 test-lowest: $(LOWEST) ## `make test` with the lowest supported version of each dependency
 	@$(MAKE) --no-print-directory test VENV=.venv-lowest LOCK=$(LOWEST)
