@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,11 +30,13 @@ MOST_POINTS = 200
 """Most points of a line on the page."""
 
 
-def export_pack(folder: Path, graphs: Sequence[str], *, kubernetes: bool, runbooks: str) -> int:
+def export_pack(
+    folder: Path, graphs: Sequence[str], *, kubernetes: bool, runbooks: str, labels: Sequence[str] = ()
+) -> int:
     """Write the pack for these graphs and print the changed files."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; name a folder, it is made where there is none")
-    profile = Profile(runbooks=runbooks.rstrip("/"))
+    profile = Profile(runbooks=runbooks.rstrip("/"), labels=routing_labels(labels))
     texts = whole(_graphs(graphs), profile, kubernetes=kubernetes)
     changed = write(folder, texts)
     for file in changed:
@@ -73,4 +76,27 @@ def _graphs(names: Sequence[str]) -> list[Graph]:
         raise ConfigError(
             f"two graphs are called {', '.join(sorted(doubles))}; metrics tell graphs apart by name"
         )
+    return found
+
+
+_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
+_OF_RULES = frozenset(
+    ("alertname", "severity", "component", "long", "short", "job", "instance", "machine", "agent")
+)
+
+
+def routing_labels(texts: Sequence[str]) -> dict[str, str]:
+    """Return the labels that `--label NAME=VALUE` gives to every alert. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not value or not _LABEL_NAME.match(name):
+            raise ConfigError(
+                f"--label {text!r} is not NAME=VALUE with letters, digits and _; write for example team=agents"
+            )
+        if name in _OF_RULES or name in found:
+            raise ConfigError(
+                f"--label {name} is set already; choose another name than {', '.join(sorted({*_OF_RULES, *found}))}"
+            )
+        found[name] = value
     return found

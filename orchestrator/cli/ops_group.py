@@ -27,6 +27,12 @@ _Kubernetes = Annotated[
 _Runbooks = Annotated[
     str, typer.Option(metavar="URL", help="Address of the runbooks in alerts; /NAME.md is added.")
 ]
+_Labels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label", metavar="NAME=VALUE", help="Label of every alert, for routing: team=agents; repeatable."
+    ),
+]
 _Server = Annotated[str, typer.Argument(metavar="URL", help="Of a Prometheus, e.g. http://127.0.0.1:9090.")]
 _Page = Annotated[Path, typer.Argument(metavar="FILE", help="The HTML page; a former one is replaced.")]
 _Minutes = Annotated[float, typer.Option(metavar="N", help="How far back to look.")]
@@ -49,6 +55,7 @@ def export(
     graph: _Graphs = None,
     kubernetes: _Kubernetes = False,
     runbooks: _Runbooks = "runbooks",
+    label: _Labels = None,
 ) -> None:
     """Write dashboards, Prometheus rules and tests, and runbooks.
 
@@ -56,7 +63,11 @@ def export(
     """
     from orchestrator.cli.ops import export_pack
 
-    raise typer.Exit(export_pack(folder, tuple(graph or ()), kubernetes=kubernetes, runbooks=runbooks))
+    raise typer.Exit(
+        export_pack(
+            folder, tuple(graph or ()), kubernetes=kubernetes, runbooks=runbooks, labels=tuple(label or ())
+        )
+    )
 
 
 @group.command()

@@ -259,7 +259,7 @@ class RunAdmitted:
 
 @fact(frozen=True, slots=True)
 class AdmissionRejected:
-    """An engine refused a run. `reason` is one of REJECTIONS."""
+    """A run was refused before it existed. `reason` is one of REJECTIONS."""
 
     graph: str
     run_id: str
@@ -269,8 +269,9 @@ class AdmissionRejected:
     """Name of the agent; empty if it has none."""
 
 
-REJECTIONS = ("queue_full", "draining", "closed")
-"""Reasons for the refusal of a run: the queue is full, the engine stops, or an operator stopped admission."""
+REJECTIONS = ("queue_full", "draining", "closed", "journal_error")
+"""Reasons for the refusal of a run: the queue is full, the engine stops, an operator stopped admission, or
+the journal could not create it."""
 
 
 @fact(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from orchestrator.errors import Fenced, JournalError, RunExists, RunUnknown
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.codec import Codec, error_body
 from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, JournalWriter, Lease, Record, RunHead, draft
-from orchestrator.kernel.record import Fact, JournalWrite, RecordsWritten, Transition
+from orchestrator.kernel.record import AdmissionRejected, Fact, JournalWrite, RecordsWritten, Transition
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 
@@ -68,6 +68,10 @@ class Writer:
             raise
         except Exception as error:
             self._note(run, 1, began, _kind(error), "create")
+            at = self._clock.time()
+            self._report.publish(
+                AdmissionRejected(run.graph.name, run.run_id, "journal_error", at, run.agent)
+            )
             raise
         run.control.lease = creating.result()
         self._followed(run, run.control.lease, (draft("created", body),))

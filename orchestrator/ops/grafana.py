@@ -164,6 +164,7 @@ def _target(query: Query, letter: str, panel: Panel) -> dict[str, Any]:
         "legendFormat": query.legend,
         "instant": now,
         "range": not now,
+        "exemplar": panel.kind in (PanelKind.LINES, PanelKind.HEATMAP),
         "format": {PanelKind.HEATMAP: "heatmap", PanelKind.TABLE: "table"}.get(panel.kind, "time_series"),
     }
 

@@ -183,6 +183,21 @@ RUNS = PanelRow(
             unit=PanelUnit.SECONDS,
         ),
         Panel(
+            title="Answers slower than the objective",
+            description="Share of an agent's answers, and its objective in seconds. RunLatencyBudgetBurn: above 5 %.",
+            queries=(
+                Query(
+                    "machine_agent:orchestrator_runs_slow_per_runs:ratio_rate1h{%r}",
+                    "{{machine}} {{agent}} slow",
+                ),
+                Query(
+                    "max by (machine, agent) (orchestrator_run_objective_seconds{%m})",
+                    "{{machine}} {{agent}} objective",
+                ),
+            ),
+            empty_ok="no agent has an objective",
+        ),
+        Panel(
             title="Suspended, recovered, refused",
             description="Runs that a process released before their end, open runs that a process found and their"
             " recovery, and runs that an engine did not accept.",

@@ -12,20 +12,41 @@ from orchestrator.ops.rule import RecordingRule
 
 BURN_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 
-_FAILED = 'sum without (instance, outcome, reason) (rate(orchestrator_runs_completed_total{{outcome="failed"}}[{0}]))'
-_COUNTED = (
-    "sum without (instance, outcome, reason)"
-    ' (rate(orchestrator_runs_completed_total{{outcome!~"cancelled|rejected"}}[{0}]))'
-)
+_COMPLETED = "sum without (instance, outcome, reason) (rate(orchestrator_runs_completed_total{{{0}}}[{1}]))"
+_REFUSED = "sum without (instance, reason) (rate(orchestrator_runs_rejected_total[{0}]))"
+
+
+def _counted(window: str) -> str:
+    """Return the rate of runs that ended, without those that people stopped (cancelled, rejected)."""
+    return _COMPLETED.format('outcome!~"cancelled|rejected"', window)
+
+
+def _failed_per_runs(window: str) -> str:
+    """Return the share of bad runs: failed, without progress, refused, and cut off by a limit beyond the usual share.
+
+    A journal that is served alone has no refusals, hence `or 0 * …`.
+    """
+    ended, refused = _counted(window), f"({_REFUSED.format(window)}\n  or 0 * {_counted(window)})"
+    failed = _COMPLETED.format('outcome=~"failed|no_progress"', window)
+    exceeded = _COMPLETED.format('outcome="budget_exceeded"', window)
+    cut_off = f"clamp_min({exceeded} - <cut_off> * {ended}, 0)"
+    return f"({failed}\n  + ({cut_off}\n  or 0 * {ended})\n  + {refused})\n/\n({ended} + {refused})"
+
 
 SLO = tuple(
     RecordingRule(
-        f"machine_agent:orchestrator_runs_failed_per_runs:ratio_rate{window}",
-        f"{_FAILED.format(window)}\n/\n{_COUNTED.format(window)}",
+        f"machine_agent:orchestrator_runs_failed_per_runs:ratio_rate{window}", _failed_per_runs(window)
+    )
+    for window in BURN_WINDOWS
+) + tuple(
+    RecordingRule(
+        f"machine_agent:orchestrator_runs_slow_per_runs:ratio_rate{window}",
+        f"sum without (instance) (rate(orchestrator_runs_slow_total[{window}]))\n/\n"
+        + _COMPLETED.format('outcome=~"completed|partial"', window),
     )
     for window in BURN_WINDOWS
 )
-"""Share of finished runs that failed. Runs that people stopped (cancelled, rejected) do not count."""
+"""The two objectives: the share of runs that failed, and the share of answers slower than the agent's objective."""
 
 SHARED = (
     RecordingRule(
@@ -94,5 +115,9 @@ _OWN: Mapping[str, tuple[RecordingRule, ...]] = {RALPH.name: RALPH_RECORDINGS}
 
 
 def of_graphs(graphs: Iterable[Graph]) -> tuple[RecordingRule, ...]:
-    """Return the recorded expressions of all these graphs."""
-    return tuple(rule for graph in graphs for rule in of_graph(graph))
+    """Return the recorded expressions of all these graphs, each name once."""
+    found: dict[str, list[str]] = {}
+    for graph in graphs:
+        for rule in of_graph(graph):
+            found.setdefault(rule.name, []).append(rule.expr)
+    return tuple(RecordingRule(name, "\nor\n".join(parts)) for name, parts in found.items())

@@ -64,6 +64,8 @@ class Profile:
     time_scale: float = 1
     """Divisor of every duration: 1 in production, more to see alerts fire within a test."""
     interval: str = "30s"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of every alert, for routing: `{"team": "agents"}`."""
     runbooks: str = "runbooks"
     """A folder or an address; `/<AlertName>.md` is added."""
 
@@ -74,8 +76,8 @@ class Profile:
 
 
 def smoke(time_scale: float = 30) -> Profile:
-    """Return the profile of the live test: the same expressions, every duration shorter."""
-    return Profile(time_scale=time_scale, interval="1s")
+    """Return the profile of the live test: the same expressions, shorter durations. A request is slow after 5 s."""
+    return Profile(thresholds=Thresholds(llm_slow_after=5.12), time_scale=time_scale, interval="1s")
 
 
 def recording_data(rule: RecordingRule, profile: Profile) -> dict[str, Any]:
@@ -90,7 +92,12 @@ def alert_data(alert: Alert, profile: Profile) -> dict[str, Any]:
         entry["for"] = shortened(alert.wait, profile.time_scale)
     if alert.keep:
         entry["keep_firing_for"] = shortened(alert.keep, profile.time_scale)
-    entry["labels"] = {"severity": alert.severity.value, "component": "orchestrator", **alert.labels}
+    entry["labels"] = {
+        "severity": alert.severity.value,
+        "component": "orchestrator",
+        **profile.labels,
+        **alert.labels,
+    }
     entry["annotations"] = said_by(alert, profile)
     return entry
 

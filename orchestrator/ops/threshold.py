@@ -10,7 +10,7 @@ LEAST_SECONDS = 5
 """Minimum of a scaled window, wait or age: a scrape takes a second."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_WINDOW = re.compile(r"(?<=\[)\d+[smhdw](?=\])|(?<=offset )\d+[smhdw]\b")
+_WINDOW = re.compile(r"(?<=\[)\d+[smhdw](?=[\]:])|(?<=:)\d+[smhdw](?=\])|(?<=offset )\d+[smhdw]\b")
 _NAME = re.compile(r"<([a-z_]+)>")
 
 
@@ -42,7 +42,17 @@ class Thresholds:
     tool_errors: float = 0.25
     invented_tools: float = 0.05
     llm_errors: float = 0.2
-    llm_latency_s: float = 60
+    least_calls: float = 5
+    """Minimum calls within ten minutes for a ticket about their share."""
+    llm_slow_after: float = 40.96
+    """Seconds, the bound of a bucket of the histogram."""
+    llm_slow: float = 0.05
+    slow_budget: float = 0.05
+    """1 minus the objective of latency: this share of the answers may take longer than the objective of their agent."""
+    loop_blocked_s: float = 5
+    """The watchdog writes the stacks, and /healthz fails, from the same age on."""
+    blocks: float = 2.5
+    """Times within half an hour that the event loop may be blocked without a ticket."""
     queue_wait_s: float = 60
     journal_append: float = 0.1
     """Seconds; a disk is not faster at another time scale, so this and the next two are not scaled."""

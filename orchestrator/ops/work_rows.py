@@ -283,6 +283,10 @@ RUNTIME = PanelRow(
             description="Delay of the watchdog's wake-ups. blocked counts the times that it printed all stacks.",
             queries=(
                 Query(quantile(0.99, "event_loop_lag_seconds", "instance", "%i"), "{{instance}}"),
+                Query(
+                    "max by (instance) (orchestrator_event_loop_age_seconds{%i})",
+                    "{{instance}} since it moved",
+                ),
                 Query(increase("event_loop_blocked_total", "instance", "%i"), "{{instance}} blocked"),
             ),
             unit=PanelUnit.SECONDS,

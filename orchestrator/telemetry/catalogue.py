@@ -108,7 +108,7 @@ _OBSERVED: tuple[Metric, ...] = (
     counter(
         "runs_rejected_total",
         "machine agent reason",
-        "Runs that an engine did not accept.",
+        "Runs that an engine did not accept, or that the journal could not create.",
         AdmissionRejected,
         reason=REJECTIONS,
     ),
@@ -164,6 +164,13 @@ _OBSERVED: tuple[Metric, ...] = (
         (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1),
         "Share of the model's context that a request and its answer filled.",
         LLMCall,
+    ),
+    counter(
+        "runs_slow_total",
+        "machine agent",
+        "Runs with an answer that took longer than the objective of their agent; absent without an objective.",
+        RunCompleted,
+        zero=False,
     ),
     counter("restarts_total", "machine agent", "Restarts of a loop, counted at run end.", RunCompleted),
     counter(

@@ -42,7 +42,7 @@ class LiveCollector:
         An exception of one section is counted, and the other sections are yielded.
         """
         began = time.perf_counter()
-        for section in (self._runs, self._engines, self._declared, self._stores, self._logs):
+        for section in (self._runs, self._engines, self._declared, self._stores, self._logs, self._loops):
             yield from self._guarded(section)
         yield _family("collector_duration_seconds", {(): time.perf_counter() - began})
 
@@ -101,15 +101,22 @@ class LiveCollector:
 
     def _declared(self) -> dict[str, Values]:
         whole: Values = {}
+        objectives: Values = {}
         limits: Values = {}
         definitions: Values = {}
         for names in self._use.machines():
             whole |= {(names.name, agent): seconds for agent, seconds in sorted(names.run_seconds.items())}
+            objectives |= {
+                (names.name, agent): self._use.objectives[agent]
+                for agent in names.agents
+                if agent in self._use.objectives
+            }
             limits |= {(names.name, *where): seconds for where, seconds in sorted(names.dwell.items())}
             definitions |= {(names.name, self._version, one): 1 for one in names.definitions}
         return {
             "state_timeout_seconds": limits,
             "run_timeout_seconds": whole,
+            "run_objective_seconds": objectives,
             "build_info": {(self._version, platform.python_version()): 1},
             "machine_info": definitions,
         }
@@ -119,6 +126,10 @@ class LiveCollector:
         for (backend, _), size in list(self._use.stores.items()):
             sizes[backend,] += size()
         return {"journal_bytes": dict(sizes)}
+
+    def _loops(self) -> dict[str, Values]:
+        ages = [age for watched in list(self._use.loops) if (age := watched()) is not None]
+        return {"event_loop_age_seconds": {(): max(ages)} if ages else {}}
 
     def _logs(self) -> dict[str, Values]:
         tallies = list(self._use.tallies)

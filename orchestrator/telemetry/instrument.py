@@ -127,6 +127,10 @@ class Instruments:
         self._lock = threading.Lock()
         self.tallies: list[LineCounts] = []
         """Counts of the watched logs and writers. Kept after their end: a counter never decreases."""
+        self.loops: list[Callable[[], float | None]] = []
+        """Ages of the watched event loops in seconds; None for one that does not run."""
+        self.objectives: dict[str, float] = {}
+        """Agent -> seconds within which its runs should end."""
         self.stores: dict[tuple[str, str], Callable[[], int]] = {}
         """(backend, name of the store) -> its size in bytes."""
         for backend in BACKENDS:
@@ -263,5 +267,7 @@ class Instruments:
         for outcome, reasons in REASONS.items():
             for reason in sorted(reasons):
                 self.counters["runs_completed_total", *run, outcome.value, reason]
+        if agent in self.objectives:
+            self.counters["runs_slow_total", *run]
         for failure in likely_failures(graph):
             self.counters["transition_failures_total", *run, *failure]

@@ -6,12 +6,14 @@ after `declare`: if a counter appears with its first increment, increase() does 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import prometheus_client
 from prometheus_client import CollectorRegistry
 
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import (
@@ -42,13 +44,30 @@ from orchestrator.telemetry.span import Trace
 from orchestrator.telemetry.tally import LineCounts
 from orchestrator.telemetry.work_count import WorkCounts
 
+ANSWERED = frozenset((Outcome.COMPLETED.value, Outcome.PARTIAL.value))
+
+
+def checked_objectives(objectives: Mapping[str, Any]) -> dict[str, float]:
+    """Return objectives that are numbers above 0. Raises ConfigError."""
+    for agent, seconds in objectives.items():
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            raise ConfigError(
+                f"the objective of agent {agent!r} is {seconds!r}; give the seconds within which its runs should end, "
+                "a number above 0"
+            )
+    return dict(objectives)
+
 
 class Metrics:
     """An observer that counts facts on a registry; None is the default one. Several may share a registry.
 
     Undeclared names are counted under `_other`, `_unknown` or `_unregistered`. `exemplar` returns trace_id and
     span_id of the present span if it is sampled, else None; the durations of states, runs, requests and tools have it
-    as exemplar.
+    as exemplar. `objectives` is agent -> seconds within which its runs should end: the share of slower ones has an
+    alert, RunLatencyBudgetBurn.
+
+    Raises:
+        ConfigError: An objective is not above 0.
 
     Example:
         >>> registry = CollectorRegistry()
@@ -58,9 +77,16 @@ class Metrics:
         1.0
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None, *, exemplar: Trace | None = None) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        *,
+        exemplar: Trace | None = None,
+        objectives: Mapping[str, float] | None = None,
+    ) -> None:
         self.registry = registry if registry is not None else prometheus_client.REGISTRY
         self._use = instruments_of(self.registry)
+        self._use.objectives |= checked_objectives(objectives or {})
         self.live = self._use.live
         """The runs of this process, including those of other Metrics on this registry."""
         work = WorkCounts(self._use, exemplar)
@@ -131,6 +157,14 @@ class Metrics:
     def measure_store(self, backend: str, name: str, size: Callable[[], int]) -> None:
         """Report the bytes that `size` returns at each scrape; a repeated name is not counted twice."""
         self._use.stores[self._use.backend(backend), name] = size
+
+    def watch_loop(self, age: Callable[[], float | None]) -> None:
+        """Report the age of an event loop at each scrape, until `unwatch_loop`. For the watchdog."""
+        self._use.loops.append(age)
+
+    def unwatch_loop(self, age: Callable[[], float | None]) -> None:
+        if age in self._use.loops:
+            self._use.loops.remove(age)
 
     def loop_lag(self, seconds: float) -> None:
         """Observe the lag of the event loop. For the watchdog."""
@@ -232,6 +266,9 @@ class Metrics:
         self._count["runs_completed_total", *run, outcome, reason].inc()
         self._work.timed(self._use.histograms["run_duration_seconds", *run, outcome], fact.seconds)
         self._use.histograms["run_iterations", *run].observe(fact.iterations)
+        objective = self._use.objectives.get(run[1])
+        if objective is not None and outcome in ANSWERED and fact.seconds > objective:
+            self._count["runs_slow_total", *run].inc()
         if isinstance(fact.summary, Mapping):
             self._totals(run, fact.summary)
 

@@ -90,7 +90,17 @@ SCRAPED: tuple[Metric, ...] = (
         zero=False,
         made=MetricSource.SCRAPED,
     ),
+    _gauge(
+        "run_objective_seconds",
+        "machine agent",
+        "Time within which runs of an agent should end; absent without an objective.",
+    ),
     # ---- stores and telemetry itself ----
+    _gauge(
+        "event_loop_age_seconds",
+        "",
+        "Seconds since a watched event loop last moved, the longest of the process; absent without a watchdog.",
+    ),
     _gauge("journal_bytes", "backend", "Size of the files of the journals that are open here."),
     counter(
         "log_records_total", "level", "Lines written to the log.", made=MetricSource.SCRAPED, level=LEVELS

@@ -37,6 +37,12 @@ class WatchdogMeters(Protocol):
 
     def loop_blocked(self) -> None: ...
 
+    def watch_loop(self, age: Callable[[], float | None]) -> None:
+        """Report the age of a loop at each scrape, until `unwatch_loop`."""
+        ...
+
+    def unwatch_loop(self, age: Callable[[], float | None]) -> None: ...
+
 
 class Critical(Protocol):
     """The logger of a watchdog: `TransitionLog.logger` is one."""
@@ -111,12 +117,16 @@ class Watchdog:
         self._task.add_done_callback(self._dead)
         self._thread = threading.Thread(target=self._watch, name="orchestrator watchdog", daemon=True)
         self._thread.start()
+        if self._meters is not None:
+            self._meters.watch_loop(self.age)
 
     async def stop(self) -> None:
         """Stop the task and the thread, and wait for their end."""
         task, self._task = self._task, None
         thread, self._thread = self._thread, None
         self._stopping.set()
+        if self._meters is not None:
+            self._meters.unwatch_loop(self.age)
         if task is not None:
             task.cancel()
             await asyncio.wait((task,))

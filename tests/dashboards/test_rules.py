@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import re
 import subprocess
@@ -11,15 +12,23 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.ops import export_pack, routing_labels
+from orchestrator.cli.shipped import SHIPPED
+from orchestrator.errors import ConfigError
+from orchestrator.kernel.graph import Graph
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.ops.alert import ALERTS, NAMES
 from orchestrator.ops.document import yaml
 from orchestrator.ops.recording import SHARED, SLO
 from orchestrator.ops.rule import Alert, AlertSeverity, Profile, alert_data, group, recording_data, smoke
-from orchestrator.ops.rule_file import alerts_yaml, rules_yaml
+from orchestrator.ops.rule_file import alert_groups, alerts_yaml, rules_yaml, trial_files
 from orchestrator.ops.threshold import Thresholds
 from orchestrator.ops.trial import CASES
 from orchestrator.ops.trial.case import Case, unit_tests
+from orchestrator.telemetry.catalogue import ROWS
+from orchestrator.telemetry.exposition.health import STALE
+from orchestrator.telemetry.watchdog import Watchdog
 from tests.dashboards.monitoring import ROOT
 from tests.tiers import SOAK
 
@@ -102,6 +111,8 @@ def test_the_pages_are_those_that_users_feel() -> None:
     critical = {alert.name for alert in ALERTS if alert.severity is AlertSeverity.CRITICAL}
     assert critical == {
         "RunErrorBudgetBurn",
+        "RunLatencyBudgetBurn",
+        "EventLoopBlocked",
         "RunStuck",
         "EngineStalled",
         "RollbackFailed",
@@ -117,8 +128,13 @@ def test_the_pages_are_those_that_users_feel() -> None:
 
 @pytest.mark.system("promtool")
 @pytest.mark.parametrize("profile", [Profile(), smoke()], ids=["shipped", "smoke"])
-def test_promtool_finds_nothing_wrong(tmp_path: Path, profile: Profile) -> None:
-    (tmp_path / "rules.yml").write_text(rules_yaml([LLM_LOOP], profile))
+@pytest.mark.parametrize(
+    "graphs",
+    [[LLM_LOOP], [PIPELINE, LLM_LOOP.extend(name="review")], list(SHIPPED.values())],
+    ids=["one", "two", "shipped"],
+)
+def test_promtool_finds_nothing_wrong(tmp_path: Path, graphs: list[Graph], profile: Profile) -> None:
+    (tmp_path / "rules.yml").write_text(rules_yaml(graphs, profile))
     (tmp_path / "alerts.yml").write_text(alerts_yaml(profile))
     done = promtool(
         "check", "rules", "--lint=all", "--lint-fatal", tmp_path / "rules.yml", tmp_path / "alerts.yml"
@@ -165,13 +181,49 @@ def test_every_rule_can_be_spoilt_in_more_than_one_way() -> None:
 def test_the_smoke_profile_has_the_same_expressions_thirty_times_as_fast() -> None:
     slow, fast = Profile(), smoke(30)
     for alert in ALERTS:
-        figures = re.compile(r"\[\w+\]|offset \w+|\d+(\.\d+)?\b")
+        figures = re.compile(r"\[[\w:]+\]|offset \w+|\d+(\.\d+)?\b")
         there, here = (figures.sub("#", one.expression(alert.expr)) for one in (slow, fast))
         assert here == there
     assert fast.expression("rate(x[30m]) > <run_age_s>") == "rate(x[60s]) > 120"
-    assert fast.expression("rate(x[1m] offset 1h) > <llm_latency_s>") == "rate(x[5s] offset 120s) > 5"
+    assert fast.expression("rate(x[1m] offset 1h) > <queue_wait_s>") == "rate(x[5s] offset 120s) > 5"
 
 
 def test_a_threshold_that_does_not_exist_is_refused() -> None:
     with pytest.raises(AttributeError, match="no_such"):
         Thresholds().put_into("x > <no_such>")
+
+
+def test_the_alert_of_a_blocked_loop_the_watchdog_and_the_health_page_share_one_threshold() -> None:
+    after = inspect.signature(Watchdog).parameters["blocked_after"].default
+    assert Thresholds().loop_blocked_s == after == STALE
+
+
+def test_a_slow_request_is_one_above_the_bound_of_a_bucket() -> None:
+    bounds = ROWS["llm_request_duration_seconds"].buckets
+    assert {Thresholds().llm_slow_after, smoke().thresholds.llm_slow_after} <= set(bounds)
+
+
+def test_labels_for_routing_are_on_every_alert_and_in_its_tests(tmp_path: Path) -> None:
+    profile = Profile(labels={"team": "agents"})
+    rules = [rule for part in alert_groups(profile) for rule in part["rules"]]
+    assert {rule["labels"]["team"] for rule in rules} == {"agents"}
+    for rule in rules:
+        assert {"severity", "component"} <= rule["labels"].keys()
+    assert "team: agents" in trial_files([LLM_LOOP], profile)["tests.yml"]
+    assert (
+        export_pack(tmp_path, [], kubernetes=True, runbooks="r", labels=["team=agents", "service=shop"]) == 0
+    )
+    for file in ("prometheus/alerts.yml", "kubernetes/prometheusrule.yaml"):
+        assert "team: agents" in (tmp_path / file).read_text()
+        assert "service: shop" in (tmp_path / file).read_text()
+
+
+def test_a_label_is_given_once() -> None:
+    with pytest.raises(ConfigError, match="--label team is"):
+        routing_labels(["team=a", "team=b"])
+
+
+@pytest.mark.parametrize("text", ["team", "team=", "=agents", "a-b=c", "severity=low", "agent=x", "1a=b", ""])
+def test_a_label_that_cannot_be_one_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--label"):
+        routing_labels([text])

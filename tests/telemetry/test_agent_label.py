@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from prometheus_client import CollectorRegistry
 
 from orchestrator import Agent, Limits, ToolCall, tool
-from orchestrator.errors import LLMError
+from orchestrator.errors import ConfigError, LLMError, StoreDown
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.journal import Lease
 from orchestrator.kernel.record import (
     EventFailed,
     LLMCall,
@@ -159,3 +164,41 @@ def test_debug_pages_and_dumps_name_the_agent() -> None:
     metrics.observe(RunStarted("llm_loop", "r1", 0.0, agent="support"))
     (run,) = debug.runs(metrics.live.current_runs, 10.0)["runs"]
     assert run["agent"] == "support"
+
+
+async def test_answers_slower_than_the_objective_of_their_agent_are_counted() -> None:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry, objectives={"support": 60.0})
+    for agent in ("support", "other"):
+        metrics.declare(LLM_LOOP, agent=agent)
+    assert sampled(registry, "runs_slow_total", machine="llm_loop", agent="support") == 0
+    ends = [("completed", "none", 61.0), ("partial", "time", 90.0), ("completed", "none", 60.0)]
+    ends += [("failed", "internal", 500.0), ("cancelled", "caller", 500.0)]
+    for number, (outcome, reason, seconds) in enumerate(ends):
+        for agent in ("support", "other"):
+            run_id = f"{agent}{number}"
+            metrics.observe(RunStarted("llm_loop", run_id, 0.0, agent=agent))
+            metrics.observe(RunCompleted("llm_loop", run_id, "finalize", outcome, reason, 1.0, seconds, 3, 1))
+    assert agents_with(registry, "runs_slow_total") == {"support": 2}
+    assert agents_with(registry, "run_objective_seconds") == {"support": 60.0}
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, "60", float("inf"), float("nan"), None])
+def test_an_objective_that_is_no_time_is_refused(seconds: Any) -> None:
+    with pytest.raises(ConfigError, match="objective of agent 'support'"):
+        Metrics(CollectorRegistry(), objectives={"support": seconds})
+
+
+async def test_a_run_that_the_journal_cannot_create_is_a_refused_one() -> None:
+    registry, metrics = metrics_of()
+
+    class Full(MemoryJournal):
+        async def create(self, run_id: str, owner: str, body: Mapping[str, Any]) -> Lease:
+            raise StoreDown("the disk is full", "full")
+
+    journal = Full()
+    agent = Agent(ScriptedLLM(["Hi."]), name="support", journal=journal, observers=[metrics])
+    with pytest.raises(StoreDown):
+        await agent.run("go")
+    assert agents_with(registry, "runs_rejected_total", reason="journal_error") == {"support": 1}
+    assert agents_with(registry, "runs_started_total") == {}

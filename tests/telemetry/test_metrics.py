@@ -175,7 +175,10 @@ def test_the_table_of_the_documentation_is_made_from_the_catalogue() -> None:
 
 
 def test_every_metric_is_exposed_under_its_name_type_and_help() -> None:
-    board = Board(tools=["search"], model="gpt", backends=["memory"], run_seconds=900.0)
+    board = Board(declared=False)
+    Metrics(board.registry, objectives={"_none": 60.0})
+    board.metrics.declare(LOOP, ["search"], "gpt", backends=["memory"], run_seconds=900.0)
+    board.metrics.watch_loop(lambda: 0.25)
     board.metrics.measure_store("sqlite", "here", lambda: 1)
     engine = Standing(Load(("loop",), 4))
     board.metrics.watch(engine)

@@ -25,6 +25,7 @@ from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.watchdog import Watchdog, dump, on_signal, put
 from tests.ending import rest
 from tests.telemetry.loop import CANARY
+from tests.telemetry.sampling import sampled
 from tests.telemetry.test_log import VALIDATOR
 
 
@@ -110,6 +111,12 @@ async def test_meters_that_break_do_not_stop_the_heart() -> None:
 
         def loop_blocked(self) -> None:
             raise RuntimeError(CANARY)
+
+        def watch_loop(self, age: Callable[[], float | None]) -> None:
+            self.age = age
+
+        def unwatch_loop(self, age: Callable[[], float | None]) -> None:
+            assert age() is not None
 
     dog = Watchdog(Broken(), interval=0.01, blocked_after=0.2, stream=io.StringIO())
     async with dog:
@@ -285,3 +292,15 @@ def test_a_run_of_the_command_line_says_on_a_signal_where_it_stands(tmp_path: Pa
         said += rest(process)[1]
     assert process.returncode == 6
     assert CANARY not in said
+
+
+async def test_the_age_of_the_loop_is_scraped_while_it_stands_still() -> None:
+    metrics = Metrics(CollectorRegistry())
+    assert sampled(metrics.registry, "event_loop_age_seconds") is None
+    dog = Watchdog(metrics, interval=0.01, blocked_after=60)
+    async with dog:
+        block(
+            lambda: (sampled(metrics.registry, "event_loop_age_seconds") or 0) > 0.3
+        )  # from this very thread
+        await until(lambda: (sampled(metrics.registry, "event_loop_age_seconds") or 1) < 0.2)
+    assert sampled(metrics.registry, "event_loop_age_seconds") is None

@@ -77,19 +77,32 @@ PROCESS_ALERTS = (
         ),
     ),
     Alert(
+        name="EventLoopBlocked",
+        severity=AlertSeverity.CRITICAL,
+        # Served by the thread of the exposition. Pages inside the server of the host die with the loop: TargetDown.
+        expr="orchestrator_event_loop_age_seconds > <loop_blocked_s>",
+        wait="1m",
+        keep="2m",
+        summary="The event loop of {{ $labels.instance }} does not move.",
+        description=(
+            "Nothing has run on the event loop of {{ $labels.instance }} for {{ $value | humanizeDuration }}: no run,"
+            " no time limit, no request to its server."
+        ),
+    ),
+    Alert(
         name="EventLoopLagHigh",
         severity=AlertSeverity.WARNING,
-        # One block of minutes is one late wake-up among thousands: the share does not show it, the watchdog does.
+        # One block of seconds is one late wake-up among thousands: the share does not show it, the watchdog does.
         expr=(
             "histogram_quantile(0.99, rate(orchestrator_event_loop_lag_seconds_bucket[5m])) > <loop_lag>\n"
-            "or increase(orchestrator_event_loop_blocked_total[10m]) > 0"
+            "or increase(orchestrator_event_loop_blocked_total[30m]) > <blocks>"
         ),
         wait="5m",
         keep="10m",
-        summary="The event loop of {{ $labels.instance }} is blocked.",
+        summary="The event loop of {{ $labels.instance }} is slow.",
         description=(
-            "All runs of {{ $labels.instance }} share the event loop. 1 % of its wake-ups are late, or it was blocked"
-            " until the watchdog logged the stacks (loop.blocked in the log)."
+            "All runs of {{ $labels.instance }} share the event loop. 1 % of its wake-ups are late, or the watchdog"
+            " logged its stacks several times within half an hour (loop.blocked in the log)."
         ),
     ),
     Alert(

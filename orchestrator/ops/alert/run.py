@@ -7,7 +7,6 @@ from typing import NamedTuple
 from orchestrator.ops.rule import Alert, AlertSeverity
 
 _NOT_UNDONE = 'orchestrator_rollbacks_total{outcome="failed"}'
-_RATIO = "machine_agent:orchestrator_runs_failed_per_runs:ratio_rate"
 
 
 class Burn(NamedTuple):
@@ -28,31 +27,70 @@ BURNS = (
 )
 
 
-def _burn(burn: Burn) -> Alert:
-    limit = f"({burn.factor:g} * <error_budget>)"
+class Objective(NamedTuple):
+    """An alert about the share of bad runs: what the share is, and what it is compared with."""
+
+    name: str
+    ratio: str
+    """The recorded share, without its window."""
+    budget: str
+    """Member of Thresholds: the share that may be bad."""
+    least: str
+    """Number of runs within a window, as a template."""
+    summary: str
+    bad: str
+
+
+_ENDED = (
+    "sum without (instance, outcome, reason)"
+    ' (increase(orchestrator_runs_completed_total{outcome!~"cancelled|rejected"}[%s]))'
+)
+_REFUSED = "sum without (instance, reason) (increase(orchestrator_runs_rejected_total[%s]))"
+
+OBJECTIVES = (
+    Objective(
+        "RunErrorBudgetBurn",
+        "machine_agent:orchestrator_runs_failed_per_runs:ratio_rate",
+        "<error_budget>",
+        f"({_ENDED} + ({_REFUSED} or 0 * {_ENDED}))",
+        "Runs of {{ $labels.machine }} (agent {{ $labels.agent }}) fail faster than the objective allows.",
+        "failed, made no progress or were refused",
+    ),
+    Objective(
+        "RunLatencyBudgetBurn",
+        "machine_agent:orchestrator_runs_slow_per_runs:ratio_rate",
+        "<slow_budget>",
+        _ENDED,
+        "Runs of {{ $labels.machine }} (agent {{ $labels.agent }}) are slower than the objective allows.",
+        "took longer than the objective of their agent",
+    ),
+)
+
+
+def _burn(objective: Objective, burn: Burn) -> Alert:
+    limit = f"({burn.factor:g} * {objective.budget})"
     times = "" if burn.factor == 1 else f"{burn.factor:g} times "
+    ratio = objective.ratio
     return Alert(
-        name="RunErrorBudgetBurn",
+        name=objective.name,
         severity=burn.severity,
         expr=(
-            f"({_RATIO}{burn.long} > {limit}\n"
-            f"  and {_RATIO}{burn.short} > {limit})\n"
-            "and sum without (instance, outcome, reason)"
-            f' (increase(orchestrator_runs_completed_total{{outcome!~"cancelled|rejected"}}[{burn.long}]))'
-            " >= <least_runs>"
+            f"({ratio}{burn.long} > {limit}\n"
+            f"  and {ratio}{burn.short} > {limit})\n"
+            f"and {objective.least.replace('%s', burn.long)} >= <least_runs>"
         ),
         wait=burn.wait,
-        summary="Runs of {{ $labels.machine }} (agent {{ $labels.agent }}) fail faster than the objective allows.",
+        summary=objective.summary,
         description=(
-            f"{{{{ $value | humanizePercentage }}}} of the runs of {{{{ $labels.machine }}}} failed within"
-            f" {burn.long}: more than {times}the share that the error budget allows."
+            f"{{{{ $value | humanizePercentage }}}} of the runs of {{{{ $labels.machine }}}} {objective.bad} within"
+            f" {burn.long}: more than {times}the share that the objective allows."
         ),
         labels={"long": burn.long, "short": burn.short},
     )
 
 
 RUN_ALERTS = (
-    *(_burn(burn) for burn in BURNS),
+    *(_burn(objective, burn) for objective in OBJECTIVES for burn in BURNS),
     Alert(
         name="RunStuck",
         severity=AlertSeverity.CRITICAL,
@@ -217,13 +255,15 @@ RUN_ALERTS = (
         expr=(
             "machine_agent:orchestrator_llm_tokens:rate15m > <least_tokens>\n"
             "and machine_agent:orchestrator_llm_tokens:rate15m\n"
-            "  > <token_rise> * avg_over_time(machine_agent:orchestrator_llm_tokens:rate15m[1d] offset 1h)"
+            # Of a week, and not the mean of a day: the start of office hours is no anomaly, not on a Monday either.
+            "  > <token_rise> * quantile_over_time(0.95,"
+            " machine_agent:orchestrator_llm_tokens:rate15m[7d:15m] offset 1h)"
         ),
         wait="15m",
-        summary="{{ $labels.machine }} (agent {{ $labels.agent }}) uses far more tokens than yesterday.",
+        summary="{{ $labels.machine }} (agent {{ $labels.agent }}) uses far more tokens than in its busiest hours.",
         description=(
-            "{{ $labels.machine }} uses {{ $value | humanize }} tokens per second, several times the mean of the"
-            " day before."
+            "{{ $labels.machine }} uses {{ $value | humanize }} tokens per second, several times as many as in"
+            " the busiest twentieth of the last week."
         ),
     ),
 )

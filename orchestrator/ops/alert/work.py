@@ -88,7 +88,7 @@ WORK_ALERTS = (
             f' (rate(orchestrator_tool_calls_total{{outcome=~"error|timeout", {_REGISTERED}}}[10m]))\n'
             "  / sum without (instance, outcome)"
             f' (rate(orchestrator_tool_calls_total{{outcome!="cancelled", {_REGISTERED}}}[10m]))) > <tool_errors>\n'
-            "and sum without (instance, outcome) (rate(orchestrator_tool_calls_total[10m])) > <least_rate>"
+            "and sum without (instance, outcome) (increase(orchestrator_tool_calls_total[10m])) >= <least_calls>"
         ),
         wait="5m",
         summary="Tool {{ $labels.tool }} of agent {{ $labels.agent }} fails.",
@@ -113,10 +113,10 @@ WORK_ALERTS = (
         severity=AlertSeverity.WARNING,
         expr=(
             "(sum without (instance, outcome)"
-            ' (rate(orchestrator_llm_requests_total{outcome!~"ok|cancelled"}[5m]))\n'
+            ' (rate(orchestrator_llm_requests_total{outcome!~"ok|cancelled"}[10m]))\n'
             "  / sum without (instance, outcome)"
-            ' (rate(orchestrator_llm_requests_total{outcome!="cancelled"}[5m]))) > <llm_errors>\n'
-            "and sum without (instance, outcome) (rate(orchestrator_llm_requests_total[5m])) > <least_rate>"
+            ' (rate(orchestrator_llm_requests_total{outcome!="cancelled"}[10m]))) > <llm_errors>\n'
+            "and sum without (instance, outcome) (increase(orchestrator_llm_requests_total[10m])) >= <least_calls>"
         ),
         wait="5m",
         keep="5m",
@@ -128,15 +128,21 @@ WORK_ALERTS = (
     Alert(
         name="LLMLatencyHigh",
         severity=AlertSeverity.WARNING,
+        # The share above the bound of a bucket is known; a quantile between two bounds is a guess.
         expr=(
-            "histogram_quantile(0.95,"
-            " sum without (instance) (rate(orchestrator_llm_request_duration_seconds_bucket[10m])))"
-            " > <llm_latency_s>"
+            "(1 - sum without (instance)"
+            ' (rate(orchestrator_llm_request_duration_seconds_bucket{le="<llm_slow_after>"}[10m]))\n'
+            "  / ignoring (le) group_left ()"
+            " sum without (instance) (rate(orchestrator_llm_request_duration_seconds_count[10m])))"
+            " > <llm_slow>\n"
+            "and ignoring (le) sum without (instance)"
+            " (increase(orchestrator_llm_request_duration_seconds_count[10m])) >= <least_calls>"
         ),
         wait="10m",
         summary="{{ $labels.model }} answers agent {{ $labels.agent }} slowly.",
         description=(
-            "5 % of the requests to {{ $labels.model }} take {{ $value | humanizeDuration }} or longer."
+            "{{ $value | humanizePercentage }} of the requests to {{ $labels.model }} take longer than"
+            " {{ $labels.le }} s."
         ),
     ),
 )

@@ -120,7 +120,12 @@ def unit_tests(cases: Iterable[Case], groups: Mapping[str, str], profile: Profil
 
 def _expected(name: str, fired: Firing, profile: Profile) -> dict[str, Any]:
     rule = rules_of(name)[fired.rule]
-    of_rule = {"severity": rule.severity.value, "component": "orchestrator", **rule.labels}
+    of_rule = {
+        "severity": rule.severity.value,
+        "component": "orchestrator",
+        **profile.labels,
+        **rule.labels,
+    }
     said = {key: _rendered(text, fired) for key, text in said_by(rule, profile).items()}
     return {"exp_labels": {**of_rule, **fired.labels}, "exp_annotations": said}
 

@@ -127,14 +127,44 @@ PROCESS_CASES = (
         [firing_there()],
     ),
     Case(
+        "EventLoopBlocked",
+        "it has not moved for minutes",
+        [series_of("event_loop_age_seconds", "0.1x5 60+60x20")],
+        "8m",
+        [firing_there("3m 0s")],
+    ),
+    Case("EventLoopBlocked", "it moves", [series_of("event_loop_age_seconds", "0.1x30")], "8m"),
+    Case(
+        "EventLoopBlocked",
+        "one stall of five seconds",
+        [series_of("event_loop_age_seconds", "0.1x5 5.1 0.1x20")],
+        "7m",
+    ),
+    Case(
+        "EventLoopBlocked",
+        "held by keep_firing_for while one scrape misses it",
+        [series_of("event_loop_age_seconds", "0.1x5 60+60x5 0.1x20")],
+        "12m",
+        [firing_there("6m 0s")],
+    ),
+    Case(
         "EventLoopLagHigh",
-        "one block of a hundred seconds among thousands of quick wake-ups",
+        "three blocks within half an hour among thousands of quick wake-ups",
+        [
+            *spread("event_loop_lag_seconds", "0+600x5 3000+600x44", "0.025", "+Inf", "0+600x5 3001+600x44"),
+            series_of("event_loop_blocked_total", "0x5 1x5 2x5 3x34"),
+        ],
+        "26m",
+        [firing_there()],
+    ),
+    Case(
+        "EventLoopLagHigh",
+        "one stall of five seconds",
         [
             *spread("event_loop_lag_seconds", "0+600x5 3000+600x24", "0.025", "+Inf", "0+600x5 3001+600x24"),
             series_of("event_loop_blocked_total", "0x5 1x24"),
         ],
         "12m",
-        [firing_there()],
     ),
     Case(
         "EventLoopLagHigh",

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.ops.trial.case import AGENT, LOOP, Case, Firing, buckets, firing, firing_there, series
+from orchestrator.ops.trial.case import AGENT, LOOP, Case, buckets, firing, firing_there, series
+from orchestrator.ops.trial.objective import OBJECTIVE_CASES, ended
 
 _STATE = LOOP | {"state": "await_llm"}
 _ENTERED = "orchestrator_oldest_run_state_entered_timestamp_seconds"
 _LIMIT = "orchestrator_state_timeout_seconds"
 _OLDEST_PARKED = "orchestrator_oldest_parked_timestamp_seconds"
-
-
-def ended(outcome: str, values: str, reason: str = "none") -> tuple[str, str]:
-    """Return runs of one outcome."""
-    return series("orchestrator_runs_completed_total", values, **LOOP, outcome=outcome, reason=reason)
 
 
 def in_journal(values: str, status: str = "orphaned") -> tuple[str, str]:
@@ -33,86 +29,17 @@ def _share(near: str, count: str) -> list[tuple[str, str]]:
     ]
 
 
-def _burning(value: str, rule: int) -> Firing:
-    """Return the alert of one pair of windows."""
-    return Firing(firing(**LOOP).labels, value, rule)
-
-
-_BURN = "RunErrorBudgetBurn"
 _TOKENS = LOOP | {"provider": "openai", "model": "m", "direction": "input"}
 
-BURN_CASES = (
-    Case(
-        _BURN,
-        "one run in five fails: both pages, and soon the tickets",
-        [ended("completed", "0+8x80"), ended("failed", "0+2x80", "llm_error")],
-        "20m",
-        [_burning("20%", 0), _burning("20%", 1)],
-    ),
-    Case(
-        _BURN,
-        "a burst that is over leaves the slow page and no fast one",
-        [ended("completed", "0+8x90"), ended("failed", "0+2x40 80+0x50", "llm_error")],
-        "60m",
-        [_burning("14.29%", 1)],
-    ),
-    Case(
-        _BURN,
-        "what people stopped does not count, neither for nor against",
-        [
-            ended("completed", "0+99x80"),
-            ended("failed", "0+1x80", "llm_error"),
-            ended("cancelled", "0+500x80", "caller"),
-            ended("rejected", "0+500x80", "operator"),
-        ],
-        "60m",
-    ),
-    Case(
-        _BURN,
-        "one failed run among three is no page",
-        [ended("completed", "0+0x60 0 1 2 2+0x60"), ended("failed", "0+0x60 0 0 1 1+0x60", "internal")],
-        "66m",
-    ),
-    Case(
-        _BURN,
-        "half an hour of every tenth failing is no fast page",
-        [ended("completed", "0+9x90"), ended("failed", "0+1x90", "llm_error")],
-        "12m",
-    ),
-    Case(
-        _BURN,
-        "a slow burn of four in a hundred makes the ticket of a day",
-        [ended("completed", "0+96x107"), ended("failed", "0+4x107", "tool_error")],
-        "26h",
-        [_burning("4%", 2), _burning("4%", 3)],
-        "15m",
-    ),
-    Case(
-        _BURN,
-        "twice the objective makes the ticket of three days only",
-        [ended("completed", "0+98x107"), ended("failed", "0+2x107", "tool_error")],
-        "26h",
-        [_burning("2%", 3)],
-        "15m",
-    ),
-    Case(
-        _BURN,
-        "within the objective",
-        [ended("completed", "0+995x107"), ended("failed", "0+5x107", "tool_error")],
-        "26h",
-        step="15m",
-    ),
-    Case(
-        _BURN,
-        "three runs a day are too few for a ticket",
-        [ended("completed", "0x60 1x47"), ended("failed", "0x60 1x27 2x20", "internal")],
-        "26h",
-        step="15m",
-    ),
+_NIGHT, _DAY = 96, 96  # steps of five minutes: eight hours each, and eight more of the night
+_OFFICE = (
+    f"0x{_NIGHT} 0+300000x{_DAY} {300000 * _DAY}x{2 * _NIGHT}"
+    f" {300000 * _DAY}+300000x{_DAY} {600000 * _DAY}x{2 * _NIGHT} {600000 * _DAY}+300000x{_DAY}"
 )
+"""Tokens of an agent that works in office hours."""
 
 RUN_CASES = (
-    *BURN_CASES,
+    *OBJECTIVE_CASES,
     Case(
         "RunStuck",
         "in a state for longer than one and a half times its limit",
@@ -360,6 +287,13 @@ RUN_CASES = (
         "ten times next to nothing",
         [series("orchestrator_llm_tokens_total", "0+30x60 1800+300x24", **_TOKENS)],
         "6h",
+        step="5m",
+    ),
+    Case(
+        "TokenBurnAnomaly",
+        "steady office hours, on the third morning",
+        [series("orchestrator_llm_tokens_total", _OFFICE, **_TOKENS)],
+        "58h",
         step="5m",
     ),
 )

@@ -29,9 +29,12 @@ def answers(values: str, outcome: str) -> tuple[str, str]:
     return series("orchestrator_llm_requests_total", values, outcome=outcome, **_MODEL)
 
 
-def took(fast: str, slow: str) -> list[tuple[str, str]]:
+def took(fast: str, count: str) -> list[tuple[str, str]]:
     """Return requests by their time: up to 40.96 s, and all of them."""
-    return spread("llm_request_duration_seconds", fast, "40.96", "81.92", slow, **_MODEL)
+    return [
+        *spread("llm_request_duration_seconds", fast, "40.96", "81.92", count, **_MODEL),
+        series("orchestrator_llm_request_duration_seconds_count", count, **_MODEL),
+    ]
 
 
 def attempts(all_: str, again: str) -> list[tuple[str, str]]:
@@ -177,6 +180,13 @@ WORK_CASES = (
     ),
     Case(
         "ToolErrorRatioHigh",
+        "one call a minute, and all fail",
+        [tool("0x40", "ok"), tool("0+1x40", "error")],
+        "30m",
+        [firing("100%", tool="search", **AGENT)],
+    ),
+    Case(
+        "ToolErrorRatioHigh",
         "two calls an hour",
         [tool("0x12 1x30", "ok"), tool("0x12 1x30", "error")],
         "20m",
@@ -216,16 +226,24 @@ WORK_CASES = (
     ),
     Case(
         "LLMErrorRatioHigh",
+        "one request a minute, and all fail",
+        [answers("0x40", "ok"), answers("0+1x40", "auth")],
+        "30m",
+        [firing("100%", **_MODEL)],
+    ),
+    Case(
+        "LLMErrorRatioHigh",
         "two requests an hour",
         [answers("0x12 1x30", "ok"), answers("0x12 1x30", "auth")],
         "16m",
     ),
     Case(
         "LLMLatencyHigh",
-        "one in ten takes more than 41 seconds",
+        "one in ten takes longer than 41 seconds",
         took("0+54x60", "0+60x60"),
         "40m",
-        [firing("1m 1s", **_MODEL)],
+        [firing("10%", le="40.96", **_MODEL)],
     ),
+    Case("LLMLatencyHigh", "two requests an hour", took("0x60", "0x12 2x40"), "22m"),
     Case("LLMLatencyHigh", "nearly all are quick", took("0+59x60", "0+60x60"), "40m"),
 )
