@@ -28,7 +28,6 @@ class _Position(NamedTuple):
     """The counters of a run before a transition. The records that follow change them in place."""
 
     iteration: int
-    usage: Usage
     spent: Mapping[str, Any]
     completions: int
     streaks: Mapping[str, int]
@@ -91,7 +90,7 @@ class _TraceReader:
             return trace
         ended = stored.ended or {}
         trace.outcome, trace.reason = str(ended.get("outcome", "")), str(ended.get("reason", ""))
-        trace.usage, trace.seconds = _usage(stored.context), stored.elapsed
+        trace.usage, trace.seconds = _usage(stored.context["spent"]), stored.elapsed
         if not any(point.rows for point in trace.points) and any(
             point.kind == "turn" for point in trace.points
         ):
@@ -178,7 +177,6 @@ class _TraceReader:
         progress, window = context["progress"], context["context"]
         return _Position(
             int(context["iteration"]),
-            _usage(context),
             dict(context["spent"]),
             int(context["completion"]["retries"]),
             progress["error_streaks"],
@@ -215,7 +213,7 @@ class _TraceReader:
             event=str(body.get("event", self._stored.next or "")),
             limits=context["limits"],
             iteration=int(context["iteration"]) if decided else before.iteration,
-            usage=_usage(context) if decided else before.usage,
+            usage=_usage(spent if decided else before.spent),
             seconds=float((spent if decided else before.spent)["seconds"]),
             tool_calls=int(before.spent["tool_calls"]),
             by_tool=before.spent["by_tool"],
@@ -324,12 +322,11 @@ def _position_of(body: Mapping[str, Any]) -> int:
     return int(str(body["key"]).rpartition(":")[2])
 
 
-def _usage(context: Mapping[str, Any]) -> Usage:
+def _usage(spent: Mapping[str, Any]) -> Usage:
     """Return the usage of a run and its child runs, as its limits count it."""
-    spent = context["spent"]
-    own = Usage.of(spent["usage"])
+    own = Usage(**spent["usage"])
     below = (spent.get("below") or {}).get("usage")
-    return own if below is None else own + Usage.of(below)
+    return own if below is None else own + Usage(**below)
 
 
 _UNDECIDED: Final = frozenset((LoopEvent.FAILURE, LoopEvent.COMPLETION_SUCCESS, ""))
