@@ -47,7 +47,7 @@ def imported(spec: str, what: str) -> Any:
     module, _, attribute = spec.partition(":")
     if not module or not attribute:
         raise ConfigError(f"{what} {spec!r} is not of the form module:attribute")
-    found = _module(module, what)
+    found = imported_module(module, what)
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise ConfigError(f"{what} {spec!r}: {module} has no {attribute!r}")
@@ -55,8 +55,11 @@ def imported(spec: str, what: str) -> Any:
     return found
 
 
-def _module(name: str, what: str) -> Any:
-    """Import a module. The working directory is searched last, so that its files replace no installed package."""
+def imported_module(name: str, what: str) -> Any:
+    """Import a module. Raises as `imported`.
+
+    The working directory is searched last, so that its files replace no installed package.
+    """
     here = os.getcwd()  # noqa: PTH109 - sys.path holds text
     if here not in sys.path:
         sys.path.append(here)

@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.filter_option import FilterOptions
+from orchestrator.cli.runs_option import MigrateOptions, RollbackOptions, RunsReplayOptions
 from orchestrator.cli.spread import spread
 
 group = typer.Typer(help="List, show, answer and resume recorded runs.", rich_markup_mode=None)
@@ -83,40 +84,6 @@ class ForkOptions(given.ReplacementOptions, given.DisplayOptions):
     run_id: given.NewRunId = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RollbackOptions(given.JournalOptions):
-    """The command line of `runs rollback`."""
-
-    run: given.RunId
-    root: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The folder of the files. Default: the one the run was started in."),
-    ] = None
-    step: Annotated[str | None, typer.Option(metavar="S", help="Only the changes of this step.")] = None
-    yes: given.Yes = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class MigrateOptions(given.JournalOptions):
-    """The command line of `runs migrate`."""
-
-    runs: Annotated[
-        tuple[str, ...], typer.Argument(metavar="RUN", help="Only these runs.", show_default=False)
-    ] = ()
-    using: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FUNCTION",
-            help="Takes a journal.stored_run.StoredRun and returns it as it fits this version.",
-        ),
-    ] = None
-    made: Annotated[
-        str | None,
-        typer.Option("--from", metavar="FINGERPRINT", help="Only runs of this version, or its beginning."),
-    ] = None
-    dry: Annotated[bool, typer.Option("--dry-run", help="Only list the versions that runs are in.")] = False
-
-
 @group.callback()
 def runs_group() -> None:
     """List, show, answer and resume recorded runs. RUN is a run id, or at least its first 4 characters."""
@@ -183,16 +150,41 @@ def export(
     run: given.RunId,
     *,
     content: given.WithContent = False,
+    as_test: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write a test that replays the run, and its records, secrets removed, into DIR.",
+        ),
+    ] = None,
     output: given.Output = None,
     at: given.JournalOptions,
 ) -> int:
     """Print a run as JSON, without the content of messages.
 
-    With --content it is a conversation that `orchestrator replay` reads.
+    With --content it is a conversation that `orchestrator replay` reads. Review what --as-test writes before you share
+    it: it has the messages, arguments and results, and only text that looks like a secret is replaced.
     """
+    if as_test is not None:
+        from orchestrator.cli.runs.export_test import export_test
+
+        return export_test(run, as_test, content=content, output=output, **vars(at))
     from orchestrator.cli.runs.export import export_run
 
     return export_run(run, content=content, output=output, **vars(at))
+
+
+@group.command()
+@spread
+def replay(options: RunsReplayOptions) -> int:
+    """Execute a run again on its recorded answers and results.
+
+    No model is called and no tool runs. Each transition is printed with the parts of the context that it changed. If
+    a transition is not the recorded one, both contexts are compared, and the exit code is 1.
+    """
+    from orchestrator.cli.runs.replay import replay_recorded_run
+
+    return replay_recorded_run(options)
 
 
 # ---- requests ----

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Callable
 
 REDACTED = "[redacted]"
 
@@ -32,7 +33,12 @@ def scrub(text: str) -> str:
         >>> scrub("401 for https://bob:hunter2@host/ with Bearer abc")
         '401 for https://[redacted]host/ with [redacted]'
     """
-    return _SECRETS.sub(REDACTED, text[:_LONGEST])
+    return replace_secrets(text[:_LONGEST], lambda _: REDACTED)
+
+
+def replace_secrets(text: str, replacement: Callable[[str], str]) -> str:
+    """Return the text with each probable secret replaced by what the function returns for it."""
+    return _SECRETS.sub(lambda found: replacement(found[0]), text)
 
 
 def fingerprint(error: BaseException) -> str:

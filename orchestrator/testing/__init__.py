@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.testing.purity import check_guard as check_guard
     from orchestrator.testing.purity import pure as pure
     from orchestrator.testing.purity import strict_guards as strict_guards
+    from orchestrator.testing.replay import assert_replays as assert_replays
 
 _HOME = {
     "CrashingJournal": "journal.crashing",
@@ -39,6 +40,7 @@ _HOME = {
     "ReplayLLM": "providers.replay",
     "ReplayTools": "providers.replay_tool",
     "ScriptedLLM": "providers.scripted",
+    "assert_replays": "testing.replay",
     "check_guard": "testing.purity",
     "edge_paths": "testing.paths",
     "parametrize_paths": "testing.paths",

@@ -39,7 +39,7 @@ def export_run(name: str, *, content: bool, output: Path | None, json: bool, jou
     if output is None:
         say_json(data)
         return Exit.COMPLETED
-    _write(output, dumps(data))
+    write_new(output, dumps(data))
     what = "messages" if content else "records"
     if json:
         say_json({"run_id": run_id, "output": str(output.absolute()), what: len(data[what])})
@@ -105,7 +105,7 @@ def _turn(index: int, spoken: TranscriptEntry) -> dict[str, Any]:
     }
 
 
-def _write(file: Path, text: str) -> None:
+def write_new(file: Path, text: str) -> None:
     """Write a new file that only its owner can read. Raises ConfigError when it exists, or OSError."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -12,7 +12,7 @@ from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import many, table
 from orchestrator.cli.runs.rollback import stand_again
 from orchestrator.cli.runs.store import OpenStore, at_journal
-from orchestrator.cli.runs_group import MigrateOptions
+from orchestrator.cli.runs_option import MigrateOptions
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.stored_run import StoredRun
