@@ -29,6 +29,7 @@ from tests.benchmarks.peers.ergonomics.table import concepts
 from tests.benchmarks.peers.ergonomics.table import table as ergonomics
 from tests.benchmarks.peers.features.table import comparison, evidence
 from tests.cli.test_demo import normal, shown_on_a_terminal
+from tests.guards import progress_sweep
 from tests.observability import observability_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -176,6 +177,7 @@ ERGONOMICS_GUIDE = "tests/benchmarks/peers/ergonomics/README.md"
 PLACES = (
     Place("README.md", "diagram", "mermaid", partial(mermaid, LLM_LOOP)),
     Place("README.md", "clean-trace", "text", partial(trace, TRACES["clean-trace"])),
+    Place(progress_sweep.GUIDE, "progress-sweep", "", progress_sweep.table),
     Place("dashboards/README.md", "alerts", "", alerts_table),
     Place("README.md", "comparison", "", comparison),
     Place("tests/benchmarks/README.md", "evidence", "", evidence),
@@ -213,4 +215,5 @@ def derived() -> Iterator[tuple[str, str]]:
     yield OBSERVABILITY, observability_text()
     yield "tests/telemetry/catalogue.txt", metric_catalogue()
     yield "tests/telemetry/metric_table.md", table()
+    yield progress_sweep.PICTURE, progress_sweep.picture()
     yield from guides()

@@ -18,6 +18,7 @@ from orchestrator.cli.backtest_view import (
     CSV_COLUMNS,
     SWEEP_COLUMNS,
     csv_row,
+    plot_of,
     print_report,
     print_sweep,
     sweep_row,
@@ -25,6 +26,7 @@ from orchestrator.cli.backtest_view import (
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.load import imported, limits_from
 from orchestrator.cli.output import say, say_json, say_more, shown
+from orchestrator.cli.picture import check_picture, save_picture
 from orchestrator.cli.runs.export import FORMAT
 from orchestrator.cli.runs.phrase import seconds_in
 from orchestrator.cli.runs.store import OpenStore, at_journal
@@ -56,6 +58,8 @@ def backtest_runs(options: BacktestOptions) -> int:
     """Backtest the policy of the options and print the report. Raises ConfigError before anything is read."""
     if options.csv and options.json:
         raise ConfigError("--csv prints rows and --json prints the report: give one of them")
+    if options.plot is not None:
+        check_picture(options.plot)
     policies = policies_of(options)
     since = None if options.since is None else time.time() - seconds_in(options.since)
     if options.files and (since is not None or any(one is not None for one in options.conditions.values())):
@@ -66,6 +70,8 @@ def backtest_runs(options: BacktestOptions) -> int:
         say_more(_csv_line(SWEEP_COLUMNS if options.sweep else CSV_COLUMNS))
     reports = _reports(options, policies, since, each)
     _print(options, policies, reports, collected)
+    if options.plot is not None:
+        save_picture(options.plot, plot_of(reports, options.sweep))
     return Exit.COMPLETED
 
 

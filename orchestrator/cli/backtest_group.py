@@ -51,6 +51,10 @@ class BacktestOptions(FilterOptions, given.JournalOptions):
     since: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Runs that started in the last 90s, 15m, 12h, 7d.")
     ] = None
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw benefit against harm: *.svg or *.png."),
+    ] = None
     csv: Annotated[
         bool, typer.Option("--csv", help="Print one row for each run, or each value of --sweep.")
     ] = False

@@ -7,6 +7,7 @@ from typing import Final
 
 from orchestrator.cli.output import say, shown
 from orchestrator.cli.runs.phrase import many, span, table
+from orchestrator.drawing.plot import PlotAxis, PlotSeries, plot_svg
 from orchestrator.runtime.backtest import Report, RunComparison, Saving
 from orchestrator.runtime.backtest.report import StopCount
 from orchestrator_guards.money import in_currency
@@ -149,6 +150,26 @@ SWEEP_COLUMNS: Final = ("value", *(name for name, _ in _COLUMNS))
 def sweep_row(report: Report) -> tuple[object, ...]:
     """Return the cells of SWEEP_COLUMNS."""
     return report.label, *(value(report) for _, value in _COLUMNS)
+
+
+def plot_of(reports: Sequence[Report], sweep: str | None) -> str:
+    """Return benefit against harm as SVG: one point for each report."""
+    labels = [report.label for report in reports]
+    claimed = [(float(report.harm), float(report.benefit)) for report in reports]
+    assumed = [
+        (
+            float(report.harm + report.assumed["harm"].runs),
+            float(report.benefit + report.assumed["benefit"].runs),
+        )
+        for report in reports
+    ]
+    series = [PlotSeries(name="stops earlier", points=claimed, labels=labels, line=True)]
+    if assumed != claimed:
+        name = "also behind another message, if the model answers as recorded"
+        series.append(PlotSeries(name=name, points=assumed, labels=labels, line=True))
+    title = f"Backtest of {many(reports[0].runs, 'run')}" + (f": {sweep}" if sweep else "")
+    harm = PlotAxis(name="harm: runs that had completed")
+    return plot_svg(title, series, x=harm, y=PlotAxis(name="benefit: runs that had not"))
 
 
 def print_sweep(name: str, reports: Sequence[Report]) -> None:

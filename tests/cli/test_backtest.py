@@ -109,6 +109,18 @@ def test_a_sweep_has_one_row_for_each_value(cli: Cli, lines: Callable[[str], Any
 
 
 @pytest.mark.usefixtures("journal")
+def test_a_plot_draws_benefit_against_harm_for_each_value(cli: Cli, folder: Path) -> None:
+    done = cli("backtest", *AT, "--sweep", "max_iterations=1..3", "--plot", "sweep.svg")
+    assert done.code == 0
+    text = (folder / "sweep.svg").read_text()
+    assert "Backtest of 3 runs: max_iterations=1..3" in text
+    assert "harm: runs that had completed" in text
+    bad = cli("backtest", *AT, "--set", "max_iterations=3", "--plot", "sweep.gif")
+    assert (bad.code, bad.out) == (2, "")
+    assert "a drawing is written to a file *.svg or *.png" in bad.err
+
+
+@pytest.mark.usefixtures("journal")
 def test_conditions_select_the_runs(cli: Cli) -> None:
     policy = ("--set", "max_iterations=1")
     for conditions, count in [
