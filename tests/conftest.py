@@ -71,6 +71,8 @@ LONGEST_FIRST = (
     "providers/test_mcp_http.py",
     "cli/test_run_model.py",
     "cli/test_run_mcp.py",
+    "cli/test_mcp_serve.py",
+    "providers/test_mcp_official.py",
     "cli/test_pipeline.py",
     "cli/test_ralph.py",
     "repl/test_escape.py",

@@ -19,6 +19,7 @@ from orchestrator.cli.backtest_group import BacktestOptions
 from orchestrator.cli.chat_option import ChatOptions
 from orchestrator.cli.console_option import ConsoleOptions
 from orchestrator.cli.exit import EPILOG
+from orchestrator.cli.mcp_group import group as mcp
 from orchestrator.cli.metrics_group import group as metrics
 from orchestrator.cli.operate_group import group as operate
 from orchestrator.cli.ops_group import group as ops
@@ -319,6 +320,7 @@ app.add_typer(runs, name="runs")
 app.add_typer(operate, name="operate")
 app.add_typer(ops, name="ops")
 app.add_typer(metrics, name="metrics")
+app.add_typer(mcp, name="mcp")
 
 
 @app.command()

@@ -102,7 +102,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "starlette": ("orchestrator.examples.service", "orchestrator.console"),
     "tenacity": ("orchestrator.llm.retry",),
     "transitions": ("orchestrator.kernel",),
-    "uvicorn": ("orchestrator.examples.service", "orchestrator.console"),
+    "uvicorn": ("orchestrator.providers.mcp", "orchestrator.examples.service", "orchestrator.console"),
 }
 
 # Module or folder -> libraries it may never import.

@@ -1,0 +1,1 @@
+"""`orchestrator mcp`: agents as tools of an MCP server."""

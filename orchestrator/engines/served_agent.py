@@ -1,0 +1,129 @@
+"""An agent for clients that start runs and ask for their results later, from any process of the same journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+from pydantic_core import to_json
+
+from orchestrator.errors import AnswerRefused, RunUnknown
+from orchestrator.kernel.outcome import Outcome
+from orchestrator.llm.run_event import QuestionAsked, RunEvent, ToolStarted
+from orchestrator.machines.llm_loop.model import Question
+from orchestrator.providers.mcp.serving import RunAnswer, RunQuestion
+from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.runtime.llm_loop.result import Result, ended_as
+
+_PREFIX = "mcp-"
+"""Of the ids of its runs: a client can continue no other run of the journal."""
+_BY = "mcp client"
+
+
+class DurableAgent:
+    """One agent as a tool of an MCP server. Its runs continue when a client is gone."""
+
+    def __init__(self, agent: Agent[Any, Any], name: str, description: str) -> None:
+        self.name = name
+        self.description = description
+        self._agent = agent
+        self._live: dict[str, asyncio.Task[Result[Any]]] = {}
+
+    async def start(self, prompt: str) -> str:
+        """Start a run; return its id, once the journal has the run."""
+        run_id = f"{_PREFIX}{uuid4().hex}"
+        task = self._drive(run_id, self._agent.run(prompt, run_id=run_id))
+        while not task.done() and not await self._is_stored(run_id):
+            await asyncio.wait({task}, timeout=_STORED)
+        return run_id
+
+    async def wait(
+        self, run_id: str, progress: Callable[[str], Awaitable[None]]
+    ) -> RunAnswer | list[RunQuestion]:
+        """Return the end of a run, or its open questions.
+
+        Raises RunUnknown, and the errors of the agent if the run could not be started.
+        """
+        if not run_id.startswith(_PREFIX):
+            raise RunUnknown(run_id)
+        if run_id not in self._live:
+            await self._agent.runs.get(run_id)
+            self._drive(run_id, self._agent.resume(run_id))
+        task = self._live[run_id]
+        watching = asyncio.ensure_future(self._question(run_id, progress))
+        try:
+            await asyncio.wait({task, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done() and (asked := await watching):
+                return [RunQuestion(one.key, _text(one)) for one in asked]
+            return _answer(await asyncio.shield(task))
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await watching
+
+    async def answer(self, run_id: str, key: str, *, approve: bool, reason: str) -> None:
+        """Answer a question. An answer that counts already changes nothing."""
+        if not run_id.startswith(_PREFIX):
+            raise RunUnknown(run_id)
+        post = self._agent.approve if approve else self._agent.reject
+        with suppress(AnswerRefused):
+            await post(run_id, key, by=_BY, why=reason)
+
+    async def stop(self) -> None:
+        """Leave the runs: they stay in the journal, and the next process resumes them when a client asks."""
+        tasks = [*self._live.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _drive(self, run_id: str, work: Awaitable[Result[Any]]) -> asyncio.Task[Result[Any]]:
+        async def driven() -> Result[Any]:
+            return await work
+
+        task = self._live[run_id] = asyncio.get_running_loop().create_task(driven(), name=f"run {run_id}")
+        return task
+
+    async def _is_stored(self, run_id: str) -> bool:
+        try:
+            await self._agent.runs.get(run_id)
+        except RunUnknown:
+            return False
+        return True
+
+    async def _question(self, run_id: str, progress: Callable[[str], Awaitable[None]]) -> list[Question]:
+        """Return the open questions of a run as soon as it has some; none at its end."""
+        async for event in self._agent.runs.events(run_id, follow=True):
+            if isinstance(event, QuestionAsked) and (asked := await self._agent.pending(run_id)):
+                return list(asked)
+            if (text := _progress(event)) is not None:
+                await progress(text)
+        return []
+
+
+_STORED = 0.01
+"""Seconds between two looks for a run that is being created."""
+
+
+def _progress(event: RunEvent) -> str | None:
+    return f"calls {event.tool}" if isinstance(event, ToolStarted) else None
+
+
+def _text(question: Question) -> str:
+    """Return a question for a person."""
+    asked = {"unknown_effect": "It is not known whether this call took effect. Run it again?"}
+    first = asked.get(question.why, f"May the agent call {question.tool}?")
+    return f"{first}\n{question.tool} {question.arguments}" + (
+        f"\n{question.notice}" if question.notice else ""
+    )
+
+
+def _answer(result: Result[Any]) -> RunAnswer:
+    output = result.output
+    text = output if isinstance(output, str) else to_json(output, fallback=str).decode()
+    if result.outcome is not Outcome.COMPLETED:
+        text = f"the run {ended_as(result)}" + ("" if output is None else f"; its last answer: {text}")
+    data = {"run_id": result.run_id, "outcome": result.outcome.value, "reason": result.reason}
+    return RunAnswer(text, result.outcome is not Outcome.COMPLETED, data)
