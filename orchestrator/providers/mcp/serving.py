@@ -141,7 +141,7 @@ async def _call(
         for key, response in (params.input_responses or {}).items():
             if not await _take(agent, run_id, key, response):
                 return _waits(run_id)
-        return await _until_asked(agent, context, run_id)
+        return await _result_or_questions(agent, context, run_id)
     except OrchestratorError as error:
         return _result(RunAnswer(str(error), is_error=True))
 
@@ -160,7 +160,7 @@ async def _run_of(agent: ServedAgent, params: CallToolRequestParams) -> str:
     return await agent.start(prompt)
 
 
-async def _until_asked(
+async def _result_or_questions(
     agent: ServedAgent, context: ServerRequestContext[Any], run_id: str
 ) -> CallToolResult | InputRequiredResult:
     """Return the result of a run, or its questions in the form that the client understands."""
