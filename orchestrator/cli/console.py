@@ -8,6 +8,7 @@ import ipaddress
 import os
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 from orchestrator.cli.console_option import ConsoleOptions
 from orchestrator.cli.exit import Exit
@@ -62,13 +63,21 @@ async def _serve(options: ConsoleOptions, address: Address, token: str | None) -
             content=options.content,
             graphs=SHIPPED,
             hosts=[*_HOSTS, options.host, *options.allow_host],
-            title=str(address),
+            title=str(options.journal or _near(address)),
         )
         stopped = asyncio.Event()
         with on_signal(stopped.set):
             await serve(
                 app, options.host, options.port, stopped, lambda url: _announce(url, address, token, options)
             )
+
+
+def _near(address: Address) -> Address:
+    """Return a path below the working directory relative to it."""
+    here = Path.cwd()
+    return (
+        address.relative_to(here) if isinstance(address, Path) and address.is_relative_to(here) else address
+    )
 
 
 _HOSTS = ("127.0.0.1", "localhost", "::1")

@@ -109,6 +109,8 @@ def money(micros: int | None) -> str:
 
 def percent(share: float) -> str:
     """Return a share, 0 to 1."""
+    if 0 < share < 0.001:  # noqa: PLR2004
+        return "< 0.1%"
     return f"{share:.1%}" if 0 < share < 0.1 else f"{share:.0%}"  # noqa: PLR2004
 
 

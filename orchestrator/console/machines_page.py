@@ -125,5 +125,5 @@ def _rate(found: MachineHistory) -> float | None:
 
 
 def _decades() -> list[tuple[float, str]]:
-    words = ("10 µs", "1 ms", "100 ms", "10 s")
+    words = ("10 µs", "1 ms", "100 ms")
     return [(100 * 2 * place / _DECADES, word) for place, word in enumerate(words)]

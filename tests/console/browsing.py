@@ -27,6 +27,9 @@ CHROMIUM = (
 )
 
 
+_PATHS = os.pathsep.join(str(ROOT / name) for name in (".", "callbacks", "guards"))
+
+
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
     """Start the browser."""
@@ -55,11 +58,11 @@ class Processes:
         """Start Python with a module."""
         process = subprocess.Popen(
             [sys.executable, "-m", *command],
-            cwd=ROOT,
+            cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join((".", "callbacks", "guards"))},
+            env=os.environ | {"PYTHONPATH": _PATHS, "LOGNAME": "mara"},
         )
         self.started.append(process)
         return process
@@ -67,7 +70,7 @@ class Processes:
     def console(self, *options: str) -> str:
         """Serve the journal; return the address of the console, which signs in if that is needed."""
         process = self.start(
-            "orchestrator", "console", "--journal", str(self.journal), "--port", "0", *options
+            "orchestrator", "console", "--journal", self.journal.name, "--port", "0", *options
         )
         assert process.stdout is not None
         said = process.stdout.readline()

@@ -226,7 +226,7 @@ SHOWN |= {("health", 800, "dark"), ("runs", 390, "light")}
 def _picture(page: Page, name: str, width: int, scheme: str) -> None:
     if PICTURES is not None and (name, width, scheme) in SHOWN:
         PICTURES.mkdir(exist_ok=True)
-        page.screenshot(path=PICTURES / f"{name}-{width}-{scheme}.png", full_page=name != "runs")
+        page.screenshot(path=PICTURES / f"{name}-{width}-{scheme}.png")
 
 
 @pytest.mark.campaign

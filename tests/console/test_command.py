@@ -1,0 +1,60 @@
+"""The command `console`: its options, and the assets that it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator import SqliteJournal
+from orchestrator.cli.console import is_loopback, serve_console
+from orchestrator.cli.console_option import ConsoleOptions
+from orchestrator.errors import ConfigError
+from tests.console.browsing import ROOT
+
+NAME = "CONSOLE_TOKEN"
+CONSOLE = ROOT / "orchestrator" / "console"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "localhost", "::1", "[::1]"])
+def test_an_address_of_this_machine_alone_needs_no_token(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["::", "10.0.0.1", "console.example", ""])
+def test_any_other_address_needs_a_token(host: str) -> None:
+    assert not is_loopback(host)
+
+
+def test_a_missing_journal_an_empty_token_and_a_bad_port_are_one_sentence_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="there is no journal"):
+        serve_console(ConsoleOptions(journal=tmp_path / "none.db"))
+    journal = tmp_path / "journal.db"
+    monkeypatch.setenv(NAME, " ")
+
+    async def create() -> None:
+        async with SqliteJournal(journal):
+            pass
+
+    asyncio.run(create())
+    with pytest.raises(ConfigError, match="CONSOLE_TOKEN is empty"):
+        serve_console(ConsoleOptions(journal=journal, token_env=NAME))
+    monkeypatch.setenv(NAME, "short")
+    with pytest.raises(ConfigError, match="at least 16"):
+        serve_console(ConsoleOptions(journal=journal, token_env=NAME))
+    with pytest.raises(ConfigError, match="choose others with --host and --port"):
+        serve_console(ConsoleOptions(journal=journal, port=70_000))
+
+
+def test_no_page_or_asset_asks_another_server_and_each_library_has_its_licence() -> None:
+    for file in (*(CONSOLE / "templates").iterdir(), *(CONSOLE / "static").glob("*.css")):
+        found = set(re.findall(r"https?://[^\s\"']+", file.read_text(encoding="utf-8")))
+        assert found <= {"http://www.w3.org/2000/svg"}, file.name
+    libraries = {file.name.removesuffix(".min.js") for file in (CONSOLE / "static").glob("*.min.js")}
+    licences = {file.stem for file in (CONSOLE / "static" / "licences").iterdir()}
+    assert licences == {"htmx", "htmx-ext-sse", "idiomorph"}
+    assert libraries == {"htmx", "htmx-sse", "idiomorph"}
