@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from orchestrator.errors import ConfigError
 
+HIGHEST = 65_535
 GRACE = 1
 """Seconds that open connections get when the server stops; the events of a tab never end by themselves."""
 
@@ -63,6 +64,8 @@ class _Server(uvicorn.Server):
 
 
 def _listening(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= HIGHEST:
+        raise ConfigError(f"port is {port}; it must be from 0 to {HIGHEST}, 0 picks a free one")
     name = host.strip("[]")
     try:
         family, *_, address = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0]

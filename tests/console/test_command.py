@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,13 @@ def test_a_missing_journal_an_empty_token_and_a_bad_port_are_one_sentence_each(
     monkeypatch.setenv(NAME, "short")
     with pytest.raises(ConfigError, match="at least 16"):
         serve_console(ConsoleOptions(journal=journal, token_env=NAME))
-    with pytest.raises(ConfigError, match="choose others with --host and --port"):
+    with pytest.raises(ConfigError, match="it must be from 0 to 65535"):
         serve_console(ConsoleOptions(journal=journal, port=70_000))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(ConfigError, match="choose others with"),
+    ):
+        serve_console(ConsoleOptions(journal=journal, port=taken.getsockname()[1]))
 
 
 def test_no_page_or_asset_asks_another_server_and_each_library_has_its_licence() -> None:
