@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import SqliteJournal
 from tests.benchmarks import incident
 
 
@@ -26,7 +27,7 @@ async def test_every_command_of_the_benchmark_is_printed_with_its_aim(
 async def test_the_runs_of_the_benchmark_are_those_of_an_agent(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     await incident.fill(path, 3)
-    async with incident.SqliteJournal(path) as journal:
+    async with SqliteJournal(path) as journal:
         heads = [head async for head in journal.runs(outcome="completed", agent="support")]
         assert {head.run_id for head in heads} == {"run0", "run1", "run2"}
         assert len(await journal.load("run1")) > 20
