@@ -1,12 +1,14 @@
 """An orchestrator for LLM agents as an explicit finite state machine.
 
-Names are loaded when first used: importing this package starts nothing and loads nothing else. Further names are in
+Names are loaded when first used: importing this package starts nothing and loads nothing else
+(in a notebook, the drawings of graphs). Further names are in
 `orchestrator.pipeline`, `approval`, `ralph` and `rlm` (the machines), `events` (what observers receive), `errors`,
 `kernel` (machines of one's own), `providers`, `telemetry` and `testing`.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -203,3 +205,12 @@ def _without_extra(name: str, missing: ImportError) -> type | None:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _draw_in_notebooks() -> None:
+    """Load the drawings of graphs if IPython is loaded: the kernel, whose objects notebooks show, draws nothing."""
+    if "IPython" in sys.modules:
+        import_module(f"{__name__}.drawing.notebook")
+
+
+_draw_in_notebooks()

@@ -73,3 +73,11 @@ FORMATS: Mapping[str, Callable[[Graph, str | None], str]] = {
     "json": as_json,
 }
 """Format name -> renderer, as offered by `orchestrator graph --format`."""
+
+DRAWINGS: dict[str, Callable[[Graph], str]] = {}
+"""MIME type -> renderer for notebooks. The kernel draws nothing: `orchestrator.drawing.notebook` adds SVG."""
+
+
+def mimebundle(graph: Graph) -> dict[str, str]:
+    """Return the representations of a graph in a notebook: its table as text, and its drawings."""
+    return {"text/plain": table(graph), **{mime: draw(graph) for mime, draw in DRAWINGS.items()}}

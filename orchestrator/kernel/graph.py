@@ -145,6 +145,11 @@ class Graph:
         if problems:
             raise GraphError(self.name, problems)
 
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from orchestrator.kernel.diagram import mimebundle  # which imports this module
+
+        return mimebundle(self)
+
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, {len(self.states)} states)"
 

@@ -23,6 +23,7 @@ from transitions.core import listify
 
 from orchestrator.errors import EventError, GraphError, InvalidEvent, UnknownEvent
 from orchestrator.kernel.derived_graph import derive
+from orchestrator.kernel.diagram import mimebundle
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hook, Hooks, awaitable, callback_name, collect, resolve
 from orchestrator.kernel.lint import LintProblem, LintRule
@@ -106,6 +107,9 @@ class Machine(transitions.Machine):
         super().__setattr__(name, value)
         if name in GENERAL or name == "_initial":
             self.table_changed()
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return mimebundle(self.graph)
 
     # ---- the table, as the library's interface shows and changes it ----
 

@@ -34,7 +34,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, Union, cast, get_args, get_
 from orchestrator.errors import ConfigError, GraphError, RunError
 from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.codec import Codec
-from orchestrator.kernel.diagram import FORMATS
+from orchestrator.kernel.diagram import FORMATS, mimebundle
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import is_async
 from orchestrator.kernel.journal import JournalWriter
@@ -141,6 +141,12 @@ class StateMachine(Generic[S, E, C]):
     def __repr__(self) -> str:
         states, edges = self._declared.states, self._declared.edges
         return f"<StateMachine {self.name!r}: {len(states)} states, {len(edges)} transitions>"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        try:
+            return mimebundle(self.graph)
+        except GraphError:  # it is not complete yet
+            return {"text/plain": repr(self)}
 
     # ---- building ----
 

@@ -85,7 +85,7 @@ def _grid(low: int, high: int, height: int) -> Iterator[str]:
     for power in range(low, high + 1):
         x = _x(10**power, low, high)
         yield f'<line class="grid" x1="{x}" x2="{x}" y1="{_TOP - 8}" y2="{height - 38}"/>'
-        yield f'<text class="small" x="{x}" y="{height - 24}" text-anchor="middle">{10**power:,} µs/turn</text>'
+        yield f'<text class="small" x="{x}" y="{height - 24}" text-anchor="middle">{10**power:,} µs</text>'
 
 
 def _row(point: Point, number: int, low: int, high: int) -> Iterator[str]:

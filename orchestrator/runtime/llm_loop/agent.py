@@ -24,6 +24,7 @@ from orchestrator.runtime.llm_loop.loop_service import LoopService
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.llm_loop.stored_results import StoredResults
 from orchestrator.runtime.service import argument_check as arguments
+from orchestrator.runtime.service.notebook import agent_bundle
 from orchestrator.runtime.service.resumed_stream import resumed_stream
 from orchestrator.runtime.service.run_data import agent_data, new_id
 from orchestrator.runtime.service.runtime import Runtime, runtime_of
@@ -136,6 +137,10 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         self._deps.stored_result = StoredResults(self._journal).read
         self._declared: set[object] = set()
         super()._wire(*watching, owner=owner)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        tools = (spec.name for spec in self._deps.tools.offers)
+        return agent_bundle(self.name, self._deps.model, tools, self._machine.graph)
 
     # ---- run ----
 

@@ -21,6 +21,8 @@ from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.llm.message import Message, Usage
 from orchestrator.machines.llm_loop.ending import refusal
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.runtime.service.notebook import result_bundle
 from orchestrator_callbacks.llm_loop import memory
 from orchestrator_callbacks.llm_loop.deps import LoopRun
 from orchestrator_guards import Verdict
@@ -97,6 +99,9 @@ class Result(Generic[OutputT_co]):
     """The refusal that ended the run, if any: ok, guard, observed, limit, detail."""
     error: Exception | None = None
     """The first error, also of a run that completed in spite of it."""
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return result_bundle(self, LLM_LOOP)
 
     def raise_for_outcome(self) -> Self:
         """Return self if the run completed; else raise the RunStopped of its outcome, caused by the first error."""

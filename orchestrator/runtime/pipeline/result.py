@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
+from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.model import (
     Attempt,
     Evaluation,
@@ -21,6 +22,7 @@ from orchestrator.machines.pipeline.model import (
     Validation,
 )
 from orchestrator.runtime.llm_loop.result import stopped
+from orchestrator.runtime.service.notebook import result_bundle
 from orchestrator_guards import Verdict
 
 
@@ -54,6 +56,9 @@ class PipelineResult:
     """The refusal that ended the run, if any."""
     error: Exception | None = None
     """The first error."""
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return result_bundle(self, PIPELINE)
 
     def raise_for_outcome(self) -> PipelineResult:
         """Return self if the run completed; else raise the RunStopped of its outcome, caused by the first error."""

@@ -10,8 +10,10 @@ from typing import Any
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
+from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.model import RalphContext, RalphState, Task
 from orchestrator.runtime.llm_loop.result import stopped
+from orchestrator.runtime.service.notebook import result_bundle
 from orchestrator_guards import Verdict
 
 
@@ -46,6 +48,9 @@ class RalphResult:
     """The refusal that ended the run, if any."""
     error: Exception | None = None
     """The first error."""
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return result_bundle(self, RALPH)
 
     def raise_for_outcome(self) -> RalphResult:
         """Return self if the run completed; else raise the RunStopped of its outcome, caused by the first error."""

@@ -12,9 +12,12 @@ from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.typed_machine import TypedMachine
 from orchestrator.llm.message import Message, Usage
+from orchestrator.machines.code_mode.graph import CODE_MODE
 from orchestrator.machines.rlm.ending import finish_reason, output_of
 from orchestrator.machines.rlm.model import ModeContext
+from orchestrator.machines.tools_mode.graph import TOOLS_MODE
 from orchestrator.runtime.llm_loop.result import stopped
+from orchestrator.runtime.service.notebook import result_bundle
 from orchestrator_guards import Verdict
 
 
@@ -44,6 +47,9 @@ class RlmResult:
     """The refusal that ended the run, if any."""
     error: Exception | None = None
     """The first error."""
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return result_bundle(self, CODE_MODE, TOOLS_MODE)
 
     def raise_for_outcome(self) -> RlmResult:
         """Return self if the run completed; else raise the RunStopped of its outcome, caused by the first error."""

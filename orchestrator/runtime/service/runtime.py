@@ -15,6 +15,7 @@ from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
 from orchestrator.llm.port import Clock, Price, SystemClock
 from orchestrator.runtime.service import argument_check as arguments
+from orchestrator.runtime.service.notebook import in_notebook
 from orchestrator.runtime.service.recovery import Migration
 
 
@@ -24,8 +25,8 @@ class Runtime:
 
     Args:
         journal: Stores the records of the runs; in memory if None.
-        observers: Observers of all runs. None means `TransitionLog()` and `Metrics()` on the default registry, `()`
-            none.
+        observers: Observers of all runs. None means `TransitionLog()` and `Metrics()` on the default registry, in
+            notebooks only the latter; `()` means none.
         clock: Clock, for tests; the clock of the system if None.
         migrations: Functions that migrate runs of older graphs to the graph of their agent.
         price: Price table of the models: `price(model, usage)` in USD.
@@ -96,4 +97,5 @@ def _default_observers() -> tuple[Observer, ...]:
     from orchestrator.telemetry.log import TransitionLog  # imported only if needed
     from orchestrator.telemetry.metrics import Metrics
 
-    return TransitionLog(), Metrics()
+    # In a notebook, lines of JSON would hide the output of the cell.
+    return (Metrics(),) if in_notebook() else (TransitionLog(), Metrics())
