@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from orchestrator.journal.redacted import parted
 from orchestrator.kernel.journal import Record
 from orchestrator.runtime.runs.details import RunDetails
 from orchestrator.runtime.runs.story import Story
+from orchestrator.runtime.runs.tree import RunTree
 
 _LOG: Final = logging.getLogger("orchestrator.console")
 _PAGE: Final = 100
@@ -36,6 +38,10 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
     """Answer with the page of a run. Raises RunUnknown, Corrupt, StoreDown."""
     run_id = str(request.path_params["run_id"])
     head = await console.runs.head(run_id)
+    tree = await console.runs.children(run_id)
+    seen = await _seen(console, tree)
+    if request.query_params.get("seen") == seen:
+        return Response(status_code=204)  # nothing to swap: the records of a long run are not read again
     records = await console.runs.records(run_id)
     story = Story.of(run_id, records)
     details = RunDetails(head, story, await story.unread(console.runs.journal))
@@ -45,7 +51,6 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
         _LOG.info("console: content of run %s was shown to %s", run_id, actor.name)
     until = request.query_params.get("until", "")
     turns = TurnWindow.of(request.query_params.get("turns", ""))
-    tree = await console.runs.children(run_id)
     drawn, words = view.timeline([branch.head for branch in tree.children], turns)
     lines, first = view.transcript(int(until) if until.isdecimal() else None, content=content)
     return await console.page(
@@ -59,6 +64,7 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
         timeline=Markup(drawn),  # noqa: S704 - its texts are escaped by the drawing
         words=words,
         turns=turns,
+        seen=seen,
         graph=Markup(view.graph(console.graphs)),  # noqa: S704 - its texts are escaped by the drawing
         lines=lines,
         first=first,
@@ -67,6 +73,17 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
         decisions=[_decision(kind, body) for kind, body in story.decisions],
         address=request.url.path,
     )
+
+
+async def _seen(console: Console, tree: RunTree) -> str:
+    """Return a short text that changes with the run, its child runs and the requests to it."""
+    heads, ahead = [], [tree]
+    while ahead:
+        branch = ahead.pop()
+        heads.append((branch.head.run_id, branch.head.seq, branch.head.epoch, branch.head.owner))
+        ahead += branch.children
+    requests = len(await console.runs.journal.inbox(tree.head.run_id))
+    return f"{zlib.crc32(repr((heads, requests)).encode()):08x}"
 
 
 def _decision(kind: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -165,6 +165,18 @@ async def test_child_runs_are_a_tree_and_name_their_parent(journal: MemoryJourna
     assert 'href="/runs/parent"' in below.text
 
 
+async def test_the_page_of_an_unchanged_run_is_not_built_again(journal: MemoryJournal, runs: Runs) -> None:
+    await fill(journal)
+    client = Client(console_app(runs))
+    [address] = re.findall(r'hx-get="(/runs/asks[^"]*)"', (await client.get("/runs/asks")).text)
+    same = await client.get(address)
+    assert (same.status, same.body) == (204, b"")
+    await runs.cancel(ASKS, by="ann")
+    changed = await client.get(address)
+    assert changed.status == 200
+    assert "has not read it yet" in changed.text
+
+
 async def test_the_graph_of_a_known_machine_has_the_path_of_the_run(
     journal: MemoryJournal, runs: Runs
 ) -> None:
