@@ -159,7 +159,9 @@ def run(options: RalphRunOptions) -> int:
 @group.command(epilog=EPILOG)
 @spread
 def doctor(*, ask: _Ask = False, json: given.Json = False) -> int:
-    """Show which coding agents are installed and usable: claude, codex, gemini, opencode.
+    """Show which coding agents are installed and usable.
+
+    They are claude, codex, gemini and opencode.
 
     The exit code is 0 if at least one is usable.
     """
