@@ -225,6 +225,7 @@ def grown(live: Incident) -> Words:
 SITUATIONS: dict[str, Callable[[Incident], Words]] = {
     "OrchestratorApprovalWaiting": asks,
     "OrchestratorEngineStalled": blocks,
+    "OrchestratorEventLoopBlocked": blocks,
     "OrchestratorGuardErrors": recorded("guard_error"),
     "OrchestratorJournalGrowing": grown,
     "OrchestratorJournalSlow": grown,
