@@ -209,6 +209,8 @@ class JournalWrite:
     records: int
     seconds: float
     outcome: str = "ok"
+    journal: str = ""
+    """Path or address of the journal after a failure; empty for a journal in memory."""
 
 
 @fact(frozen=True, slots=True)

@@ -230,8 +230,9 @@ class Writer:
             return
         seconds = self._clock.monotonic() - began
         backend = self._journal.backend
+        where = "" if outcome == "ok" else str(getattr(self._journal, "address", ""))
         self._report.publish(
-            JournalWrite(run.graph.name, run.run_id, backend, operation, records, seconds, outcome)
+            JournalWrite(run.graph.name, run.run_id, backend, operation, records, seconds, outcome, where)
         )
 
 

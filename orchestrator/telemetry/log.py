@@ -367,6 +367,7 @@ class TransitionLog:
             self._now(fact).error(
                 "journal.failed",
                 backend=fact.backend,
+                **({"journal": fact.journal} if fact.journal else {}),
                 operation=fact.operation,
                 records=fact.records,
                 reason=fact.outcome,

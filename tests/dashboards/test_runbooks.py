@@ -61,7 +61,7 @@ FACTS: tuple[Fact, ...] = (
     OperationAttempt("loop", "r1", "llm", 3, "exhausted", "timeout"),
     LLMCall("loop", "r1", "think", 1, "gpt", "timeout", 60.0),
     ToolExecution("loop", "r1", 1, 0, "search", "error", 0.0),
-    JournalWrite("loop", "r1", "sqlite", "append", 3, 0.2, "full"),
+    JournalWrite("loop", "r1", "sqlite", "append", 3, 0.2, "full", "/srv/journal.db"),
 )
 """A fact for each line that a runbook asks for, with everything that a line may have."""
 DEBUG_IF_OK = ("llm.request", "tool.call")

@@ -42,7 +42,9 @@ class Stand:
 
     def logged(self) -> list[str]:
         lines = [json.loads(text) for text in self.lines.getvalue().splitlines()]
-        return [line["reason"] for line in lines if line["msg"] == "journal.failed"]
+        failed = [line for line in lines if line["msg"] == "journal.failed"]
+        assert {line["journal"] for line in failed} <= {str(self.journal.path)}
+        return [line["reason"] for line in failed]
 
 
 async def test_a_journal_that_another_process_holds_is_locked_in_metric_and_log(tmp_path: Path) -> None:

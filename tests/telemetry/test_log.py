@@ -277,7 +277,8 @@ def test_a_failed_event_says_in_which_line_of_which_file_its_error_was_raised() 
 
 
 def test_a_failure_of_a_journal_keeps_a_failed_run_apart_from_its_transitions() -> None:
-    (line,) = told(JournalWrite("loop", "r1", "sqlite", "append", 3, 0.2, "full"))
+    (line,) = told(JournalWrite("loop", "r1", "sqlite", "append", 3, 0.2, "full", "/srv/journal.db"))
+    assert line["journal"] == "/srv/journal.db"
     assert (line["msg"], line["level"], line["reason"]) == ("journal.failed", "error", "full")
     assert told(JournalWrite("loop", "r1", "sqlite", "append", 3, 0.2)) == []
 
