@@ -92,7 +92,7 @@ class Stdio:
         SOURCE.set(LineSource(name, self.limit, ended))
         async with _logged(name, self.said) as written, stdio_client(program, written) as (read, write):
             written.close()  # the program has its own
-            yield _Watched(read, ended), write
+            yield _Watched(read, ended, name), write
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Http:
         return f"{self.shown} is not an MCP server, or refuses us{status}: {_plainly(first, 'the connection closed')}"
 
     @asynccontextmanager
-    async def opened(self, name: Callable[[], str], ended: Ended) -> AsyncIterator[Any]:  # noqa: ARG002  the same signature as for a program
+    async def opened(self, name: Callable[[], str], ended: Ended) -> AsyncIterator[Any]:
         """Create a client for the address; yield the SDK's streams."""
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
@@ -156,7 +156,7 @@ class Http:
                 write,
             ),
         ):
-            yield _Watched(read, ended), write
+            yield _Watched(read, ended, name), write
 
 
 def _limit_body(response: httpx2.Response, limit: int) -> None:
@@ -201,19 +201,52 @@ def _quieten() -> None:
         logger.addHandler(logging.NullHandler())
 
 
-class _Watched:
-    """The SDK's stream of messages, with a callback at its end."""
+def _with_readable_tools(message: Any, name: Callable[[], str]) -> Any:
+    """Leave tools of a wrong form out of a list of tools, because the SDK refuses the whole list for one of them."""
+    result = getattr(getattr(message, "message", None), "result", None)
+    if isinstance(result, dict) and isinstance(tools := result.get("tools"), list):
+        bad = [tool for tool in tools if not _is_readable(tool)]
+        for tool in bad:
+            called = clean(str(tool.get("name")), _SHOWN) if isinstance(tool, dict) else "without a name"
+            _log.warning(
+                "MCP server %r: tool %r is not offered: its schema or another part has a wrong form",
+                name(),
+                called,
+            )
+        if bad:
+            result["tools"] = [tool for tool in tools if tool not in bad]
+    return message
 
-    def __init__(self, inner: Any, ended: Ended) -> None:
+
+def _is_readable(tool: object) -> bool:
+    """Return whether the SDK accepts a listed tool."""
+    from mcp_types import Tool
+    from pydantic import ValidationError
+
+    if not isinstance(tool, dict):
+        return False
+    schema = tool.get("inputSchema")
+    try:
+        Tool.model_validate(tool)
+    except ValidationError:
+        return False
+    return isinstance(schema, dict) and schema.get("type") == "object"
+
+
+class _Watched:
+    """The SDK's stream of messages, with a callback at its end, and without tools that the SDK cannot read."""
+
+    def __init__(self, inner: Any, ended: Ended, name: Callable[[], str]) -> None:
         self._inner = inner
         self._ended = ended
+        self._name = name
 
     @property
     def last_context(self) -> Any:
         return getattr(self._inner, "last_context", None)
 
     async def receive(self) -> Any:
-        return await self._inner.receive()
+        return _with_readable_tools(await self._inner.receive(), self._name)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -223,7 +256,7 @@ class _Watched:
 
     async def __anext__(self) -> Any:
         try:
-            return await self._inner.__anext__()
+            return _with_readable_tools(await self._inner.__anext__(), self._name)
         except Exception:  # StopAsyncIteration too
             self._ended()
             raise
