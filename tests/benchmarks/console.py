@@ -8,6 +8,7 @@ run. The watching tab asks for its rows after each change, as htmx does. SQLite,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import statistics
@@ -18,9 +19,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -73,7 +74,8 @@ def measure(runs: int = RUNS, turns: int = TURNS, idle: float = _IDLE) -> Consol
 async def _measure(folder: Path, runs: int, turns: int, idle: float) -> ConsoleFigures:
     pages = await _pages(folder / "many.db", runs)
     run_ms = await _long_run(folder / "long.db", turns)
-    with _served(folder / "long.db") as (process, address), _tab(address):
+    with _served(folder / "long.db") as (process, address):
+        _open_tab(address)
         await asyncio.sleep(idle / 3)  # the first answer compiles the templates
         before = _cpu_seconds(process.pid)
         await asyncio.sleep(idle)
@@ -129,7 +131,8 @@ async def _throughput(folder: Path, turns: int) -> tuple[float, float]:
         path = folder / f"watched-{number}.db"
         async with SqliteJournal(path):
             pass
-        with _served(path) as (_, address), _tab(address):
+        with _served(path) as (_, address):
+            _open_tab(address)
             watched.append(await _engine(path, turns))
     return statistics.median(alone), statistics.median(watched)
 
@@ -164,30 +167,24 @@ def _served(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.terminate()
 
 
-@contextmanager
-def _tab(address: str) -> Iterator[None]:
-    """Follow the events of the page of runs, and ask for its rows after each change, at most once a second."""
-    over = Event()
-    following = Thread(target=_follow, args=(urlsplit(address).netloc, over), daemon=True)
-    following.start()
-    try:
-        yield
-    finally:
-        over.set()
-        following.join(15)
+def _open_tab(address: str) -> None:
+    """Follow the events of the page of runs until the console ends.
+
+    Like a page, ask for the rows after each change, at most once a second.
+    """
+    Thread(target=_follow, args=(urlsplit(address).netloc,), daemon=True).start()
 
 
-def _follow(host: str, over: Event) -> None:
-    events, pages = HTTPConnection(host, timeout=15), HTTPConnection(host, timeout=15)
-    events.request("GET", "/events")
-    stream = events.getresponse()
-    while not over.is_set():
-        if stream.readline().strip() in {b"event: change", b"event: tick"}:
-            pages.request("GET", "/rows")
-            pages.getresponse().read()
-            over.wait(1)
-    events.close()
-    pages.close()
+def _follow(host: str) -> None:
+    events, pages = HTTPConnection(host, timeout=60), HTTPConnection(host, timeout=60)
+    with contextlib.suppress(OSError, HTTPException), contextlib.closing(events), contextlib.closing(pages):
+        events.request("GET", "/events")
+        stream = events.getresponse()
+        while line := stream.readline():
+            if line.strip() in {b"event: change", b"event: tick"}:
+                pages.request("GET", "/rows")
+                pages.getresponse().read()
+                time.sleep(1)
 
 
 def _cpu_seconds(pid: int) -> float:
