@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli import option as given
 from orchestrator.cli.filter_option import FilterOptions
-from orchestrator.cli.runs_option import MigrateOptions, RollbackOptions, RunsReplayOptions
+from orchestrator.cli.runs_option import CompareOptions, MigrateOptions, RollbackOptions, RunsReplayOptions
 from orchestrator.cli.spread import spread
 
 group = typer.Typer(help="List, show, answer and resume recorded runs.", rich_markup_mode=None)
@@ -185,6 +185,19 @@ def replay(options: RunsReplayOptions) -> int:
     from orchestrator.cli.runs.replay import replay_recorded_run
 
     return replay_recorded_run(options)
+
+
+@group.command()
+@spread
+def compare(options: CompareOptions) -> int:
+    """Show two runs, or a run and its fork, side by side.
+
+    The first transition that differs, outcome, tokens, cost, time in each state, calls of tools, and whether the
+    outputs are equal; --content prints them.
+    """
+    from orchestrator.cli.runs.compare import compare_recorded_runs
+
+    return compare_recorded_runs(options)
 
 
 # ---- requests ----

@@ -28,6 +28,15 @@ class RunsReplayOptions(given.JournalOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompareOptions(given.JournalOptions):
+    """The command line of `runs compare`."""
+
+    first: Annotated[str, typer.Argument(metavar="RUN", help="A run id, or at least its first 4 characters.")]
+    second: Annotated[str, typer.Argument(metavar="OTHER", help="Another run, perhaps a fork of the first.")]
+    content: given.WithContent = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class MigrateOptions(given.JournalOptions):
     """The command line of `runs migrate`."""
 

@@ -12,6 +12,7 @@ from orchestrator.llm.port import SystemClock
 from orchestrator.llm.run_event import RunEvent
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.llm_loop.result import Result
+from orchestrator.runtime.runs.comparison import RunPair, compare_runs
 from orchestrator.runtime.runs.details import RunDetails, not_ended
 from orchestrator.runtime.runs.following import RunFollower, position_of
 from orchestrator.runtime.runs.listing import RunFilter, RunPage, count_runs, read_page
@@ -169,6 +170,17 @@ class Runs:
             raise not_ended(head)
         records = await self.journal.load(run_id)
         return recorded_result(Story.of(run_id, records), records)
+
+    async def compare(self, first: str, second: str) -> RunPair:
+        """Compare two runs, or a run and its fork. Raises RunUnknown, Corrupt, StoreDown.
+
+        Args:
+            first: Id of a run.
+            second: Id of another run. If it was forked from the first one, the comparison starts at the fork.
+        """
+        heads = [await self.journal.head(run_id) for run_id in (first, second)]
+        one, other = [(head, await self.journal.load(head.run_id)) for head in heads]
+        return compare_runs(one, other)
 
     def events(
         self, run_id: str, *, after: int | str | None = None, follow: bool = False

@@ -1,0 +1,120 @@
+"""`orchestrator runs compare`: two runs side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from orchestrator.cli.exit import Exit
+from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.runs.phrase import many, span, table
+from orchestrator.cli.runs.store import OpenStore, at_journal
+from orchestrator.cli.runs_option import CompareOptions
+from orchestrator.runtime.runs.comparison import ComparedRun, RecordedTransition, RunPair
+
+Cells = tuple[str, str, str]
+
+
+def compare_recorded_runs(options: CompareOptions) -> int:
+    """Print two runs side by side."""
+
+    async def work(store: OpenStore) -> RunPair:
+        first, second = await store.run(options.first), await store.run(options.second)
+        return await store.runs.compare(first.run_id, second.run_id)
+
+    pair = at_journal(options.journal, work, only_reads=True)
+    if options.json:
+        say_json(_pair_json(pair, content=options.content))
+        return Exit.COMPLETED
+    for line in table(("", pair.first.run_id, pair.second.run_id), list(_rows(pair))):
+        say(line)
+    say(_sentence(pair))
+    same = pair.first.output == pair.second.output
+    say(
+        "the outputs are equal"
+        if same
+        else "the outputs differ" + ("" if options.content else ": --content prints them")
+    )
+    if options.content:
+        for run in (pair.first, pair.second):
+            say(f"  {shown(run.run_id)}: {shown(_text(run.output), 4_000)}")
+    return Exit.COMPLETED
+
+
+def _rows(pair: RunPair) -> Iterator[Cells]:
+    one, other = pair.first, pair.second
+    yield "graph", one.graph, other.graph
+    yield "agent", one.agent or "-", other.agent or "-"
+    yield "outcome", _ending(one), _ending(other)
+    yield "turns", f"{one.turns:,}", f"{other.turns:,}"
+    yield "transitions", f"{len(one.transitions):,}", f"{len(other.transitions):,}"
+    yield "input tokens", f"{one.usage.input_tokens:,}", f"{other.usage.input_tokens:,}"
+    yield "output tokens", f"{one.usage.output_tokens:,}", f"{other.usage.output_tokens:,}"
+    yield "cost", _cost(one), _cost(other)
+    yield "time", span(one.seconds), span(other.seconds)
+    for state in dict.fromkeys([*one.states, *other.states]):
+        yield f"  in {state}", *(_time(run, state) for run in (one, other))
+    for tool in dict.fromkeys([*one.tools, *other.tools]):
+        yield f"  calls of {tool}", f"{one.tools.get(tool, 0):,}", f"{other.tools.get(tool, 0):,}"
+
+
+def _time(run: ComparedRun, state: str) -> str:
+    return span(run.states[state]) if state in run.states else "-"
+
+
+def _ending(run: ComparedRun) -> str:
+    name = run.outcome or run.status
+    return name if run.reason in ("", "none") else f"{name} ({run.reason})"
+
+
+def _cost(run: ComparedRun) -> str:
+    return "-" if run.usage.cost is None else f"{run.usage.cost:g}"
+
+
+def _sentence(pair: RunPair) -> str:
+    """Return where the runs diverge."""
+    where = "" if pair.forked_after is None else f"after the fork at turn {pair.forked_after}, "
+    found = pair.divergence
+    if found is None:
+        return f"{where}all {many(pair.equal, 'transition')} are equal"
+    return (
+        f"{where}{many(pair.equal, 'transition')} equal; then {shown(pair.first.run_id)} has "
+        f"{_transition(found.first)}, {shown(pair.second.run_id)} has {_transition(found.second)}"
+    )
+
+
+def _transition(one: RecordedTransition | None) -> str:
+    return "no more transition" if one is None else f"{one.source} -> {one.dest} ({one.event})"
+
+
+def _text(output: Any) -> str:
+    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+
+
+def _pair_json(pair: RunPair, *, content: bool) -> dict[str, Any]:
+    found = pair.divergence
+    return {
+        "runs": [_run_json(run, content=content) for run in (pair.first, pair.second)],
+        "forked_after": pair.forked_after,
+        "equal": pair.equal,
+        "divergence": None
+        if found is None
+        else {
+            "number": found.number,
+            "first": found.first and found.first._asdict(),
+            "second": found.second and found.second._asdict(),
+        },
+        "same_output": pair.first.output == pair.second.output,
+    }
+
+
+def _run_json(run: ComparedRun, *, content: bool) -> dict[str, Any]:
+    names = ("run_id", "graph", "agent", "status", "outcome", "reason", "turns", "seconds")
+    return {
+        **{name: getattr(run, name) for name in names},
+        "usage": run.usage.as_json(),
+        "states": dict(run.states),
+        "tools": dict(run.tools),
+        **({"output": run.output} if content else {}),
+    }
