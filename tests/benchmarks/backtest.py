@@ -36,7 +36,7 @@ def step(n: int) -> str:
 
 async def samples() -> list[Sequence[Record]]:
     """Return the records of runs of 20 turns."""
-    found = []
+    found: list[Sequence[Record]] = []
     limits = Limits(max_input_tokens=10**7, max_tool_calls=200, max_repeated_success=0)
     for seed in range(KINDS):
         chance, journal = random.Random(seed), MemoryJournal()

@@ -54,7 +54,7 @@ def _rows(pair: RunPair) -> Iterator[Cells]:
     yield "cost", _cost(one), _cost(other)
     yield "time", span(one.seconds), span(other.seconds)
     for state in dict.fromkeys([*one.states, *other.states]):
-        yield f"  in {state}", *(_time(run, state) for run in (one, other))
+        yield f"  in {state}", _time(one, state), _time(other, state)
     for tool in dict.fromkeys([*one.tools, *other.tools]):
         yield f"  calls of {tool}", f"{one.tools.get(tool, 0):,}", f"{other.tools.get(tool, 0):,}"
 
