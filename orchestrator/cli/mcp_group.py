@@ -53,7 +53,7 @@ class McpServeOptions:
 @group.command()
 @spread
 def serve(options: McpServeOptions) -> int:
-    """Offer agents as tools of an MCP server, over standard input and output or HTTP.
+    """Offer agents as tools of an MCP server, over stdio or HTTP.
 
     For example `orchestrator mcp serve --agent my_agents:support`. A call of a tool starts a durable run and returns
     its answer. A question of the run is an elicitation of the client: `input_required` for clients of 2026-07-28. A
