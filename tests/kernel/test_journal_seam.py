@@ -16,6 +16,7 @@ from orchestrator.kernel.graph import Edge
 from orchestrator.kernel.journal import NO_HASH, Draft, Lease
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import (
+    AdmissionRejected,
     EventFailed,
     Fact,
     GuardEvaluated,
@@ -322,7 +323,7 @@ async def test_a_run_that_the_journal_will_not_create_reaches_the_caller_and_doe
     a = rig(journal=Full())
     with pytest.raises(JournalError):
         await a.driver.drive(a.run)
-    assert [type(fact) for fact in a.facts.all] == [JournalWrite]
+    assert [type(fact) for fact in a.facts.all] == [JournalWrite, AdmissionRejected]
     assert (a.run.started_at, a.run.control.driving) == (None, False)
 
 
