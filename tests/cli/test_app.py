@@ -26,6 +26,7 @@ COMMANDS = (
     "lint",
     "report",
     "doctor",
+    "console",
     "docs",
     "init",
     "trust",
@@ -38,6 +39,7 @@ COMMANDS = (
     "operate",
     "ops",
     "metrics",
+    "mcp",
     "config",
 )
 
