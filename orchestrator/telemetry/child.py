@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry, values
 from orchestrator.telemetry.collector import LiveCollector
 from orchestrator.telemetry.instrument import Instruments, Maker
 from orchestrator.telemetry.metric import PREFIX, Metric, MetricKind
+from orchestrator.telemetry.shared_gauge import SharedGauges
 
 
 class _Settled:
@@ -124,7 +125,11 @@ def instruments_of(registry: CollectorRegistry) -> Instruments:
 
             made = Instruments(maker(registry, settle), at_once=_in_files())
             found = _instruments[registry] = made
-            registry.register(LiveCollector(found))
+            live = LiveCollector(found)
+            if _in_files():
+                SharedGauges(live, registry)
+            else:
+                registry.register(live)
         return found
 
 

@@ -93,6 +93,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "orchestrator.telemetry.metrics",
         "orchestrator.telemetry.child",
         "orchestrator.telemetry.collector",
+        "orchestrator.telemetry.shared_gauge",
         "orchestrator.telemetry.exposition",
     ),
     "resvg_py": ("orchestrator.drawing.png",),

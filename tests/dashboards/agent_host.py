@@ -16,6 +16,7 @@ and no figure is made here. What is provoked, and why so:
 | journal, slow_journal | a thread holds the lock of one journal, beyond its patience or less | a backup would |
 | growth | a sparse file beside the journal grows; it is measured as ever | gigabytes need not be written |
 | telemetry | the log of one agent goes to /dev/full | it is the usual cause: a full disk |
+| freeze | the event loop sleeps | it is the usual cause |
 | block | a model sleeps without the event loop | it is the usual cause |
 | stray, guard | a small table: an event without an edge, a guard that raises | shipped tables have neither |
 | (kill -9) | the test kills the process while a seat is booked; giving it back fails | it is the usual cause |
@@ -29,6 +30,7 @@ import itertools
 import os
 import secrets
 import sys
+import time
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,8 @@ RHYTHM = {
     "asking": 40,
 }
 """Agent of the front engine -> every how many rounds it is asked. Together more than its slots can do: runs queue."""
+FREEZE = 16.0
+"""Seconds for which the event loop stands still: its alert fires from 5 s on, after 5 s."""
 CROWD = 4
 """Runs that the side engine is given at once now and then: one more than it has slots and places in its queue."""
 
@@ -70,7 +74,7 @@ class Host:
     def __init__(self, name: str, folder: Path, *, serves: bool) -> None:
         self._serves = serves
         self.faults: set[str] = set()
-        self.metrics = Metrics()
+        self.metrics = Metrics(objectives={"slow": 1.0})
         self.log = TransitionLog((folder / f"{name}.log").open("ab", buffering=0))
         self.crews = Crews(self.metrics, self.log)
         self._journals = folder / name
@@ -166,6 +170,8 @@ async def _commands(host: Host) -> None:
         word, _, fault = line.decode().strip().partition(" ")
         if fault == "stuck":
             host.stand_still()
+        elif fault == "freeze":
+            time.sleep(FREEZE)  # noqa: ASYNC251 - this is the fault
         elif word == "on":
             host.faults.add(fault)
         else:

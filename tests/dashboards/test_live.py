@@ -178,7 +178,7 @@ def _tell(
             "RunErrorBudgetBurn", "TransitionFailureRatioHigh", "UndeclaredTransition", "GuardErrors", "RetryStorm",
             "RetriesExhausted", "LLMErrorRatioHigh", "ToolErrorRatioHigh", "UnregisteredToolCalls", "LLMLatencyHigh",
             "BudgetExceededHigh", "JournalWritesFailing", "JournalSlow", "TelemetryDegraded", "QueueSaturated",
-            "QueueWaitHigh", "RunsOrphaned",
+            "QueueWaitHigh", "RunsOrphaned", "RunLatencyBudgetBurn",
         },
         PATIENCE,
     )  # fmt: skip
@@ -189,6 +189,8 @@ def _tell(
     sick.tell("on block")
     expect({"EventLoopLagHigh"}, PATIENCE)
     sick.tell("off block")
+    sick.tell("on freeze")
+    expect({"EventLoopBlocked"}, PATIENCE)
     sick.tell("on tokens")
     expect({"JournalGrowing", "BudgetHeadroomLow"}, PATIENCE)
     _keep_pictures(monitoring, story)

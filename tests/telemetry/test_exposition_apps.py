@@ -20,7 +20,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from orchestrator.errors import ConfigError
-from orchestrator.telemetry.exposition import asgi_app, wsgi_app
+from orchestrator.telemetry.exposition import asgi_app, render, wsgi_app
 from orchestrator.telemetry.exposition.asgi import App
 from tests.telemetry.serving import SAMPLE, TOKEN, Got, ask, bearer, counted, got, live_runs
 
@@ -277,3 +277,23 @@ def test_wsgi_works_under_a_real_server() -> None:
 def test_an_empty_token_is_refused_when_the_app_is_made(make: Any) -> None:
     with pytest.raises(ConfigError, match="the token is empty"):
         make(token="")
+
+
+def test_several_workers_without_a_common_folder_are_named_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render, "_warned", [])
+    monkeypatch.delenv(render.MULTIPROCESS, raising=False)
+    app = wsgi_app(CollectorRegistry())
+    for workers in (False, True, True):
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": "/healthz",
+            "wsgi.multiprocess": workers,
+        }
+        app(environ, lambda *_: lambda _: None)
+    monkeypatch.setenv("WEB_CONCURRENCY", "2")
+    asgi_app(CollectorRegistry())
+    assert [record.message.startswith("several workers share this port") for record in caplog.records] == [
+        True
+    ]

@@ -30,6 +30,7 @@ WORKER = """
 import sys
 from orchestrator.kernel.record import RunCompleted, RunParked, RunStarted
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
+from orchestrator.telemetry import shared_gauge
 from orchestrator.telemetry.metrics import Metrics
 
 metrics = Metrics()
@@ -37,8 +38,10 @@ metrics.declare(LLM_LOOP, tools=["search"], model="m")
 for number in range(int(sys.argv[1])):
     metrics.observe(RunStarted("llm_loop", str(number), 100.0))
     metrics.observe(RunCompleted("llm_loop", str(number), "terminate_success", "completed", "none", 102.0, 2.0, 5, 1))
-metrics.observe(RunStarted("llm_loop", "stays", 100.0))
+metrics.observe(RunStarted("llm_loop", "stays", 100.0, state="init"))
 sys.stdin.read()
+for each in shared_gauge._all:
+    each.write()
 """
 
 SCRAPE = """
@@ -87,10 +90,11 @@ def test_two_processes_behind_one_page_are_added_up_and_that_is_all(shared: dict
     assert found["orchestrator_runs_completed_total", ended] == 7
     assert found["orchestrator_run_duration_seconds_count", (agent, machine, ("outcome", "completed"))] == 7
     assert found["orchestrator_run_duration_seconds_sum", (agent, machine, ("outcome", "completed"))] == 14
-    # What the mode cannot do: what a scrape makes of one process is nobody's, and is left out without an error.
+    # The gauges are those of both processes, which ended without a word of it.
+    assert found["orchestrator_runs_active", (agent, machine, ("state", "init"))] == 2
     names = {name for name, _ in found}
-    for lost in ("runs_active", "build_info", "machine_info", "runtime_state", "state_timeout_seconds"):
-        assert f"orchestrator_{lost}" not in names
+    for kept in ("build_info", "machine_info", "runtime_state", "state_timeout_seconds"):
+        assert f"orchestrator_{kept}" in names
     assert "process_cpu_seconds_total" not in names
 
 

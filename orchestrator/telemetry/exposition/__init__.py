@@ -20,10 +20,12 @@ The host defines readiness: `serve_metrics(ready={"journal": answers(journal), "
 Terminate TLS in front of it: in the host's ASGI server, or a sidecar. One client that connects and never completes
 the handshake blocks prometheus_client's own TLS server.
 
-**Multiprocess mode** (`PROMETHEUS_MULTIPROC_DIR`) is limited by prometheus_client: it only sums counters and
-histograms over the processes. There are no live gauges, no build, machine or state info, no process metrics and no
-exemplars; a scrape costs several times as much. Set the variable before the first import of prometheus_client, and
-empty the folder at each start. One port for each process is better: Prometheus adds up.
+**Multiprocess mode** (`PROMETHEUS_MULTIPROC_DIR`): counters and histograms of all workers are summed; live gauges,
+limits and versions are written to the folder each second and combined (`telemetry/shared_gauge.py`). There are no
+process metrics and no exemplars, and a scrape costs several times as much. Set the variable before the first import of
+prometheus_client, empty the folder at each start, and call `prometheus_client.multiprocess.mark_process_dead(pid)` when
+a worker ends. One port for each process is better: Prometheus adds up. Several workers behind one port without that
+mode are named in the log once: each scrape shows another one.
 """
 
 from orchestrator.telemetry.exposition.asgi import asgi_app as asgi_app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from orchestrator.telemetry.exposition.debug import LiveSource
 from orchestrator.telemetry.exposition.health import Check, Heartbeat
 from orchestrator.telemetry.exposition.page import PageRequest, Pages
+from orchestrator.telemetry.exposition.render import warn_of_workers
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -38,6 +40,8 @@ def asgi_app(
     Example:
         app.mount("/ops", asgi_app(token=os.environ["METRICS_TOKEN"]))
     """
+    if os.environ.get("WEB_CONCURRENCY", "1") not in {"", "0", "1"}:  # of uvicorn and gunicorn
+        warn_of_workers()
     return _App(Pages(registry, token=token, live=live, heartbeat=heartbeat, ready=ready))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -16,6 +17,21 @@ MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 _HEADER = re.compile(r"[\w.*/+;=,:\" -]{0,1000}", re.ASCII)
 """Accepted form of a header that chooses a format; parts of it are returned in the answer's content type."""
+
+
+def warn_of_workers() -> None:
+    """Log once that a page of several workers shows only one of them, if they have no folder in common."""
+    if os.environ.get(MULTIPROCESS) or _warned:
+        return
+    _warned.append(True)
+    logging.getLogger("orchestrator").warning(
+        "several workers share this port, and each scrape shows another one: set %s to an empty folder, or give each "
+        "worker a port of its own",
+        MULTIPROCESS,
+    )
+
+
+_warned: list[bool] = []
 
 
 class RenderedScrape(NamedTuple):

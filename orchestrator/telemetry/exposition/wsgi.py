@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from orchestrator.telemetry.exposition.debug import LiveSource
 from orchestrator.telemetry.exposition.health import Check, Heartbeat
 from orchestrator.telemetry.exposition.page import PageRequest, Pages
+from orchestrator.telemetry.exposition.render import warn_of_workers
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -31,6 +32,8 @@ def wsgi_app(
     pages = Pages(registry, token=token, live=live, heartbeat=heartbeat, ready=ready)
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ.get("wsgi.multiprocess"):
+            warn_of_workers()
         request = _request(environ)
         status, headers, body = pages.answer(request)
         start_response(f"{status.value} {status.phrase}", list(headers))
