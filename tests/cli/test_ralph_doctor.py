@@ -98,3 +98,11 @@ def test_a_coding_agent_that_cannot_work_is_one_sentence(planner: dict[str, Any]
     with pytest.raises(ConfigError) as refused:
         AgentsFile.of({"agents": {"planner": planner, **OTHERS}}, "ralph.toml").ports()
     assert said in str(refused.value)
+
+
+def test_the_refusal_of_an_untrusted_agents_file_names_its_coding_agents(tmp_path: Path) -> None:
+    file = tmp_path / "ralph.toml"
+    file.write_text('[agents.planner]\nagent = "claude"\narguments = ["--add-dir", "/etc"]\n')
+    with pytest.raises(ConfigError) as refused:
+        AgentsFile.read(file)
+    assert all(f"use {word}" in str(refused.value) for word in ("agent 'claude'", "arguments '/etc'"))

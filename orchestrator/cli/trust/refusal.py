@@ -24,6 +24,8 @@ _USED = (
     "mcp_env",
     "command",
     "python",
+    "agent",
+    "arguments",
     "tools",
     "budget",
     "plan",
