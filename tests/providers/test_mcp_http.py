@@ -73,7 +73,9 @@ async def test_a_run_uses_the_tools_of_an_address_and_a_hanging_call_is_cancelle
         await until(lambda: noted(tmp_path, "hang") == ["began", "cancelled"])
         assert answers(await ran(server.tools, [call("web_add", '{"a": 4}'), "Done."])) == ["5"]
     said = [record.getMessage() for record in caplog.records if record.name == "orchestrator.mcp"]
-    assert said == []  # a tool that was never offered is not worth a warning
+    assert said == [
+        "tool 'grown' of MCP server 'shop' is new since its tools were allowed, so it is disabled"
+    ]
 
 
 @pytest.mark.campaign
