@@ -201,6 +201,7 @@ def backtest(options: BacktestOptions) -> int:
 
 
 @app.command()
+@spread
 def graph(
     name: given.GraphName = "llm_loop",
     *,

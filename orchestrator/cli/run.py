@@ -50,6 +50,8 @@ class ViewOptions:
 
 def run_prompt(command_options: RunOptions) -> int:
     """Run the prompt, show it or print it as JSON, and return the exit code of its outcome."""
+    if command_options.prompt is None and command_options.server_prompt is None:
+        raise ConfigError("there is no prompt: give text, - for standard input, or --prompt of an MCP server")
     settings = project_settings()
     run_id = new_id(command_options.run_id)
     launch = Launch.here(settings, **command_options.agent.plain())
@@ -72,11 +74,7 @@ def _prompt(options: RunOptions, launch: Launch) -> str | list[Message]:
     if options.server_prompt is None:
         if options.prompt_arguments:
             raise ConfigError("--prompt-arg is an argument of a server's prompt: name one with --prompt")
-        if options.prompt is None:
-            raise ConfigError(
-                "there is no prompt: give text, - for standard input, or --prompt of an MCP server"
-            )
-        return prompt_of(options.prompt)
+        return prompt_of(options.prompt or "")
     own = [] if options.prompt is None else [Message("user", prompt_of(options.prompt))]
     servers = ServerOptions(launch.mcp_env, launch.mcp_options, launch.without)
     arguments: dict[str, str] = {}

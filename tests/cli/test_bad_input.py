@@ -47,7 +47,7 @@ BAD = [
     ((*RUN, "replay:two.jsonl"), "choose one with replay:FILE#ID: a, b"),
     ((*RUN, "replay:two.jsonl#c"), "has no conversation 'c'"),
     (("run", "hi"), "no model: give --model or set ORCHESTRATOR_MODEL"),
-    (("run",), "Missing argument 'PROMPT'; see `orchestrator run --help`"),
+    (("run",), "there is no prompt: give text, - for standard input, or --prompt of an MCP server"),
     ((*ANSWERS, "--limit", "max_iterations=-1"), "limit max_iterations is -1; it must be 0 (off) or more"),
     ((*ANSWERS, "--limit", "max_iterations=many"), "limits.max_iterations: Input should be a valid integer"),
     ((*ANSWERS, "--limit", "max_turns=3"), "limits.max_turns; known: "),
@@ -86,7 +86,8 @@ BAD = [
         "known: approval, code_mode, llm_loop, pipeline, ralph, tools_mode, or module:attribute",
     ),
     (("graph", "models:number"), "graph 'models:number' is a int, not a Graph"),
-    (("graph", "--format", "png"), "unknown format 'png'; known: mermaid, dot, table, json, svg"),
+    (("graph", "--format", "gif"), "unknown format 'gif'; known: mermaid, dot, table, json, svg, png"),
+    (("graph", "--format", "png"), "a PNG cannot be printed; name its file with --output FILE.png"),
     (("lint", "nowhere"), "unknown graph 'nowhere'; known: approval, code_mode, llm_loop"),
     (("report", "missing.log"), "missing.log: No such file or directory"),
     (("report", "models.py"), "models.py: no line of a transition or of a run's end here"),
@@ -155,10 +156,10 @@ def test_bad_settings_are_one_sentence(
 def test_an_error_nobody_expected_is_one_sentence_too(
     cli: Cli, one_sentence: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(name: str, form: str) -> str:
+    def broken(options: object) -> None:
         raise ZeroDivisionError("two\nlines")
 
-    monkeypatch.setattr("orchestrator.cli.graph.draw", broken)
+    monkeypatch.setattr("orchestrator.cli.graph.draw_graph", broken)
     done = cli("graph")
     assert one_sentence(done) == (
         "orchestrator: unexpected ZeroDivisionError: two lines (`orchestrator --traceback …` shows where)"

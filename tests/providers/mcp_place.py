@@ -16,7 +16,6 @@ from orchestrator.llm.message import ToolCall
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.scripted import Item, ScriptedLLM
 from orchestrator.runtime.llm_loop.result import Result
-from orchestrator.tools.spec import ToolSpec
 from tests.engines.stage import until
 
 T = TypeVar("T")
@@ -41,7 +40,7 @@ def call(name: str, arguments: str = "{}") -> ToolCall:
     return ToolCall("", name, arguments)
 
 
-async def ran(tools: Iterable[ToolSpec], script: Iterable[Item], **options: Any) -> Result:
+async def ran(tools: Iterable[Any], script: Iterable[Item], **options: Any) -> Result:
     """Run a script over the tools; all of the script is used."""
     llm = ScriptedLLM(script)
     result = await Agent(llm, tools=[*tools], observers=(), **options).run("Go.")
