@@ -158,6 +158,7 @@ def test_the_shipped_unit_tests_pass(file: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.campaign
 @pytest.mark.system("promtool")
 def test_a_spoilt_rule_is_noticed_by_its_cases(
