@@ -102,7 +102,7 @@ def test_the_figures_of_a_journal_are_those_of_its_server(
             await watch.close()
 
     picture = asyncio.run(look())
-    assert picture.ended == {("llm_loop", "completed", "none"): 1}
+    assert picture.ended == {("llm_loop", "_none", "completed", "none"): 1}
     assert picture.bytes > 100_000
 
 

@@ -107,7 +107,7 @@ def test_code_mode_answers_a_question_about_a_file(cli: Cli) -> None:
         ("EXECUTING", "PROMPTING"),
         ("PROMPTING", "DONE"),
     ]
-    assert re.search(r"r1 +code_mode +ended +completed", cli("runs", "list").out)
+    assert re.search(r"r1 +- +code_mode +ended +completed", cli("runs", "list").out)
 
 
 def test_tools_mode_answers_with_tools(cli: Cli) -> None:

@@ -119,9 +119,9 @@ def test_what_is_submitted_is_carried_by_a_worker_which_stops_at_a_signal(
     url = said.strip().rpartition(" ")[2].removesuffix("/metrics") + "/metrics"
     with urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - our own server
         series = page.read().decode()
-    completed = 'orchestrator_runs_completed_total{machine="llm_loop",outcome="completed",reason="none"} 2.0'
-    assert completed in series
-    waited = re.search(r'run_queue_wait_seconds_sum\{machine="llm_loop"\} (\S+)', series)
+    labels = 'agent="_none",machine="llm_loop",outcome="completed",reason="none"'
+    assert f"orchestrator_runs_completed_total{{{labels}}} 2.0" in series
+    waited = re.search(r'run_queue_wait_seconds_sum\{agent="_none",machine="llm_loop"\} (\S+)', series)
     assert waited is not None
     assert float(waited[1]) > 0.1, "since the first was left there, before there was a worker"
     process.send_signal(signal.SIGTERM)

@@ -82,7 +82,9 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel: Path) -> None:
         f"{package}/{path.relative_to(folder).as_posix()}"
         for package, folder in PACKAGES.items()
         for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
+        if path.is_file()
+        and not {"__pycache__", "pictures"} & {*path.parts}
+        and not path.name.startswith(".")
     }
     assert on_disk - files(wheel) == set()
 

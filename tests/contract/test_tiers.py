@@ -15,6 +15,7 @@ from tests.tiers import CAMPAIGN, TIERS, examples
 ROOT = Path(__file__).resolve().parents[2]
 
 WITHOUT_CANARY: dict[str, str] = {
+    "benchmarks/test_console.py": "what is measured: console/ tests the pages",
     "benchmarks/test_instructions.py": "a gate of speed, no behaviour",
     "benchmarks/test_stores.py": "what is measured: journal/ tests the stores",
     "benchmarks/test_workers.py": "what is measured: engines/test_worker.py tests the workers",
@@ -23,9 +24,11 @@ WITHOUT_CANARY: dict[str, str] = {
     "contract/test_extending.py": "contract/test_graphs.py and guards/test_verdict.py compare the derived files",
     "contract/test_pythons.py": "contract/test_distribution.py embeds the wheel in the running Python",
     "contract/test_guide_workers.py": "cli/test_worker.py starts a worker",
+    "telemetry/test_multiprocess.py": "telemetry/test_exposition_processes.py has the page of several processes",
     "reference/test_reference.py": "no process of ours: it renders every page, ten seconds",
     "crash/test_approval_kill.py": "cli/test_approval_terminal.py kills a plan in its execution",
     "crash/test_fleet.py": "cli/test_worker.py and engines/test_worker.py have a worker each",
+    "crash/test_full_disk.py": "journal/test_sqlite_reserve.py has full disks without a mount",
     "crash/test_log_damage.py": "journal/test_sqlite_mark.py and crash/test_damage.py damage the log",
     "crash/test_postgres_failover.py": "journal/test_postgres_server.py stops a server",
     "crash/test_upgrade_kill.py": "journal/test_upgrade.py upgrades, and interrupts an upgrade, in one process",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from orchestrator import Agent, Limits, MemoryJournal, tool
+from orchestrator import Agent, Limits, MemoryJournal, ToolContext, tool
 from orchestrator.events import (
     BudgetWarning,
     ChildRunFinished,
@@ -177,8 +177,9 @@ def model(form: str, url: str) -> Any:
 
 
 @tool(effect="pure")
-async def look(at: int) -> str:
+async def look(context: ToolContext, at: int) -> str:
     """Look at a place."""
+    context.progress("looking")
     return f"{at} is fine"
 
 

@@ -162,7 +162,7 @@ def counted(reached: Counter[Any], commands: list[tuple[Any, ...]]) -> None:
         sample for family in registry.collect() for sample in family.samples
     ]  # one look: it costs most
     for state, metrics in sm.get_all_state_metrics().items():
-        where = {"machine": "pipeline", "state": state.value}
+        where = {"machine": "pipeline", "agent": "_none", "state": state.value}
         names = ("state_duration_seconds_count", "state_duration_seconds_sum", "stage_tokens_total")
         here = {sample.name: sample.value for sample in samples if sample.labels == where}
         found = {name: here.get(f"orchestrator_{name}") for name in names}
