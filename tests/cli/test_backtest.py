@@ -7,6 +7,7 @@ import csv
 import io
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,7 @@ def test_exported_runs_give_the_same_report_without_any_text(cli: Cli, folder: P
 @pytest.mark.usefixtures("journal")
 def test_runs_that_cannot_be_evaluated_are_named_and_left_out(cli: Cli, folder: Path) -> None:
     record(Tape("a-pipeline", graph="pipeline").begin(), Tape("old-run").begin().completes())
-    with sqlite3.connect(folder / JOURNAL) as store:
+    with closing(sqlite3.connect(folder / JOURNAL)) as store, store:
         store.execute(
             "UPDATE record SET body = CAST(replace(CAST(body AS TEXT), 'moon', 'moan') AS BLOB) WHERE key IN "
             "(SELECT key FROM record WHERE instr(body, CAST('moon' AS BLOB)) LIMIT 1)"

@@ -64,6 +64,7 @@ CONTENT: dict[str, tuple[tuple[str, ...], ...]] = {
         run("text", "--mcp", f"{SERVER}"),
         run("text", "--mcp", HOSTILE),
     ),
+    "runs compare": (("runs", "compare", "failed", "asks", *AT), ("runs", "compare", "failed", HOSTILE, *AT)),
     "replay": (
         ("replay", "talks.jsonl"),
         ("replay", "talks.jsonl", "--json"),

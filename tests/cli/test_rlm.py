@@ -262,4 +262,4 @@ def test_ctrl_c_cancels_a_run_in_the_middle_of_its_code(start: Start, cli: Cli) 
     out, err = running.communicate(timeout=90)
     assert running.returncode == 6, (out, err)
     assert "Traceback" not in err
-    assert re.search(r"r1 +code_mode +ended +cancelled", cli("runs", "list").out)
+    assert re.search(r"r1 +- +code_mode +ended +cancelled", cli("runs", "list").out)

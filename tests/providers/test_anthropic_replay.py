@@ -57,8 +57,9 @@ def written(response: Response) -> dict[str, Any]:
         "content": blocks,
         "stop_reason": response.finish_reason,
         "usage": {
-            "input_tokens": used.input_tokens - used.cached_input_tokens,
+            "input_tokens": used.input_tokens - used.cached_input_tokens - used.cache_write_tokens,
             "cache_read_input_tokens": used.cached_input_tokens,
+            "cache_creation_input_tokens": used.cache_write_tokens,
             "output_tokens": used.output_tokens,
             "output_tokens_details": {"thinking_tokens": used.reasoning_tokens},
         },
@@ -185,7 +186,8 @@ WAYS = (
 def _counted(turn: Any) -> Any:
     """Count cached tokens as input, as everybody does but one client whose recordings are among these."""
     used = turn.usage
-    return replace(turn, usage=replace(used, input_tokens=max(used.input_tokens, used.cached_input_tokens)))
+    cached = used.cached_input_tokens + used.cache_write_tokens
+    return replace(turn, usage=replace(used, input_tokens=max(used.input_tokens, cached)))
 
 
 def playable(records: Iterable[ProviderRecord], way: Way) -> list[ProviderRecord]:

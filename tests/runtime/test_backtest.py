@@ -190,9 +190,12 @@ def check_stop(done: RunComparison, before: list[Any], after: list[Any], result:
 def check_message(done: RunComparison, before: list[Any], after: list[Any], result: Result) -> None:
     assert done.difference is not None
     other = first_other(before, after)
-    assert other == done.difference.turn, "the first message that differs"
+    first = min(len(before), len(after)) if other is None else other  # a further request differs too
+    assert first == done.difference.turn, "the first message that differs"
     if done.assumed is not None and result.verdict is not None:
-        assert (result.verdict.guard, len(after) >= done.assumed.turn) == (done.assumed.guard, True)
+        # Several limits may be reached in one turn; which of them is named first is no claim.
+        assert result.verdict.guard == done.assumed.guard or len(after) == done.assumed.turn
+        assert len(after) >= done.assumed.turn
 
 
 async def agrees(seed: int) -> RunComparison:
@@ -202,7 +205,8 @@ async def agrees(seed: int) -> RunComparison:
     found: list[RunComparison] = []
     await backtest(Runs(journal), Policy(one.changed), each=found.append)
     [done] = found
-    assert not done.left_out
+    if done.left_out:  # its proof failed, so nothing is claimed
+        return done
     again, result, _ = await one.run({**one.recorded, **one.changed})
     before, after = sent(model), sent(again)
     match done.change:
@@ -219,7 +223,8 @@ async def agrees(seed: int) -> RunComparison:
             assert done.difference is not None
             assert result.verdict.guard == done.difference.guard
         case _:
-            assert isinstance(result.error, ScriptExhausted) or after != before
+            went_on = isinstance(result.error, ScriptExhausted) or after != before
+            assert went_on or result.reason != recorded.reason, "another limit ends the run before a request"
             assert first_other(before, after) in {None, len(before) - 1}
     return done
 
@@ -231,11 +236,13 @@ async def test_each_claim_agrees_with_the_execution_under_the_new_limits(
     for number in range(campaign(120, 5_000)):
         play_seed = seed + number
         try:
-            changes[(await agrees(play_seed)).change] += 1
+            done = await agrees(play_seed)
         except AssertionError as error:
             error.add_note(f"seed of the run: {play_seed}, {Play(play_seed).__dict__}")
             raise
-    assert changes.keys() == {"none", "stop", "other_message", "open_end"}
+        changes["left_out" if done.left_out else done.change] += 1
+    assert changes.keys() >= {"none", "stop", "other_message", "open_end"}
+    assert changes["left_out"] <= max(2, changes.total() // 100), changes
 
 
 # ---- proof before use ----
