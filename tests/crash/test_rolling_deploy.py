@@ -56,6 +56,9 @@ class Load:
             await self.leave()
             await asyncio.sleep(0.15)
 
+    async def one_ended(self) -> bool:
+        return [head async for head in self.journal.runs(status="ended", agent="sales", limit=1)] != []
+
     async def all_ended(self) -> bool:
         ended = [head.run_id async for head in self.journal.runs(status="ended", agent="sales")]
         return len(ended) == len(self.runs)
@@ -107,6 +110,7 @@ async def deploy(database: str, folder: Path, kind: str) -> None:
         async with loaded(database) as load:
             await asyncio.gather(*(started(older, name) for name in NAMES))
             keeping = asyncio.create_task(load.keep())
+            await until(load.one_ended)  # else a quick deploy leaves no run to the old version
             for name in NAMES:
                 assert older.end(name) == 0
                 await started(newer, name)
