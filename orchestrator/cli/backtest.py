@@ -31,7 +31,11 @@ from orchestrator.cli.runs.export import FORMAT
 from orchestrator.cli.runs.phrase import seconds_in
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.errors import ConfigError
-from orchestrator.runtime.backtest import Policy, Report, RunComparison, RunTrace, sweep
+from orchestrator.runtime.backtest.backtest import sweep
+from orchestrator.runtime.backtest.comparison import RunComparison
+from orchestrator.runtime.backtest.policy import Policy
+from orchestrator.runtime.backtest.report import Report
+from orchestrator.runtime.backtest.trace import RunTrace
 
 _RANGE: Final = re.compile(r"(\w+)=(\d+)\.\.(\d+)")
 _MOST_VALUES: Final = 100

@@ -8,8 +8,8 @@ from typing import Final
 from orchestrator.cli.output import say, shown
 from orchestrator.cli.runs.phrase import many, span, table
 from orchestrator.drawing.plot import PlotAxis, PlotSeries, plot_svg
-from orchestrator.runtime.backtest import Report, RunComparison, Saving
-from orchestrator.runtime.backtest.report import StopCount
+from orchestrator.runtime.backtest.comparison import RunComparison, Saving
+from orchestrator.runtime.backtest.report import Report, StopCount
 from orchestrator_guards.money import in_currency
 
 CSV_COLUMNS: Final = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.llm.message import Message, ToolCall
@@ -17,7 +18,7 @@ from orchestrator.providers.recorded_run import (
 )
 from orchestrator.providers.recording import ProviderRecord, tool_name
 from orchestrator.tools.result import ToolResult
-from orchestrator.tools.spec import ToolContext, ToolSpec
+from orchestrator.tools.spec import Progress, ToolContext, ToolSpec
 from orchestrator.tools.tool_set import After, Around, Before, ContextFor, ToolSet
 
 
@@ -152,12 +153,23 @@ def _by_position(calls: Sequence[ToolCall], results: Sequence[Message]) -> list[
 def _spec(tool: Mapping[str, Any]) -> ToolSpec:
     """Return a tool that is offered as recorded and accepts any text as arguments."""
     about = tool.get("function") or tool
+    return recorded_tool(tool_name(tool), str(about.get("description") or ""), about.get("parameters") or {})
+
+
+def recorded_tool(
+    name: str,
+    description: str = "",
+    schema: Mapping[str, Any] = MappingProxyType({}),
+    progress: Progress = "strict",
+) -> ToolSpec:
+    """Return a tool that accepts any text as arguments, because the recorded result is independent of it."""
     return ToolSpec(
-        tool_name(tool),
-        str(about.get("description") or ""),
-        about.get("parameters") or {},
+        name,
+        description,
+        dict(schema),
         _recorded,
         effect="pure",
+        progress=progress,
         max_result_chars=0,
         read=_unread,
         dump=None,

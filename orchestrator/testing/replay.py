@@ -9,8 +9,8 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Journal
-from orchestrator.runtime.run_replay import replay_run
 from orchestrator.runtime.run_replay.archive import journal_of
+from orchestrator.runtime.run_replay.replay import replay_run
 
 
 async def assert_replays(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from orchestrator import Agent, Limits, MemoryJournal
+from orchestrator import Limits
 from orchestrator.backtest import Policy, sweep
-from orchestrator.providers.recording import ReplayError
-from orchestrator.providers.replay import ReplayLLM, ReplayTools, scan, split_runs
 from orchestrator.runtime.runs.runs import Runs
 from tests.guards.progress_sweep import GUIDE, PICTURE, figures, picture, table
+from tests.runtime.recorded_conversations import played
 
 ROOT = Path(__file__).parents[2]
 COPIES = ROOT / "tests/data/trajectories"
@@ -44,21 +42,8 @@ async def test_the_default_stops_no_recorded_conversation(
 ) -> None:
     if not corpus.is_dir():
         absent("no corpus of conversations beside the repository (../shared/data/trajectories)")
-    journal = MemoryJournal()
-    limits = Limits(max_no_progress=50, max_repeated_success=0, max_tool_errors=0, max_iterations=0)
-    number = itertools.count()
-    for record in scan(corpus):
-        assert not isinstance(record, ReplayError)
-        for script in split_runs(record):
-            agent = Agent(
-                ReplayLLM(script),
-                name=f"conversation-{next(number)}",
-                tools=ReplayTools(script),
-                limits=limits,
-                journal=journal,
-                observers=(),
-            )
-            await agent.run([*script.history, *script.prompt])
+    wide = {"max_no_progress": 50, "max_repeated_success": 0, "max_tool_errors": 0, "max_iterations": 0}
+    journal, _ = await played(corpus, wide)
     reports = await sweep(Runs(journal), {str(limit): Policy({"max_no_progress": limit}) for limit in warned})
     assert [report.runs for report in reports] == [runs] * len(warned)
     assert {int(report.label): report.other_message for report in reports} == warned

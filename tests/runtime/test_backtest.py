@@ -14,13 +14,11 @@ import pytest
 from orchestrator import Agent, ConfigError, Limits, MemoryJournal, Response, Result, Usage
 from orchestrator.backtest import Policy, RunComparison, RunTrace, backtest, sweep, trace_of
 from orchestrator.kernel.journal import Record
-from orchestrator.llm.retry import RetryPolicy
-from orchestrator.providers.recording import ReplayError
-from orchestrator.providers.replay import ReplayLLM, ReplayTools, scan, split_runs
 from orchestrator.providers.scripted import ScriptExhausted, call
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.testing import ScriptedLLM
 from orchestrator_guards import TurnFingerprint, Verdict
+from tests.runtime.recorded_conversations import played
 from tests.runtime.test_guard_decisions import CASES, NO_WAIT, TIGHT, WIDE, fails, spoilt, step
 from tests.with_runtime import with_runtime
 
@@ -41,25 +39,6 @@ def carried(trace: RunTrace) -> RunTrace:
 # ---- identity ----
 
 
-async def play(corpus: Path, limits: dict[str, Any]) -> MemoryJournal:
-    journal, number = MemoryJournal(), 0
-    for record in scan(corpus):
-        assert not isinstance(record, ReplayError)
-        for script in split_runs(record):
-            agent = Agent(
-                ReplayLLM(script),
-                tools=ReplayTools(script),
-                limits=Limits(**limits),
-                journal=journal,
-                observers=(),
-                retry=RetryPolicy(attempts=1),
-                name=f"conversation-{number}",
-            )
-            await agent.run([*script.history, *script.prompt])
-            number += 1
-    return journal
-
-
 @pytest.mark.parametrize("limits", [WIDE, TIGHT], ids=["wide", "tight"])
 @pytest.mark.parametrize(("corpus", "least"), [(COPIES, 60), (CORPUS, 900)], ids=["copies", "all"])
 async def test_each_recorded_conversation_is_the_same_under_its_own_policy(
@@ -67,7 +46,7 @@ async def test_each_recorded_conversation_is_the_same_under_its_own_policy(
 ) -> None:
     if not corpus.is_dir():
         absent("no corpus of conversations beside the repository (../shared/data/trajectories)")
-    journal = await play(corpus, limits)
+    journal, _ = await played(corpus, limits)
     report = await backtest(Runs(journal), Policy(limits))
     assert report.runs >= least
     assert (report.unchanged, report.left_out) == (report.runs, {})

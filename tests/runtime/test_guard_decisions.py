@@ -22,8 +22,6 @@ from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.providers.price import price_table
-from orchestrator.providers.recording import ReplayError
-from orchestrator.providers.replay import ReplayLLM, ReplayTools, scan, split_runs
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.rlm.rlm import Rlm
 from orchestrator.runtime.service.runtime import Runtime
@@ -31,6 +29,7 @@ from orchestrator.testing import ScriptedLLM
 from tests.runtime.approval.stand import planted, project
 from tests.runtime.pipeline_stage import BAD, HARD, PASS, SOFT, Stages
 from tests.runtime.ralph_stage import NOT_QUALIFIED, World
+from tests.runtime.recorded_conversations import played
 from tests.with_runtime import with_runtime
 
 CORPUS = Path(__file__).parents[3] / "shared/data/trajectories"
@@ -69,21 +68,7 @@ async def test_each_decision_on_the_recorded_conversations_is_made_again(
 ) -> None:
     if not CORPUS.is_dir():
         absent("no corpus of conversations beside the repository (../shared/data/trajectories)")
-    journal, runs = MemoryJournal(), 0
-    for record in scan(CORPUS):
-        assert not isinstance(record, ReplayError)
-        for script in split_runs(record):
-            agent = Agent(
-                ReplayLLM(script),
-                tools=ReplayTools(script),
-                limits=Limits(**limits),
-                journal=journal,
-                observers=(),
-                retry=RetryPolicy(attempts=1),
-                name=f"conversation-{runs}",
-            )
-            await agent.run([*script.history, *script.prompt])
-            runs += 1
+    journal, runs = await played(CORPUS, limits)
     whole, found = await checked(journal)
     assert whole.different == []
     assert whole.unknown == 0

@@ -17,7 +17,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.llm.message import Usage
-from orchestrator.runtime.backtest import trace_of
+from orchestrator.runtime.backtest.trace_reader import trace_of
 from orchestrator.runtime.runs.story import Story
 from orchestrator.runtime.runs.transcript import TranscriptEntry
 

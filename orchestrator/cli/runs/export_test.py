@@ -13,8 +13,8 @@ from orchestrator.cli.runs.export import write_new
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
-from orchestrator.runtime.run_replay import replay_run
 from orchestrator.runtime.run_replay.archive import archive_of, journal_of
+from orchestrator.runtime.run_replay.replay import replay_run
 
 _TEST = '''"""Run {run_id}: it takes its recorded transitions again."""
 

@@ -12,8 +12,13 @@ from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.runs.phrase import many, span
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.cli.runs_option import RunsReplayOptions
-from orchestrator.runtime.run_replay import ReplayDifference, ReplayStep, RunReplay, replay_run
-from orchestrator.runtime.run_replay.replay import flat_context
+from orchestrator.runtime.run_replay.replay import (
+    ReplayDifference,
+    ReplayStep,
+    RunReplay,
+    flat_context,
+    replay_run,
+)
 
 _LONGEST = 200
 

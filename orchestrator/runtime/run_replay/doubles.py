@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from orchestrator.errors import LLMError, OrchestratorError
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.model import LoopEvent
+from orchestrator.providers.replay_tool import recorded_tool
 from orchestrator.runtime.run_replay.recording import Recording
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolSpec
@@ -91,7 +92,10 @@ class RecordedTools(ToolSet):
         super().__init__(())
         self._recording, self._model, self._recorded_clock = recording, model, clock
         names = {call.name for answer in recording.answers for call in answer.tool_calls}
-        self._specs = {name: _spec(name, recording.policies.get(tool_key(name), "strict")) for name in names}
+        self._specs = {
+            name: recorded_tool(name, progress=recording.policies.get(tool_key(name), "strict"))
+            for name in names
+        }
         self._times = [step.t for step in recording.steps if step.event == LoopEvent.TOOLS_EXECUTED]
         self._turns = 0
 
@@ -133,26 +137,3 @@ class RecordedTools(ToolSet):
             bool(done.get("cut")),
             parts=tuple(done.get("parts", ())),
         )
-
-
-def _spec(name: str, policy: Any) -> ToolSpec:
-    """Return a tool that accepts any text as arguments, because the recorded result is independent of it."""
-    return ToolSpec(
-        name,
-        "",
-        {},
-        _recorded,
-        effect="pure",
-        progress=policy,
-        max_result_chars=0,
-        read=_unread,
-        dump=None,
-    )
-
-
-def _recorded() -> None:
-    """Stand for the recorded tool."""
-
-
-def _unread(_: str) -> dict[str, Any]:
-    return {}

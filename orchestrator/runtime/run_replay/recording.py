@@ -52,7 +52,7 @@ class Recording:
     """Key of a call -> its `done` record."""
     refused: dict[int, str] = field(default_factory=dict)
     """Number of an answer -> why it was requested again."""
-    policies: dict[str, str] = field(default_factory=dict)
+    policies: dict[str, Any] = field(default_factory=dict)
     """Key of a tool -> the meaning of its repetition."""
     steps: list[RecordedStep] = field(default_factory=list)
     ended: bool = False
