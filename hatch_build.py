@@ -3,7 +3,7 @@
 The address of the repository has one place, `repository` in pyproject.toml. From it come `project.urls` and the links
 of the page: on an index there are no files beside it. While the project has no public address, `repository` is not set:
 it has no URLs then, and the links become plain text, as does the list of contents. `make release` reports that, because
-an invented address would lead readers to somebody else.
+an invented address would lead readers to another project.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A server for the console alone, until it is told to stop."""
+"""A server for the console alone, until it gets a signal to stop."""
 
 from __future__ import annotations
 

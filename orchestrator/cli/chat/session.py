@@ -118,7 +118,7 @@ class _Questions:
         self._answered: defaultdict[tuple[str, str], asyncio.Event] = defaultdict(asyncio.Event)
 
     def observe(self, event: RunEvent) -> None:
-        """Record that a question was asked, or answered by somebody."""
+        """Record that a question was asked, or answered."""
         if isinstance(event, QuestionAsked):
             self._unread.put_nowait(event)
         elif isinstance(event, QuestionAnswered):

@@ -206,7 +206,7 @@ async def _take(agent: ServedAgent, run_id: str, key: str, response: object) -> 
 
 
 def _waits(run_id: str) -> CallToolResult:
-    """Return how a run continues that waits for a person whom the client does not ask."""
+    """Return how to continue a run that waits for a person if the client asks nobody."""
     return _result(
         RunAnswer(
             f"The run {run_id} waits for a person, who answers with `orchestrator runs respond {run_id}`. Call this "

@@ -275,8 +275,8 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         """Resume a run as `resume` does and stream its further events; otherwise as `stream`.
 
         The run is resumed when the first event is requested. Events that the journal had before are not repeated, and
-        child runs have their own events, under their own ids (`agent.runs.events`). A run that waits for a person again
-        ends the stream with Suspended, after the event of its question.
+        child runs have their own events, under their own ids (`agent.runs.events`). If the run waits for a person
+        again, the stream yields the question and then waits for the answer, as `resume` does.
 
         Example:
             await agent.approve("r1")
