@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -11,7 +12,7 @@ import apsw
 import pytest
 
 from orchestrator.errors import StoreDown
-from orchestrator.journal.sqlite import SqliteJournal, schema, upgrade
+from orchestrator.journal.sqlite import SqliteJournal, proof, schema, upgrade
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.kernel.journal import Draft, Posted, Record
 from orchestrator.testing.journal_case import BODY, NOTE, digest, write
@@ -157,6 +158,29 @@ async def test_many_handles_upgrade_a_journal_once(tmp_path: Path) -> None:
     for journal in journals:
         assert await journal.load("open") == before["open"]
         await journal.close()
+
+
+@pytest.mark.parametrize("step", ["_lacking", "refuse_damaged_log", "_prepare"])
+async def test_a_handle_opens_a_journal_that_another_one_upgrades_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path = tmp_path / "journal.db"
+    before = await old(path)
+    real = getattr(schema, step)
+
+    def upgraded_first(*args: object) -> object:
+        if version(path) == 1:
+            monkeypatch.setattr(schema, step, real)
+            in_place = functools.partial(upgrade.upgrade_file, path=path, busy=5.0)
+            proof.close(proof.connect(path, busy=5.0, upgrade=in_place))
+        return real(*args)
+
+    monkeypatch.setattr(schema, step, upgraded_first)
+    async with SqliteJournal(path) as journal:
+        await write(journal, await journal.create("new", "me", BODY), NOTE)
+        assert {head.run_id async for head in journal.runs()} == {*before, "new"}
+        assert {name: await journal.load(name) for name in before} == before
+    assert (version(path), len(backups(path))) == (2, 1)
 
 
 async def test_an_interrupted_upgrade_leaves_the_earlier_version_and_uses_its_backup_again(

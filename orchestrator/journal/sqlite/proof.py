@@ -52,7 +52,8 @@ class IntegrityCheck:
 
     def _problem(self, db: apsw.Connection) -> str | None:
         found = mark.read(self._path)  # read before the transaction starts, so that it cannot be ahead of it
-        with schema.transaction(db) as cursor:
+        with schema.transaction(db) as cursor:  # one snapshot: another process may upgrade the file meanwhile
+            schema.show_as_present(db, schema.JOURNAL)
             return problem(cursor, self._path, found)
 
 

@@ -21,9 +21,9 @@ from orchestrator.journal.sqlite.proof import IntegrityCheck, connect
 from orchestrator.journal.sqlite.schema import (
     APPLICATION,
     JOURNAL,
+    keep_shown,
     refuse_damaged_log,
     refuse_foreign,
-    show_as_present,
 )
 from orchestrator.journal.sqlite.writer import SqliteWriter, Transaction
 
@@ -95,8 +95,9 @@ def _opened(path: Path, how: str, busy: float) -> apsw.Connection:
         refuse_foreign(db, path)
         _refuse_empty(db, path)
         refuse_damaged_log(db, path)
-        show_as_present(db, JOURNAL)
+        db.pragma("temp_store", 2)  # in memory: nothing is written anywhere
         prove(db)
+        keep_shown(db, JOURNAL)
         for name, value in (
             ("query_only", 1),
             ("mmap_size", 0),

@@ -206,6 +206,7 @@ def connect(
         db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a refused file is not changed
         db.set_busy_timeout(int(busy * 1000))
+        db.pragma("temp_store", 2)  # in memory: `show_as_present` writes nothing anywhere
         _examine(db, path, kind, prove)
         _prepare(db, path, kind, upgrade)
         if query_only:
@@ -229,7 +230,6 @@ def _examine(
         raise StoreDown(f"{kind.noun} {path} is read-only")
     if db.pragma("application_id") == kind.application:
         refuse_damaged_log(db, path, kind)
-        show_as_present(db, kind)
         if prove is not None:
             prove(db)
 
@@ -242,18 +242,28 @@ def is_old(db: apsw.Connection, kind: FileKind) -> bool:
 
 
 def show_as_present(db: apsw.Connection, kind: FileKind) -> None:
-    """Let this connection read a file of an earlier version like one of the present version."""
+    """Let this connection read a file of an earlier version like one of the present version.
+
+    Call it within a transaction, because another process may upgrade the file meanwhile. What it makes is removed with
+    that transaction if it is rolled back.
+    """
     if not is_old(db, kind):
         return
-    db.pragma("temp_store", 2)  # in memory: nothing is written anywhere
     lacking = _lacking(db, kind)
     for statement in kind.shown[int(str(db.pragma("user_version")))]:
         if "TABLE news" not in statement or "news" in lacking:
             db.execute(statement)
 
 
+def keep_shown(db: apsw.Connection, kind: FileKind) -> None:
+    """Let every later read of this connection see the file like one of the present version."""
+    with transaction(db) as cursor:
+        show_as_present(db, kind)
+        cursor.execute("COMMIT")
+
+
 def hide_earlier(db: apsw.Connection) -> None:
-    """Remove what `show_as_present` made."""
+    """Remove what `keep_shown` made."""
     for kind, name in db.execute("SELECT type, name FROM sqlite_temp_schema").fetchall():
         db.execute(f"DROP {kind} temp.{name}")
 
@@ -283,6 +293,8 @@ def _prepare(
         _create(db, path, kind)
     elif upgrade is not None:
         upgrade(db)
+    else:
+        keep_shown(db, kind)
     if wrong := misset(db):
         raise StoreDown(f"{kind.noun} {path} refused {wrong}")
 

@@ -34,7 +34,6 @@ _ROOM = 1.25
 def upgrade_file(db: apsw.Connection, *, path: Path, busy: float) -> None:
     """Upgrade the journal that `db` has open to the present version. Raises StoreDown, and SQLite's errors."""
     db.set_busy_timeout(int(max(busy, PATIENCE) * 1000))
-    schema.hide_earlier(db)
     with schema.transaction(db, "IMMEDIATE") as cursor:
         if schema.is_old(db, schema.JOURNAL):
             _refuse_in_use(db, path)
