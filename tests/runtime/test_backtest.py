@@ -71,6 +71,30 @@ async def test_each_decision_of_the_loop_is_proved(case: str) -> None:
         assert (report.unchanged, report.left_out) == (1, {})
 
 
+@pytest.mark.parametrize(
+    "repeated",
+    [[call("step", n=1), call("fails", n=1)], [call("fails", n=1), call("fails", n=2)]],
+    ids=["a cycle of two tools", "errors that differ"],
+)
+async def test_a_run_that_restarts_because_of_its_repetitions_is_proved(repeated: list[Any]) -> None:
+    limits = {"max_no_progress": 50, "max_restarts": 1, "max_iterations": 20}
+    journal = MemoryJournal()
+    agent = Agent(
+        ScriptedLLM([*repeated * 3, "done"]),
+        tools=[step, fails],
+        limits=Limits(**limits),
+        retry=NO_WAIT,
+        **with_runtime(journal=journal, observers=()),
+    )
+    await agent.run("go")
+    for traces in (await traces_of(journal), map(carried, await traces_of(journal))):
+        found: list[RunComparison] = []
+        report = await backtest(traces, Policy(), each=found.append)
+        assert (report.unchanged, report.left_out) == (1, {})
+        [trace] = await traces_of(journal)
+        assert [one.event for one in trace.points].count("restart_loop") == 1
+
+
 # ---- agreement with execution ----
 
 

@@ -11,7 +11,7 @@ from orchestrator.kernel.journal import Record
 from orchestrator.llm.usage import Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.model import LoopEvent, LoopState
-from orchestrator.runtime.backtest.trace import Kind, Point, RunTrace, TracedCall, fingerprint_of
+from orchestrator.runtime.backtest.trace import Kind, Point, RunTrace, TracedCall, fingerprint_of, named
 from orchestrator_guards import TurnFingerprint, call_key, tool_key
 from orchestrator_guards.evaluation import GUARDS
 
@@ -66,6 +66,8 @@ class _TraceReader:
         self._denied: set[int] = set()
         self._policies: dict[str, str] = {}
         """Key of a tool -> the meaning of its repetition, as far as the records show it."""
+        self._tools: dict[str, str] = {}
+        """Digest of the key of each called tool -> the key. The rows of guards name a tool by its digest."""
         self._failed = self._worked = 0
 
     def read(self, record: Record) -> None:
@@ -256,6 +258,7 @@ class _TraceReader:
         for position, one in enumerate(given):
             function = one["function"]
             tool = tool_key(function["name"])
+            self._tools[named(tool)] = tool
             key = call_key(function["name"], self._forms.get(position, function["arguments"]))
             last = before.successes.get(tool)
             successes = last[2] if last is not None and last[0] == key else 0
@@ -275,12 +278,14 @@ class _TraceReader:
             return
         row = next((one for one in point.rows if one[1] == "tool_errors"), None)
         if row is not None:
-            point.streaks = {row[5]: row[6]}
+            point.streaks = {self._tools.get(row[5], row[5]): row[6]}
         elif point.limits["max_tool_errors"]:
             point.streaks = {}
         window = next((row[5] for row in point.rows if row[4:5] == ["progress"]), None)
         if isinstance(window, list | tuple) and window:
-            point.turn, point.window = fingerprint_of(window[-1]), len(window)
+            turn = fingerprint_of(window[-1])
+            tools = frozenset(self._tools.get(tool, tool) for tool in turn.tools)  # as in the turns before it
+            point.turn, point.window = turn._replace(tools=tools), len(window)
 
     def _learn(self, turn: TurnFingerprint) -> None:
         """Learn the meaning of a repetition from the fingerprint of a turn."""
