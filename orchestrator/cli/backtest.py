@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,9 +15,8 @@ from typing import Any, Final
 from orchestrator.cli.backtest_group import BacktestOptions
 from orchestrator.cli.backtest_view import (
     CSV_COLUMNS,
-    SWEEP_COLUMNS,
+    SWEEP_HEADS,
     csv_row,
-    plot_of,
     print_report,
     print_sweep,
     sweep_row,
@@ -33,12 +31,12 @@ from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.errors import ConfigError
 from orchestrator.runtime.backtest.backtest import sweep
 from orchestrator.runtime.backtest.comparison import RunComparison
+from orchestrator.runtime.backtest.plot import backtest_svg
 from orchestrator.runtime.backtest.policy import Policy
 from orchestrator.runtime.backtest.report import Report
+from orchestrator.runtime.backtest.sweep_range import SweepRange
 from orchestrator.runtime.backtest.trace import RunTrace
 
-_RANGE: Final = re.compile(r"(\w+)=(\d+)\.\.(\d+)")
-_MOST_VALUES: Final = 100
 _NAMED: Final = 20
 """Most runs that the table names."""
 
@@ -71,11 +69,11 @@ def backtest_runs(options: BacktestOptions) -> int:
     collected = _Collected(options.csv)
     each = None if options.sweep else collected.take
     if options.csv:
-        say_more(_csv_line(SWEEP_COLUMNS if options.sweep else CSV_COLUMNS))
+        say_more(_csv_line(SWEEP_HEADS if options.sweep else CSV_COLUMNS))
     reports = _reports(options, policies, since, each)
     _print(options, policies, reports, collected)
     if options.plot is not None:
-        save_picture(options.plot, plot_of(reports, options.sweep))
+        save_picture(options.plot, backtest_svg(reports, options.sweep or ""))
     return Exit.COMPLETED
 
 
@@ -107,18 +105,7 @@ def policies_of(options: BacktestOptions) -> dict[str, Policy]:
         if not given and not guards:
             raise ConfigError("no policy to test: give --set, --limits, --guard or --sweep")
         return {"": Policy(given, guards)}
-    found = _RANGE.fullmatch(options.sweep.strip())
-    if found is None:
-        raise ConfigError(
-            f"sweep {options.sweep!r} is not of the form NAME=A..B with whole numbers, as max_no_progress=2..8"
-        )
-    name, first, last = found[1], int(found[2]), int(found[3])
-    if not first <= last < first + _MOST_VALUES:
-        raise ConfigError(
-            f"sweep {options.sweep!r} must go up, over at most {_MOST_VALUES} values, as max_no_progress=2..8"
-        )
-    values = range(first, last + 1)
-    return {str(value): Policy({**given, **_limits_set([f"{name}={value}"])}, guards) for value in values}
+    return SweepRange.of(options.sweep).policies(given, guards)
 
 
 def _limits_set(pairs: Iterable[str]) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from orchestrator.cli.output import say, shown
 from orchestrator.cli.runs.phrase import many, span, table
-from orchestrator.drawing.plot import PlotAxis, PlotSeries, plot_svg
 from orchestrator.runtime.backtest.comparison import RunComparison, Saving
-from orchestrator.runtime.backtest.report import Report, StopCount
+from orchestrator.runtime.backtest.report import Report
+from orchestrator.runtime.backtest.report_table import CHANGE_WORDS, SWEEP_COLUMNS, report_rows
 from orchestrator_guards.money import in_currency
 
 CSV_COLUMNS: Final = (
@@ -36,8 +36,7 @@ def print_report(report: Report, first: Sequence[RunComparison]) -> None:
     """Print the report of one policy, and the first runs with a difference."""
     say(f"{many(report.runs, 'run')} evaluated" if report.runs else "no run was evaluated")
     if report.runs:
-        rows = [(what, f"{stops.runs:,}", *_cells(stops.saved)) for what, stops in _stops(report)]
-        rows += [(what, f"{count:,}", "", "", "", "") for what, count in _others(report)]
+        rows = [(row.name, f"{row.runs:,}", *_cells(row.saved)) for row in report_rows(report)]
         for line in table(("first difference", "runs", *_SAVED), rows, right=_RIGHT):
             say(line)
     _print_guards(report)
@@ -45,36 +44,9 @@ def print_report(report: Report, first: Sequence[RunComparison]) -> None:
     _print_left_out(report)
 
 
-def _stops(report: Report) -> list[tuple[str, StopCount]]:
-    stops, assumed = report.stops, report.assumed
-    found = [
-        ("stops earlier; failed, stalled or ran out: benefit", stops["benefit"]),
-        ("stops earlier; completed: harm", stops["harm"]),
-        ("stops earlier; cancelled, rejected or open", stops["undecided"]),
-    ]
-    then = {
-        "benefit": "then stops (benefit)",
-        "harm": "then stops (harm)",
-        "undecided": "then stops (undecided)",
-    }
-    found += [
-        (f"other message, {then[effect]}, if the model answers as recorded", count)
-        for effect, count in assumed.items()
-        if count.runs
-    ]
-    return [one for one in found if one[1].runs or one[0] in {found[0][0], found[1][0]}]
-
-
-def _others(report: Report) -> list[tuple[str, int]]:
-    return [
-        ("another message to the model, the rest is unknown", report.other_message),
-        ("continues beyond the record", report.open_end),
-        ("ends at the same place for another reason", report.other_reason),
-        ("unchanged", report.unchanged),
-    ]
-
-
-def _cells(saved: Saving) -> tuple[str, str, str, str]:
+def _cells(saved: Saving | None) -> tuple[str, str, str, str]:
+    if saved is None:
+        return "", "", "", ""
     return (
         f"{saved.requests:,}",
         f"{saved.tokens:,}",
@@ -86,19 +58,10 @@ def _cells(saved: Saving) -> tuple[str, str, str, str]:
 def _print_guards(report: Report) -> None:
     if not report.guards:
         return
-    rows = [(guard, _WORDS[change], f"{runs:,}") for (guard, change), runs in report.by_guard]
+    rows = [(guard, CHANGE_WORDS[change], f"{runs:,}") for (guard, change), runs in report.by_guard]
     say("")
     for line in table(("guard", "change", "runs"), rows, right=("runs",)):
         say(line)
-
-
-_WORDS: Final = {
-    "stop": "stops earlier",
-    "other_message": "other message",
-    "open_end": "open end",
-    "other_reason": "other reason",
-    "none": "none",
-}
 
 
 def _print_runs(report: Report, first: Sequence[RunComparison]) -> None:
@@ -108,7 +71,7 @@ def _print_runs(report: Report, first: Sequence[RunComparison]) -> None:
         (
             run.run_id,
             run.outcome or "(open)",
-            _WORDS[run.change],
+            CHANGE_WORDS[run.change],
             run.effect or "",
             run.difference.guard if run.difference else "",
             str(run.difference.turn) if run.difference else "",
@@ -131,50 +94,17 @@ def _print_left_out(report: Report) -> None:
 
 # ---- a sweep ----
 
-_COLUMNS: Final[tuple[tuple[str, Callable[[Report], object]], ...]] = (
-    ("runs", lambda report: report.runs),
-    ("benefit", lambda report: report.benefit),
-    ("harm", lambda report: report.harm),
-    ("undecided", lambda report: report.stops["undecided"].runs),
-    ("other_message", lambda report: report.other_message),
-    ("assumed_benefit", lambda report: report.assumed["benefit"].runs),
-    ("assumed_harm", lambda report: report.assumed["harm"].runs),
-    ("open_end", lambda report: report.open_end),
-    ("tokens", lambda report: report.stops["benefit"].saved.tokens),
-    ("cost", lambda report: in_currency(report.stops["benefit"].saved.cost_micros)),
-)
-"""Column of a sweep -> its value. Tokens and cost are those that the runs of `benefit` save."""
-SWEEP_COLUMNS: Final = ("value", *(name for name, _ in _COLUMNS))
+SWEEP_HEADS: Final = ("value", *SWEEP_COLUMNS)
 
 
 def sweep_row(report: Report) -> tuple[object, ...]:
-    """Return the cells of SWEEP_COLUMNS."""
-    return report.label, *(value(report) for _, value in _COLUMNS)
-
-
-def plot_of(reports: Sequence[Report], sweep: str | None) -> str:
-    """Return benefit against harm as SVG: one point for each report."""
-    labels = [report.label for report in reports]
-    claimed = [(float(report.harm), float(report.benefit)) for report in reports]
-    assumed = [
-        (
-            float(report.harm + report.assumed["harm"].runs),
-            float(report.benefit + report.assumed["benefit"].runs),
-        )
-        for report in reports
-    ]
-    series = [PlotSeries(name="stops earlier", points=claimed, labels=labels, line=True)]
-    if assumed != claimed:
-        name = "also behind another message, if the model answers as recorded"
-        series.append(PlotSeries(name=name, points=assumed, labels=labels, line=True))
-    title = f"Backtest of {many(reports[0].runs, 'run')}" + (f": {sweep}" if sweep else "")
-    harm = PlotAxis(name="harm: runs that had completed")
-    return plot_svg(title, series, x=harm, y=PlotAxis(name="benefit: runs that had not"))
+    """Return the cells of SWEEP_HEADS."""
+    return report.label, *(value(report) for value in SWEEP_COLUMNS.values())
 
 
 def print_sweep(name: str, reports: Sequence[Report]) -> None:
     """Print one row for each value."""
-    heads = (name, *SWEEP_COLUMNS[1:])
+    heads = (name, *SWEEP_COLUMNS)
     rows = [tuple(str(cell) for cell in sweep_row(report)) for report in reports]
     for line in table(heads, rows, right=heads):
         say(line)

@@ -194,7 +194,7 @@ def test_runs_that_cannot_be_evaluated_are_named_and_left_out(cli: Cli, folder: 
         (("--set", "completion_retries=0"), "give 1 or more"),
         (("--sweep", "max_iterations=9..2"), "must go up, over at most 100 values"),
         (("--sweep", "max_iterations"), "is not of the form NAME=A..B"),
-        (("--sweep", "max_turns=1..2"), "unknown setting limits.max_turns"),
+        (("--sweep", "max_turns=1..2"), "unknown limit 'max_turns'; did you mean 'max_iterations'?"),
         (
             ("--set", "max_iterations=3", "--machine", "pipeline"),
             "evaluates runs of llm_loop, not of 'pipeline'",

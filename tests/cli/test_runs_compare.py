@@ -89,6 +89,7 @@ def test_a_fork_is_compared_from_the_turn_at_which_it_was_forked(cli: Cli, folde
     done = cli("runs", "compare", "first-run", "fork-run", *AT)
     assert "after the fork at turn 1, all 3 transitions are equal" in done.out
     assert done.out.endswith("the outputs differ: --content prints them\n")
+    assert cli("runs", "compare", "fork-run", "first-run", *AT).out == done.out, "in either order"
     assert folder.is_dir()
 
 

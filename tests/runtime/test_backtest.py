@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -77,7 +79,7 @@ async def test_each_decision_of_the_loop_is_proved(case: str) -> None:
     ids=["a cycle of two tools", "errors that differ"],
 )
 async def test_a_run_that_restarts_because_of_its_repetitions_is_proved(repeated: list[Any]) -> None:
-    limits = {"max_no_progress": 50, "max_restarts": 1, "max_iterations": 20}
+    limits: dict[str, Any] = {"max_no_progress": 50, "max_restarts": 1, "max_iterations": 20}
     journal = MemoryJournal()
     agent = Agent(
         ScriptedLLM([*repeated * 3, "done"]),
@@ -395,6 +397,49 @@ async def test_a_sweep_proves_each_run_once_and_reports_each_value() -> None:
         ("6", 0, 2),
         ("9", 0, 2),
     ]
+
+
+async def three_runs() -> MemoryJournal:
+    journal = MemoryJournal()
+    for run_id in ("old", "middle", "new"):
+        agent = Agent(ScriptedLLM([call("step", n=1), "done"]), tools=[step], journal=journal, observers=())
+        await agent.run("go", run_id=run_id)
+    return journal
+
+
+async def test_a_bound_reads_the_newest_runs_and_the_report_says_that_more_match() -> None:
+    runs = Runs(await three_runs())
+    found: list[RunComparison] = []
+    report = await backtest(runs, Policy({"max_iterations": 1}), limit=2, each=found.append)
+    assert ([one.run_id for one in found], report.harm) == (["new", "middle"], 2)
+    assert report.incomplete == "the bound of 2 runs was reached, so older runs were not read"
+    for limit in (3, None):
+        report = await backtest(runs, Policy({"max_iterations": 1}), limit=limit)
+        assert (report.runs, report.incomplete) == (3, "")
+    report = await backtest(runs, Policy({"max_iterations": 1}), seconds=0)
+    assert report.runs == 0
+    assert report.incomplete == "the bound of 0 s was reached after 0 runs, so older runs were not read"
+    with pytest.raises(ConfigError, match="limit is 0; it must be 1 or more"):
+        await backtest(runs, Policy({"max_iterations": 1}), limit=0)
+
+
+async def test_a_backtest_leaves_the_event_loop_to_others_and_ends_when_it_is_cancelled() -> None:
+    runs = Runs(await three_runs())
+    at_work, go_on = threading.Event(), threading.Event()
+    asked: list[int] = []
+
+    def slow(iteration: int) -> bool:
+        asked.append(iteration)
+        at_work.set()
+        return go_on.wait(30)
+
+    working = asyncio.create_task(backtest(runs, Policy(guards=[slow])))
+    await asyncio.to_thread(at_work.wait, 30)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    go_on.set()
+    assert asked == [1], "no further run is evaluated"
 
 
 # ---- guards of the host ----

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
@@ -30,10 +30,9 @@ def compare_recorded_runs(options: CompareOptions) -> int:
     for line in table(("", pair.first.run_id, pair.second.run_id), list(_rows(pair))):
         say(line)
     say(_sentence(pair))
-    same = pair.first.output == pair.second.output
     say(
         "the outputs are equal"
-        if same
+        if pair.same_output
         else "the outputs differ" + ("" if options.content else ": --content prints them")
     )
     if options.content:
@@ -47,29 +46,22 @@ def _rows(pair: RunPair) -> Iterator[Cells]:
     yield "graph", one.graph, other.graph
     yield "agent", one.agent or "-", other.agent or "-"
     yield "outcome", _ending(one), _ending(other)
-    yield "turns", f"{one.turns:,}", f"{other.turns:,}"
-    yield "transitions", f"{len(one.transitions):,}", f"{len(other.transitions):,}"
-    yield "input tokens", f"{one.usage.input_tokens:,}", f"{other.usage.input_tokens:,}"
-    yield "output tokens", f"{one.usage.output_tokens:,}", f"{other.usage.output_tokens:,}"
-    yield "cost", _cost(one), _cost(other)
-    yield "time", span(one.seconds), span(other.seconds)
-    for state in dict.fromkeys([*one.states, *other.states]):
-        yield f"  in {state}", _time(one, state), _time(other, state)
-    for tool in dict.fromkeys([*one.tools, *other.tools]):
-        yield f"  calls of {tool}", f"{one.tools.get(tool, 0):,}", f"{other.tools.get(tool, 0):,}"
+    for name, unit, *numbers in pair.rows():
+        first, second = (_UNITS[unit](number) for number in numbers)
+        yield f"  {name}" if name.startswith(("in ", "calls of ")) else name, first, second
 
 
-def _time(run: ComparedRun, state: str) -> str:
-    return span(run.states[state]) if state in run.states else "-"
+_UNITS: Final = {
+    "count": lambda number: f"{number:,}",
+    "cost": lambda number: "-" if number is None else f"{number:g}",
+    "seconds": lambda number: "-" if number is None else span(number),
+}
+"""Unit of a number -> its text."""
 
 
 def _ending(run: ComparedRun) -> str:
     name = run.outcome or run.status
     return name if run.reason in ("", "none") else f"{name} ({run.reason})"
-
-
-def _cost(run: ComparedRun) -> str:
-    return "-" if run.usage.cost is None else f"{run.usage.cost:g}"
 
 
 def _sentence(pair: RunPair) -> str:
@@ -105,7 +97,7 @@ def _pair_json(pair: RunPair, *, content: bool) -> dict[str, Any]:
             "first": found.first and found.first._asdict(),
             "second": found.second and found.second._asdict(),
         },
-        "same_output": pair.first.output == pair.second.output,
+        "same_output": pair.same_output,
     }
 
 

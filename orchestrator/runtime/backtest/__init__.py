@@ -2,5 +2,5 @@
 
 `trace_reader` reads the decisions of a run as raw inputs (`trace`), `evaluator` evaluates them under a `policy` with
 the functions of the loop itself, `comparison` proves the recorded policy and finds the first difference, and
-`report` counts.
+`report` counts. `sweep_range` reads the values of a sweep, and `plot` draws its reports.
 """

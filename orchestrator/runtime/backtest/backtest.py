@@ -1,9 +1,17 @@
-"""Backtest a policy on the runs of a journal: the entry points of the library."""
+"""Backtest a policy on the runs of a journal: the entry points of the library.
+
+Each run is evaluated in a thread, so that a server stays responsive during a backtest, and a cancelled backtest ends
+after the run that is being evaluated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
-from typing import Unpack
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from contextlib import aclosing
+from functools import partial
+from typing import TypeAlias, Unpack
 
 from orchestrator.errors import ConfigError, Corrupt
 from orchestrator.kernel.journal import Journal, RunHead
@@ -18,6 +26,8 @@ from orchestrator.runtime.runs.listing import RunFilter
 from orchestrator.runtime.runs.runs import Runs
 
 Traces = Runs | AsyncIterable[RunTrace] | Iterable[RunTrace]
+TraceReader: TypeAlias = Callable[[], RunTrace]
+"""Reads the records of a run that were loaded, or returns a trace of an exported run."""
 PAGE = 200
 """Heads of runs that are read at once."""
 
@@ -27,6 +37,8 @@ async def backtest(
     policy: Policy,
     *,
     since: float | None = None,
+    limit: int | None = None,
+    seconds: float | None = None,
     each: Callable[[RunComparison], None] | None = None,
     **conditions: Unpack[RunFilter],
 ) -> Report:
@@ -38,6 +50,9 @@ async def backtest(
         runs: `Runs(journal)`, or traces of exported runs.
         policy: Limits that replace those of each run, and guards of the host.
         since: Only runs that started at this time (epoch seconds) or later; None for all.
+        limit: Most runs, the newest first; None for all.
+        seconds: No further run is read after this time; None for no bound. `Report.incomplete` names a bound that was
+            reached.
         each: Is called with the comparison of each run.
         conditions: See `RunFilter`. Only runs of `llm_loop` are evaluated.
 
@@ -49,7 +64,9 @@ async def backtest(
         report = await backtest(Runs(journal), Policy({"max_iterations": 30}), agent="support")
         print(report.benefit, report.harm)
     """
-    [report] = await sweep(runs, {"": policy}, since=since, each=each, **conditions)
+    [report] = await sweep(
+        runs, {"": policy}, since=since, limit=limit, seconds=seconds, each=each, **conditions
+    )
     return report
 
 
@@ -58,6 +75,8 @@ async def sweep(
     policies: Mapping[str, Policy],
     *,
     since: float | None = None,
+    limit: int | None = None,
+    seconds: float | None = None,
     each: Callable[[RunComparison], None] | None = None,
     **conditions: Unpack[RunFilter],
 ) -> list[Report]:
@@ -67,6 +86,8 @@ async def sweep(
         runs: As for `backtest`.
         policies: Label -> policy.
         since: As for `backtest`.
+        limit: As for `backtest`.
+        seconds: As for `backtest`.
         each: Is called with the comparison of each run under each policy.
         conditions: As for `backtest`.
 
@@ -74,18 +95,54 @@ async def sweep(
         ConfigError: As for `backtest`.
         StoreDown: As for `backtest`.
     """
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit is {limit}; it must be 1 or more, or None for all")
     reports = [Report(label) for label in policies]
+    bound = _Bound(limit, seconds)
     traces = _recorded(runs, reports, since, conditions) if isinstance(runs, Runs) else _each(runs)
-    async for trace in traces:
-        recorded = _proved(trace)
-        for report, policy in zip(reports, policies.values(), strict=True):
-            done = _compared(trace, policy, recorded)
-            report.add(done)
-            if each is not None:
-                each(done)
+    async with aclosing(traces):
+        async for read in traces:
+            if reached := bound.reached():
+                for report in reports:
+                    report.incomplete = reached
+                break
+            done = await asyncio.to_thread(_evaluated, read, tuple(policies.values()))
+            for report, one in zip(reports, done, strict=True):
+                report.add(one)
+                if each is not None:
+                    each(one)
     for policy in policies.values():
         policy.check_guards()
     return reports
+
+
+class _Bound:
+    """Counts the runs of a backtest, up to its bounds."""
+
+    def __init__(self, limit: int | None, seconds: float | None) -> None:
+        self._limit = limit
+        self._seconds = seconds
+        self._start = time.monotonic()
+        self._read = 0
+
+    def reached(self) -> str:
+        """Count one more run; return a sentence if it is beyond a bound, else ""."""
+        if self._read == self._limit:
+            return f"the bound of {self._limit:,} runs was reached, so older runs were not read"
+        if self._seconds is not None and time.monotonic() - self._start >= self._seconds:
+            return (
+                f"the bound of {self._seconds:g} s was reached after {self._read:,} runs, "
+                "so older runs were not read"
+            )
+        self._read += 1
+        return ""
+
+
+def _evaluated(read: TraceReader, policies: Iterable[Policy]) -> list[RunComparison]:
+    """Return the comparison of one run under each policy."""
+    trace = read()
+    recorded = _proved(trace)
+    return [_compared(trace, policy, recorded) for policy in policies]
 
 
 def _proved(trace: RunTrace) -> list[Decision] | str:
@@ -110,19 +167,23 @@ def _compared(trace: RunTrace, policy: Policy, recorded: list[Decision] | str) -
     return compare(trace, policy, recorded)
 
 
-async def _each(traces: AsyncIterable[RunTrace] | Iterable[RunTrace]) -> AsyncIterator[RunTrace]:
+async def _each(traces: AsyncIterable[RunTrace] | Iterable[RunTrace]) -> AsyncGenerator[TraceReader, None]:
     if isinstance(traces, AsyncIterable):
         async for trace in traces:
-            yield trace
+            yield partial(_itself, trace)
     else:
         for trace in traces:
-            yield trace
+            yield partial(_itself, trace)
+
+
+def _itself(trace: RunTrace) -> RunTrace:
+    return trace
 
 
 async def _recorded(
     runs: Runs, reports: list[Report], since: float | None, conditions: RunFilter
-) -> AsyncIterator[RunTrace]:
-    """Yield the trace of each run that meets the conditions, the newest first; damage goes to the reports."""
+) -> AsyncGenerator[TraceReader, None]:
+    """Yield a reader of each run that meets the conditions, the newest first; damage goes to the reports."""
     machine = conditions.get("machine")
     if machine not in (None, LLM_LOOP.name):
         raise ConfigError(f"a backtest evaluates runs of {LLM_LOOP.name}, not of {machine!r}")
@@ -135,7 +196,7 @@ async def _recorded(
         for head in page.runs:
             if since is not None and head.created_at < since:
                 return
-            yield await read_trace(runs.journal, head)
+            yield await _reader(runs.journal, head)
         if not page.more:
             return
         after = page.runs[-1].run_id
@@ -143,8 +204,13 @@ async def _recorded(
 
 async def read_trace(journal: Journal, head: RunHead) -> RunTrace:
     """Return the trace of a run. A run that cannot be read has a `problem`. Raises StoreDown."""
+    return (await _reader(journal, head))()
+
+
+async def _reader(journal: Journal, head: RunHead) -> TraceReader:
     try:
         records = await journal.load(head.run_id)
     except Corrupt as error:
-        return RunTrace(head.run_id, head.graph, head.agent, problem=f"it is damaged: {error}")
-    return trace_of(head.run_id, records)
+        damaged = RunTrace(head.run_id, head.graph, head.agent, problem=f"it is damaged: {error}")
+        return partial(_itself, damaged)
+    return partial(trace_of, head.run_id, records)

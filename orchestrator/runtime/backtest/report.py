@@ -73,6 +73,8 @@ class Report:
     """Reason -> runs that were not evaluated."""
     damage: str = ""
     """A sentence about runs that the journal cannot read, or ""."""
+    incomplete: str = ""
+    """A sentence about runs that were not read because of a bound of the backtest, or ""."""
 
     def add(self, run: RunComparison) -> None:
         """Count one run."""
@@ -143,6 +145,7 @@ class Report:
                 for reason, one in self.left_out.items()
             ],
             "damage": self.damage,
+            "incomplete": self.incomplete,
         }
 
 

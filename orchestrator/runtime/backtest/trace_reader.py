@@ -278,7 +278,8 @@ class _TraceReader:
             return
         row = next((one for one in point.rows if one[1] == "tool_errors"), None)
         if row is not None:
-            point.streaks = {self._tools.get(row[5], row[5]): row[6]}
+            tool = str(row[5])
+            point.streaks = {self._tools.get(tool, tool): row[6]}
         elif point.limits["max_tool_errors"]:
             point.streaks = {}
         window = next((row[5] for row in point.rows if row[4:5] == ["progress"]), None)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.llm.message import Usage
@@ -48,9 +48,19 @@ class ComparedRun:
     transitions: Sequence[RecordedTransition]
 
 
+class ComparedNumber(NamedTuple):
+    """A number of both runs."""
+
+    name: str
+    unit: Literal["count", "cost", "seconds"]
+    first: float | None
+    """None if it is unknown, or the run was never in this state."""
+    second: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first transition that differs."""
+    """Two transitions at the same place; as `RunPair.divergence` the first ones that differ."""
 
     number: int
     """Counted from 1, among the compared transitions."""
@@ -70,21 +80,53 @@ class RunPair:
     equal: int
     """Equal transitions before the divergence. Those of the first run before a fork are not compared."""
     divergence: Divergence | None
+    starts: tuple[int, int]
+    """Transitions of each run before the first compared one."""
+
+    @property
+    def same_output(self) -> bool:
+        """Whether the outputs are equal."""
+        return bool(self.first.output == self.second.output)
+
+    def aligned(self, before: int, after: int) -> Iterator[Divergence]:
+        """Yield the compared transitions side by side: so many before the divergence, and so many from it on."""
+        ours, theirs = self.first.transitions[self.starts[0] :], self.second.transitions[self.starts[1] :]
+        first, last = max(0, self.equal - before), self.equal + after
+        pairs = zip_longest(ours[first:last], theirs[first:last])
+        for number, (one, other) in enumerate(pairs, first + 1):
+            yield Divergence(number, one, other)
+
+    def rows(self) -> Iterator[ComparedNumber]:
+        """Yield the numbers of both runs."""
+        one, other = self.first, self.second
+        yield ComparedNumber("turns", "count", one.turns, other.turns)
+        yield ComparedNumber("transitions", "count", len(one.transitions), len(other.transitions))
+        yield ComparedNumber("input tokens", "count", one.usage.input_tokens, other.usage.input_tokens)
+        yield ComparedNumber("output tokens", "count", one.usage.output_tokens, other.usage.output_tokens)
+        yield ComparedNumber("cost", "cost", one.usage.cost, other.usage.cost)
+        yield ComparedNumber("time", "seconds", one.seconds, other.seconds)
+        for state in dict.fromkeys([*one.states, *other.states]):
+            yield ComparedNumber(f"in {state}", "seconds", one.states.get(state), other.states.get(state))
+        for tool in dict.fromkeys([*one.tools, *other.tools]):
+            yield ComparedNumber(
+                f"calls of {tool}", "count", one.tools.get(tool, 0), other.tools.get(tool, 0)
+            )
 
 
 def compare_runs(
     first: tuple[RunHead, Sequence[Record]], second: tuple[RunHead, Sequence[Record]]
 ) -> RunPair:
-    """Compare two runs. Each is given by its head and its records."""
+    """Compare two runs, each given by its head and its records. A fork is the second one of the pair."""
+    if _forked_after(second[0].run_id, first[1]) is not None:
+        first, second = second, first
     one, other = _compared(*first), _compared(*second)
     forked = _forked_after(first[0].run_id, second[1])
-    ours, theirs = list(one.transitions), list(other.transitions)
-    if forked is not None:
-        ours, theirs = ours[_start_of_turn(ours, forked) :], theirs[1:]
+    starts = (0, 0) if forked is None else (_start_of_turn(one.transitions, forked), 1)
+    ours, theirs = one.transitions[starts[0] :], other.transitions[starts[1] :]
     for number, (a, b) in enumerate(zip_longest(ours, theirs), 1):
         if a != b:
-            return RunPair(one, other, forked, number - 1, Divergence(number, a, b))
-    return RunPair(one, other, forked, len(ours), None)
+            return RunPair(one, other, forked, number - 1, Divergence(number, a, b), starts)
+    return RunPair(one, other, forked, len(ours), None, starts)
 
 
 def _compared(head: RunHead, records: Sequence[Record]) -> ComparedRun:
@@ -111,11 +153,17 @@ def _compared(head: RunHead, records: Sequence[Record]) -> ComparedRun:
     )
 
 
-def _forked_after(first: str, records: Sequence[Record]) -> int | None:
-    """Return the turn of the first run after which the other one was forked; None if it was not."""
+def fork_of(records: Sequence[Record]) -> tuple[str, int] | None:
+    """Return the run and its turn after which this run was forked; None if it was not."""
     launch = (records[0].body.get("launch") or {}) if records else {}
     forked = launch.get("forked_from") or {}
-    return int(forked.get("turn", 0)) if forked.get("run_id") == first else None
+    return (str(forked["run_id"]), int(forked.get("turn", 0))) if "run_id" in forked else None
+
+
+def _forked_after(first: str, records: Sequence[Record]) -> int | None:
+    """Return the turn of the first run after which the other one was forked; None if it was not."""
+    fork = fork_of(records)
+    return fork[1] if fork is not None and fork[0] == first else None
 
 
 def _start_of_turn(transitions: Sequence[RecordedTransition], turn: int) -> int:

@@ -176,7 +176,8 @@ class Runs:
 
         Args:
             first: Id of a run.
-            second: Id of another run. If it was forked from the first one, the comparison starts at the fork.
+            second: Id of another run. If one was forked from the other, the comparison starts at the fork, and the
+                fork is the second run of the pair.
         """
         heads = [await self.journal.head(run_id) for run_id in (first, second)]
         one, other = [(head, await self.journal.load(head.run_id)) for head in heads]
