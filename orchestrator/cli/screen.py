@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.cli.output import escape_streams, is_terminal, say, shown, styled_file
+from orchestrator.drawing.status import STATUSES
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.record import (
     EventFailed,
@@ -114,9 +115,10 @@ class StateBoard:
         table = _table("", "state", "visits", "seconds", "")
         spent = {state.value: self._seconds(state.value, stats) for state in self.graph.states}
         longest = max(spent.values()) or 1.0
+        present = STATUSES["running" if tally.parked is None else "waiting"].terminal
         for state in self.graph.states:
             one, here = stats.get(state.value), state.value == tally.state
-            style = "bold green" if here else "" if one else "dim"
+            style = f"bold {present}" if here else "" if one else "dim"
             seconds = spent[state.value]
             bar = "█" * round(_BAR * seconds / longest)
             cells = (state.value, str(one.visits if one else 0), f"{seconds:.3f}", bar.ljust(_BAR))

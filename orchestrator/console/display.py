@@ -14,7 +14,8 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from orchestrator.console.status import StatusStyle, status_of
+from orchestrator.console.status import status_of
+from orchestrator.drawing.status import StatusStyle
 from orchestrator.telemetry.escape import KEPT
 from orchestrator.telemetry.escape import escape as visible_escapes
 

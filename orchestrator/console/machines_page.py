@@ -12,7 +12,8 @@ from starlette.responses import Response
 
 from orchestrator.console.access import Actor
 from orchestrator.console.pages import Console, PageFault
-from orchestrator.console.status import OUTCOMES, STATUSES, StatusStyle
+from orchestrator.console.status import OUTCOMES
+from orchestrator.drawing.status import STATUSES, StatusStyle
 from orchestrator.drawing.svg import svg
 from orchestrator.kernel.journal import RunCounts
 from orchestrator.runtime.runs.graph_marks import path_marks

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from orchestrator.console.status import StatusStyle, detail_of, status_of
+from orchestrator.console.status import detail_of, status_of
+from orchestrator.drawing.status import StatusStyle
 from orchestrator.drawing.svg import svg
 from orchestrator.drawing.timeline.svg import described, timeline_svg
 from orchestrator.kernel.graph import Graph

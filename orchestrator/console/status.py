@@ -1,87 +1,21 @@
-"""The one table of statuses: word, shape, colour class of each, and the status of a run.
-
-A status has a shape and a word, so that it never depends on colour alone. Grafana's colours and those of the command
-line follow the same names.
-"""
+"""The status of a run, and the tiles that select one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from orchestrator.drawing.status import STATUSES, StatusStyle
 from orchestrator.kernel.journal import RunCounts, RunHead
 from orchestrator.kernel.outcome import Outcome
-
-
-class StatusStyle(NamedTuple):
-    """A status: the class of its colour, its word and the body of its shape (SVG, 10 by 10)."""
-
-    name: str
-    word: str
-    shape: str
-
-
-_FILLED: Final = 'fill="currentColor"'
-_RING: Final = 'fill="none" stroke="currentColor"'
-STATUSES: Final[Mapping[str, StatusStyle]] = {
-    status.name: status
-    for status in (
-        StatusStyle(
-            "running",
-            "Running",
-            f'<circle cx="5" cy="5" r="3.6" {_RING} stroke-width="1.8"/>'
-            f'<path d="M5 1.4A3.6 3.6 0 0 1 8.6 5H5z" {_FILLED}/>',
-        ),
-        StatusStyle("waiting", "Waiting for a person", f'<path d="M5 .4 9.6 5 5 9.6.4 5z" {_FILLED}/>'),
-        StatusStyle(
-            "paused",
-            "Parked",
-            f'<rect x="1.8" y="1.5" width="2.4" height="7" rx=".8" {_FILLED}/>'
-            f'<rect x="5.8" y="1.5" width="2.4" height="7" rx=".8" {_FILLED}/>',
-        ),
-        StatusStyle(
-            "orphaned",
-            "No owner",
-            f'<circle cx="5" cy="5" r="3.8" {_RING} stroke-width="1.6" stroke-dasharray="2.2 1.7"/>',
-        ),
-        StatusStyle("completed", "Completed", f'<circle cx="5" cy="5" r="4.2" {_FILLED}/>'),
-        StatusStyle(
-            "partial",
-            "Partial",
-            f'<circle cx="5" cy="5" r="3.6" {_RING} stroke-width="1.4"/>'
-            f'<path d="M5 1.4a3.6 3.6 0 0 1 0 7.2z" {_FILLED}/>',
-        ),
-        StatusStyle("budget_exceeded", "Over budget", f'<path d="M5 .8 9.6 9H.4z" {_FILLED}/>'),
-        StatusStyle("no_progress", "No progress", f'<path d="M1.4 1h7.2L5 5l3.6 4H1.4L5 5z" {_FILLED}/>'),
-        StatusStyle(
-            "failed",
-            "Failed",
-            '<path d="m2 2 6 6M8 2 2 8" fill="none" stroke="currentColor" stroke-width="2.1" '
-            'stroke-linecap="round"/>',
-        ),
-        StatusStyle(
-            "cancelled", "Cancelled", f'<rect x="1.3" y="1.3" width="7.4" height="7.4" rx="1.6" {_FILLED}/>'
-        ),
-        StatusStyle(
-            "rejected",
-            "Rejected",
-            f'<circle cx="5" cy="5" r="3.8" {_RING} stroke-width="1.5"/>'
-            '<path d="M2.4 7.6 7.6 2.4" fill="none" stroke="currentColor" stroke-width="1.5"/>',
-        ),
-    )
-}
-"""Name -> status: running, waiting, paused, orphaned, and the outcomes."""
+from orchestrator.runtime.runs.graph_marks import status_name
 
 OUTCOMES: Final = tuple(outcome.value for outcome in Outcome)
 
 
 def status_of(head: RunHead) -> StatusStyle:
     """Return the status of a run."""
-    if head.status == "ended":
-        return STATUSES.get(head.outcome, STATUSES["failed"])
-    if head.status == "parked":
-        return STATUSES["waiting" if head.waiting else "paused"]
-    return STATUSES["orphaned" if head.owner is None else "running"]
+    return STATUSES[status_name(head)]
 
 
 def detail_of(head: RunHead) -> str:

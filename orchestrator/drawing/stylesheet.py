@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from orchestrator.drawing.status import STATUSES
+
 _LIGHT = {
     "surface": "#ffffff", "ink": "#15181e", "ink-2": "#454c59", "ink-3": "#646c7a", "line": "#868e9b",
-    "faint": "#c9ced6", "box": "#ffffff", "border": "#b9bfc9", "heat": "#6366d8", "running": "#1d63d8",
-    "completed": "#1a7a43", "waiting": "#965a00", "paused": "#5a6478", "partial": "#56700f",
-    "budget_exceeded": "#b84a0a", "no_progress": "#9c2b9c", "failed": "#c4262e", "cancelled": "#626a78",
-    "rejected": "#85543f",
+    "faint": "#c9ced6", "box": "#ffffff", "border": "#b9bfc9", "heat": "#6366d8",
 }  # fmt: skip
 _LIGHT_TIME = {
     "model": "#6463d8", "model-2": "#dcdcf8", "tool": "#13908a", "tool-2": "#cdebe8", "people": "#bf7e0a",
@@ -29,13 +28,10 @@ _DARK_TIME = {
 }  # fmt: skip
 _DARK = {
     "surface": "#14161c", "ink": "#e9ebef", "ink-2": "#b4bbc7", "ink-3": "#8d95a3", "line": "#757d8b",
-    "faint": "#4a515d", "box": "#191c23", "border": "#444b57", "heat": "#7c7ff0", "running": "#74a8ff",
-    "completed": "#55c285", "waiting": "#e8b04a", "paused": "#a3adbf", "partial": "#a9c456",
-    "budget_exceeded": "#f0935a", "no_progress": "#df86df", "failed": "#f4797e", "cancelled": "#98a1af",
-    "rejected": "#cf9c86",
+    "faint": "#4a515d", "box": "#191c23", "border": "#444b57", "heat": "#7c7ff0",
 }  # fmt: skip
-STATUSES = frozenset(list(_LIGHT)[9:])
-"""Statuses that have a colour."""
+_LIGHT_STATUS = {status.name: status.light for status in STATUSES.values()}
+_DARK_STATUS = {status.name: status.dark for status in STATUSES.values()}
 
 _RULES = """
 .fsm-drawing{font-family:Inter,system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;color:var(--fsm-ink)}
@@ -169,7 +165,8 @@ def _statuses() -> str:
 
 
 def _themes() -> str:
-    light, dark = _properties(_LIGHT | _LIGHT_TIME), _properties(_DARK | _DARK_TIME)
+    light = _properties(_LIGHT | _LIGHT_TIME | _LIGHT_STATUS)
+    dark = _properties(_DARK | _DARK_TIME | _DARK_STATUS)
     return (
         f".fsm-drawing{{{light}}}\n"
         f"@media (prefers-color-scheme:dark){{.fsm-drawing{{{dark}}}}}\n"
@@ -195,5 +192,18 @@ def stylesheet() -> str:
 @cache
 def light_stylesheet() -> str:
     """Return the CSS with light colours in place of custom properties, for programs that know none."""
-    colours = _LIGHT | _LIGHT_TIME
+    colours = _LIGHT | _LIGHT_TIME | _LIGHT_STATUS
     return re.sub(r"var\(--fsm-([\w-]+)\)", lambda found: colours[found[1]], _rules())
+
+
+@cache
+def status_stylesheet() -> str:
+    """Return the CSS of statuses outside of drawings: a property each, and a class for text (`s-`) and areas (`o-`)."""
+    light, dark = (
+        ";".join(f"--{name}:{colour}" for name, colour in colours.items())
+        for colours in (_LIGHT_STATUS, _DARK_STATUS)
+    )
+    classes = "\n".join(
+        f".s-{name}{{color:var(--{name})}}.o-{name}{{fill:var(--{name})}}" for name in sorted(STATUSES)
+    )
+    return f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n{classes}\n"

@@ -10,7 +10,7 @@ from orchestrator.drawing.geometry import EdgeLabel, EdgeLine, GraphLayout, Stat
 from orchestrator.drawing.layout import END_RADIUS, LINE, layout
 from orchestrator.drawing.mark import SPENT, TIMES, GraphMarks
 from orchestrator.drawing.routing import EdgeRoute, Side
-from orchestrator.drawing.stylesheet import STATUSES
+from orchestrator.drawing.status import STATUSES
 from orchestrator.drawing.words import escaped, shortened
 from orchestrator.kernel.graph import Graph
 

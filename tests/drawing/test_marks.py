@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.drawing.stylesheet import stylesheet
@@ -9,7 +11,7 @@ from orchestrator.drawing.svg import svg
 from orchestrator.drawing.words import duration
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.runtime.runs.graph_marks import path_marks, run_marks, status_of
+from orchestrator.runtime.runs.graph_marks import path_marks, run_marks, status_name
 from orchestrator.runtime.runs.story import Story
 from tests.cli.recorded import Call, Tape
 from tests.drawing.test_svg import box
@@ -53,7 +55,7 @@ def test_heat_is_the_share_of_the_time_or_of_the_visits() -> None:
 def test_a_run_that_waits_for_a_person_is_lit_with_the_time_since() -> None:
     tape = Tape("r", began=100.0).begin().calls(Call("look")).asks(Call("pay"))
     story = story_of(tape)
-    marks = run_marks(head("parked"), story, tape.at + 192)
+    marks = run_marks(replace(head("parked"), waiting="pay"), story, tape.at + 192)
     assert (marks.current, marks.status) == ("process_tools", "waiting")
     assert marks.notes["process_tools"] == "visit 2, waiting 3 m 12 s"
 
@@ -62,13 +64,14 @@ def test_a_run_that_waits_for_a_person_is_lit_with_the_time_since() -> None:
     ("found", "status"),
     [
         (head("open", "worker"), "running"),
-        (head("open"), "failed"),
+        (head("open"), "orphaned"),
         (head("parked"), "paused"),
+        (replace(head("parked"), waiting="pay"), "waiting"),
         (head("ended", outcome="no_progress"), "no_progress"),
     ],
 )
 def test_the_status_of_a_run_is_a_colour(found: RunHead, status: str) -> None:
-    assert status_of(found, story_of(Tape("r").begin())) == status
+    assert status_name(found) == status
     assert f"--fsm-{status}:" in stylesheet()
 
 

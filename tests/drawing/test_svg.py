@@ -6,14 +6,17 @@ import os
 import subprocess
 import sys
 from enum import StrEnum
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from orchestrator import Edge, Graph
 from orchestrator.cli.shipped import SHIPPED
+from orchestrator.drawing import status
 from orchestrator.drawing.mark import GraphMarks
-from orchestrator.drawing.stylesheet import STATUSES, stylesheet
+from orchestrator.drawing.status import STATUSES
+from orchestrator.drawing.stylesheet import stylesheet
 from orchestrator.drawing.svg import svg
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -124,8 +127,17 @@ def test_the_present_state_is_lit_in_the_colour_of_its_status() -> None:
 
 
 def test_every_outcome_of_a_run_has_a_colour() -> None:
-    assert {outcome.value for outcome in Outcome} <= STATUSES
+    assert {outcome.value for outcome in Outcome} <= STATUSES.keys()
     assert all(f".{status} .box" in stylesheet() for status in STATUSES)
+
+
+def test_the_colours_of_statuses_are_in_one_table() -> None:
+    """No other source of pages, drawings or the terminal repeats one."""
+    table = Path(status.__file__)
+    sources = [*table.parent.rglob("*.py"), *(table.parents[1] / "console").rglob("*.*s")]
+    for source in {*sources} - {table}:
+        text = source.read_text(encoding="utf-8")
+        assert [one.name for one in STATUSES.values() if one.light in text or one.dark in text] == [], source
 
 
 def test_the_path_taken_is_drawn_wider_and_all_else_is_dimmed() -> None:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from orchestrator.drawing.mark import GraphMarks
+from orchestrator.drawing.status import STATUSES
 from orchestrator.drawing.words import duration
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.runs.story import Story
@@ -15,8 +16,7 @@ from orchestrator.telemetry.history import History, StateStats
 Heat: TypeAlias = Literal["time", "visits"]
 """What makes a state darker: its share of the time, or of the visits."""
 
-WAITING, PAUSED, ORPHANED = "waiting", "paused", "failed"
-_WORDS = {ORPHANED: "no process for"}
+_WORDS = {"orphaned": "no process for"}
 _SHORTEST = 0.001
 """Seconds in a state from which on they are written in its box."""
 
@@ -30,7 +30,7 @@ def run_marks(head: RunHead, story: Story, now: float, *, heat: Heat = "time") -
         now: Epoch seconds.
         heat: What makes a state darker.
     """
-    status = status_of(head, story)
+    status = status_name(head)
     notes = {}
     if story.entered_at is not None and head.status != "ended":
         visits = story.history.states[story.state].visits
@@ -55,7 +55,7 @@ def path_marks(
         history: The transitions.
         heat: What makes a state darker.
         current: The state that is lit.
-        status: The colour of that state, one of `drawing.stylesheet.STATUSES`.
+        status: The colour of that state, one of `drawing.status.STATUSES`.
         notes: State -> text in its box in place of visits and time.
     """
     states = history.states
@@ -71,13 +71,13 @@ def path_marks(
     )
 
 
-def status_of(head: RunHead, story: Story) -> str:
-    """Return the status of a run as a colour of `drawing.stylesheet.STATUSES`: its outcome if it has ended."""
+def status_name(head: RunHead) -> str:
+    """Return the status of a run as a name of `drawing.status.STATUSES`: its outcome if it has ended."""
     if head.status == "ended":
-        return head.outcome or str((story.ended or {}).get("outcome", ""))
+        return head.outcome if head.outcome in STATUSES else "failed"
     if head.status == "parked":
-        return WAITING if story.questions else PAUSED
-    return ORPHANED if head.owner is None and story.begun else "running"
+        return "waiting" if head.waiting else "paused"
+    return "orphaned" if head.owner is None else "running"
 
 
 def _note(stats: StateStats) -> str:
