@@ -55,7 +55,7 @@ _REFUSED: Final = (
 )
 
 
-def answer_forms(question: Question, effect: str) -> list[AnswerForm]:
+def answer_forms(question: Question) -> list[AnswerForm]:
     """Return the answers to a question, each with its effect."""
     if question.why == "unknown_effect":
         return [
@@ -73,7 +73,7 @@ def answer_forms(question: Question, effect: str) -> list[AnswerForm]:
                 "respond", "It took effect", f"{_NOT_RUN} Write what it returned.", _RESULT, "Send as result"
             ),
         ]
-    once = _ONCE.format("" if effect in _HARMLESS else " It cannot be taken back.")
+    once = _ONCE.format("" if question.effect in _HARMLESS else " It cannot be taken back.")
     return [
         AnswerForm("approve", "Approve", once, _REASON, "Approve and run once"),
         AnswerForm("reject", "Reject", _REFUSED, _REQUIRED, "Reject the call"),
@@ -136,30 +136,20 @@ async def _questions_of(console: Console, actor: Actor, head: RunHead) -> dict[s
     details: RunDetails = await console.runs.get(head.run_id)
     pending = {question.key for question in await console.runs.pending(head.run_id)}
     now = time.time()
-    shown = []
-    for question in details.questions:
-        effect = _effect(details, question)
-        shown.append(
-            {
-                "question": question,
-                "effect": effect,
-                "open": question.key in pending,
-                "expired": bool(question.expires_at) and question.expires_at <= now,
-                "forms": answer_forms(question, effect),
-                # Who decides must see the whole call, whatever the rule for transcripts.
-                "complete": actor.may_operate or console.content != "never",
-                "answer": next((one for one in details.unread if one.body.get("call") == question.key), None),
-            }
-        )
-    return {"view": RunSections.of(details, (), now), "questions": shown}
-
-
-def _effect(details: RunDetails, question: Question) -> str:
-    """Return the declared effect of the tool, if an earlier call of the run recorded it, else ""."""
-    effects = [
-        call.effect for call in details.story.calls.values() if call.tool == question.tool and call.effect
+    shown = [
+        {
+            "question": question,
+            "effect": question.effect,
+            "open": question.key in pending,
+            "expired": bool(question.expires_at) and question.expires_at <= now,
+            "forms": answer_forms(question),
+            # Who decides must see the whole call, whatever the rule for transcripts.
+            "complete": actor.may_operate or console.content != "never",
+            "answer": next((one for one in details.unread if one.body.get("call") == question.key), None),
+        }
+        for question in details.questions
     ]
-    return effects[-1] if effects else ""
+    return {"view": RunSections.of(details, (), now), "questions": shown}
 
 
 async def answer(console: Console, request: Request, actor: Actor, form: Mapping[str, list[str]]) -> Response:

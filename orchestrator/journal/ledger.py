@@ -92,6 +92,12 @@ class EffectLedger:
         of_turn = f"{turn}:"
         return [entry for key, entry in self.entries.items() if key.startswith(of_turn)]
 
+    def effect_of(self, key: str) -> str:
+        """Return the effect of the tool of a call as its last announced call had it; "" if none was announced."""
+        entry = self.entries[key]
+        same = (one.effect for one in reversed(self.entries.values()) if one.tool == entry.tool and one.effect)
+        return entry.effect or next(same, "")
+
     @property
     def waiting(self) -> list[EffectEntry]:
         """The calls with an open question."""

@@ -100,7 +100,7 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         },
         "rolled_back": _whole("effect", "key", "step", "outcome", "at"),
         "asked": {
-            **_whole("key", "tool", "digest", "version", "why", "expires_at", "epoch", "at"),
+            **_whole("key", "tool", "digest", "version", "why", "expires_at", "epoch", "effect", "at"),
             "verdict": _whole("ok", "guard", "observed", "limit"),
         },
         "approval": _whole("key", "digest", "decision", "by", "why", "at", "id", "number", "end"),

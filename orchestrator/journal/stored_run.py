@@ -133,7 +133,9 @@ class StoredRun:
         made = (item.get("tool_calls") for item in reversed(self.messages))
         calls: Sequence[Any] = next((calls for calls in made if calls), ())
         said = calls[entry.position]["function"]["arguments"] if entry.position < len(calls) else ""
-        return Question.from_record(entry.key, entry.tool, said, record_body)
+        return Question.from_record(
+            entry.key, entry.tool, said, record_body, self.ledger.effect_of(entry.key)
+        )
 
     def _created(self, body: Mapping[str, Any]) -> None:
         self.created = body

@@ -47,11 +47,12 @@ def agent(journal: Any, *answers: Any, **options: Any) -> Agent:
 
 
 async def leave_asking(
-    journal: Any, run_id: str, note: str = "", prompt: str = "Pay it.", **options: Any
+    journal: Any, run_id: str, note: str = "", prompt: str = "Pay it.", tool: str = "pay", **options: Any
 ) -> None:
     """Start a run, and stop its process when it waits for a person."""
     parking = Parking()
-    asking = agent(journal, said(call("pay", amount=7, note=note)), observers=[parking], **options)
+    asked = call("pay", amount=7, note=note) if tool == "pay" else call(tool)
+    asking = agent(journal, said(asked), observers=[parking], **options)
     going = asyncio.create_task(asking.run(prompt, run_id=run_id, tags={"team": "ops"}))
     parked = asyncio.create_task(parking.parked.wait())
     await asyncio.wait((going, parked), return_when=asyncio.FIRST_COMPLETED)

@@ -49,7 +49,7 @@ SHOWN_AT_LEAST = {
     ),
     "rolled_back": "effect key step outcome at",
     "asked": (
-        "key tool digest version why expires_at epoch at verdict.ok verdict.guard verdict.observed "
+        "key tool digest version why expires_at epoch effect at verdict.ok verdict.guard verdict.observed "
         "verdict.limit"
     ),
     "approval": "key digest decision by why at id number end",

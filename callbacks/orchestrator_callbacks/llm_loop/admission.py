@@ -105,6 +105,7 @@ def put_question(
     call = effective_call(ctx, position)
     key = key_of(ctx, position)
     epoch = run.lease.epoch if run.lease and why != "approval" else 0
+    spec = run.deps.tools.find(call.name)
     if expires_at is None:
         patience = ctx.limits.approval_seconds
         expires_at = run.deps.clock.time() + patience if patience else 0.0
@@ -118,6 +119,7 @@ def put_question(
         judgement.verdict,
         judgement.notice,
         epoch=epoch,
+        effect="" if spec is None else spec.effect,
     )
     ctx.ledger.asked[position] = question
     ctx.results[position] = ToolResult.failure(call, position, "cancelled", UNDECIDED, kind="Undecided")

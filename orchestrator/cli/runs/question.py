@@ -145,13 +145,15 @@ def _call(store: OpenStore, run_id: str, question: Question, *, full: bool) -> I
         yield f"      rule       {shown(said, _LONGEST, keep='')}"
     if question.notice:
         yield f"      notice     {shown(question.notice, _LONGEST, keep='')}"
+    if question.effect:
+        yield f"      effect     {shown(question.effect, _LONGEST, keep='')}"
     if not view.hidden:
         yield f"      digest     {question.digest}"
 
 
 def as_json(store: OpenStore, run_id: str, question: Question, now: float) -> dict[str, Any]:
     """Return a question as plain data: the whole call, with the digest that an answer needs."""
-    names = ("tool", "arguments", "digest", "why", "notice")
+    names = ("tool", "arguments", "digest", "effect", "why", "notice")
     return {
         "call": question.key,
         **{name: getattr(question, name) for name in names},

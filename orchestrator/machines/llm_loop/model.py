@@ -162,10 +162,21 @@ class Question:
     """Version of the digest. A question with an older one is asked again when the run is resumed."""
     epoch: int = field(default=0, metadata={"fingerprint": None})
     """Epoch of the lease under which it was asked; part of the digest of a question about an interrupted call."""
+    effect: str = field(default="", metadata={"fingerprint": None})
+    """Declared effect of the tool: `pure`, `idempotent`, `compensable` or `irreversible`. Empty in records of earlier
+    versions and for an unknown tool: assume that the effect cannot be undone."""
 
     @classmethod
-    def from_record(cls, key: str, tool: str, said: str, body: Mapping[str, Any]) -> Question:
-        """Parse the body of an `asked` record. `said` is the model's own text, for records that do not repeat it."""
+    def from_record(cls, key: str, tool: str, said: str, body: Mapping[str, Any], effect: str = "") -> Question:
+        """Parse the body of an `asked` record.
+
+        Args:
+            key: Key of the call.
+            tool: Name of the tool.
+            said: The model's own text of the arguments, for records that do not repeat it.
+            body: The body.
+            effect: Effect of the tool for records of earlier versions, which do not have it.
+        """
         verdict = body.get("verdict")
         return cls(
             key,
@@ -178,6 +189,7 @@ class Question:
             str(body.get("notice", "")),
             int(body.get("version", 1)),
             int(body.get("epoch", 0)),
+            str(body.get("effect") or effect),
         )
 
     def record(self, said: str) -> dict[str, Any]:
@@ -193,7 +205,7 @@ class Question:
             body["arguments"] = self.arguments
         if self.verdict is not None:
             body["verdict"] = self.verdict._asdict()
-        for name in ("expires_at", "notice", "epoch"):
+        for name in ("expires_at", "notice", "epoch", "effect"):
             if value := getattr(self, name):
                 body[name] = value
         return body
