@@ -17,12 +17,12 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from orchestrator.console import access as doors
-from orchestrator.console import health_page, inbox_page, machines_page, run_page, runs_page
+from orchestrator.console import health_page, inbox_page, machines_page, request_page, run_page, runs_page
 from orchestrator.console.access import Access, Actor, Hook, session_of, with_session
 from orchestrator.console.feed import MOST, Feed
 from orchestrator.console.pages import FAULTS, Console, ContentRule, PageFault
 from orchestrator.console.shield import LOOPBACK, Shield
-from orchestrator.drawing.stylesheet import stylesheet
+from orchestrator.drawing.stylesheet import status_stylesheet, stylesheet
 from orchestrator.errors import ConfigError, Corrupt, RunUnknown
 from orchestrator.kernel.graph import Graph
 from orchestrator.runtime.runs.runs import Runs
@@ -97,7 +97,7 @@ def _check(content: str, token: str | None, *, operate: bool, hooked: bool) -> N
 
 def _routes(console: Console) -> list[Route | Mount]:
     async def drawing(_: Request) -> Response:
-        return PlainTextResponse(stylesheet(), media_type="text/css")
+        return PlainTextResponse(status_stylesheet() + stylesheet(), media_type="text/css")
 
     def get(path: str, handler: Handler) -> Route:
         return Route(path, _reader(console, handler), methods=["GET"])
@@ -113,11 +113,10 @@ def _routes(console: Console) -> list[Route | Mount]:
         get("/", runs_page.runs),
         get("/rows", runs_page.rows),
         get("/events", _events),
-        get("/several", runs_page.preview),
-        post("/several", runs_page.post),
+        get("/several", request_page.preview),
+        post("/several", request_page.post),
         get("/runs/{run_id:path}", run_page.run),
         get("/records/{run_id:path}", run_page.records),
-        post("/request/{run_id:path}", run_page.post),
         get("/inbox", inbox_page.inbox),
         post("/answer/{run_id:path}", inbox_page.answer),
         get("/machines", machines_page.machines),

@@ -1,4 +1,4 @@
-"""The page of a run, its records, and requests to it."""
+"""The page of a run, and its records."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any, Final
 import orjson
 from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from orchestrator.console.access import Actor
-from orchestrator.console.display import moment, segment
-from orchestrator.console.pages import Console, PageFault
+from orchestrator.console.display import moment
+from orchestrator.console.pages import Console
 from orchestrator.console.run_sections import RunSections, TurnWindow
-from orchestrator.console.runs_page import KINDS, request_one
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.journal import Record
 from orchestrator.runtime.runs.details import RunDetails
@@ -136,16 +135,3 @@ def _record(record: Record, *, content: bool) -> dict[str, Any]:
         "cut": len(text) > _LONGEST,
         "left_out": [] if content else parts.left_out,
     }
-
-
-async def post(console: Console, request: Request, actor: Actor, form: Mapping[str, list[str]]) -> Response:
-    """Post a request to a run. Raises PageFault."""
-    run_id = str(request.path_params["run_id"])
-    kind = (form.get("kind") or [""])[0]
-    if kind not in KINDS:
-        raise PageFault(400, "Choose cancel, pause or resume.")
-    why = (form.get("why") or [""])[0].strip()
-    _, became = await request_one(console, kind, run_id, actor, why)
-    if not became.startswith("was asked"):
-        raise PageFault(409, f"The run did not take the request: {became}.")
-    return RedirectResponse(f"{request.scope.get('root_path', '')}/runs/{segment(run_id)}", 303)

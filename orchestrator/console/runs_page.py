@@ -1,10 +1,10 @@
-"""The page of runs: a table with filters, orders and counts, and requests to several runs at once."""
+"""The page of runs: a table with filters, orders and counts."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,14 +15,11 @@ from orchestrator.console.access import Actor
 from orchestrator.console.display import query, segment
 from orchestrator.console.pages import Console, PageFault
 from orchestrator.console.status import FILTERS, detail_of, status_of, tiles
-from orchestrator.errors import ConfigError, RunError, RunUnknown
+from orchestrator.errors import RunError, RunUnknown
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.runs.listing import ORDERS, RunPage
-from orchestrator.runtime.runs.request import RunRequest
 
 PAGE: Final = 50
-MOST: Final = 1_000
-"""Most runs of a request to several."""
 ORDER_WORDS: Final[Mapping[str, str]] = {
     "newest": "Newest first",
     "updated": "Last changed first",
@@ -31,7 +28,6 @@ ORDER_WORDS: Final[Mapping[str, str]] = {
     "tokens": "Most tokens",
     "cost": "Highest cost",
 }
-KINDS: Final[Mapping[str, str]] = {"cancel": "Cancel", "pause": "Pause", "resume": "Resume"}
 _TEXTS: Final = ("machine", "agent", "state", "reason", "waiting")
 _TAG: Final = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 
@@ -179,74 +175,3 @@ async def _head(console: Console, run_id: str) -> RunHead | None:
         return await console.runs.head(run_id)
     except RunError:
         return None
-
-
-# ---- several runs ----
-
-
-async def preview(console: Console, request: Request, actor: Actor) -> Response:
-    """Answer with the runs that a request would reach, before it is posted. Raises PageFault."""
-    kind = request.query_params.get("kind", "")
-    if kind not in KINDS or not actor.may_operate:
-        raise PageFault(400, "Choose cancel, pause or resume, in a console that was started with --operate.")
-    run_ids = request.query_params.getlist("run")
-    if run_ids:
-        found = [await console.runs.head(run_id) for run_id in run_ids[:MOST]]
-    else:
-        found = await _matching(console, kind, Selection.of(request))
-    reached, skipped = _reached(kind, found)
-    return await console.page(
-        request, actor, "several", kind=kind, word=KINDS[kind], reached=reached, skipped=skipped, done=None
-    )
-
-
-async def _matching(console: Console, kind: str, chosen: Selection) -> list[RunHead]:
-    if not chosen.conditions:
-        raise PageFault(400, "Select runs, or choose a filter first.")
-    post = _posters(console)[kind]
-    found: list[RunRequest] = await post(preview=True, **chosen.conditions)
-    if len(found) > MOST:
-        raise PageFault(400, f"{len(found):,} runs match; choose a filter that at most {MOST:,} runs match.")
-    return [one.run for one in found]
-
-
-def _reached(kind: str, heads: Sequence[RunHead]) -> tuple[list[ListedHead], list[ListedHead]]:
-    """Return the runs that a request reaches, and those that it skips."""
-
-    def takes(head: RunHead) -> bool:
-        return head.status == "parked" if kind == "resume" else head.status != "ended"
-
-    return [ListedHead(head) for head in heads if takes(head)], [
-        ListedHead(head) for head in heads if not takes(head)
-    ]
-
-
-def _posters(console: Console) -> dict[str, Any]:
-    runs = console.runs
-    return {"cancel": runs.cancel, "pause": runs.pause, "resume": runs.request_resume}
-
-
-async def post(console: Console, request: Request, actor: Actor, form: Mapping[str, list[str]]) -> Response:
-    """Post a request to several runs and answer with the result of each. Raises PageFault."""
-    kind = (form.get("kind") or [""])[0]
-    run_ids = form.get("run") or []
-    if kind not in KINDS or not run_ids:
-        raise PageFault(400, "No run was selected.")
-    why = (form.get("why") or [""])[0].strip()
-    done = [await request_one(console, kind, run_id, actor, why) for run_id in run_ids[:MOST]]
-    return await console.page(
-        request, actor, "several", kind=kind, word=KINDS[kind], reached=[], skipped=[], done=done
-    )
-
-
-async def request_one(console: Console, kind: str, run_id: str, actor: Actor, why: str) -> tuple[str, str]:
-    """Post a request to a run; return its id and the result."""
-    try:
-        [posted] = await _posters(console)[kind](run_id, by=actor.name, why=why)
-    except ConfigError:
-        raise
-    except RunError as error:
-        return run_id, str(error)
-    if posted.refused:
-        return run_id, posted.refused
-    return run_id, "was asked before, and has not read it yet" if posted.repeated else "was asked"

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from orchestrator import LLM_LOOP, LocalEngine, MemoryJournal, Runs
+from orchestrator import LLM_LOOP, LocalEngine, MemoryJournal, Runs, tool
 from orchestrator.console import console_app
+from orchestrator.machines.llm_loop.model import Question
 from orchestrator.providers.scripted import call
 from tests.console.client import Answer, Client
 from tests.console.stored import ASKS, TOKEN, agent, fill, leave_asking, said
@@ -21,6 +22,11 @@ async def operator(runs: Runs) -> Client:
 
 def listed(answer: Answer) -> list[str]:
     return re.findall(r'<tr id="run-([^"]+)"', answer.text)
+
+
+def displayed(answer: Answer) -> list[str]:
+    """Return the versions of the runs that a preview displays."""
+    return re.findall(r'name="version" value="([^"]+)"', answer.text)
 
 
 def tiles(answer: Answer) -> dict[str, int]:
@@ -114,6 +120,7 @@ async def test_a_request_to_several_runs_is_previewed_then_posted_with_actor_and
         "form_token": preview.form_token(),
         "kind": "cancel",
         "run": [ASKS, "first", "gone"],
+        "version": [*displayed(preview), "ended 9", "open"],
         "why": "no use",
     }
     done = await client.post("/several", form)
@@ -132,6 +139,24 @@ async def test_all_runs_of_a_filter_are_previewed(journal: MemoryJournal, runs: 
     assert (await client.get("/several?kind=erase&run=asks")).status == 400
     form = {"form_token": (await client.get("/several?kind=cancel&run=asks")).form_token(), "kind": "cancel"}
     assert (await client.post("/several", form)).status == 400, "no run is named"
+
+
+async def test_a_request_to_a_run_that_changed_since_it_was_displayed_is_refused_with_the_change(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    client = await operator(runs)
+    preview, before = await client.get("/several?kind=cancel&run=asks"), await runs.head(ASKS)
+    form = {"form_token": preview.form_token(), "kind": "cancel", "run": ASKS}
+    await runs.approve(ASKS, by="ann")
+    await agent(journal, said(text="Done.")).resume(ASKS)
+    seq = (await runs.head(ASKS)).seq
+    late = await client.post("/several", {**form, "version": displayed(preview)})
+    assert f"the run has changed from parked, record {before.seq} to completed, record {seq}" in late.text
+    assert (await client.post("/several", form)).status == 400, "the form has no version"
+    unknown = await client.post("/several", {**form, "version": "<b>"})
+    assert "the run has changed from unknown to completed" in unknown.text
+    assert [one.kind for one in await journal.inbox(ASKS)] == ["approve"]
 
 
 # ---- a run ----
@@ -239,8 +264,38 @@ async def test_the_inbox_lists_the_longest_wait_first_and_shows_one_call_complet
     assert question.digest in page.text
     assert "&#34;amount&#34;: 7" in page.text
     assert "It cannot be taken back." in page.text
+    assert '<span class="tag hard">irreversible</span>' in page.text
     later = await client.get("/inbox?run=later")
     assert 'href="/runs/later">later</a>, turn 1' in later.text
+
+
+@pytest.mark.parametrize(
+    ("effect", "tag", "warning"), [("idempotent", "idempotent", False), ("", "not recorded", True)]
+)
+async def test_a_question_shows_the_declared_effect_of_its_tool(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch, effect: str, tag: str, warning: bool
+) -> None:
+    """A question of an earlier version has no effect: the page says that it must be assumed irreversible."""
+
+    @tool(effect="idempotent", approval=True)
+    async def reserve() -> str:
+        """Reserve a seat."""
+        return "reserved"
+
+    write = Question.record
+
+    def of_an_earlier_version(question: Question, said: str) -> dict[str, object]:
+        return {name: value for name, value in write(question, said).items() if name != "effect"}
+
+    if not effect:
+        monkeypatch.setattr(Question, "record", of_an_earlier_version)
+    await leave_asking(journal, "seat", tools=[reserve], tool="reserve")
+    [question] = await runs.pending("seat")
+    assert question.effect == effect
+    page = await (await operator(runs)).get("/inbox?run=seat")
+    assert tag in page.text
+    assert ("It cannot be taken back." in page.text) is warning
+    assert ('class="btn danger"' in page.text) is warning
 
 
 async def test_the_second_of_two_answers_is_refused_names_the_first_and_keeps_the_typed_text(
