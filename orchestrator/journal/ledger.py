@@ -95,7 +95,9 @@ class EffectLedger:
     def effect_of(self, key: str) -> str:
         """Return the effect of the tool of a call as its last announced call had it; "" if none was announced."""
         entry = self.entries[key]
-        same = (one.effect for one in reversed(self.entries.values()) if one.tool == entry.tool and one.effect)
+        same = (
+            one.effect for one in reversed(self.entries.values()) if one.tool == entry.tool and one.effect
+        )
         return entry.effect or next(same, "")
 
     @property

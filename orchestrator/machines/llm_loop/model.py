@@ -167,7 +167,9 @@ class Question:
     versions and for an unknown tool: assume that the effect cannot be undone."""
 
     @classmethod
-    def from_record(cls, key: str, tool: str, said: str, body: Mapping[str, Any], effect: str = "") -> Question:
+    def from_record(
+        cls, key: str, tool: str, said: str, body: Mapping[str, Any], effect: str = ""
+    ) -> Question:
         """Parse the body of an `asked` record.
 
         Args:
