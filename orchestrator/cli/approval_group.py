@@ -58,6 +58,7 @@ Pace = Annotated[
     float,
     typer.Option(metavar="SECONDS", help="Wait so long before each step: time to look, and for Ctrl-C."),
 ]
+Seconds = Annotated[float, typer.Option(metavar="SECONDS", help="Longest wait for an answer; 0 is no limit.")]
 Again = Annotated[bool, typer.Option("--again", help="Run a command again that may have run already.")]
 Discard = Annotated[
     bool,
@@ -198,6 +199,19 @@ def execute(*, pace: Pace = 0.0, on: ProjectOptions) -> int:
     from orchestrator.cli.approval.act import execute as body
 
     return body(_options(on, pace=pace))
+
+
+@group.command(epilog=_EXIT_CODES)
+@spread
+def wait(*, seconds: Seconds = 0.0, pace: Pace = 0.0, planner: PlannerOptions, on: ProjectOptions) -> int:
+    """Wait for an answer of another process, and carry it out.
+
+    The answer to the plan comes from the console or from `orchestrator runs approve`. An approval executes the plan, a
+    request for changes makes another version and waits again. Ctrl-C stops the waiting, and later pauses the plan.
+    """
+    from orchestrator.cli.approval.act import wait as body
+
+    return body(_options(on, planner, pace=pace), seconds=seconds)
 
 
 @group.command(epilog=_EXIT_CODES)

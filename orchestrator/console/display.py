@@ -172,6 +172,16 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def diff(text: str) -> list[tuple[str, str]]:
+    """Return the lines of a unified diff, visible, each with its class: `add`, `del`, `at`, `head` or ""."""
+    found, inside = [], False
+    for one in text.split("\n")[: -1 if text.endswith("\n") else None]:
+        inside = inside or one.startswith("@@")
+        mark = {"+": "add", "-": "del", "@": "at"}.get(one[:1], "") if inside else "head"
+        found.append((mark, line(one.removesuffix("\r"))))
+    return found
+
+
 def shape(status: StatusStyle) -> Markup:
     """Return the shape of a status as SVG."""
     body = Markup(status.shape)  # noqa: S704 - a constant of the table
@@ -192,7 +202,7 @@ def query(parts: Mapping[str, object]) -> str:
 FILTERS: Final = {
     function.__name__: function
     for function in (
-        *(visible, line, span, moment, since, number, size, money, percent, many, grouped, pretty),
+        *(visible, line, span, moment, since, number, size, money, percent, many, grouped, pretty, diff),
         *(shape, segment, status_of),
     )
 }

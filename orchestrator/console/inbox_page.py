@@ -8,86 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from orchestrator.console.access import Actor
+from orchestrator.console.answer_form import ANSWERS, answer_forms
 from orchestrator.console.display import segment
 from orchestrator.console.pages import Console, PageFault
 from orchestrator.console.run_sections import RunSections
 from orchestrator.errors import AnswerRefused, ConfigError, RunError, RunUnknown
+from orchestrator.journal.plan_question import PLAN
 from orchestrator.kernel.journal import RunHead
-from orchestrator.machines.llm_loop.model import Question
+from orchestrator.runtime.approval.plan_review import PlanReview
 from orchestrator.runtime.runs.details import RunDetails
 
 MOST: Final = 200
 """Most waiting runs in the list."""
-ANSWERS: Final = ("approve", "reject", "respond")
-
-
-class AnswerForm(NamedTuple):
-    """An answer: its effect, and the text that the person may write."""
-
-    kind: str
-    title: str
-    effect: str
-    label: str
-    button: str
-
-    @property
-    def is_required(self) -> bool:
-        """Whether the person must write something: the model reads it."""
-        return self.kind != "approve"
-
-
-_REASON: Final = "Reason, kept with the decision"
-_REQUIRED: Final = "Reason, required; the model reads it"
-_RESULT: Final = "Result, required; the model reads it"
-_ONCE: Final = (
-    "The tool runs once with exactly these arguments.{} The process of the run continues it; without one, an engine "
-    "resumes it within about a second."
-)
-_NOT_RUN: Final = "The tool does not run. The model reads your text as the result of the call."
-_REFUSED: Final = (
-    "The tool does not run. The model reads that the call was refused, with your reason, and continues."
-)
-
-
-def answer_forms(question: Question) -> list[AnswerForm]:
-    """Return the answers to a question, each with its effect."""
-    if question.why == "unknown_effect":
-        return [
-            AnswerForm(
-                "approve",
-                "Run it again",
-                "It did not take effect. " + _ONCE.format(""),
-                _REASON,
-                "Run it again",
-            ),
-            AnswerForm(
-                "reject", "Do not run it", "The model reads that the call failed.", _REQUIRED, "Do not run it"
-            ),
-            AnswerForm(
-                "respond", "It took effect", f"{_NOT_RUN} Write what it returned.", _RESULT, "Send as result"
-            ),
-        ]
-    once = _ONCE.format("" if question.effect in _HARMLESS else " It cannot be taken back.")
-    return [
-        AnswerForm("approve", "Approve", once, _REASON, "Approve and run once"),
-        AnswerForm("reject", "Reject", _REFUSED, _REQUIRED, "Reject the call"),
-        AnswerForm(
-            "respond",
-            "Respond",
-            f"{_NOT_RUN} Use it if you did the work yourself.",
-            _RESULT,
-            "Send as result",
-        ),
-    ]
-
-
-_HARMLESS: Final = frozenset(("pure", "idempotent", "compensable"))
 
 
 async def inbox(console: Console, request: Request, actor: Actor) -> Response:
@@ -139,7 +77,7 @@ async def _questions_of(console: Console, actor: Actor, head: RunHead) -> dict[s
     shown = [
         {
             "question": question,
-            "effect": question.effect,
+            "plan": PlanReview.of(details.story.context) if question.why == PLAN else None,
             "open": question.key in pending,
             "expired": bool(question.expires_at) and question.expires_at <= now,
             "forms": answer_forms(question),
@@ -161,7 +99,7 @@ async def answer(console: Console, request: Request, actor: Actor, form: Mapping
         raise PageFault(400, "The form has no answer, or names no call with its digest.")
     try:
         if given["kind"] != "approve" and not text:
-            raise ConfigError("Write a text: the model reads it.")  # noqa: TRY301 - shown as the other refusals
+            raise ConfigError("Write a text: the model, or who reads the journal later, needs it.")  # noqa: TRY301 - shown as the other refusals
         await _post(console, run_id, given, text, actor.name)
     except (AnswerRefused, ConfigError) as error:
         typed = {f"{given['call']} {given['kind']}": given["text"]}
@@ -177,5 +115,7 @@ async def _post(console: Console, run_id: str, given: Mapping[str, str], text: s
         await console.runs.approve(run_id, call, digest=digest, by=by, why=text)
     elif given["kind"] == "reject":
         await console.runs.reject(run_id, call, digest=digest, by=by, why=text)
+    elif given["kind"] == "request_changes":
+        await console.runs.request_changes(run_id, text, call, digest=digest, by=by)
     else:
         await console.runs.respond(run_id, text, call, digest=digest, by=by)

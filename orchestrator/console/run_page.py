@@ -28,7 +28,7 @@ _PAGE: Final = 100
 _DECIDED: Final[Mapping[str, str]] = {
     "approve": "approved", "reject": "rejected", "respond": "answered", "cancel": "asked to cancel",
     "pause": "asked to pause", "resume": "asked to resume", "resumed": "resumed", "migrated": "migrated",
-    "recovered": "recovered",
+    "recovered": "recovered", "request_changes": "requested changes to",
 }  # fmt: skip
 _LONGEST: Final = 20_000
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self
 
 from orchestrator.journal.ledger import LEDGER_KINDS, TOOL, EffectEntry, EffectLedger
-from orchestrator.kernel.journal import NOTIFIED, Journal, Posted, Record
+from orchestrator.journal.plan_question import plan_question
+from orchestrator.kernel.journal import NOTIFIED, Draft, Journal, Posted, Record
 from orchestrator.machines.llm_loop.model import Question
 
 _GROWING = "messages"
 WAITS_FOR_AGENT: Final = frozenset(("deps_required", "other_graph"))
 """Reasons of parked runs that wait for an agent. `before` in the record is the reason for which one was parked
 before."""
+_MOVING = frozenset(("transition", "context", "recovered"))
+"""Kinds of records that change the state or the context of a run, and no list of it."""
 _NO_FIELDS = frozenset(("next", "error"))
 """Members of a `context` record beside fields of the context."""
 
@@ -112,8 +116,20 @@ class StoredRun:
     @property
     def questions(self) -> dict[str, Question]:
         """Key of a call -> the open question to a person, in the order of the calls."""
-        waiting = () if self.ended is not None else self.ledger.waiting
-        return {entry.key: self._question(entry, entry.asked or {}) for entry in waiting}
+        if self.ended is not None:
+            return {}
+        found = {entry.key: self._question(entry, entry.asked or {}) for entry in self.ledger.waiting}
+        plan = plan_question(self.state, self.context)
+        return found if plan is None else {**found, plan.key: plan}
+
+    def moved_by(self, drafts: Iterable[Draft]) -> StoredRun:
+        """Return a copy whose state and context these records have changed; the rest is shared."""
+        moved = copy(self)
+        moved.context, moved._own = dict(self.context), set()  # noqa: SLF001 - a copy of this class
+        for draft in drafts:
+            if draft.kind in _MOVING:
+                moved.fold(draft.kind, draft.body)
+        return moved
 
     @property
     def decided(self) -> dict[str, Mapping[str, Any]]:

@@ -134,6 +134,7 @@ QUIET = {
     "add",
     "backtest",
     *(f"approval {name}" for name in (*APPROVAL, *LOOKED)),
+    "approval wait",
     "config show",
     "console",
     "graph",

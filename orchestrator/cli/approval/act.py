@@ -71,6 +71,25 @@ def resume(options: ApprovalOptions, *, again: bool) -> int:
     )
 
 
+def wait(options: ApprovalOptions, *, seconds: float) -> int:
+    """Wait for an answer of another process, and carry it out. The first signal stops the wait or pauses the plan."""
+    check_pace(options.pace)
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ConfigError(f"--seconds {seconds:g} is not valid: give the longest wait, 0 for no limit")
+
+    async def work(approval: Approval) -> Status:
+        try:
+            return await approval.wait(seconds=seconds)
+        except TimeoutError:
+            complain(f"no answer came within {seconds:g} s; the plan still waits")
+            return await approval.status()
+
+    return run_command(
+        options,
+        Command(work=work, planner="wanted", on_signal="pause", judge=status_view.execution_code),
+    )
+
+
 def changes(options: ApprovalOptions, text: str) -> int:
     """Request another version of the plan."""
     said = _text(text)

@@ -20,6 +20,7 @@ WHY = {
     "unknown_effect": "the call was interrupted before its result was recorded (end a frozen process first: it would "
     "continue the call); did it take effect?",
     "undo_failed": "this call could not be undone: how should the run continue?",
+    "plan": "may this plan be carried out? A process with its folder does: orchestrator approval wait",
 }
 """Reason of a question -> the text of the question."""
 
@@ -33,6 +34,10 @@ ANSWERS = {
         ("respond", "it took effect: the model reads this as the result", ("TEXT",)),
         ("approve", "it did not: run it again", ()),
         ("reject", "do not retry: the model reads that it failed", ("--why", "TEXT")),
+    ),
+    "plan": (
+        ("approve", "carry it out", ()),
+        ("reject", "discard it", ("--why", "TEXT")),
     ),
 }
 """Reason of a question -> (command, effect, placeholders), most likely first."""

@@ -213,8 +213,9 @@ class Question:
         return body
 
 
-WHY = ("approval", "unknown_effect", "undo_failed")
-"""The tool needs approval; a crash left it open whether the call happened; the same, and undoing it failed."""
+WHY = ("approval", "unknown_effect", "undo_failed", "plan")
+"""The tool needs approval; a crash left it open whether the call happened; the same, and undoing it failed; a plan of
+the machine approval waits."""
 
 
 @recorded_as("Ledger")

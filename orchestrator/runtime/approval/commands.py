@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from orchestrator.errors import ConfigError
+from orchestrator.kernel.journal import Posted
 from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.graph import is_approved
 from orchestrator.machines.approval.intent import spoken
@@ -15,9 +17,14 @@ from orchestrator.machines.approval.model import (
     PlanStatus,
 )
 from orchestrator.machines.approval.plan import ApprovalPlan
+from orchestrator.machines.approval.refusal import GateRefused
+from orchestrator.runtime.approval import posted_answer as posted
 from orchestrator.runtime.approval import project_journal as store
+from orchestrator.runtime.approval.control_request import POLL
 from orchestrator.runtime.approval.current_request import CurrentRequest, inside
 from orchestrator.runtime.approval.status import Status
+from orchestrator_callbacks.approval import before
+from orchestrator_callbacks.approval.deps import ApprovalRun
 from orchestrator_guards.approval import LEAST
 
 
@@ -60,6 +67,7 @@ class ApprovalCommands(CurrentRequest):
         approval. Raises GateRefused for a plan that has expired, has changed, or was not shown.
         """
         run = self._allow("approve", ApprovalState.AWAITING_APPROVAL, run_id=run_id)
+        posted.refuse_second(await self._answer(run))
         plan = ApprovalPlan.read(run.ctx.plan or {})
         if digest is not None and not (len(digest) >= LEAST and plan.digest.startswith(digest)):
             raise self._refusal("plan", "this is not the plan that waits for approval", "diff", code="ST-003")
@@ -71,9 +79,7 @@ class ApprovalCommands(CurrentRequest):
             if run.ctx.previewed != plan.digest:
                 await self._session.remember(run)
                 return self._status()
-        run.ctx.consent = Consent(plan.id, plan.version, plan.digest, self._actor(by), self._clock.time())
-        run.ctx.plan_status = PlanStatus.APPROVED.value
-        await self._session.remember(run)
+        await self._approve(run, plan, self._actor(by))
         return await self.execute() if start else self._status()
 
     @inside
@@ -89,17 +95,47 @@ class ApprovalCommands(CurrentRequest):
     @inside
     async def reject(self, run_id: str | None = None, *, why: str = "") -> Status:
         """Discard the plan. `why` is stored."""
-        self._allow("reject", ApprovalState.AWAITING_APPROVAL, run_id=run_id)
+        run = self._allow("reject", ApprovalState.AWAITING_APPROVAL, run_id=run_id)
+        posted.refuse_second(await self._answer(run))
         return await self._go(ApprovalEvent.REJECT, why)
 
     @inside
     async def changes(self, text: str) -> Status:
         """Request another version of the plan with the given changes."""
         run = self._allow("changes", ApprovalState.AWAITING_APPROVAL)
+        posted.refuse_second(await self._answer(run))
         if not spoken(text, "the changes").strip():
             raise ApprovalError(Fault("VAL-001", "the changes are empty; describe them"))
         run.ctx.changes = text
         return await self._go(ApprovalEvent.REQUEST_CHANGES)
+
+    @inside
+    async def wait(self, *, seconds: float = 0.0) -> Status:
+        """Wait for an answer to the plan that another process posts, and carry it out.
+
+        The answer comes from the console, `orchestrator runs`, or `Runs(journal)`. An approval executes the plan, a
+        rejection discards it, and after a request for changes the next version waits for its answer. `ask_pause` and
+        `ask_cancel` end the waiting.
+
+        Args:
+            seconds: Longest time to wait for one answer; 0 is no limit.
+
+        Raises:
+            GateRefused: No plan waits, it has expired, or the project has changed since.
+            TimeoutError: No answer came in time.
+        """
+        self._stops_waiting = False
+        while True:
+            run = self._allow("wait", ApprovalState.AWAITING_APPROVAL)
+            if posted.question_of(run) is None:
+                raise self._refusal("plan", "the plan is approved already", "execute")
+            async with asyncio.timeout(seconds or None):
+                answer = await self._next_answer(run)
+            if answer is None:
+                return self._status()
+            status = await self._apply_answer(run, answer)
+            if status.state is not ApprovalState.AWAITING_APPROVAL:
+                return status
 
     # ---- during execution ----
 
@@ -160,6 +196,7 @@ class ApprovalCommands(CurrentRequest):
             return self._status()
         run = self._allow("cancel", ApprovalState.AWAITING_APPROVAL, ApprovalState.PAUSED, run_id=run_id)
         waits = run.cursor.state == ApprovalState.AWAITING_APPROVAL
+        posted.refuse_second(await self._answer(run))
         return await self._go(ApprovalEvent.REJECT if waits else ApprovalEvent.CANCEL, why)
 
     # ---- after a failure ----
@@ -199,6 +236,49 @@ class ApprovalCommands(CurrentRequest):
         return self._status()
 
     # ---- private ----
+
+    async def _answer(self, run: ApprovalRun) -> Posted | None:
+        return await posted.posted_answer(run, self._session.journal, self._clock.time())
+
+    async def _next_answer(self, run: ApprovalRun) -> Posted | None:
+        """Wait for an answer to the plan; None if the waiting is stopped. Raises GateRefused if the plan expires."""
+        while not self._stops_waiting:
+            if (answer := await self._answer(run)) is not None:
+                return answer
+            if before.expired(run) is not None:
+                await self._still_holds(run)
+            await asyncio.sleep(POLL)
+        return None
+
+    async def _apply_answer(self, run: ApprovalRun, answer: Posted) -> Status:
+        if answer.kind == "request_changes":
+            self._can_plan(answer)
+        await self._still_holds(run)
+        said = str(answer.body.get("why") or "")
+        if answer.kind == "reject":
+            return await self._go(ApprovalEvent.REJECT, said, answer)
+        if answer.kind == "request_changes":
+            run.ctx.changes = said
+            return await self._go(ApprovalEvent.REQUEST_CHANGES, answer=answer)
+        plan = ApprovalPlan.read(run.ctx.plan or {})
+        run.ctx.previewed = plan.digest  # the digest of the answer covers what the person was shown
+        posted.note_answer(run, answer)
+        await self._approve(run, plan, answer.by)
+        return await self.execute()
+
+    def _can_plan(self, answer: Posted) -> None:
+        """Raise GateRefused if this process cannot make the version that was requested; the request stays posted."""
+        session = self._session
+        if not session.has_planner:
+            reason = f"{answer.by} requested changes, and this process has no planner; name one"
+            raise self._refusal("state", reason, "wait")
+        if (blocked := session.deps.actions.affordable()) is not None:
+            raise GateRefused(blocked)
+
+    async def _approve(self, run: ApprovalRun, plan: ApprovalPlan, by: str) -> None:
+        run.ctx.consent = Consent(plan.id, plan.version, plan.digest, by, self._clock.time())
+        run.ctx.plan_status = PlanStatus.APPROVED.value
+        await self._session.remember(run)
 
     async def _discarded(self, *, discard: bool) -> Status:
         if not discard:

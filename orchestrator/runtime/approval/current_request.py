@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from orchestrator.errors import RunUnknown
+from orchestrator.kernel.journal import Posted
 from orchestrator.llm.port import Clock
 from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.graph import is_approved
@@ -52,6 +53,8 @@ class CurrentRequest:
     _limits: ApprovalLimits
     _by: str
     _on_step: OnStep | None
+    _stops_waiting: bool = False
+    """Whether `wait` returns without an answer."""
 
     async def __aenter__(self) -> Self:
         raise NotImplementedError
@@ -122,10 +125,10 @@ class CurrentRequest:
     def _refusal(self, gate: str, reason: str, *steps: str, code: str = "ST-001") -> GateRefused:
         return GateRefused(BlockedGate(gate, reason, steps, code=code if gate in ("state", "plan") else ""))
 
-    async def _go(self, event: ApprovalEvent, why: str = "") -> Status:
+    async def _go(self, event: ApprovalEvent, why: str = "", answer: Posted | None = None) -> Status:
         run = self._run(event.value)
         run.ctx.why = spoken(why, "the reason")
-        await self._session.drive(run, event)
+        await self._session.drive(run, event, answer)
         return self._status()
 
     async def _still_holds(self, run: ApprovalRun) -> None:
@@ -156,6 +159,7 @@ class CurrentRequest:
             return False
 
     def _request_action(self, action: str, why: str = "") -> None:
+        self._stops_waiting = True
         if self._session.run is not None:
             self._session.request(self._session.run.run_id, action, by=self._by, why=why)
 

@@ -27,6 +27,7 @@ from typing import Any, Unpack
 
 from orchestrator.errors import StoreDown
 from orchestrator.files.atomic import Hook, atomic_write, silent, sweep
+from orchestrator.journal.plan_question import PLAN
 from orchestrator.kernel.journal import (
     Draft,
     Journal,
@@ -173,6 +174,7 @@ class ProjectJournal:
         self, lease: Lease, drafts: Sequence[Draft], blobs: Mapping[str, bytes] | None = None
     ) -> None:
         async with self._turn:
+            drafts = self._with_question(drafts)
             waiting = self.inner.append(lease, drafts, blobs)
             if waiting is not None:
                 await waiting
@@ -180,6 +182,13 @@ class ProjectJournal:
             for draft in drafts:
                 self.projection.take(draft.kind, draft.body)
             await self.refresh(lease.seq)
+
+    def _with_question(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+        """Name the plan in a record that parks the run with a plan to approve: a listing shows what it waits for."""
+        last = drafts[-1]
+        if last.kind != "parked" or not self.projection.stored.moved_by(drafts[:-1]).questions:
+            return drafts
+        return [*drafts[:-1], Draft(last.kind, {**last.body, "tools": [PLAN]})]
 
     async def refresh(self, seq: int) -> None:
         """Write the changed projections. Raises StoreDown; the run must not continue then."""

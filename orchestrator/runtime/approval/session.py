@@ -16,7 +16,7 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.clock import micros
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import collect
-from orchestrator.kernel.journal import Journal, RunHead, let_go
+from orchestrator.kernel.journal import Journal, Posted, RunHead, let_go
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.record import Follower, RunCompleted, RunRecovered
@@ -33,6 +33,7 @@ from orchestrator.runtime.approval import control_request as listener
 from orchestrator.runtime.approval import project_journal as store
 from orchestrator.runtime.approval import projection
 from orchestrator.runtime.approval.plan_executor import PlanExecutor
+from orchestrator.runtime.approval.posted_answer import note_answer, refuse_late
 from orchestrator.runtime.approval.project_log import ProjectLog
 from orchestrator.runtime.approval.projection import Projection
 from orchestrator.runtime.service.runtime import Runtime
@@ -87,6 +88,11 @@ class ApprovalSession:
     def version(self) -> str:
         """Version of the agent; empty if it has none."""
         return str(self._data.get("agent_version", ""))
+
+    @property
+    def has_planner(self) -> bool:
+        """Whether it can make plans."""
+        return self._planner is not None
 
     @property
     def store(self) -> Journal | None:
@@ -238,10 +244,17 @@ class ApprovalSession:
             RunCompleted(name, run.run_id, run.cursor.state, outcome.value, reason, now, seconds, *facts)
         )
 
-    async def drive(self, run: ApprovalRun, event: ApprovalEvent | None = None) -> None:
-        """Fire an event and drive the run until it waits for a person. Raises the refusal of the event."""
+    async def drive(
+        self, run: ApprovalRun, event: ApprovalEvent | None = None, answer: Posted | None = None
+    ) -> None:
+        """Fire an event and drive the run until it waits for a person. Raises the refusal of the event.
+
+        `answer` is the posted answer that the event carries out; one append has both.
+        """
         self.deps.refusal = None
         await self.refuse_posted(run)
+        if answer is not None:
+            note_answer(run, answer)
         state, before = run.cursor.state, run.seq
         try:
             async with listener.listening(run, self.journal):
@@ -273,6 +286,7 @@ class ApprovalSession:
         """Refuse control requests that came while no process worked or too late, also in the journal."""
         await listener.deliver(run, self.journal)
         control_request.taken(run)
+        await refuse_late(run, self.journal)
         if run.writes.drafts:
             await self._park(run)
 

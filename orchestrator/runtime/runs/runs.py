@@ -281,6 +281,30 @@ class Runs:
             run_id, "respond", by, call=call, digest=digest, content=content, why=why or None
         )
 
+    async def request_changes(
+        self,
+        run_id: str,
+        changes: str,
+        plan: str | None = None,
+        *,
+        digest: str | None = None,
+        by: str = "",
+    ) -> PostedRequest:
+        """Request another version of a plan of the machine approval.
+
+        A process with the folder of the project makes it, as it carries out an approval. As `approve`.
+
+        Args:
+            run_id: Id of the run.
+            changes: The changes, for the planner.
+            plan: Key of the plan as in `pending`.
+            digest: If given, the answer counts only for exactly this plan.
+            by: Who answers; the current user by default.
+        """
+        return await self._control.post_answer(
+            run_id, "request_changes", by, call=plan, digest=digest, why=changes
+        )
+
     # ---- requests ----
 
     async def pause(

@@ -23,7 +23,7 @@ Body = Mapping[str, Any]
 _QUEUED = 0.01
 """Seconds of waiting for a slot from which on they are shown."""
 _VERBS = {"approve": "approves", "reject": "rejects", "respond": "answers", "cancel": "cancels"}
-_VERBS |= {"pause": "pauses", "resume": "resumes"}
+_VERBS |= {"request_changes": "requests changes", "pause": "pauses", "resume": "resumes"}
 
 
 def read_timeline(

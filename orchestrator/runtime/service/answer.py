@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 from orchestrator.errors import AnswerRefused, RunOver
+from orchestrator.journal.plan_question import PLAN
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.machines.llm_loop.model import Question
@@ -100,6 +101,8 @@ async def post_answer(
         question = found.judge(answer.body)
         if isinstance(question, Refusal):
             return _repeated(found, answer, question)
+        if (fault := _unfit(question, answer)) is not None:
+            raise AnswerRefused(run_id, fault, kind="edit")
         # The answer is bound to the current question, because the run may ask another one before it reads this.
         body = {**answer.body, "call": question.key, "digest": question.digest}
         request = replace(answer, id=_answer_id(question, number), body=body)
@@ -168,6 +171,24 @@ async def _confirmed(journal: Journal, run_id: str, request: Posted, now: float)
     question = found.judge(request.body)
     why = question if isinstance(question, Refusal) else Refusal("unasked", "the run has refused it")
     raise _refused(found, request, why)
+
+
+def _unfit(question: Question, answer: Posted) -> str | None:
+    """Return why an answer of this kind does not fit its question, or None."""
+    if question.why != PLAN:
+        return (
+            "only a plan can be changed: reject the call with a reason" * (answer.kind == "request_changes")
+            or None
+        )
+    if answer.kind == "respond":
+        return "a plan has no result: approve it, reject it, or request changes"
+    if answer.body.get("arguments") is not None:
+        return "a plan is approved as it is: request changes instead"
+    if answer.body.get("end"):
+        return "rejecting a plan ends its request already: leave `end` out"
+    if answer.kind == "request_changes" and not str(answer.body.get("why") or "").strip():
+        return "the changes are empty: describe them"
+    return None
 
 
 def _repeated(found: OpenQuestions, answer: Posted, why: Refusal) -> PostedRequest:

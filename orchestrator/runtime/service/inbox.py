@@ -20,7 +20,7 @@ POLL = 0.1
 _EVERY = 10
 """Number of reads between two checks of a waiting run's lease."""
 
-DECISIONS = ("approve", "reject", "respond")
+DECISIONS = ("approve", "reject", "respond", "request_changes")
 """Kinds of requests that answer a question."""
 
 MESSAGES = ("stop", "steer", "inform", "answer")
