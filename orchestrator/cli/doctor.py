@@ -58,13 +58,8 @@ def examine_journal(*, json: bool, journal: Address | None) -> int:
     if not isinstance(path, Path):
         return examine_server(path, json=json, given=journal)
     found = DoctorReport(path, stat.S_IMODE(path.stat().st_mode), _sizes(path))
-    try:
-        found.health = asyncio.run(_checked(path))
-        found.problems += found.health.problems
-    except JournalError as error:
-        found.problems.append(str(error))
+    asyncio.run(_examined(found))
     found.problems += _faults(found)
-    found.isolation = isolation.examined()
     if json:
         say_json(_plain(found))
     else:
@@ -93,6 +88,18 @@ def salvage_journal(target: Path, *, json: bool, journal: Address | None) -> int
     for line in open_runs(health, OpenStore(SqliteJournal(target), target)):
         say(line)
     return Exit.COMPLETED
+
+
+async def _examined(found: DoctorReport) -> None:
+    """Check the journal while a worker for code of models starts."""
+    async with asyncio.TaskGroup() as tasks:
+        worker = tasks.create_task(isolation.probed())
+        try:
+            found.health = await _checked(found.path)
+            found.problems += found.health.problems
+        except JournalError as error:
+            found.problems.append(str(error))
+    found.isolation = worker.result()
 
 
 async def _checked(path: Path) -> SqliteHealth:

@@ -189,8 +189,12 @@ def records_of(
 ) -> list[Record]:
     """Return the records from number `since` on, after the whole run was verified. Raises Corrupt or TooNew."""
     proved = verified(run_id, rows, head, last_hash)
-    _check_head(run_id, proved, head)
-    records = [record for row in proved if row.seq >= since for record in row.records()]
+    first, *later = (
+        proved  # the first and the last row are decoded in any case: the head is compared with them
+    )
+    chosen = [first, *(row for row in later if row.seq >= min(since, head.seq))]
+    records = [record for row in chosen for record in row.records()]
+    _check_head(run_id, proved, (records[0], records[-1]), head)
     return records[len(records) - max(0, head.seq + 1 - since) :]
 
 
@@ -200,9 +204,9 @@ def _was_migrated(rows: Sequence[Row], fingerprint: str) -> bool:
     return any(record.kind == "migrated" and record.body.get("to") == fingerprint for record in found)
 
 
-def _check_head(run_id: str, rows: Sequence[Row], head: RunHead) -> None:
+def _check_head(run_id: str, rows: Sequence[Row], ends: tuple[Record, Record], head: RunHead) -> None:
     """Raise Corrupt if the first and the last record do not agree with the head of the run."""
-    created, last = next(rows[0].records()), [*rows[-1].records()][-1]
+    created, last = ends
     schema = created.body.get("schema", RECORD_SCHEMA)
     if schema > RECORD_SCHEMA:
         raise TooNew(

@@ -160,7 +160,8 @@ def head_change(records: Sequence[tuple[str, Mapping[str, Any]]]) -> HeadChange:
             usage, children = own or usage, below or children
             if kind not in _NO_STATE and body.get("state"):
                 state = str(body["state"]), float(body.get("at", 0.0))
-            identity = _identity(kind, body) or identity
+            changed = _identity(kind, body)
+            identity = changed.over(identity) if changed else identity
     return HeadChange(status_after(*records[-1]), state, usage, children, identity)
 
 
@@ -176,14 +177,14 @@ def _identity(kind: str, body: Mapping[str, Any]) -> Identity | None:
 def head_of(records: Iterable[tuple[str, Mapping[str, Any]]]) -> HeadChange:
     """Return the head from all records of a run, also from records that do not name the tools of open questions."""
     asked: dict[str, str] = {}
-    whole = UNCHANGED
+    whole: list[tuple[str, Mapping[str, Any]]] = []
     for kind, body in records:
         if kind == "asked":
             asked[str(body.get("key"))] = str(body.get("tool", ""))
         elif kind in PARKING_KINDS and "tools" not in body:
             body = {**body, "tools": sorted({asked[key] for key in body.get("calls", ()) if key in asked})}  # noqa: PLW2901
-        whole = whole.then(head_change([(kind, body)]))
-    return whole
+        whole.append((kind, body))
+    return head_change(whole) if whole else UNCHANGED
 
 
 def disagreement(head: RunHead, records: Iterable[Record]) -> str:

@@ -161,7 +161,7 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
             return stored
         if not isinstance(stored, Mapping):
             raise ValueError(f"a usage is an object, not {type(stored).__name__}")  # noqa: TRY004 - the record is invalid
-        known = {item.name: stored[item.name] for item in fields(cls) if stored.get(item.name) is not None}
+        known = {name: stored[name] for name in _NUMBERS if stored.get(name) is not None}
         for name, count in known.items():
             if not isinstance(count, int) or isinstance(count, bool):
                 raise ValueError(f"{name} is {count!r:.40}, not a whole number")  # noqa: TRY004
@@ -184,3 +184,5 @@ def is_amount(cost: object) -> bool:
 
 
 NO_USAGE = Usage()
+_NUMBERS = tuple(item.name for item in fields(Usage))
+"""Names of the stored numbers. A record is read for each turn, and `fields` makes a new tuple at each call."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import apsw
 
+from orchestrator.journal.head_change import Identity, head_change
 from orchestrator.journal.heads import heads
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.testing.journal_case import BODY
@@ -27,3 +28,9 @@ async def test_runs_that_can_be_trusted_are_returned_with_a_sentence_about_the_o
         found, damage = await heads(journal)
         assert [head.run_id for head in found] == ["first", "third"]
         assert "second" in damage
+
+
+def test_an_append_that_migrates_a_run_and_gives_it_to_another_agent_changes_both() -> None:
+    migrated, resumed = ("migrated", {"to": "f2"}), ("resumed", {"agent": "sales"})
+    assert head_change([migrated, resumed]).identity == Identity("f2", "sales")
+    assert head_change([migrated]).then(head_change([resumed])) == head_change([migrated, resumed])

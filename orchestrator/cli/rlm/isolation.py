@@ -43,13 +43,14 @@ def level_of(name: str | None) -> Level:
 
 def examined() -> Isolation | str:
     """Return the isolation of a worker that is started here, or one sentence why no worker starts."""
+    return asyncio.run(probed())
 
-    async def probe() -> Isolation:
+
+async def probed() -> Isolation | str:
+    """Return the same on a running event loop."""
+    try:
         async with WorkerRepl() as repl:
             return await repl.isolation()
-
-    try:
-        return asyncio.run(probe())
     except (ReplError, OSError) as error:
         return f"no code of models can be run here: {error}"
 

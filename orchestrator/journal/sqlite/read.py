@@ -13,7 +13,7 @@ from orchestrator.errors import Corrupt
 from orchestrator.journal.codec import Row, records_of
 from orchestrator.journal.run_query import COUNTS, NAMES, RunQuery, counted
 from orchestrator.journal.sqlite.owner import HolderState
-from orchestrator.journal.sqlite.row import decoding, known, newest_row, proved, selected_rows
+from orchestrator.journal.sqlite.row import RunRow, decoding, known, newest_row, proved, selected_rows
 from orchestrator.journal.sqlite.schema import LAST, transaction
 from orchestrator.journal.sqlite.work import request_sum, span
 from orchestrator.kernel.journal import Posted, Record, RunCounts, RunHead
@@ -41,14 +41,25 @@ def load(db: apsw.Connection, run_id: str, since: int, state_of: StateOf) -> lis
     """Return the records from `since` on, with the whole chain verified. Raises RunUnknown, Corrupt or TooNew."""
     with moment(db, f"run {run_id!r}: a record") as cursor:
         row = known(cursor, run_id)
-        found = cursor.execute(
-            "SELECT key, epoch, kind, body, hash FROM record WHERE key BETWEEN ? AND ? ORDER BY key",
-            span(row.id),
-        )
-        rows = [
-            Row(key & LAST, epoch, kinds, body, digest.hex()) for key, epoch, kinds, body, digest in found
-        ]
-        return records_of(run_id, rows, row.summary(state_of), row.last_hash, since)
+        return _records(cursor, row, row.summary(state_of), since)
+
+
+def whole(db: apsw.Connection, run_id: str, state_of: StateOf) -> tuple[RunHead, list[Record]]:
+    """Return a run of one moment, with its row, chain and requests verified. Raises RunUnknown, Corrupt or TooNew."""
+    with moment(db, f"run {run_id!r}: a record") as cursor:
+        row = known(cursor, run_id)
+        found = row.summary(state_of)
+        records = _records(cursor, row, found)
+        _requests(cursor, row)
+    return found, records
+
+
+def _records(cursor: apsw.Cursor, row: RunRow, head: RunHead, since: int = 0) -> list[Record]:
+    found = cursor.execute(
+        "SELECT key, epoch, kind, body, hash FROM record WHERE key BETWEEN ? AND ? ORDER BY key", span(row.id)
+    )
+    rows = [Row(key & LAST, epoch, kinds, body, digest.hex()) for key, epoch, kinds, body, digest in found]
+    return records_of(row.run_id, rows, head, row.last_hash, since)
 
 
 def newest(db: apsw.Connection, conversation_id: str, state_of: StateOf) -> RunHead | None:
@@ -101,15 +112,18 @@ def version(db: apsw.Connection) -> str:
 def inbox(db: apsw.Connection, run_id: str, since: int) -> list[Posted]:
     """Return the requests posted after number `since`. Raises RunUnknown or Corrupt."""
     with moment(db, f"run {run_id!r}: a request") as cursor:
-        run = known(cursor, run_id)
-        first, last = span(run.id)
-        rows = cursor.execute(
-            "SELECT key, id, kind, body, by, at, sum FROM request WHERE key BETWEEN ? AND ? ORDER BY key",
-            (first + since + 1, last),
-        )
-        found = [_posted(run_id, row) for row in rows]
+        return _requests(cursor, known(cursor, run_id), since)
+
+
+def _requests(cursor: apsw.Cursor, run: RunRow, since: int = 0) -> list[Posted]:
+    first, last = span(run.id)
+    rows = cursor.execute(
+        "SELECT key, id, kind, body, by, at, sum FROM request WHERE key BETWEEN ? AND ? ORDER BY key",
+        (first + since + 1, last),
+    )
+    found = [_posted(run.run_id, row) for row in rows]
     if [request.number for request in found] != list(range(since + 1, run.requests + 1)):
-        raise Corrupt(f"run {run_id!r}: {run.requests} requests were posted, and some are missing")
+        raise Corrupt(f"run {run.run_id!r}: {run.requests} requests were posted, and some are missing")
     return found
 
 
