@@ -43,6 +43,8 @@ from tests.telemetry.test_log import edge
 HEADINGS = ["Meaning", "Impact", "Confirm", "Likely causes", "Mitigate", "Fix", "Escalate"]
 SCHEMA = json.loads((files("orchestrator.telemetry") / "log_schema.json").read_text())
 NO_ORDER = {"OrchestratorBudgetHeadroomLow"}
+SHARED_SLOTS = {"OrchestratorQueueWaitHigh"}
+"""Alerts whose guilty run may be of another agent of the engine."""
 COMMAND = typer.main.get_command(app)
 
 _ERROR = LLMError("503", kind="server_error")
@@ -177,6 +179,15 @@ def test_the_first_command_of_a_runbook_finds_the_run(name: str) -> None:
     first, *_ = mitigations(name)
     assert first.startswith("orchestrator runs list ")
     assert "--sort " in first
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_command_of_a_runbook_uses_the_labels_of_its_alert(name: str) -> None:
+    said = " ".join(one.summary + one.description for one in ALERTS if one.full_name == name)
+    labels = {label.upper() for label in re.findall(r"\$labels\.([a-z_]+)", said)}
+    words = {word for word in mitigations(name)[0].split() if word.isupper()}
+    assert words <= labels
+    assert "AGENT" in words or "AGENT" not in labels or name in SHARED_SLOTS
 
 
 @pytest.mark.parametrize("line", MITIGATIONS)
