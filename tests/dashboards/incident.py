@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -20,20 +21,59 @@ from typing import Any, Self
 
 from orchestrator import Agent, LocalEngine, SqliteJournal, tool
 from orchestrator.errors import LLMError, NotAdmitting, RunUnknown
+from orchestrator.kernel.graph import Edge, bounding
 from orchestrator.kernel.journal import RunHead
 from orchestrator.llm.message import Request
 from orchestrator.llm.retry import RetryPolicy
+from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.providers.scripted import Answer, FunctionLLM, call
 from tests.crash.test_disk import ENVIRONMENT, ROOT
 
 LIMIT = 60.0
 """Seconds for what takes none."""
 
+DOUBT = LLM_LOOP.extend(
+    without=[("update_budgets", "budget_ok")],
+    edges=[Edge("budget_ok", ("update_budgets",), "await_llm", bounding(lambda ctx: ctx.no_such_field))],
+)
+"""A guard that raises, on the edge of the next turn."""
+STRAY = LLM_LOOP.extend(
+    states=("review",),
+    events=("approved",),
+    without=[("handle_completion", "completion_success")],
+    edges=(
+        Edge("completion_success", ("handle_completion",), "review"),
+        Edge("approved", ("review",), "finalize"),
+        Edge("failure", ("review",), "terminate_error"),
+    ),
+)
+"""A state whose hook returns an event that the table does not allow there."""
+
+
+class StrayHook:
+    """The hook of that state."""
+
+    async def enter_review(self, run: Any) -> str:
+        return "budget_ok"
+
+
+class BrokenHook:
+    """A hook that raises."""
+
+    async def leave_await_llm(self, run: Any) -> None:
+        raise ZeroDivisionError("a hook of the new version")
+
+
+AGENT_OF = {"doubts": "doubting", "strays": "straying", "breaks": "broken"}
+"""First word of a prompt -> its agent; `support` for all others."""
 CALLS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "asks": (("pay", {"amount": 1}),),
     "looks": (("look", {"at": "hang"}),),
     "burns": tuple(("look", {"at": str(turn)}) for turn in range(5)),
     "invents": (("no_such_tool", {}),),
+    "doubts": (("look", {"at": "once"}),),
+    "books": (("book", {"seat": 7}),),
+    "dies": (("die", {}),),
 }
 """First word of a prompt -> the calls of its model, one a turn."""
 HANGING = ("waits", "burns", "invents")
@@ -121,30 +161,66 @@ async def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
-async def serve(path: Path, slots: int) -> None:
-    """Start each run whose id is a line of standard input, until its end."""
-    async with SqliteJournal(path) as journal:
-        agent = Agent(
+async def _unbook(seat: int) -> None:
+    """Give a seat back."""
+    raise LookupError(f"nobody answers about seat {seat}")
+
+
+@tool(effect="compensable", undo=_unbook)
+async def book(seat: int) -> str:
+    """Book a seat; the office takes its time."""
+    await asyncio.Event().wait()
+    return f"seat {seat}"
+
+
+@tool(effect="pure")
+async def die() -> str:
+    """Use more memory than there is: the kernel kills the process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "never"
+
+
+def agents_on(journal: SqliteJournal) -> dict[str, Agent]:
+    """Return the agents of the process."""
+
+    def agent(name: str, **options: Any) -> Agent:
+        return Agent(
             FunctionLLM(Model(), model="m"),
-            name="support",
-            tools=[look, pay],
+            name=name,
+            tools=[look, pay, book, die],
             retry=RetryPolicy(attempts=2, base=0.01, max_delay=0.01),
             journal=journal,
             observers=(),
+            **options,
         )
-        async with LocalEngine(agent, name="front", recover="list", slots=slots, grace=0.1) as engine:
+
+    return {
+        "support": agent("support"),
+        "doubting": agent("doubting", graph=DOUBT),
+        "straying": agent("straying", graph=STRAY, hooks=[StrayHook()]),
+        "broken": agent("broken", hooks=[BrokenHook()]),
+    }
+
+
+async def serve(path: Path, slots: int, recover: Any) -> None:
+    """Start each run whose id is a line of standard input, until its end."""
+    async with SqliteJournal(path) as journal:
+        options = {"name": "front", "recover": recover, "slots": slots, "grace": 0.1}
+        async with LocalEngine(agents_on(journal), **options) as engine:
             print("ready", flush=True)  # noqa: T201
             while run := (await asyncio.to_thread(sys.stdin.readline)).strip():
                 with contextlib.suppress(NotAdmitting):
-                    await engine.submit(run.replace("-", " "), run_id=run)
+                    prompt = run.replace("-", " ")
+                    agent = AGENT_OF.get(prompt.split()[0], "support")
+                    await engine.submit(prompt, run_id=run, agent=agent)
 
 
 class Incident(AbstractContextManager["Incident"]):
-    """A live engine in a process, on the journal of a folder."""
+    """A live engine in a process, on the journal of a folder. `recover` is what it does with runs of dead ones."""
 
-    def __init__(self, folder: Path, slots: int = 8) -> None:
+    def __init__(self, folder: Path, slots: int = 8, recover: str = "list") -> None:
         self.path = folder / "journal.db"
-        typed = [sys.executable, "-m", "tests.dashboards.incident", str(self.path), str(slots)]
+        typed = [sys.executable, "-m", "tests.dashboards.incident", str(self.path), str(slots), recover]
         self._process = subprocess.Popen(
             typed, cwd=ROOT, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -157,6 +233,10 @@ class Incident(AbstractContextManager["Incident"]):
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
+
+    def dies(self) -> None:
+        """Wait until the process has been killed."""
+        self._process.wait(LIMIT)
 
     def start(self, *runs: str) -> None:
         """Start runs; the first word of an id says what becomes of it."""
@@ -221,4 +301,4 @@ def by_command_line(folder: Path, run: str, prompt: str, *options: str) -> subpr
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

@@ -18,17 +18,17 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.engines import engine_directory
+from orchestrator.examples.ralph import REQUEST
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.ops.alert import NAMES
 from orchestrator.testing.journal_case import ENDED, write
-from tests.cli.recorded import JOURNAL, Tape, record
+from tests.cli import test_ralph as ralph
+from tests.cli.recorded import JOURNAL
 from tests.crash.test_disk import ENVIRONMENT, ROOT
 from tests.dashboards.incident import Incident, by_command_line, mitigations, read, typed
 
-ELSEWHERE = {
-    "orchestrator ralph answer RUN": "tests/cli/test_ralph.py asks, lists and answers the questions of a run"
-}
-"""Commands of a situation that another test makes."""
+WORDS = {"AGENT": "support", "MODEL": "m", "TOOL": "look", "MACHINE": "llm_loop", "copy.db": "other/copy.db"}
+"""Words in capital letters, as the labels of the alert and the listing have them."""
 BURNT = 4
 """Tokens that a run without calls never uses here."""
 FIRST_TURN = 7
@@ -84,11 +84,9 @@ def follow(
     name: str, command: Command, words: Words, *, fails: Mapping[str, int] | None = None
 ) -> dict[str, Said]:
     """Execute a runbook in its order; return what each command said. `fails` has the exit codes that are not 0."""
-    words = {"MODEL": "m", "TOOL": "look", "MACHINE": "llm_loop", "copy.db": "other/copy.db", **words}
+    words = {**WORDS, **words}
     told = {}
     for line in mitigations(name):
-        if line in ELSEWHERE:
-            continue
         said = told[line] = command(*typed(line, words))
         assert (said.code, said.err) == ((fails or {}).get(line, 0), ""), (line, said)
     return told
@@ -124,7 +122,7 @@ def test_a_runbook_leads_to_the_guilty_run_and_stops_it(name: str, live: Inciden
         live.until(guilty, lambda head: (head.tokens or 0) > BURNT)
     began = time.monotonic()
     lines = mitigations(name)
-    assert first_run(command(*typed(lines[0], {"MACHINE": "llm_loop", **more})).out) == guilty
+    assert first_run(command(*typed(lines[0], {**WORDS, **more})).out) == guilty
     told = follow(name, command, {"RUN": guilty, **more})
     assert live.ended(guilty) == "cancelled"
     print(f"{name}: from the runbook to a stopped run in {time.monotonic() - began:.1f} s")  # noqa: T201 - a figure for people
@@ -163,10 +161,27 @@ def asks(live: Incident) -> Words:
     return {
         "RUN": "asks-1",
         "DIGEST": asyncio.run(digest()),
+        "answer RUN": planner_asks(live.path.parent),
         "reject RUN": "asks-2",
         "respond RUN": "asks-3",
         "TEXT": "paid",
     }
+
+
+def planner_asks(folder: Path) -> str:
+    """Start a run of the planner, whose questions wait for a person; return its id."""
+    ralph.agents(folder)
+    words = ["ralph", "run", REQUEST, "--trust", "--journal", str(folder / JOURNAL)]
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator", *words],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 question waits for a person" in done.stderr, done
+    return ralph.session(folder).name
 
 
 def invents(live: Incident) -> Words:
@@ -180,31 +195,36 @@ def crowded(live: Incident) -> Words:
     return {"RUN": "waits-1"}
 
 
-def recorded(reason: str) -> Callable[[Incident], Words]:
-    """Return a situation with a run that ended as failed with a reason."""
+def failing(run: str, reason: str, agent: str) -> Callable[[Incident], Words]:
+    """Return a situation with a run that ends as failed with a reason."""
 
     def of(live: Incident) -> Words:
-        record(Tape("bad-run").begin().ends("failed", reason))
-        return {"RUN": "bad-run", "STATE": "await_llm"}
+        live.start(run)
+        live.until(run, lambda head: (head.outcome, head.reason) == ("failed", reason))
+        return {"RUN": run, "AGENT": agent}
 
     return of
 
 
-def claimed(live: Incident) -> Words:
-    record(Tape("loops").begin())
-
-    async def again() -> None:
-        async with SqliteJournal(live.path) as journal:
-            for _ in range(3):
-                await journal.release(await journal.claim("loops", "somebody"))
-
-    asyncio.run(again())
-    return {"RUN": "loops"}
+def kills_its_process(live: Incident) -> Words:
+    """Start a run that ends its process, and each process that resumes it."""
+    for life in range(3):
+        with Incident(live.path.parent, recover="resume") as mortal:
+            if life == 0:
+                mortal.start("dies-1")
+            mortal.dies()
+    live.until("dies-1", lambda head: head.owner is None)
+    return {"RUN": "dies-1"}
 
 
 def undo_failed(live: Incident) -> Words:
-    record(Tape("half").begin().parks("undo_failed"))
-    return {"RUN": "half", "OTHER": waits(live)["RUN"]}
+    """Kill a process in the middle of a booking; its undo fails in the next process."""
+    with Incident(live.path.parent) as killed:
+        killed.start("books-1")
+        killed.reaches("books-1", "process_tools")
+    with Incident(live.path.parent, recover="resume") as after:
+        after.until("books-1", lambda head: head.reason == "undo_failed")
+    return {"RUN": "books-1", "OTHER": waits(live)["RUN"]}
 
 
 def grown(live: Incident) -> Words:
@@ -226,15 +246,15 @@ SITUATIONS: dict[str, Callable[[Incident], Words]] = {
     "OrchestratorApprovalWaiting": asks,
     "OrchestratorEngineStalled": blocks,
     "OrchestratorEventLoopBlocked": blocks,
-    "OrchestratorGuardErrors": recorded("guard_error"),
+    "OrchestratorGuardErrors": failing("doubts-1", "guard_error", "doubting"),
     "OrchestratorJournalGrowing": grown,
     "OrchestratorJournalSlow": grown,
     "OrchestratorQueueSaturated": crowded,
     "OrchestratorQueueWaitHigh": crowded,
-    "OrchestratorRecoveryLoop": claimed,
+    "OrchestratorRecoveryLoop": kills_its_process,
     "OrchestratorRollbackFailed": undo_failed,
-    "OrchestratorTransitionFailureRatioHigh": recorded("callback_error"),
-    "OrchestratorUndeclaredTransition": recorded("undeclared_edge"),
+    "OrchestratorTransitionFailureRatioHigh": failing("breaks-1", "callback_error", "broken"),
+    "OrchestratorUndeclaredTransition": failing("strays-1", "invalid_transition", "straying"),
     "OrchestratorUnregisteredToolCalls": invents,
 }
 """Alert -> its situation; `waits` if it is not here."""
@@ -258,12 +278,13 @@ def test_the_commands_of_a_runbook_work_in_its_situation(name: str, live: Incide
     match name:
         case "OrchestratorApprovalWaiting":
             assert {live.ended(f"asks-{number}") for number in (1, 2, 3)} == {"completed"}
+            assert "To how many decimals are results rounded?" in told["orchestrator ralph answer RUN"].out
         case "OrchestratorQueueSaturated":
             assert {live.ended(f"waits-{number}") for number in range(3)} == {"cancelled"}
         case "OrchestratorJournalGrowing":
             assert "removed 30 runs" in told[mitigations(name)[-1]].out
         case "OrchestratorRecoveryLoop":
-            assert "claimed 3 times without progress" in told[mitigations(name)[0]].out
+            assert "claimed 2 times without progress" in told[mitigations(name)[0]].out
 
 
 def killed(folder: Path, run: str) -> None:
@@ -295,7 +316,7 @@ def test_a_run_that_was_cut_off_is_found_and_continued_with_a_higher_limit(
     name: str, folder: Path, command: Command
 ) -> None:
     assert ended(folder, "round", "circle", "--limit", "max_iterations=2") == "budget_exceeded"
-    told = follow(name, command, {"RUN": "round"})
+    told = follow(name, command, {"RUN": "round", "AGENT": read(folder / JOURNAL, "round").agent})
     assert first_run(told[mitigations(name)[0]].out) == "round"
 
 
