@@ -32,6 +32,7 @@ _CONTEXT: Spec = {
     **_whole(
         "limits", "iteration", "base", "recalled", "next", "wrapping_up", "degraded", "refinements", "rubric"
     ),
+    "usage": None,
     **_whole(
         "number",
         "plan_status",
@@ -95,7 +96,7 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "program": _whole("mark", "call", "name", "host"),
         "program_ended": _whole("mark"),
         "coding_agent": {
-            **_whole("call", "agent", "session"),
+            **_whole("call", "agent", "model", "session"),
             "usage": _whole(*(item.name for item in fields(Usage))),
         },
         "rolled_back": _whole("effect", "key", "step", "outcome", "at"),

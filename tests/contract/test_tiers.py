@@ -39,7 +39,7 @@ WITHOUT_CANARY: dict[str, str] = {
     "kernel/test_long_run.py": "kernel/test_driver.py drives runs of few turns",
     "dashboards/test_live.py": "dashboards/test_rules.py and test_alertmanager.py try rules and routes",
     "engines/test_stubborn_process.py": "cli/test_stubborn_code.py ends a process whose code ignores it",
-    "runtime/test_coding_agents.py": "a gigabyte of programs: runtime/test_coding_preset.py runs a small program as one",
+    "runtime/test_coding_agents.py": "npm installs a gigabyte: test_coding_preset.py runs a small program as one",
     "telemetry/test_conservation_kills.py": "telemetry/test_log.py kills a process that writes lines",
 }
 """File of campaigns -> where its behaviour is tried in `make test`."""

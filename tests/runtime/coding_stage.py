@@ -1,12 +1,13 @@
 """Real coding agents of npm, and a model on this machine that tells them what to do.
 
-`coding-agents/package-lock.json` pins Claude Code, Codex, Gemini CLI and OpenCode. All of them bring their binaries in
-packages of the registry: their install scripts, which would link them, are not run.
+`coding_agents/package-lock.json` pins Claude Code, Codex, Gemini CLI and OpenCode. All of them bring their binaries in
+packages of the registry, one for each system: their install scripts, which would link them, are not run.
 """
 
 from __future__ import annotations
 
 import json
+import platform
 import re
 import shlex
 from collections import Counter
@@ -15,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 from orchestrator.ralph import CodingAgent
 from tests.node import NODE, node_modules
@@ -29,6 +32,10 @@ _WIRES: Mapping[str, Wire] = {
     "/chat/completions": CHAT,
     "enerateContent": GEMINI,
 }
+
+
+_SYSTEMS = ("linux-x64", "linux-arm64", "darwin-arm64", "darwin-x64")
+"""npm installs the package of this machine's system only."""
 
 
 class Program(NamedTuple):
@@ -70,12 +77,13 @@ def _opencode(url: str, home: Path) -> dict[str, Any]:
     options = {"baseURL": f"{url}/v1", "apiKey": "k"}
     provider = {"npm": "@ai-sdk/openai-compatible", "options": options, "models": {"m": {}}}
     config = {"provider": {"loop": provider}, "autoupdate": False, "share": "disabled"}
-    return {"environment": {"OPENCODE_CONFIG_CONTENT": json.dumps(config)}, "model": "loop/m"}
+    quiet = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
+    return {"environment": {"OPENCODE_CONFIG_CONTENT": json.dumps(config), **quiet}, "model": "loop/m"}
 
 
 PROGRAMS: Mapping[str, Program] = {
     "claude": Program(
-        ("@anthropic-ai/claude-code-linux-x64/claude", "@anthropic-ai/claude-code-linux-arm64/claude"),
+        tuple(f"@anthropic-ai/claude-code-{system}/claude" for system in _SYSTEMS),
         lambda path, text: Call("Write", {"file_path": str(path), "content": text}),
         _claude,
     ),
@@ -92,7 +100,7 @@ PROGRAMS: Mapping[str, Program] = {
         _gemini,
     ),
     "opencode": Program(
-        ("opencode-linux-x64/bin/opencode",),
+        tuple(f"opencode-{system}/bin/opencode" for system in _SYSTEMS),
         lambda path, text: Call("write", {"filePath": str(path), "content": text}),
         _opencode,
     ),
@@ -100,9 +108,17 @@ PROGRAMS: Mapping[str, Program] = {
 
 
 def binary(name: str) -> Path:
-    """The installed program; skips the test where npm cannot install it."""
+    """The installed program; skips the test where npm cannot install it.
+
+    The lock has OpenCode's binary for Linux on x64 only: npm locks a binary of another system on such a machine.
+    """
     modules = node_modules(LOCK)
-    return next(path for file in PROGRAMS[name].files if (path := modules / file).exists())
+    found = next((path for file in PROGRAMS[name].files if (path := modules / file).exists()), None)
+    if found is None:
+        pytest.skip(
+            f"{LOCK.name}/package-lock.json has no {name} for {platform.system()} {platform.machine()}"
+        )
+    return found
 
 
 class RoleModel:
@@ -142,16 +158,20 @@ class CodingStage(NamedTuple):
     home: Path
 
     def agent(self, name: str, **more: Any) -> CodingAgent:
-        program = PROGRAMS[name]
-        given = {**program.options(self.server.url, self.home), **more}
-        clean = {"HOME": str(self.home), "XDG_CONFIG_HOME": "", "XDG_DATA_HOME": "", "CI": "1"}
-        path = {"PATH": f"{self.home}/bin:{NODE.parent}:/usr/bin:/bin"}
-        environment = {**clean, **path, **given.pop("environment", {})}
+        given = {**PROGRAMS[name].options(self.server.url, self.home), **more}
+        environment = {**self.environment(name), **given.pop("environment", {})}
+        return CodingAgent(name, folder=self.project, timeout=100, environment=environment, **given)
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Put a program on PATH, and return the variables of its home and of the model server."""
         place = self.home / "bin" / name
         if not place.exists():
             place.parent.mkdir(exist_ok=True)
             place.symlink_to(binary(name))
-        return CodingAgent(name, folder=self.project, timeout=100, environment=environment, **given)
+        clean = {"HOME": str(self.home), "XDG_CONFIG_HOME": "", "XDG_DATA_HOME": "", "CI": "1"}
+        path = {"PATH": f"{self.home}/bin:{NODE.parent}:/usr/bin:/bin"}
+        own: dict[str, str] = PROGRAMS[name].options(self.server.url, self.home)["environment"]
+        return {**clean, **path, **own}
 
 
 @contextmanager

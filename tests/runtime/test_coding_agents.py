@@ -6,6 +6,9 @@ npm installs more than a gigabyte for them, so no test of them is in `make test`
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -61,6 +64,12 @@ async def test_a_whole_run_plans_writes_and_reviews(name: str, tmp_path: Path) -
     noted = [record.body for record in await journal.load(result.run_id) if record.kind == "coding_agent"]
     assert [one["agent"] for one in noted] == [name] * 3
     assert all(one["session"] and one["usage"]["output_tokens"] >= 7 for one in noted)
+    assert [(one.session, one.usage.short()) for one in result.agent_calls] == [
+        (one["session"], one["usage"]) for one in noted
+    ]
+    # the stated tokens of the model server, each of 20 and 7, whatever the program makes of its cache
+    assert (result.usage.input_tokens, result.usage.output_tokens) == (6 * 20, 6 * 7)
+    assert (result.usage.cost is None) is (name != "claude"), "the others report no cost"
 
 
 @every_program
@@ -99,3 +108,32 @@ async def test_a_reviewer_cannot_write(name: str, tmp_path: Path) -> None:
         with suppress(AgentFailed):  # Gemini CLI and OpenCode end without an answer
             await stage.agent(name, permission="edit")(request)
     assert not written.exists()
+
+
+def test_the_command_line_runs_real_agents_and_shows_their_sessions_and_their_usage(tmp_path: Path) -> None:
+    project, session = tmp_path / "project", tmp_path / "project" / "s" / "one"
+    session.mkdir(parents=True)
+    write = PROGRAMS["claude"].write
+    script: dict[str, list[Said | Reply]] = {
+        "planner": [write(session / "tasks.md", TASKS), DONE],
+        "executor": [write(session / "tasks.task-1-report.md", REPORT), DONE],
+        "reviewer": [QUALIFIED],
+    }
+    roles = ("planner", "executor", "reviewer")
+    (project / "ralph.toml").write_text("".join(f'[agents.{role}]\nagent = "claude"\n' for role in roles))
+    with coding_stage(script, tmp_path) as (stage, _):
+        environment = {**os.environ, **stage.environment("claude")}
+
+        def typed(*words: str) -> str:
+            command = [sys.executable, "-m", "orchestrator", *words]
+            return subprocess.run(
+                command, cwd=project, env=environment, check=True, capture_output=True, text=True
+            ).stdout
+
+        assert "usable" in typed("ralph", "doctor").splitlines()[0]
+        said = typed("ralph", "run", "Say hello", "--session", "s/one", "--sessions", "s", "--trust")
+        assert "3 agent calls, 100 tokens in, 35 out, cost" in said
+        assert "outcome: completed" in said
+        calls = json.loads(typed("runs", "show", "one", "--json"))["agent_calls"]
+    assert [(one["role"], one["agent"]) for one in calls] == [(role, "claude") for role in roles]
+    assert len({one["session"] for one in calls}) == 3

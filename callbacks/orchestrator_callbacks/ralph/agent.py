@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.kernel.record import OperationAttempt
 from orchestrator.kernel.thread import called
@@ -16,6 +17,7 @@ from orchestrator.machines.ralph.fault import AgentFailed, AgentOutputInvalid
 from orchestrator.machines.ralph.model import AgentAnswer
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator_callbacks.ralph.deps import RalphRun
+from orchestrator_callbacks.ralph.spending import charge_call, check_limits, remaining_cost
 from orchestrator_guards import planning_retries, structured_retries
 from orchestrator_guards.evaluation import row_of
 
@@ -129,10 +131,12 @@ class StateCalls:
         )
 
         async def call() -> AgentOutput:
+            check_limits(run)
             if question.before is not None:
                 await asyncio.to_thread(question.before)
             try:
-                return contract.read(role, await called(run.deps.agents[role], request, role.value))
+                answer = await self._charged(replace(request, remaining_cost=remaining_cost(run), calls=[]))
+                return contract.read(role, answer)
             except (AgentOutputInvalid, AgentFailed):
                 raise
             except Exception as error:
@@ -149,6 +153,21 @@ class StateCalls:
         found = await run.deps.retry.call(call, on_attempt=tried, clock=run.deps.clock)
         run.ctx.fault = None
         return found
+
+    async def _charged(self, request: AgentRequest) -> Any:
+        """Call the agent of a role and charge the run for it."""
+        answer: Any = None
+        try:
+            answer = await called(self._run.deps.agents[request.role], request, request.role.value)
+        except Exception:
+            charge_call(self._run, request, None)
+            raise
+        except asyncio.CancelledError:  # only what the agent has reported: a resumed run calls it again
+            if request.calls:
+                charge_call(self._run, request, None)
+            raise
+        charge_call(self._run, request, answer)
+        return answer
 
     def _publish_attempt(self, number: int, outcome: str, reason: str | None, delay: float = 0.0) -> None:
         run = self._run

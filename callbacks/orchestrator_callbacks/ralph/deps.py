@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.kernel.run import Run
-from orchestrator.llm.port import Clock
+from orchestrator.llm.port import Clock, Price
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.model import RalphContext
@@ -31,6 +31,8 @@ class RalphDeps:
     look: Callable[[str], Awaitable[object]]
     """Passes posted messages that a run, given by its id, has not received yet to its mailbox. Raises JournalError."""
     answer: Asks = None
+    price: Price | None = None
+    """Prices of models, for calls whose agents report no cost."""
     host: Any = None
     """The host's own handles: `AgentRequest.deps`."""
 

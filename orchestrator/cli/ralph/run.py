@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.cli.exit import EXIT_CODES, Exit
+from orchestrator.cli.launch import price_of
 from orchestrator.cli.load import params_from
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, is_terminal, say, say_json, shown
@@ -19,6 +20,7 @@ from orchestrator.cli.ralph.human_input import AnswerSource, read_answers
 from orchestrator.cli.ralph_group import RalphRunOptions
 from orchestrator.cli.run import error_json, logging_to, transition_json
 from orchestrator.cli.run_view import RunView
+from orchestrator.cli.runs.agent_calls import call_json, usage_phrase
 from orchestrator.cli.runs.phrase import table, words
 from orchestrator.cli.runs.store import journal_file
 from orchestrator.cli.screen import Screen
@@ -37,6 +39,7 @@ from orchestrator.runtime.ralph.ralph import Ralph
 from orchestrator.runtime.ralph.result import RalphResult
 from orchestrator.runtime.ralph.session.directory import SessionDirectory, session_id_for
 from orchestrator.runtime.ralph.session.task_import import ImportedTasks
+from orchestrator.runtime.service.runtime import Runtime
 
 T = TypeVar("T")
 
@@ -174,8 +177,11 @@ def conducted(view: RalphViewOptions, run_agents: RunAgents, go: Going) -> int:
             root=view.root,
             answer=run_agents.answer_source.port,
             open_questions="fail" if run_agents.agents.open_questions == "fail" else "proceed",
-            journal=journal,
-            observers=[look, *watched.observers, *logs],
+            runtime=Runtime(
+                journal=journal,
+                observers=[look, *watched.observers, *logs],
+                price=price_of(project_settings().prices),
+            ),
             launch=dict(run_agents.launch),
         )
         try:
@@ -226,6 +232,7 @@ def print_result(result: RalphResult, view: RalphViewOptions) -> int:
             for line in table(("", "task", "title"), rows(result.tasks)):
                 say(line)
         say(f"\n{counted(result.tasks)}; {_sums(result)}")
+        say(usage_phrase(result.usage, result.agent_calls))
         if result.summary:
             say(shown(result.summary))
         reason = "" if result.reason == "none" else f" ({result.reason})"
@@ -268,6 +275,8 @@ def as_json(result: RalphResult) -> dict[str, Any]:
         "outcome": result.outcome.value,
         "state": result.state.value,
         "blockers": list(result.blockers),
+        "usage": result.usage.as_json(),
+        "agent_calls": [call_json(one) for one in result.agent_calls],
         "tasks": [task_json(task) for task in result.tasks],
         "verdict": None if result.verdict is None else result.verdict._asdict(),
         "error": error_json(result.error),

@@ -11,6 +11,7 @@ from typing import Any
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs import path, question, tree
+from orchestrator.cli.runs.agent_calls import call_json, call_table, stored_calls
 from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, table, tags_of
 from orchestrator.cli.runs.position import holder, position_of
 from orchestrator.cli.runs.run_service import engine_of, named, resumption
@@ -73,6 +74,7 @@ def _lines(found: RunOverview) -> Iterator[str]:
         ("time in each state", _times(found.story)),
         ("usage", _usage(found.story)),
         ("tool calls", _calls(found)),
+        ("agent calls", call_table(stored_calls(found.story.context))),
         ("people", _participants(found)),
         ("sub-agents", tree.drawn(found.tree_of_runs)),
         ("next", _next(found)),
@@ -294,6 +296,7 @@ def _plain(found: RunOverview) -> dict[str, Any]:
         },
         "usage": story.total.as_json() | {"answers": story.requests, "retries": story.retries},
         "models": dict(story.models),
+        "agent_calls": [call_json(one) for one in stored_calls(story.context)],
         "tools": calls_json(story, owned=found.head.owner is not None),
         "people": [
             {"record": kind, **_without(body, ("content", "arguments", "context"))}

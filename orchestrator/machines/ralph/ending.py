@@ -12,6 +12,7 @@ from orchestrator.errors import (
     CancelRequested,
     DeadlineExceeded,
     JournalError,
+    LimitReached,
     LLMError,
     Refused,
     RejectRequested,
@@ -25,6 +26,9 @@ from orchestrator_guards import Verdict
 
 LIMITS = ("iterations", "qa_cycles", "replans", "task_attempts")
 """Guards whose refusal ends a run as failed with reason max_iterations."""
+
+BUDGETS = ("tokens", "cost", "cost_unknown")
+"""Guards whose refusal ends a run as budget_exceeded, with the name of the guard as its reason."""
 
 _FAILURES: tuple[tuple[type[Exception], str], ...] = (
     (StateTimeout, "state_timeout"),
@@ -55,13 +59,16 @@ def ending(run: Run[RalphContext, Any]) -> Ending:
         return Ending(Outcome.CANCELLED, error.reason)
     if isinstance(error, DeadlineExceeded):
         return Ending(Outcome.BUDGET_EXCEEDED, "time")
+    verdict = limit_of(error)
+    if verdict is not None and verdict.guard in BUDGETS:
+        return Ending(Outcome.BUDGET_EXCEEDED, verdict.guard)
     return Ending(Outcome.FAILED, _reason(run, error))
 
 
 def limit_of(error: Exception | None) -> Verdict | None:
     """Return the refusal of one of the loop's guards in an error, or None."""
-    verdict = error.verdict if isinstance(error, Refused) else None
-    return verdict if isinstance(verdict, Verdict) and verdict.guard in LIMITS else None
+    verdict = error.verdict if isinstance(error, Refused | LimitReached) else None
+    return verdict if isinstance(verdict, Verdict) and verdict.guard in {*LIMITS, *BUDGETS} else None
 
 
 def _reason(run: Run[RalphContext, Any], error: Exception | None) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Literal
 
 from orchestrator.errors import ConfigError
-from orchestrator.machines.bound import by_name, out_of_range
+from orchestrator.machines.bound import ON_UNKNOWN_COST, by_name, out_of_range, unknown_word
 from orchestrator_guards import qa_cycles, task_attempts
+from orchestrator_guards.money import limit_micros
 
 
 @by_name
@@ -32,12 +34,31 @@ class RalphLimits:
     """Executions of all tasks of a run together. Bounds a run whose agents discover more and more tasks."""
     max_seconds: float = 0.0
     """Wall time of the run; an agent in flight is interrupted."""
+    max_tokens: int = field(default=0, metadata={"fingerprint": None})
+    """Input and output tokens of all agents together, with estimates. Checked before each call of an agent."""
+    max_cost: float = field(default=0.0, metadata={"fingerprint": None})
+    """Cost of all agents together, in the currency of the price table; coding agents report US dollars.
+
+    Checked before each call of an agent. A coding agent that enforces a maximum cost gets the rest of the limit;
+    another one may exceed the limit by the cost of one call.
+    """
+    on_unknown_cost: Literal["stop", "ignore"] = field(default="stop", metadata={"fingerprint": None})
+    """Handling of a call of unknown cost under `max_cost`: `stop` calls no further agent, `ignore` counts it as 0."""
 
     def __post_init__(self) -> None:
+        if fault := unknown_word("on_unknown_cost", self.on_unknown_cost, ON_UNKNOWN_COST):
+            raise ConfigError(f"limit {fault}")
         for item in fields(self):
+            if item.name == "on_unknown_cost":
+                continue
             whole = isinstance(item.default, int)
             if fault := out_of_range(item.name, getattr(self, item.name), whole=whole):
                 raise ConfigError(f"limit {fault}")
+
+    @property
+    def max_cost_micros(self) -> int:
+        """`max_cost` in millionths of the currency."""
+        return limit_micros(self.max_cost)
 
     def should_retry_task(self, attempt_number: int) -> bool:
         """Return whether a task gets another attempt after the unsuccessful attempt `attempt_number` (from 1)."""

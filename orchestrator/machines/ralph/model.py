@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, TypeAlias
 
 from orchestrator.kernel.graph import recorded_as
+from orchestrator.llm.usage import NO_USAGE, Usage
 from orchestrator.machines.ralph.contract import PlannerMode, QuestionerMode, Role
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.marker import SETTLED, Marker
@@ -115,6 +116,24 @@ class AgentAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCall:
+    """One call of an agent that returned or failed, and its usage."""
+
+    role: Role
+    task_id: str | None = None
+    agent: str = ""
+    """Name of the coding agent, or empty."""
+    model: str = ""
+    """Name of the model if it is known, else empty."""
+    session: str | None = None
+    """Session of the coding agent."""
+    child_run_id: str | None = None
+    """Run of the model, for an agent that is a model."""
+    usage: Usage = NO_USAGE
+    """Reported by the agent, or marked as an estimate; its cost is None if it is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OrchestratorState:
     """The state of a session."""
 
@@ -186,6 +205,10 @@ class RalphContext:
     """Answers of the agents in this visit, in order."""
     summary: str = ""
     """Last summary of the whole."""
+    usage: Usage = field(default=NO_USAGE, metadata={"fingerprint": None})
+    """Sum of `agent_calls`; an unknown cost counts as 0."""
+    agent_calls: tuple[AgentCall, ...] = field(default=(), metadata={"fingerprint": None})
+    """The calls of agents, oldest first."""
     verdict: Verdict | None = None
     """The refusal that ended the run."""
     fault: str | None = None

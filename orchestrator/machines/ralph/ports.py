@@ -8,13 +8,15 @@ agents, for one role and mode at a time. An agent that a crash interrupted is ca
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from orchestrator.errors import ConfigError
+from orchestrator.llm.usage import Usage
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.marker import Marker
-from orchestrator.machines.ralph.model import Task
+from orchestrator.machines.ralph.model import AgentCall, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,52 @@ class AgentRequest:
     """Notes of people for all agents, oldest first."""
     deps: Any = None
     """Handles of the host."""
+    remaining_cost: float | None = None
+    """Rest of the run's `max_cost`; None if it is unlimited."""
+    calls: list[AgentCall] = field(default_factory=list)
+    """See `spend`."""
+
+    def spend(
+        self,
+        usage: Usage,
+        *,
+        agent: str = "",
+        model: str = "",
+        session: str | None = None,
+        child_run_id: str | None = None,
+    ) -> None:
+        """Report the usage of this call, even if the agent then raises. It counts for the limits of the run.
+
+        A call without a report is charged with an estimate of the tokens of its input and answer, at four characters
+        per token; its cost is unknown.
+
+        Args:
+            usage: Tokens and cost. Without a cost, the price table of the runtime gives an estimate for `model`.
+            agent: Name of the coding agent.
+            model: Name of the model.
+            session: Session of the coding agent.
+            child_run_id: Run of the model in the same journal; a run is charged once.
+
+        Raises:
+            ConfigError: `usage` is no Usage.
+        """
+        given: object = usage
+        if not isinstance(given, Usage):
+            raise ConfigError(
+                f"the usage is {given!r:.100}; give Usage(input_tokens, output_tokens, cost=...)"
+            )
+        task = self.input.get("TASK_ID")
+        self.calls.append(
+            AgentCall(
+                role=self.role,
+                task_id=None if task is None else str(task),
+                agent=agent,
+                model=model,
+                session=session,
+                child_run_id=child_run_id,
+                usage=usage,
+            )
+        )
 
 
 AgentPort: TypeAlias = Callable[[AgentRequest], Awaitable[Any] | Any]

@@ -16,7 +16,7 @@ from orchestrator.runtime.service import program_recovery
 def codec(launch: Mapping[str, Any] | None = None) -> ContextCodec[RalphContext]:
     """Return the codec of the loop."""
     about = {"launch": dict(launch)} if launch else {}
-    return ContextCodec(RalphContext, about=lambda _: about)
+    return ContextCodec(RalphContext, windows=("agent_calls",), about=lambda _: about)
 
 
 def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
@@ -26,6 +26,8 @@ def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
         ("iterations", ctx.iteration, limits.max_executions),
         ("qa_cycles", ctx.qa_cycle_count, limits.max_qa_cycles),
         ("replans", ctx.replans, limits.max_replans),
+        ("tokens", ctx.usage.input_tokens + ctx.usage.output_tokens, limits.max_tokens),
+        ("cost", ctx.usage.cost_micros or 0, limits.max_cost_micros),
     )
     return {
         "qualified": ctx.qualified,

@@ -3,7 +3,8 @@
 The program is called in its non-interactive mode with the instructions of the role, the request and the JSON schema of
 the answer. Reviewers and checkers may read only. A role continues its session for the same task: a repeated request,
 and the next attempt after a review, find what was done before. Sessions are known to the process only; a resumed run
-starts new ones. What an answer cost is a record of the run (`coding_agent`).
+starts new ones. The session, the tokens and the cost of each call are in the result of the run and in its journal, and
+count for its limits.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from orchestrator.errors import ConfigError
 from orchestrator.llm.usage import is_amount
@@ -32,7 +33,6 @@ from orchestrator.runtime.ralph.coding_preset import (
 )
 from orchestrator.runtime.ralph.command_agent import agent_failed, run_agent_program
 from orchestrator.runtime.service.program import ProgramExit, last_words
-from orchestrator.runtime.service.run_scope import here
 
 _READERS: Final = frozenset((Role.REVIEWER, Role.CHECKER))
 _SHOWN: Final = 500
@@ -99,7 +99,12 @@ class CodingAgent:
         """Call the program for a request and return its answer. Raises AgentFailed, ConfigError."""
         work = request.run_id, request.role, str(request.input.get("TASK_ID", ""))
         # A failed call forgets the session: the next one starts another.
-        call = replace(self._call, session=self._sessions.pop(work, None), permission=self._may(request.role))
+        call = replace(
+            self._call,
+            session=self._sessions.pop(work, None),
+            permission=self._may(request.role),
+            max_cost=self._cost_limit(request),
+        )
         ended = await run_agent_program(
             request,
             [self.preset.program, *self._arguments, *self.preset.arguments(call)],
@@ -109,7 +114,8 @@ class CodingAgent:
             environment={**self._folder_variable(), **self.preset.variables(call), **self._environment},
         )
         answer = self._read(request, ended)
-        _record(request, self.preset, answer)
+        model = answer.model or call.model
+        request.spend(answer.usage, agent=self.preset.name, model=model, session=answer.session)
         if answer.error is not None:
             raise self._failed(request, f"failed: {answer.error[:_SHOWN]}", retriable=answer.retriable)
         if answer.session:
@@ -119,6 +125,13 @@ class CodingAgent:
     def _folder_variable(self) -> Mapping[str, str]:
         """Return the variable with the working folder, as a shell sets it: OpenCode reads it."""
         return {"PWD": str(self._folder.absolute())}
+
+    def _cost_limit(self, request: AgentRequest) -> float:
+        """Return the maximum cost of a call: its own, or the rest of the run's if that is less."""
+        rest = request.remaining_cost
+        if rest is None or "max_cost" not in self.preset.limits:
+            return self._call.max_cost
+        return min(self._call.max_cost or rest, rest)
 
     def _may(self, role: Role) -> Permission:
         return "read" if role in _READERS and self._call.permission != "all" else self._call.permission
@@ -147,17 +160,6 @@ class CodingAgent:
 
     def _failed(self, request: AgentRequest, how: str, *, retriable: bool = False) -> AgentFailed:
         return agent_failed(request, self.preset.program, how, retriable=retriable)
-
-
-def _record(request: AgentRequest, preset: CodingPreset, answer: CodingAnswer) -> None:
-    """Note the session and the usage of an answer in the journal of the run."""
-    current = here()
-    if current is None:
-        return
-    body: dict[str, Any] = {"call": request.key, "agent": preset.name, "usage": answer.usage.short()}
-    if answer.session:
-        body["session"] = answer.session
-    current.run.note("coding_agent", body)
 
 
 def _preset(agent: object) -> CodingPreset:

@@ -49,6 +49,8 @@ class CodingAnswer:
 
     text: str = ""
     session: str | None = None
+    model: str = ""
+    """Name of the model, if the output has it: the one with the most output."""
     usage: Usage = NO_USAGE
     error: str | None = None
     """Why the work failed; None for an answer."""
@@ -108,6 +110,11 @@ def _objects(output: str) -> Iterator[Mapping[str, Any]]:
             yield json.loads(line)
 
 
+def _most_used(outputs: Mapping[str, int]) -> str:
+    """Return the model with the most output tokens, or an empty text: the work may use several."""
+    return max(outputs, key=lambda name: outputs[name], default="")
+
+
 # ---- Claude Code ----
 
 
@@ -127,9 +134,11 @@ def _claude_answer(output: str) -> CodingAnswer:
     said, status = found.get("result"), found.get("api_error_status")
     tokens = found.get("usage") or {}
     cached, written = (tokens.get(f"cache_{way}_input_tokens") or 0 for way in ("read", "creation"))
+    models = found.get("modelUsage") or {}
     return CodingAnswer(
         text=said or "",
         session=found["session_id"],
+        model=_most_used({name: one.get("outputTokens") or 0 for name, one in models.items()}),
         usage=Usage(
             (tokens.get("input_tokens") or 0) + cached + written,
             tokens.get("output_tokens") or 0,
@@ -197,13 +206,15 @@ def _gemini_answer(output: str) -> CodingAnswer:
         return CodingAnswer(
             session=found.get("session_id"), error=str(error["message"]), retriable=code in _RETRIABLE
         )
-    tokens = [one["tokens"] for one in found["stats"]["models"].values()]
+    by_model = {name: one["tokens"] for name, one in found["stats"]["models"].items()}
+    tokens = by_model.values()
     return CodingAnswer(
         text=found["response"] or "",
         session=found["session_id"],
+        model=_most_used({name: one["candidates"] for name, one in by_model.items()}),
         usage=Usage(
             sum(one["prompt"] for one in tokens),
-            sum(one["candidates"] for one in tokens),
+            sum(one["candidates"] + one["thoughts"] for one in tokens),
             sum(one["cached"] for one in tokens),
             sum(one["thoughts"] for one in tokens),
         ),
@@ -239,7 +250,7 @@ def _opencode_answer(output: str) -> CodingAnswer:
         session=events[0]["sessionID"],
         usage=Usage(
             sum(one["input"] + one["cache"]["read"] + one["cache"]["write"] for one in tokens),
-            sum(one["output"] for one in tokens),
+            sum(one["output"] + one["reasoning"] for one in tokens),
             sum(one["cache"]["read"] for one in tokens),
             sum(one["reasoning"] for one in tokens),
             cost=sum(step["cost"] for step in steps) or None,

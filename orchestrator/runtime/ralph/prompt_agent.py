@@ -89,7 +89,13 @@ class BoundAgent:
         # A repeated request is another run: the answer of the first one is in the journal and does not change.
         key = f"{request.key}:again{request.again}" if request.again else request.key
         prompt = ralph_prompt.rendered(replace(request, input=self._here(request.input)))
-        result = await run_child(self._agent, request.run_id, key, prompt)
+        result = await run_child(
+            self._agent,
+            request.run_id,
+            key,
+            prompt,
+            follower=lambda ended: request.spend(ended.usage, child_run_id=ended.run_id),
+        )
         return result.raise_for_outcome().output
 
     def _here(self, given: Mapping[str, Any]) -> Mapping[str, Any]:

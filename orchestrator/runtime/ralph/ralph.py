@@ -315,6 +315,7 @@ class Ralph(RunService[RalphResult]):
             retry=self._retry,
             look=self._control.deliver,
             answer=self._answer,
+            price=self._runtime.price,
             host=self._host,
         )
 

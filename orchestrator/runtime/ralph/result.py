@@ -10,8 +10,9 @@ from typing import Any
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
+from orchestrator.llm.usage import Usage
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.machines.ralph.model import RalphContext, RalphState, Task
+from orchestrator.machines.ralph.model import AgentCall, RalphContext, RalphState, Task
 from orchestrator.runtime.llm_loop.result import stopped
 from orchestrator.runtime.service.notebook import result_bundle
 from orchestrator_guards import Verdict
@@ -42,6 +43,10 @@ class RalphResult:
     attempt: int
     summary: str
     """Last summary of the whole."""
+    usage: Usage
+    """Tokens and cost of all agents. `usage.estimated_…` is the part that agents did not report."""
+    agent_calls: tuple[AgentCall, ...]
+    """The calls of agents with their sessions and usage, oldest first. The cost of a call is None if it is unknown."""
     transitions: tuple[Transition, ...]
     """The path of the run: the last 10,000 transitions."""
     verdict: Verdict | None = None
@@ -81,6 +86,8 @@ def result_of(
         current_task_id=ctx.current_task_id,
         attempt=ctx.attempt,
         summary=ctx.summary,
+        usage=ctx.usage,
+        agent_calls=ctx.agent_calls,
         transitions=tuple(path),
         verdict=ctx.verdict,
         error=run.error,
