@@ -256,9 +256,11 @@ def test_what_cannot_work_is_refused_at_once(given: dict[str, Any], said: str, t
 
 @pytest.mark.parametrize("limit", ["max_task_attempts", "max_replans", "max_executions", "max_seconds"])
 def test_a_limit_is_zero_or_more_and_has_a_name(limit: str) -> None:
-    RalphLimits(**{limit: 0})
+    off: dict[str, Any] = {limit: 0}
+    below: dict[str, Any] = {limit: -1}
+    RalphLimits(**off)
     with pytest.raises(ConfigError, match=f"{limit} is -1; it must be 0"):
-        RalphLimits(**{limit: -1})
+        RalphLimits(**below)
     with pytest.raises(ConfigError, match="unknown limit 'max_tries'"):
         RalphLimits(max_tries=3)  # type: ignore[call-arg]
 
