@@ -14,7 +14,7 @@ from typing import Any, Final
 from orchestrator.errors import ConfigError, LimitReached
 from orchestrator.kernel.record import BudgetChecked
 from orchestrator.llm.usage import Usage, is_amount
-from orchestrator.machines.ralph.model import AgentCall
+from orchestrator.machines.ralph.model import RoleCall
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator_callbacks.ralph.deps import RalphRun
 from orchestrator_guards import Verdict, cost, cost_unknown, first_refusal, tokens
@@ -84,7 +84,7 @@ def _tokens_of(given: object) -> int:
     return -(-len(text) // _CHARACTERS_PER_TOKEN)
 
 
-def _priced(run: RalphRun, call: AgentCall) -> AgentCall:
+def _priced(run: RalphRun, call: RoleCall) -> RoleCall:
     """Return a call whose cost is an estimate by the price table, if it has none. Raises ConfigError."""
     usage, price = call.usage, run.deps.price
     if usage.cost_micros is not None or price is None or not call.model:
@@ -100,7 +100,7 @@ def _priced(run: RalphRun, call: AgentCall) -> AgentCall:
     return replace(call, usage=replace(usage, cost_micros=micros, estimated_cost_micros=micros))
 
 
-def _record(request: AgentRequest, call: AgentCall) -> Mapping[str, Any]:
+def _record(request: AgentRequest, call: RoleCall) -> Mapping[str, Any]:
     """Return the record of a call of a coding agent."""
     body: dict[str, Any] = {"call": request.key, "agent": call.agent, "usage": call.usage.short()}
     return body | {name: value for name in ("model", "session") if (value := getattr(call, name))}

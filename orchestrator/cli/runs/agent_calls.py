@@ -10,18 +10,18 @@ from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import many, table
 from orchestrator.llm.usage import Usage
 from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.ralph.model import AgentCall
+from orchestrator.machines.ralph.model import RoleCall
 
 
-def stored_calls(context: Mapping[str, Any]) -> list[AgentCall]:
+def stored_calls(context: Mapping[str, Any]) -> list[RoleCall]:
     """Return the calls in a stored context; none for a graph without coding agents."""
     return [
-        AgentCall(**{**one, "role": Role(one["role"]), "usage": Usage.of(one.get("usage") or {})})
+        RoleCall(**{**one, "role": Role(one["role"]), "usage": Usage.of(one.get("usage") or {})})
         for one in context.get("agent_calls") or ()
     ]
 
 
-def call_table(calls: Sequence[AgentCall]) -> list[str]:
+def call_table(calls: Sequence[RoleCall]) -> list[str]:
     """Return the calls as a table, with their sessions."""
     rows = [
         (
@@ -38,7 +38,7 @@ def call_table(calls: Sequence[AgentCall]) -> list[str]:
     return table(("role", "task", "agent", "model", "session", "tokens", "cost"), rows) if rows else []
 
 
-def usage_phrase(usage: Usage, calls: Sequence[AgentCall]) -> str:
+def usage_phrase(usage: Usage, calls: Sequence[RoleCall]) -> str:
     """Return the usage of a run in one line; estimates and unknown costs are named."""
     unknown = sum(1 for one in calls if one.usage.cost_micros is None)
     parts = [many(len(calls), "agent call"), tokens_phrase(usage), cost_phrase(usage)]
@@ -62,6 +62,6 @@ def cost_phrase(usage: Usage) -> str:
     return f"cost {usage.cost:g}{estimate}"
 
 
-def call_json(call: AgentCall) -> dict[str, Any]:
+def call_json(call: RoleCall) -> dict[str, Any]:
     """Return one call as plain data."""
     return {**asdict(call), "role": call.role.value, "usage": call.usage.as_json()}

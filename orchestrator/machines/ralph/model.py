@@ -116,7 +116,7 @@ class AgentAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentCall:
+class RoleCall:
     """One call of an agent that returned or failed, and its usage."""
 
     role: Role
@@ -207,7 +207,7 @@ class RalphContext:
     """Last summary of the whole."""
     usage: Usage = field(default=NO_USAGE, metadata={"fingerprint": None})
     """Sum of `agent_calls`; an unknown cost counts as 0."""
-    agent_calls: tuple[AgentCall, ...] = field(default=(), metadata={"fingerprint": None})
+    agent_calls: tuple[RoleCall, ...] = field(default=(), metadata={"fingerprint": None})
     """The calls of agents, oldest first."""
     verdict: Verdict | None = None
     """The refusal that ended the run."""

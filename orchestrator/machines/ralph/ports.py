@@ -16,7 +16,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.llm.usage import Usage
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.marker import Marker
-from orchestrator.machines.ralph.model import AgentCall, Task
+from orchestrator.machines.ralph.model import RoleCall, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class AgentRequest:
     """Handles of the host."""
     remaining_cost: float | None = None
     """Rest of the run's `max_cost`; None if it is unlimited."""
-    calls: list[AgentCall] = field(default_factory=list)
+    calls: list[RoleCall] = field(default_factory=list)
     """See `spend`."""
 
     def spend(
@@ -73,7 +73,7 @@ class AgentRequest:
             )
         task = self.input.get("TASK_ID")
         self.calls.append(
-            AgentCall(
+            RoleCall(
                 role=self.role,
                 task_id=None if task is None else str(task),
                 agent=agent,

@@ -12,7 +12,7 @@ from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
 from orchestrator.llm.usage import Usage
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.machines.ralph.model import AgentCall, RalphContext, RalphState, Task
+from orchestrator.machines.ralph.model import RalphContext, RalphState, RoleCall, Task
 from orchestrator.runtime.llm_loop.result import stopped
 from orchestrator.runtime.service.notebook import result_bundle
 from orchestrator_guards import Verdict
@@ -45,7 +45,7 @@ class RalphResult:
     """Last summary of the whole."""
     usage: Usage
     """Tokens and cost of all agents. `usage.estimated_…` is the part that agents did not report."""
-    agent_calls: tuple[AgentCall, ...]
+    agent_calls: tuple[RoleCall, ...]
     """The calls of agents with their sessions and usage, oldest first. The cost of a call is None if it is unknown."""
     transitions: tuple[Transition, ...]
     """The path of the run: the last 10,000 transitions."""
