@@ -14,11 +14,11 @@ from orchestrator.errors import Corrupt, RunError
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.head_count import ORPHANED, PARKED, RUNNING
 from orchestrator.kernel.journal import ENGINE, RunHead
 from orchestrator.kernel.outcome import REASONS
 from orchestrator.telemetry.exposition.stored import JournalSnapshot, StoredRunStatus
 from orchestrator.telemetry.labels import CAPS, NO_AGENT, OTHER, UNKNOWN, is_label
-from orchestrator.telemetry.scraped import ORPHANED, PARKED, PARKINGS, RUNNING
 
 MOST_READ = 500
 """Most ended runs whose records are read in one cycle; the others follow in the next cycles."""
@@ -164,8 +164,6 @@ class JournalWatch:
             state=state if is_label(state) else OTHER,
             entered_at=entered_at,
             started_at=head.created_at,
-            reason=head.reason if head.reason in PARKINGS else OTHER,
-            written_at=head.updated_at,
             agent=self._agent(head.agent),
         )
 

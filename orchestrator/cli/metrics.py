@@ -18,6 +18,7 @@ from orchestrator.cli.shipped import SHIPPED
 from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.journal.address import Address
+from orchestrator.journal.opening import journal_at
 from orchestrator.telemetry.exposition.batch import Batch
 from orchestrator.telemetry.exposition.server import serve_metrics
 from orchestrator.telemetry.exposition.stored import JournalCollector, registry_of
@@ -70,12 +71,9 @@ class _Clockwork:
 
 
 async def _serve(options: MetricsServeOptions, address: Address, token: str | None) -> None:
-    backend = "sqlite" if isinstance(address, Path) else "postgres"
-    collector, clockwork, watch = (
-        JournalCollector(_limits(), backend),
-        _Clockwork(options.every),
-        JournalWatch(address),
-    )
+    counted = journal_at(address, only_reads=True, create=False)
+    collector = JournalCollector(counted, _limits(), alone=options.alone)
+    clockwork, watch = _Clockwork(options.every), JournalWatch(address)
     stopped = asyncio.Event()
     registry = registry_of(collector)
     server = serve_metrics(

@@ -56,6 +56,13 @@ class MetricsServeOptions:
         ),
     ] = None
     every: Annotated[float, typer.Option(metavar="SECONDS", help="How often to read the journal.")] = 15.0
+    alone: Annotated[
+        bool,
+        typer.Option(
+            "--alone",
+            help="Also serve the metrics of processes, for runs of processes that nobody scrapes.",
+        ),
+    ] = False
     journal: given.Journal = None
 
 
@@ -64,10 +71,13 @@ class MetricsServeOptions:
 def serve(options: MetricsServeOptions) -> int:
     """Serve the metrics of a journal at /metrics, /healthz, /readyz.
 
-    The metrics are runs that are open, orphaned (their owner died), parked and ended, since when, the size of the
-    journal, and the figures of this process. Nothing is written to the journal. Use it for runs that are processes of
-    their own, such as `orchestrator run`; a process that serves its metrics itself needs no second one. SIGINT and
-    SIGTERM stop the command.
+    The metrics are runs that are running, orphaned (their owner died), parked and ended, since when, the size of the
+    journal, and the figures of this process. Nothing is written to the journal. SIGINT and SIGTERM stop the command.
+
+    A process with the journal serves the same metrics of it, so this command is needed only while there may be no
+    such process: it keeps parked and orphaned runs visible. It can run beside them, because the rules count each run
+    once. Runs that are processes of their own, such as `orchestrator run`, are not scraped: with --alone the command
+    also serves what their processes would.
     """
     from orchestrator.cli.metrics import serve_journal
 

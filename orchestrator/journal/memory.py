@@ -34,6 +34,7 @@ from orchestrator.journal.head_change import (
     status_after,
 )
 from orchestrator.journal.run_query import RunQuery
+from orchestrator.kernel.head_count import HeadCounts, HeadRow, merged_counts, process_identity
 from orchestrator.kernel.journal import (
     ENGINE,
     NO_HASH,
@@ -112,6 +113,11 @@ class _Run:
             tokens=tokens,
             cost_micros=cost,
         )
+
+    def counted(self) -> HeadRow:
+        """Return the run as a group of its own."""
+        is_owned = self.owner is not None
+        return HeadRow(self.graph, self.agent, self.status, self.reason, is_owned, 1, self.updated_at)
 
     def take(self, identity: Identity | None) -> None:
         """Apply another graph or agent."""
@@ -277,6 +283,12 @@ class MemoryJournal:
     async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
         """Count the runs that meet every given condition, without those of engines. Raises ConfigError."""
         return RunQuery.counting(conditions).count([run.head() for run in self._runs.values()])
+
+    def head_counts(self) -> HeadCounts:
+        """Count the runs that have not ended or retired. Thread-safe."""
+        runs = [run for run in self._runs.copy().values() if run.status != ENDED and run.graph != ENGINE]
+        counted = [run.counted() for run in runs if run.run_id not in self._over]
+        return HeadCounts(process_identity(), merged_counts(counted))
 
     async def names(self) -> list[tuple[str, str]]:
         """Return each pair of a machine and an agent that runs of the journal have, without those of engines."""

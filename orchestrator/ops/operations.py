@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.ops.panel import Dashboard, Panel, PanelKind, PanelRow, PanelUnit, Query
-from orchestrator.ops.promql import age, increase, lately, quantile, rate, some, total
+from orchestrator.ops.promql import age, in_journals, increase, lately, quantile, rate, some, total
 from orchestrator.ops.threshold import Thresholds
 from orchestrator.ops.work_rows import WORK_ROWS
 
@@ -89,16 +89,24 @@ HEALTH = PanelRow(
             title="Waiting for people",
             description="By reason. approval, unknown_effect, undo_failed and questions wait for an answer.",
             queries=(
-                Query(total("runs_parked", "machine, agent, reason"), "{{machine}} {{agent}} {{reason}}"),
+                Query(
+                    in_journals("machine, agent, reason", '%m, status="parked"'),
+                    "{{machine}} {{agent}} {{reason}}",
+                ),
             ),
             width=8,
+            empty_ok="nothing is parked",
         ),
         Panel(
             title="Oldest open question",
             description="Age of the oldest question without an answer.",
             queries=(
                 Query(
-                    age("oldest_parked_timestamp_seconds", "machine, agent, reason"),
+                    age(
+                        "journal_oldest_update_timestamp_seconds",
+                        "machine, agent, reason",
+                        '%m, status="parked"',
+                    ),
                     "{{machine}} {{agent}} {{reason}}",
                 ),
             ),

@@ -29,6 +29,12 @@ def total(name: str, by: str, where: str = "%m") -> str:
     return f"sum by ({by}) ({_metric(name, where)})"
 
 
+def in_journals(by: str, where: str = "%m") -> str:
+    """Return the runs of journals: each process reports those of its journals, and each journal counts once."""
+    every = "journal, machine, agent, status, reason"
+    return f"sum by ({by}) (max by ({every}) ({_metric('journal_runs', where)}))"
+
+
 def age(name: str, by: str, where: str = "%m") -> str:
     """Return the age in seconds of the oldest of some timestamps."""
     return f"max by ({by}) (time() - {_metric(name, where)})"

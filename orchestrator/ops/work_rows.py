@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.ops.panel import Panel, PanelKind, PanelRow, PanelUnit, Query
-from orchestrator.ops.promql import age, increase, lately, quantile, rate, ratio, some, total
+from orchestrator.ops.promql import age, in_journals, increase, lately, quantile, rate, ratio, some, total
 from orchestrator.ops.threshold import Thresholds
 
 _LIMITS = Thresholds()
@@ -257,13 +257,13 @@ RUNTIME = PanelRow(
         ),
         Panel(
             title="Runs in the journal",
-            description="Of a journal that `orchestrator metrics serve` watches: open runs, runs without a living owner"
-            " (RunsOrphaned), and runs that cannot be read.",
+            description="Runs that have not ended: running, parked, or without a living owner (RunsOrphaned). Runs that"
+            " cannot be read: of a journal that `orchestrator metrics serve` watches.",
             queries=(
-                Query(total("journal_runs", "machine, status"), "{{machine}} {{status}}"),
+                Query(in_journals("machine, status"), "{{machine}} {{status}}"),
                 Query("sum(orchestrator_journal_unreadable_runs{%i})", "not readable"),
             ),
-            empty_ok="no journal is watched",
+            empty_ok="every run has ended",
         ),
         Panel(
             title="Since the journal was last read",

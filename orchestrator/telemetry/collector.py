@@ -8,20 +8,17 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client import core
 
 from orchestrator.telemetry.catalogue import PREFIX, ROWS, MetricKind
 from orchestrator.telemetry.engine import Load, phase
+from orchestrator.telemetry.head_gauge import Values
 from orchestrator.telemetry.instrument import Instruments
-from orchestrator.telemetry.labels import OTHER
-from orchestrator.telemetry.scraped import LEVELS, PARKINGS, PHASES, SCRAPED
+from orchestrator.telemetry.scraped import LEVELS, PHASES, SCRAPED
 from orchestrator.version import __version__
-
-Values: TypeAlias = dict[tuple[str, ...], float]
-"""Label values -> value."""
 
 
 class LiveCollector:
@@ -34,7 +31,7 @@ class LiveCollector:
     def describe(self) -> Iterator[core.Metric]:
         """Yield every metric without values, so that the registry knows the names."""
         for row in SCRAPED:
-            yield _family(row.name, {})
+            yield family(row.name, {})
 
     def collect(self) -> Iterator[core.Metric]:
         """Yield every metric with its present values.
@@ -42,13 +39,14 @@ class LiveCollector:
         An exception of one section is counted, and the other sections are yielded.
         """
         began = time.perf_counter()
-        for section in (self._runs, self._engines, self._declared, self._stores, self._logs, self._loops):
+        sections = (self._runs, self._engines, self._declared, self._stores, self._logs, self._loops)
+        for section in (*sections, self._use.heads.collect):
             yield from self._guarded(section)
-        yield _family("collector_duration_seconds", {(): time.perf_counter() - began})
+        yield family("collector_duration_seconds", {(): time.perf_counter() - began})
 
     def _guarded(self, section: Callable[[], dict[str, Values]]) -> Iterable[core.Metric]:
         try:
-            return [_family(name, values) for name, values in section().items()]
+            return [family(name, values) for name, values in section().items()]
         except Exception:  # noqa: BLE001 - the error of one store must not fail the whole scrape
             self._use.counters["telemetry_errors_total", "collector"].inc()
             return ()
@@ -56,29 +54,20 @@ class LiveCollector:
     def _runs(self) -> dict[str, Values]:
         use = self._use
         active: Values = {}
-        parked: Values = {}
         for names in use.machines():
             for agent in names.agents:
                 active |= dict.fromkeys(((names.name, agent, state) for state in names.working), 0)
-                parked |= dict.fromkeys(((names.name, agent, reason) for reason in PARKINGS), 0)
-        entered, began, waiting = _Least(), _Least(), _Least()
+        entered, began = _Least(), _Least()
         for (machine, _), (state, entered_at, started_at, _, agent) in use.live.runs.copy().items():
             names, who = use.known(machine), use.known_agent(agent)
             labels = (names.name, who, names.state(state))
             active[labels] = active.get(labels, 0) + 1
             entered.take(labels, entered_at)
             began.take((names.name, who), started_at)
-        for run in use.live.parkings.copy().values():
-            reason = run.parked if run.parked in PARKINGS else OTHER
-            labels = (use.known(run.machine).name, use.known_agent(run.agent), reason)
-            parked[labels] = parked.get(labels, 0) + 1
-            waiting.take(labels, run.entered_at)
         return {
             "runs_active": active,
             "oldest_run_state_entered_timestamp_seconds": entered.values,
             "oldest_run_started_timestamp_seconds": began.values,
-            "runs_parked": parked,
-            "oldest_parked_timestamp_seconds": waiting.values,
         }
 
     def _engines(self) -> dict[str, Values]:
@@ -150,7 +139,8 @@ class _Least:
         self.values[labels] = min(value, self.values.get(labels, value))
 
 
-def _family(name: str, values: Values) -> core.Metric:
+def family(name: str, values: Mapping[Any, float]) -> core.Metric:
+    """Return a metric of the catalogue: label values -> value, in the order of the labels in its row."""
     row = ROWS[name]
     if row.kind is MetricKind.INFO:
         info = core.InfoMetricFamily(PREFIX + name.removesuffix("_info"), row.help, labels=())

@@ -6,12 +6,13 @@ import functools
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.store import file_bytes
 
 if TYPE_CHECKING:
+    from orchestrator.kernel.head_count import CountableJournal
     from orchestrator.telemetry.metrics import Metrics
 
 
@@ -22,10 +23,10 @@ def is_metrics(observer: object) -> TypeGuard[Metrics]:
 
 
 def connect(observers: Iterable[object], journal: object = None) -> None:
-    """Make each Metrics among `observers` count the lines of the logs among them, and measure the agent's journal.
+    """Make each Metrics among `observers` count the lines of the logs among them, and the runs of the agent's journal.
 
-    Only a journal with a `path` has a size: that of the file and the files beside it. A repeated call changes
-    nothing.
+    Only a journal with a `path` has a size: that of the file and the files beside it. Only one with `head_counts` is
+    counted. A repeated call changes nothing.
     """
     known = list(observers)
     path = getattr(journal, "path", None)
@@ -35,6 +36,8 @@ def connect(observers: Iterable[object], journal: object = None) -> None:
         for log in known:
             if isinstance(log, TransitionLog):
                 metrics.count_lines(*log.tallies)
+        if journal is not None and callable(getattr(journal, "head_counts", None)):
+            metrics.count_runs(cast("CountableJournal", journal))
         if isinstance(path, Path):
             backend = str(getattr(journal, "backend", "other"))
             metrics.measure_store(backend, str(path), functools.partial(file_bytes, path))

@@ -16,6 +16,7 @@ from orchestrator.kernel.outcome import REASONS
 from orchestrator.kernel.record import RunCompleted, RunParked
 from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, Metric, MetricKind, MetricSource
 from orchestrator.telemetry.engine import Engine
+from orchestrator.telemetry.head_gauge import HeadGauges
 from orchestrator.telemetry.labels import (
     CAPS,
     FOLDED,
@@ -131,6 +132,7 @@ class Instruments:
         """Ages of the watched event loops in seconds; None for one that does not run."""
         self.objectives: dict[str, float] = {}
         """Agent -> seconds within which its runs should end."""
+        self.heads = HeadGauges()
         self.stores: dict[tuple[str, str], Callable[[], int]] = {}
         """(backend, name of the store) -> its size in bytes."""
         for backend in BACKENDS:

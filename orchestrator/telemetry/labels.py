@@ -13,7 +13,7 @@ UNKNOWN = "_unknown"
 NO_AGENT = "_none"
 """Label value of runs without an agent."""
 
-CAPS = {"machine": 16, "agent": 32, "tool": 64, "model": 16, "guard": 32, "backend": 8}
+CAPS = {"machine": 16, "agent": 32, "tool": 64, "model": 16, "guard": 32, "backend": 8, "journal": 8}
 
 FOLDED = {
     "machine": "transitions_total",

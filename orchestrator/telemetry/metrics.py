@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
+from orchestrator.kernel.head_count import CountableJournal
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.kernel.record import (
     AdmissionRejected,
@@ -157,6 +158,13 @@ class Metrics:
     def measure_store(self, backend: str, name: str, size: Callable[[], int]) -> None:
         """Report the bytes that `size` returns at each scrape; a repeated name is not counted twice."""
         self._use.stores[self._use.backend(backend), name] = size
+
+    def count_runs(self, journal: CountableJournal) -> None:
+        """Report the runs of a journal that have not ended at each scrape, while the journal exists.
+
+        Several calls for one store count its runs once.
+        """
+        self._use.heads.add(journal)
 
     def watch_loop(self, age: Callable[[], float | None]) -> None:
         """Report the age of an event loop at each scrape, until `unwatch_loop`. For the watchdog."""

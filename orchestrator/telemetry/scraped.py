@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from orchestrator.kernel.head_count import ORPHANED, PARKED, RUNNING
 from orchestrator.kernel.outcome import REASONS, Outcome
 from orchestrator.telemetry.metric import Metric, MetricKind, MetricSource, counter, gauge
 
@@ -20,16 +21,13 @@ PARKINGS = (
     "deps_required",
     "other_graph",
 )
-"""Reasons of parked runs: the closed label set of `runs_parked{reason}`; anything else is `_other`."""
+"""Reasons of parked runs, a closed label set; anything else is `_other`."""
 
 PHASES = ("starting", "running", "draining", "stopped")
 """States of a process, or of one engine in it."""
 
-RUNNING = "running"
-ORPHANED = "orphaned"
-PARKED = "parked"
-"""States of a journal's run that has not ended: running (a living owner holds it), orphaned (it has no living owner
-and waits for `runs resume`), or parked (it waits for a person or an event)."""
+NOT_PARKED = "none"
+"""Label value of the reason of a journal's run that is not parked."""
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -47,19 +45,6 @@ SCRAPED: tuple[Metric, ...] = (
         "oldest_run_started_timestamp_seconds",
         "machine agent",
         "Unix time at which the oldest active run started, without its waiting; absent without a run.",
-    ),
-    _gauge(
-        "runs_parked",
-        "machine agent reason",
-        "Runs that this process parked and has not resumed.",
-        zero=True,
-        reason=PARKINGS,
-    ),
-    _gauge(
-        "oldest_parked_timestamp_seconds",
-        "machine agent reason",
-        "Unix time at which the run that has been parked for the longest time was parked; absent without a run.",
-        reason=PARKINGS,
     ),
     # ---- engines of this process ----
     _gauge("runs_queued", "machine agent", "Runs that wait in a queue.", zero=True),
@@ -95,6 +80,35 @@ SCRAPED: tuple[Metric, ...] = (
         "machine agent",
         "Time within which runs of an agent should end; absent without an objective.",
     ),
+    # ---- journals: every process that serves one reports the same runs, so use `max by (journal, …)` before `sum` ----
+    _gauge(
+        "journal_runs",
+        "journal machine agent status reason",
+        "Runs in a journal that have not ended, as its index of runs has them; orphaned: without a living owner.",
+        status=(RUNNING, ORPHANED, PARKED),
+        reason=(NOT_PARKED, *PARKINGS),
+    ),
+    _gauge(
+        "journal_oldest_update_timestamp_seconds",
+        "journal machine agent status reason",
+        "Unix time of the last record of the run that has had no new one for the longest time; absent without a run.",
+        status=(RUNNING, ORPHANED, PARKED),
+        reason=(NOT_PARKED, *PARKINGS),
+    ),
+    Metric(
+        name="journal_info",
+        kind=MetricKind.INFO,
+        labels=("journal", "backend", "path"),
+        help="Engine and path (or address, without its password) of a journal that is open here; always 1.",
+        zero=False,
+        made=MetricSource.SCRAPED,
+    ),
+    counter(
+        "journal_read_failures_total",
+        "",
+        "Failed reads of a journal for metrics; figures that could not be read are absent.",
+        made=MetricSource.SCRAPED,
+    ),
     # ---- stores and telemetry itself ----
     _gauge(
         "event_loop_age_seconds",
@@ -118,12 +132,6 @@ _stored = partial(gauge, made=MetricSource.STORED)
 
 STORED: tuple[Metric, ...] = (
     _stored(
-        "journal_runs",
-        "machine agent status",
-        "Runs in a journal that have not ended; orphaned: without a living owner.",
-        status=(RUNNING, ORPHANED, PARKED),
-    ),
-    _stored(
         "journal_ended_runs",
         "machine agent outcome reason",
         "Runs in a journal that have ended; pruning lowers it.",
@@ -133,12 +141,6 @@ STORED: tuple[Metric, ...] = (
     _stored("journal_unreadable_runs", "", "Runs of a journal that could not be read."),
     _stored("journal_last_read_timestamp_seconds", "", "Unix time of the last read of a journal."),
     _stored("journal_read_duration_seconds", "", "Duration of the last read of a journal."),
-    counter(
-        "journal_read_failures_total",
-        "",
-        "Failed reads of a journal; the figures are those of the read before.",
-        made=MetricSource.STORED,
-    ),
 )
 """Metrics of `orchestrator metrics serve` in addition to those of live processes."""
 

@@ -23,7 +23,7 @@ from orchestrator.telemetry.scraped import SCRAPED
 PERIOD = 1.0
 """Seconds between two writes."""
 
-_SUMS = {"runs_active", "runs_parked", "runs_queued", "run_slots"}
+_SUMS = {"runs_active", "runs_queued", "run_slots"}
 _ABSENT = {"livemin": math.inf, "livesum": 0.0, "livemax": 0.0}
 """Value of a series that a process has no more: a series cannot be removed from a file."""
 
@@ -32,7 +32,7 @@ def mode_of(row: Metric) -> Literal["livesum", "livemin", "livemax"]:
     """Return how the values of several processes become one."""
     if row.name in _SUMS:
         return "livesum"
-    return "livemin" if row.name.startswith("oldest_") else "livemax"
+    return "livemin" if "oldest_" in row.name else "livemax"
 
 
 class SharedGauges:

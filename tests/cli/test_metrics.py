@@ -31,7 +31,7 @@ from tests.tiers import SOAK
 Start = Callable[..., subprocess.Popen[str]]
 Cli = Callable[..., Any]
 Sample = tuple[str, tuple[tuple[str, str], ...]]
-SERVE = ("metrics", "serve", "--port", "0", "--journal", JOURNAL, "--every", "1")
+SERVE = ("metrics", "serve", "--port", "0", "--journal", JOURNAL, "--every", "1", "--alone")
 NOW = 1_700_000_000.0
 
 
@@ -58,14 +58,15 @@ def samples(text: str) -> dict[Sample, float]:
 def named(found: Mapping[Sample, float], name: str) -> dict[tuple[str, ...], float]:
     """Label values, in the order of the labels' names -> value."""
     return {
-        tuple(value for label, value in labels if label != "agent"): one
+        tuple(value for label, value in labels if label not in {"agent", "journal"}): one
         for (key, labels), one in found.items()
         if key == name
     }
 
 
 def shown(picture: JournalSnapshot) -> dict[Sample, float]:
-    collector = JournalCollector({("llm_loop", "await_llm"): 600.0})
+    journal = SqliteJournal(JOURNAL, only_reads=True)
+    collector = JournalCollector(journal, {("llm_loop", "await_llm"): 600.0}, alone=True)
     collector.show(picture)
     return samples(generate_latest(registry_of(collector)).decode())
 
@@ -101,8 +102,11 @@ def test_serve_tells_what_is_in_the_journal(folder: Path, start: Start) -> None:
     running = start(*SERVE)
     found = until(port_of(running), looked)
     assert named(found, "runs_active") == {("llm_loop", "await_llm"): 1, ("llm_loop", "init"): 1}
-    assert named(found, "runs_parked") == {("llm_loop", "approval"): 1}
-    assert named(found, "journal_runs") == {("llm_loop", "orphaned"): 2, ("llm_loop", "parked"): 1}
+    assert named(found, "journal_runs") == {
+        ("llm_loop", "none", "orphaned"): 2,
+        ("llm_loop", "approval", "parked"): 1,
+    }
+    assert named(found, "journal_info") == {("sqlite", str((folder / JOURNAL).resolve())): 1}
     assert named(found, "journal_ended_runs") == {
         ("llm_loop", "completed", "none"): 1,
         ("llm_loop", "budget_exceeded", "max_iterations"): 1,
@@ -113,7 +117,9 @@ def test_serve_tells_what_is_in_the_journal(folder: Path, start: Start) -> None:
     entered = named(found, "oldest_run_state_entered_timestamp_seconds")
     assert entered[("llm_loop", "await_llm")] == pytest.approx(NOW - 2_000, abs=1)
     assert entered[("llm_loop", "init")] == NOW - 1_000
-    assert named(found, "oldest_parked_timestamp_seconds").keys() == {("llm_loop", "approval")}
+    assert (
+        named(found, "journal_oldest_update_timestamp_seconds").keys() == named(found, "journal_runs").keys()
+    )
     (size,) = named(found, "journal_bytes").values()
     assert size >= (folder / JOURNAL).stat().st_size
     limits = {
@@ -150,11 +156,11 @@ def test_serve_follows_a_run_from_its_start_over_its_holders_death_to_its_end(
     run = start("run", "hi", "--model", "python:models:hangs", "--journal", JOURNAL, "--run-id", "live-1")
     found = until(port, lambda found: bool(named(found, "journal_runs")))
     until(port, lambda found: named(found, "runs_active") == {("llm_loop", "await_llm"): 1})
-    assert named(found, "journal_runs") == {("llm_loop", "running"): 1}
+    assert named(found, "journal_runs") == {("llm_loop", "none", "running"): 1}
 
     run.kill()
     run.wait()
-    until(port, lambda found: named(found, "journal_runs") == {("llm_loop", "orphaned"): 1})
+    until(port, lambda found: named(found, "journal_runs") == {("llm_loop", "none", "orphaned"): 1})
 
     done = start(
         "run", "hi", "--model", "python:models:answers", "--journal", JOURNAL, "--tool", "models:look"
@@ -214,7 +220,7 @@ def test_serve_keeps_the_last_figures_and_counts_while_the_journal_cannot_be_rea
     until(port, looked)
     moved = path.rename(folder / "moved.db")
     found = until(port, lambda found: named(found, "journal_read_failures_total") != {(): 0})
-    assert named(found, "runs_parked") == {("llm_loop", "approval"): 1}
+    assert named(found, "journal_ended_runs") != {}
     end = time.monotonic() + 30
     while ask(port, "/readyz").status == 200:
         assert time.monotonic() < end
@@ -224,7 +230,7 @@ def test_serve_keeps_the_last_figures_and_counts_while_the_journal_cannot_be_rea
         if left.is_file():
             left.unlink()
     record(*tapes()[4:5])
-    until(port, lambda found: not named(found, "runs_parked") and bool(named(found, "runs_active")))
+    until(port, lambda found: named(found, "runs_active") == {("llm_loop", "await_llm"): 1})
     assert ask(port, "/readyz").status == 200
 
 
@@ -322,8 +328,9 @@ async def test_names_of_machines_and_reasons_are_bounded(folder: Path) -> None:
         await journal.release(await play(url, journal))
     watch = JournalWatch(folder / JOURNAL)
     found = shown(await watch.look())
-    assert len(named(found, "runs_parked")) == 17
-    assert {reason for _, reason in named(found, "runs_parked")} == {"_other"}
+    assert len(named(found, "journal_runs")) == 18
+    parked = {reason for _, reason, status in named(found, "journal_runs") if status == "parked"}
+    assert parked == {"_other"}
     assert "example" not in repr(found)
     await watch.close()
 
@@ -360,7 +367,7 @@ def test_promtool_has_nothing_to_say_about_these_metrics(
         return picture
 
     record(*tapes())
-    collector = JournalCollector({("llm_loop", "init"): 1.0})
+    collector = JournalCollector(SqliteJournal(JOURNAL), {("llm_loop", "init"): 1.0}, alone=True)
     collector.show(asyncio.run(look()))
     text = generate_latest(registry_of(collector))
     command: list[str | Path] = [requires("promtool"), "check", "metrics"]

@@ -44,8 +44,8 @@ NAMES_OF_OURS = (
     "provider",
     "model",
 )
-REASONED = frozenset((*NAMES_OF_OURS, "le", "version", "python", "metric", "label"))
-"""Labels whose values are names of graphs, tools, models and versions, or bounds."""
+REASONED = frozenset((*NAMES_OF_OURS, "le", "version", "python", "metric", "label", "journal", "path"))
+"""Labels whose values are names of graphs, tools, models, versions and journals, or bounds."""
 
 
 class Matcher(NamedTuple):

@@ -159,7 +159,7 @@ class JournalWatch:
     def __init__(self, name: str, folder: Path, journal: Path) -> None:
         self.port = free_port()
         command = [*(sys.executable, "-m", "orchestrator", "metrics", "serve", "--every", "1")]
-        command += ["--port", str(self.port), "--journal", str(journal)]
+        command += ["--port", str(self.port), "--alone", "--journal", str(journal)]
         self.process = Process(name, command, folder)
 
     def start(self) -> None:

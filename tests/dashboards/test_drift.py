@@ -8,13 +8,14 @@ from collections import Counter
 import promql_parser
 import pytest
 
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.head_count import ORPHANED, PARKED, RUNNING
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.ops.alert import ALERTS
 from orchestrator.ops.recording import SHARED, SLO, of_graphs
 from orchestrator.ops.threshold import seconds
 from orchestrator.telemetry.catalogue import BACKENDS, CATALOGUE, PREFIX, MetricKind, MetricSource
 from orchestrator.telemetry.exposition.stored import JournalCollector, JournalSnapshot, StoredRunStatus
-from orchestrator.telemetry.scraped import ORPHANED, PARKED, RUNNING
 from tests.dashboards.lint import (
     GRAPHS,
     REASONED,
@@ -103,9 +104,10 @@ def test_every_metric_is_used_or_says_why_not() -> None:
 
 
 def test_what_a_watched_journal_tells_is_in_the_catalogue_with_its_labels_and_values() -> None:
-    collector = JournalCollector({("llm_loop", "await_llm"): 600.0})
+    journal = MemoryJournal()
+    collector = JournalCollector(journal, {("llm_loop", "await_llm"): 600.0}, alone=True)
     standing = tuple(
-        StoredRunStatus("llm_loop", status, "await_llm", 1.0, 1.0, "approval", 2.0, agent="support")
+        StoredRunStatus("llm_loop", status, "await_llm", 1.0, 1.0, agent="support")
         for status in (RUNNING, ORPHANED, PARKED)
     )
     ended = Counter({("llm_loop", "support", "completed", "none"): 1})

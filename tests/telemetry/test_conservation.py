@@ -39,6 +39,12 @@ def totals(registry: CollectorRegistry) -> defaultdict[str, float]:
     return found
 
 
+def statuses(registry: CollectorRegistry) -> list[str]:
+    """Return the status of each run that the journal has and that has not ended."""
+    samples = (sample for family in registry.collect() for sample in family.samples)
+    return [one.labels["status"] for one in samples if one.name == "orchestrator_journal_runs"]
+
+
 class Story:
     """What one journey left behind."""
 
@@ -56,7 +62,8 @@ class Story:
     async def take(self, plan: Plan) -> Run[Ctx, Deps]:
         graph = graph_of(plan)
         self.metrics.declare(graph)
-        store = MemoryJournal()
+        self.store = store = MemoryJournal()
+        self.metrics.count_runs(store)
         journal: Any = CrashingJournal(store, at=plan.crash_at) if plan.crash_at else store
         machine = machine_of(graph)
         observers: list[Observer] = [TransitionLog(self.stream, level="debug"), self.metrics, self.live, self]
@@ -75,7 +82,8 @@ class Story:
         assert count["runs_active"] == 0
         assert self.metrics.live.runs == self.live.runs == {}
         assert count["runs_started_total"] == count["runs_completed_total"] + count["runs_suspended_total"]
-        assert count["runs_parked"] == (not run.ended)
+        if not run.control.detached:
+            assert statuses(self.registry) == ([] if run.ended else ["parked"])
 
     def lines(self) -> list[dict[str, Any]]:
         found = [json.loads(line) for line in self.stream.getvalue().splitlines()]
@@ -102,7 +110,9 @@ def test_whatever_happens_to_a_run_its_commits_lines_and_counts_are_one_number_a
     assert count["runs_active"] == 0
     assert count["runs_started_total"] == count["runs_completed_total"] + count["runs_suspended_total"]
     assert count["runs_completed_total"] == run.ended
-    assert count["runs_parked"] == (not run.ended)
+    if not run.control.detached:
+        assert statuses(story.registry) == ([] if run.ended else ["parked"])
+    assert count["journal_runs"] == (asyncio.run(story.store.head("r1")).status != "ended")
     assert story.metrics.live.runs == story.live.runs == {}
     assert count["state_entries_total"] == count["state_duration_seconds_count"] + 1
     assert count["telemetry_errors_total"] == 0

@@ -6,27 +6,39 @@ import platform
 from collections import Counter
 from importlib.metadata import version
 
-from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX
+from orchestrator.kernel.head_count import ORPHANED, PARKED, RUNNING, HeadCount, HeadCounts
+from orchestrator.telemetry.catalogue import CATALOGUE, PREFIX, MetricSource
 from orchestrator.telemetry.exposition.stored import (
     JournalCollector,
     JournalSnapshot,
     StoredRunStatus,
     registry_of,
 )
-from orchestrator.telemetry.scraped import LEVELS, ORPHANED, PARKED, PARKINGS, PHASES, RUNNING
+from orchestrator.telemetry.head_gauge import HEAD_NAMES
+from orchestrator.telemetry.scraped import LEVELS, PARKINGS, PHASES
 
 LOOP, DONE = "llm_loop", ("llm_loop", "support", "completed", "none")
 STATUSES = (
-    StoredRunStatus(LOOP, "running", "await_llm", 50.0, 10.0, written_at=55.0, agent="support"),
-    StoredRunStatus(LOOP, "running", "await_llm", 40.0, 20.0, written_at=45.0, agent="support"),
-    StoredRunStatus(LOOP, "orphaned", "process_tools", 30.0, 5.0, written_at=31.0, agent="support"),
-    StoredRunStatus(LOOP, PARKED, "process_tools", 20.0, 1.0, "approval", 25.0, agent="support"),
-    StoredRunStatus(LOOP, PARKED, "process_tools", 2.0, 0.5, "approval", 35.0, agent="support"),
-    StoredRunStatus("pipeline", PARKED, "PLANNING", 3.0, 0.25, "paused", 7.0, agent="support"),
+    StoredRunStatus(LOOP, "running", "await_llm", 50.0, 10.0, agent="support"),
+    StoredRunStatus(LOOP, "running", "await_llm", 40.0, 20.0, agent="support"),
+    StoredRunStatus(LOOP, "orphaned", "process_tools", 30.0, 5.0, agent="support"),
+    StoredRunStatus(LOOP, PARKED, "process_tools", 20.0, 1.0, agent="support"),
+    StoredRunStatus(LOOP, PARKED, "process_tools", 2.0, 0.5, agent="support"),
+    StoredRunStatus("pipeline", PARKED, "PLANNING", 3.0, 0.25, agent="support"),
 )
 SNAPSHOT = JournalSnapshot(
     100.0, 0.5, 4096, STATUSES, ended=Counter({DONE: 7}), completed=Counter({DONE: 2}), unreadable=3
 )
+
+
+class Stored:
+    backend, address = "postgres", "postgresql://db/agents"
+
+    def head_counts(self) -> HeadCounts:
+        return HeadCounts("1f2e3d4c", (HeadCount(LOOP, "support", PARKED, "approval", 3, 25.0),))
+
+
+JOURNAL = Stored()
 
 
 def samples(collector: JournalCollector) -> dict[str, dict[tuple[str, ...], float]]:
@@ -39,7 +51,7 @@ def samples(collector: JournalCollector) -> dict[str, dict[tuple[str, ...], floa
 
 
 def test_a_snapshot_has_these_metrics() -> None:
-    collector = JournalCollector({(LOOP, "await_llm"): 600.0}, "postgres")
+    collector = JournalCollector(JOURNAL, {(LOOP, "await_llm"): 600.0}, alone=True)
     collector.show(SNAPSHOT)
     collector.failed()
     assert samples(collector) == {
@@ -52,18 +64,10 @@ def test_a_snapshot_has_these_metrics() -> None:
             (LOOP, "support", "process_tools"): 30.0,
         },
         "oldest_run_started_timestamp_seconds": {(LOOP, "support"): 5.0},
-        "runs_parked": {(LOOP, "support", "approval"): 2.0, ("pipeline", "support", "paused"): 1.0},
-        "oldest_parked_timestamp_seconds": {
-            (LOOP, "support", "approval"): 25.0,
-            ("pipeline", "support", "paused"): 7.0,
-        },
         "runs_completed_total": {DONE: 2.0},
-        "journal_runs": {
-            (LOOP, "support", "running"): 2.0,
-            (LOOP, "support", "orphaned"): 1.0,
-            (LOOP, "support", PARKED): 2.0,
-            ("pipeline", "support", PARKED): 1.0,
-        },
+        "journal_runs": {("1f2e3d4c", LOOP, "support", PARKED, "approval"): 3.0},
+        "journal_oldest_update_timestamp_seconds": {("1f2e3d4c", LOOP, "support", PARKED, "approval"): 25.0},
+        "journal_info": {("1f2e3d4c", "postgres", "postgresql://db/agents"): 1.0},
         "journal_ended_runs": {DONE: 7.0},
         "journal_bytes": {("postgres",): 4096.0},
         "journal_unreadable_runs": {(): 3.0},
@@ -72,16 +76,23 @@ def test_a_snapshot_has_these_metrics() -> None:
     }
 
 
+def test_beside_processes_nothing_that_they_serve_is_served_again_but_the_runs_of_the_journal() -> None:
+    collector = JournalCollector(JOURNAL, {(LOOP, "await_llm"): 600.0})
+    collector.show(SNAPSHOT)
+    stored = {row.name for row in CATALOGUE if row.made is MetricSource.STORED}
+    assert samples(collector).keys() == stored | {*HEAD_NAMES, "journal_bytes", "build_info"}
+
+
 def test_before_the_first_snapshot_only_the_constant_ones_are_served_and_all_are_described() -> None:
-    collector = JournalCollector()
-    assert samples(collector).keys() == {"journal_read_failures_total", "build_info"}
+    collector = JournalCollector(JOURNAL)
+    assert samples(collector).keys() == {*HEAD_NAMES, "build_info"}
     named = {family.name for family in collector.describe()}
     collector.show(SNAPSHOT)
     assert {family.name for family in collector.collect()} <= named
 
 
 def test_the_names_are_those_of_the_catalogue_and_labels_too() -> None:
-    collector = JournalCollector({(LOOP, "await_llm"): 600.0})
+    collector = JournalCollector(JOURNAL, {(LOOP, "await_llm"): 600.0}, alone=True)
     collector.show(SNAPSHOT)
     labels = {f"{PREFIX}{row.name}": sorted(row.labels) for row in CATALOGUE}
     for family in collector.collect():
@@ -98,6 +109,6 @@ def test_reasons_and_states_of_runs_are_these_labels() -> None:
 
 
 def test_the_registry_of_a_journal_has_the_metrics_of_its_process_too() -> None:
-    collector = JournalCollector()
+    collector = JournalCollector(JOURNAL)
     names = {family.name for family in registry_of(collector).collect()}
     assert {"process_cpu_seconds", "python_gc_objects_collected", f"{PREFIX}build"} <= names

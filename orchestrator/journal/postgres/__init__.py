@@ -35,6 +35,7 @@ except ImportError as error:
 from orchestrator.journal.postgres import read
 from orchestrator.journal.postgres.batch import PostgresAppend
 from orchestrator.journal.postgres.handle import PostgresHandle
+from orchestrator.journal.postgres.head_count import head_counts
 from orchestrator.journal.postgres.health import PostgresHealth, examine, size
 from orchestrator.journal.postgres.presence import Holder, holders
 from orchestrator.journal.postgres.work import (
@@ -46,6 +47,7 @@ from orchestrator.journal.postgres.work import (
     PostgresRemove,
 )
 from orchestrator.journal.run_query import RunQuery
+from orchestrator.kernel.head_count import HeadCounts
 from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunConditions, RunCounts, RunHead
 from orchestrator.kernel.thread import running_loop
 
@@ -239,6 +241,10 @@ class PostgresJournal:
     async def count(self, **conditions: Unpack[RunConditions]) -> RunCounts:
         """Count the runs that meet every given condition, without those of engines. Raises ConfigError."""
         return await self._read(read.count, RunQuery.counting(conditions))
+
+    def head_counts(self) -> HeadCounts:
+        """Count the runs that have not ended, in the thread of the caller. Raises StoreDown."""
+        return head_counts(self.address, self._open_with["tables"])
 
     async def names(self) -> list[tuple[str, str]]:
         """Return each pair of a machine and an agent that runs of the journal have, without those of engines."""

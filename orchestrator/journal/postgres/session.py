@@ -85,7 +85,7 @@ class PostgresSession:
         self._db: Db | None = None
         self._found = False
         """Whether a connection ever existed: then a fault of the address may be temporary."""
-        self._parameters = self._read(address)
+        self._parameters = client_parameters(address)
 
     @property
     def lost(self) -> bool:
@@ -166,17 +166,19 @@ class PostgresSession:
             with contextlib.suppress(psycopg.Error, OSError):
                 db.close()
 
-    def _read(self, address: JournalAddress) -> dict[str, Any]:
-        try:
-            given = psycopg.conninfo.conninfo_to_dict(address.secret)
-        except psycopg.Error:
-            # Without libpq's message: it repeats parts of the text, and one of them may be the password.
-            raise StoreDown(f"{address} is not an address that PostgreSQL's client understands") from None
-        environment = "PGAPPNAME" in os.environ
-        defaults = {
-            name: value for name, value in CLIENT.items() if name != "application_name" or not environment
-        }
-        return {**defaults, **given}
+
+def client_parameters(address: JournalAddress) -> dict[str, Any]:
+    """Return the settings of a connection. Raises StoreDown."""
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(address.secret)
+    except psycopg.Error:
+        # Without libpq's message: it repeats parts of the text, and one of them may be the password.
+        raise StoreDown(f"{address} is not an address that PostgreSQL's client understands") from None
+    environment = "PGAPPNAME" in os.environ
+    defaults = {
+        name: value for name, value in CLIENT.items() if name != "application_name" or not environment
+    }
+    return {**defaults, **given}
 
 
 def process(db: Db) -> int:

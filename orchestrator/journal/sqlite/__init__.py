@@ -29,6 +29,7 @@ from orchestrator.journal.sqlite import backup, read, vacuum
 from orchestrator.journal.sqlite.backup import SqliteHealth as SqliteHealth
 from orchestrator.journal.sqlite.error_mapping import FAULTS, TRANSIENT
 from orchestrator.journal.sqlite.handle import SqliteHandle
+from orchestrator.journal.sqlite.head_count import head_counts
 from orchestrator.journal.sqlite.owner import LEAST_TTL, TTL
 from orchestrator.journal.sqlite.reserve import SIZE
 from orchestrator.journal.sqlite.work import (
@@ -41,6 +42,7 @@ from orchestrator.journal.sqlite.work import (
     SqliteRemove,
     nothing,
 )
+from orchestrator.kernel.head_count import HeadCounts
 from orchestrator.kernel.journal import Draft, Lease, Posted, Record, RunConditions, RunCounts, RunHead
 from orchestrator.kernel.thread import running_loop
 
@@ -229,6 +231,10 @@ class SqliteJournal:
         """Count the runs that meet every given condition, without those of engines. Raises ConfigError."""
         query = RunQuery.counting(conditions)
         return await self._read(lambda handle: read.count(handle.reader, query))
+
+    def head_counts(self) -> HeadCounts:
+        """Count the runs that have not ended, in the thread of the caller. Raises StoreDown, Corrupt or TooNew."""
+        return head_counts(self.path)
 
     async def names(self) -> list[tuple[str, str]]:
         """Return each pair of a machine and an agent that runs of the journal have, without those of engines."""

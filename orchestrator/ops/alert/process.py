@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.ops.rule import Alert, AlertSeverity
+from orchestrator.ops.rule import JOURNALS, Alert, AlertSeverity
 
 PROCESS_ALERTS = (
     Alert(
@@ -41,7 +41,7 @@ PROCESS_ALERTS = (
         summary="The {{ $labels.backend }} journal of {{ $labels.instance }} cannot be written.",
         description=(
             "Records could not be written on {{ $labels.instance }}. The affected runs end as failed; the result of"
-            " their last step may be unknown after a restart. The lines journal.failed of its log name the journal."
+            f" their last step may be unknown after a restart. Journal: {JOURNALS}"
         ),
     ),
     Alert(

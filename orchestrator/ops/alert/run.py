@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from orchestrator.ops.rule import Alert, AlertSeverity
+from orchestrator.ops.rule import JOURNAL, Alert, AlertSeverity
 
 _NOT_UNDONE = 'orchestrator_rollbacks_total{outcome="failed"}'
 
@@ -160,15 +160,16 @@ RUN_ALERTS = (
         name="ApprovalWaiting",
         severity=AlertSeverity.WARNING,
         expr=(
-            "time() - min without (instance)"
-            ' (orchestrator_oldest_parked_timestamp_seconds{reason=~"approval|unknown_effect|undo_failed|questions"})\n'
+            # Of the journal, which each of its processes reports: a run waits on when its process is dead.
+            "time() - min by (journal, machine, agent, reason) (orchestrator_journal_oldest_update_timestamp_seconds\n"
+            '  {status="parked", reason=~"approval|unknown_effect|undo_failed|questions"})\n'
             "> <approval_age_s>"
         ),
         wait="5m",
         summary="A run of {{ $labels.machine }} (agent {{ $labels.agent }}) waits for a person.",
         description=(
             "The oldest question ({{ $labels.reason }}) has been open for {{ $value | humanizeDuration }}."
-            " The run does not continue until a person answers."
+            f" The run does not continue until a person answers. Journal: {JOURNAL}"
         ),
     ),
     Alert(
@@ -178,7 +179,7 @@ RUN_ALERTS = (
         expr=(
             "(sum without (outcome) (orchestrator_recoveries_total) > 0\n"
             "  and on (job, instance) changes(process_start_time_seconds[1h]) >= <restarts>)\n"
-            'or sum without (instance, reason) (orchestrator_runs_parked{reason="poison"}) > 0'
+            'or max by (journal, machine, agent) (orchestrator_journal_runs{status="parked", reason="poison"}) > 0'
         ),
         wait="1m",
         keep="10m",
@@ -191,13 +192,14 @@ RUN_ALERTS = (
     Alert(
         name="RunsOrphaned",
         severity=AlertSeverity.WARNING,
-        expr='orchestrator_journal_runs{status="orphaned"} > 0',
+        # The maximum and not the sum: each process with the journal reports the same runs.
+        expr='max by (journal, machine, agent) (orchestrator_journal_runs{status="orphaned"}) > 0',
         wait="15m",
         keep="5m",
         summary="Runs of {{ $labels.machine }} (agent {{ $labels.agent }}) have no living owner.",
         description=(
-            "{{ $value | humanize }} runs of {{ $labels.machine }} are open in the journal that {{ $labels.instance }}"
-            " watches, and their process is dead. They make no progress until they are resumed."
+            "{{ $value | humanize }} runs of {{ $labels.machine }} are open, and their process is dead. They make no"
+            f" progress until they are resumed. Journal: {JOURNAL}"
         ),
     ),
     Alert(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.ops.alert import ALERTS
-from orchestrator.ops.rule import Alert, Profile, said_by
+from orchestrator.ops.rule import JOURNAL, JOURNALS, Alert, Profile, said_by
 
 JOB = "orchestrator"
 INSTANCE = "a:9464"
@@ -52,6 +52,8 @@ class Firing:
     value: str = ""
     rule: int = 0
     """Index among the rules of that name."""
+    journal: str = "unknown "
+    """Engine and path of the journal in the description."""
 
 
 def firing(value: str = "", /, **labels: str) -> Firing:
@@ -62,6 +64,23 @@ def firing(value: str = "", /, **labels: str) -> Firing:
 def firing_there(value: str = "", /, **labels: str) -> Firing:
     """Return an alert whose expression distinguishes instances."""
     return firing(value, instance=INSTANCE, **labels)
+
+
+ID = "1f2e3d4c"
+"""Identity of a journal."""
+_FILE = {"backend": "sqlite", "path": "/data/runs.db"}
+JOURNAL_TEXT = "sqlite /data/runs.db "
+"""The text of an alert about it."""
+
+
+def journal_info(values: str = "1x200", *, instance: str = INSTANCE) -> tuple[str, str]:
+    """Return the series that names the engine and the path of a journal."""
+    return series("orchestrator_journal_info", values, instance=instance, journal=ID, **_FILE)
+
+
+def firing_of_journal(value: str, /, **labels: str) -> Firing:
+    """Return an alert about a journal, which no process and no job owns."""
+    return Firing({"journal": ID} | labels, value, journal=JOURNAL_TEXT)
 
 
 NOWHERE = Firing({})
@@ -132,4 +151,6 @@ def _expected(name: str, fired: Firing, profile: Profile) -> dict[str, Any]:
 
 def _rendered(text: str, fired: Firing) -> str:
     """Return an annotation as Prometheus renders it. Raises KeyError for a label that the alert does not have."""
+    for query in (JOURNAL, JOURNALS):
+        text = text.replace(query, fired.journal)
     return _VALUE.sub(fired.value, _LABEL.sub(lambda found: fired.labels[found[1]], text))

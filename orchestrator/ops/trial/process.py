@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from orchestrator.ops.trial.case import AGENT, LOOP, NOWHERE, Case, firing, firing_there, series, spread
+from dataclasses import replace
+
+from orchestrator.ops.trial.case import (
+    AGENT,
+    JOURNAL_TEXT,
+    LOOP,
+    NOWHERE,
+    Case,
+    firing,
+    firing_there,
+    journal_info,
+    series,
+    spread,
+)
 
 _SQLITE = {"backend": "sqlite"}
 _APPEND = {"backend": "sqlite", "operation": "append"}
@@ -65,9 +78,13 @@ PROCESS_CASES = (
     Case(
         "JournalWritesFailing",
         "one write failed",
-        [journal("0x5 1x20")],
+        [
+            journal("0x5 1x20"),
+            journal_info(),
+            series("orchestrator_journal_info", "1x20", journal="5a6b7c8d", backend="postgres", path="db"),
+        ],
         "8m",
-        [firing_there(**_SQLITE)],
+        [replace(firing_there(**_SQLITE), journal=JOURNAL_TEXT)],
     ),
     Case("JournalWritesFailing", "none did", [journal("0x30"), journal("7x30", "locked")], "8m"),
     Case(

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from orchestrator.ops.trial.case import AGENT, LOOP, Case, buckets, firing, firing_there, series
+from orchestrator.ops.trial.case import (
+    AGENT,
+    ID,
+    INSTANCE,
+    LOOP,
+    Case,
+    buckets,
+    firing,
+    firing_of_journal,
+    firing_there,
+    journal_info,
+    series,
+)
 from orchestrator.ops.trial.objective import OBJECTIVE_CASES, ended
 
 _STATE = LOOP | {"state": "await_llm"}
 _ENTERED = "orchestrator_oldest_run_state_entered_timestamp_seconds"
 _LIMIT = "orchestrator_state_timeout_seconds"
-_OLDEST_PARKED = "orchestrator_oldest_parked_timestamp_seconds"
+_BESIDE = "b:9464"
+"""Another process with the same journal."""
 
 
-def in_journal(values: str, status: str = "orphaned") -> tuple[str, str]:
+def in_journal(
+    values: str, status: str = "orphaned", reason: str = "none", instance: str = INSTANCE
+) -> tuple[str, str]:
     """Return runs of a journal that have not ended."""
-    return series("orchestrator_journal_runs", values, **LOOP, status=status)
+    where = {**LOOP, "status": status, "reason": reason, "instance": instance}
+    return series("orchestrator_journal_runs", values, journal=ID, **where)
+
+
+def parked(reason: str, machine: str = "llm_loop", values: str = "0x130") -> tuple[str, str]:
+    """Return the time of the oldest parked run of a journal."""
+    where = {**AGENT, "machine": machine, "status": "parked", "reason": reason}
+    return series("orchestrator_journal_oldest_update_timestamp_seconds", values, journal=ID, **where)
 
 
 def rolled_back(values: str, outcome: str = "failed") -> tuple[str, str]:
@@ -127,28 +149,53 @@ RUN_CASES = (
     ),
     Case(
         "ApprovalWaiting",
-        "a question has been open for two hours",
-        [series(_OLDEST_PARKED, "0x130", **LOOP, reason="approval")],
+        "a question has been open for two hours, in the journal of two processes",
+        [
+            parked("approval"),
+            series(
+                "orchestrator_journal_oldest_update_timestamp_seconds",
+                "0x130",
+                **{"instance": _BESIDE, **LOOP, "journal": ID, "status": "parked", "reason": "approval"},
+            ),
+            journal_info(),
+            journal_info(instance=_BESIDE),
+        ],
         "2h",
-        [firing("2h 0m 0s", **LOOP, reason="approval")],
+        [firing_of_journal("2h 0m 0s", **LOOP, reason="approval")],
     ),
     Case(
         "ApprovalWaiting",
         "questions of a planner have been open for two hours",
-        [series(_OLDEST_PARKED, "0x130", machine="ralph", **AGENT, reason="questions")],
+        [parked("questions", "ralph"), journal_info()],
         "2h",
-        [firing("2h 0m 0s", machine="ralph", **AGENT, reason="questions")],
+        [firing_of_journal("2h 0m 0s", machine="ralph", **AGENT, reason="questions")],
     ),
     Case(
         "ApprovalWaiting",
         "half an hour is no reason to ask",
-        [series(_OLDEST_PARKED, "0x130", **LOOP, reason="approval")],
+        [parked("approval")],
         "30m",
     ),
     Case(
         "ApprovalWaiting",
         "a paused run has no question",
-        [series(_OLDEST_PARKED, "0x130", **LOOP, reason="paused")],
+        [parked("paused")],
+        "2h",
+    ),
+    Case(
+        "ApprovalWaiting",
+        "a running run and an orphan have no question",
+        [
+            series(
+                "orchestrator_journal_oldest_update_timestamp_seconds",
+                "0x130",
+                **LOOP,
+                journal=ID,
+                status=status,
+                reason="none",
+            )
+            for status in ("running", "orphaned")
+        ],
         "2h",
     ),
     Case(
@@ -164,9 +211,9 @@ RUN_CASES = (
     Case(
         "RecoveryLoop",
         "a run without progress",
-        [series("orchestrator_runs_parked", "1x10", **LOOP, reason="poison")],
+        [in_journal("1x10", "parked", "poison"), in_journal("1x10", "parked", "poison", _BESIDE)],
         "5m",
-        [firing("1", **LOOP)],
+        [firing_of_journal("1", **LOOP)],
     ),
     Case(
         "RecoveryLoop",
@@ -174,7 +221,8 @@ RUN_CASES = (
         [
             series("process_start_time_seconds", "1x10 2x30"),
             series("orchestrator_recoveries_total", "0x10 250x30", **LOOP, outcome="resumed"),
-            series("orchestrator_runs_parked", "0x40", **LOOP, reason="poison"),
+            in_journal("0x40", "parked", "poison"),
+            in_journal("9x40", "parked", "approval"),
         ],
         "30m",
     ),
@@ -189,23 +237,35 @@ RUN_CASES = (
     ),
     Case(
         "RunsOrphaned",
-        "two runs without an owner",
-        [in_journal("2x30")],
+        "two runs without an owner, in the journal of two processes",
+        [
+            in_journal("2x30"),
+            in_journal("2x30", instance=_BESIDE),
+            journal_info(),
+            journal_info(instance=_BESIDE),
+        ],
         "20m",
-        [firing_there("2", **LOOP, status="orphaned")],
+        [firing_of_journal("2", **LOOP)],
+    ),
+    Case(
+        "RunsOrphaned",
+        "a process ends and another one watches its journal",
+        [in_journal("2x8 _x22"), in_journal("_x5 2x25", instance=_BESIDE), journal_info(instance=_BESIDE)],
+        "20m",
+        [firing_of_journal("2", **LOOP)],
     ),
     Case("RunsOrphaned", "a deployment that takes them up", [in_journal("0x5 9x10 0x20")], "25m"),
     Case(
         "RunsOrphaned",
         "held by keep_firing_for while one look misses them",
-        [in_journal("2x20 0x2 2x10")],
+        [in_journal("2x20 0x2 2x10"), journal_info()],
         "22m",
-        [firing_there("2", **LOOP, status="orphaned")],
+        [firing_of_journal("2", **LOOP)],
     ),
     Case(
         "RunsOrphaned",
         "runs under way, and those that wait for people",
-        [in_journal("7x30", "running"), in_journal("3x30", "parked"), in_journal("0x30")],
+        [in_journal("7x30", "running"), in_journal("3x30", "parked", "approval"), in_journal("0x30")],
         "20m",
     ),
     Case(

@@ -1,7 +1,9 @@
-"""Metrics from a journal, for runs whose processes are too short-lived to be scraped.
+"""Metrics from a journal, for runs whose processes do not exist, or are too short-lived to be scraped.
 
-The names are those of live processes, so that alerts and dashboards apply; `scraped.STORED` has the additional ones.
-Serve a journal under its own job, and not beside a process that serves the same runs: both would count them.
+The metrics of a journal itself are those that each process with that journal serves, by the same code (`head_gauge`),
+and `scraped.STORED`: beside such processes they count nothing twice. For a journal whose processes nobody scrapes, the
+metrics of live processes can be added, so that all alerts and dashboards apply. Beside a scraped process they would
+count its runs again.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from orchestrator.telemetry.catalogue import PREFIX, ROWS
-from orchestrator.telemetry.scraped import PARKED
+from orchestrator.kernel.head_count import PARKED, CountableJournal
+from orchestrator.telemetry.collector import family
+from orchestrator.telemetry.head_gauge import HEAD_NAMES, HeadGauges
 from orchestrator.version import __version__
 
 
@@ -32,10 +34,6 @@ class StoredRunStatus:
     state: str
     entered_at: float
     started_at: float
-    reason: str = ""
-    """Reason of the parking."""
-    written_at: float = 0.0
-    """Time of its last record: for a parked run, the start of its wait."""
     agent: str = field(kw_only=True)
     """Label value of its agent."""
 
@@ -57,16 +55,26 @@ class JournalSnapshot:
 
 
 class JournalCollector(Collector):
-    """Serves the last snapshot of a journal; nothing of it before the first one.
+    """Serves the runs that a journal holds, and the last snapshot of it; nothing of that before the first one.
 
-    `limits` are the dwell limits: (machine, state) -> seconds.
+    Args:
+        journal: The journal whose runs are counted at each scrape.
+        limits: Dwell limits, (machine, state) -> seconds.
+        alone: Whether no process serves metrics of the same runs: then those of live processes are served, too.
     """
 
     def __init__(
-        self, limits: Mapping[tuple[str, str], float] | None = None, backend: str = "sqlite"
+        self,
+        journal: CountableJournal,
+        limits: Mapping[tuple[str, str], float] | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
+        self._journal = journal  # the gauges do not keep it alive
+        self._heads = HeadGauges()
+        self._heads.add(journal)
         self._limits = dict(limits or {})
-        self._backend = backend
+        self._alone = alone
         self._lock = threading.Lock()
         self._picture: JournalSnapshot | None = None
         self._failures = 0
@@ -83,21 +91,32 @@ class JournalCollector(Collector):
 
     def describe(self) -> Iterator[Metric]:
         """Yield all names, so that a registry can refuse duplicates."""
-        yield from _families(JournalSnapshot(0.0, 0.0, 0), self._backend)
-        yield _failures(0)
+        yield from self._of_snapshot(JournalSnapshot(0.0, 0.0, 0))
+        for name in HEAD_NAMES:
+            yield family(name, {})
         yield from self._constant(())
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
         with self._lock:
             picture, failures = self._picture, self._failures
-        yield _failures(failures)
+        found = self._heads.collect()
+        found["journal_read_failures_total"][()] += failures
+        for name, values in found.items():
+            yield family(name, values)
         yield from self._constant(() if picture is None else picture.statuses)
         if picture is not None:
-            yield from _families(picture, self._backend)
+            yield from self._of_snapshot(picture)
+
+    def _of_snapshot(self, picture: JournalSnapshot) -> Iterator[Metric]:
+        yield from _of_the_journal(picture, self._journal.backend)
+        if self._alone:
+            yield from _of_processes(picture)
 
     def _constant(self, statuses: Iterable[StoredRunStatus]) -> Iterator[Metric]:
-        text = "Maximum time in a state before its event fires."
+        yield family("build_info", {(__version__, platform.python_version()): 1})
+        if not self._alone:
+            return
         agents = {(run.machine, run.agent) for run in statuses}
         limits = {
             (machine, agent, state): seconds
@@ -105,10 +124,7 @@ class JournalCollector(Collector):
             for name, agent in agents
             if name == machine
         }
-        yield _gauge("state_timeout_seconds", "machine agent state", text, limits)
-        info = InfoMetricFamily(f"{PREFIX}build", "Versions of the running software; always 1.")
-        info.add_metric((), {"version": __version__, "python": platform.python_version()})
-        yield info
+        yield family("state_timeout_seconds", limits)
 
 
 def registry_of(collector: JournalCollector) -> CollectorRegistry:
@@ -120,79 +136,26 @@ def registry_of(collector: JournalCollector) -> CollectorRegistry:
     return registry
 
 
-def _failures(count: int) -> Metric:
-    row = ROWS["journal_read_failures_total"]
-    found = CounterMetricFamily(PREFIX + row.name, row.help)
-    found.add_metric((), count)
-    return found
-
-
-def _families(picture: JournalSnapshot, backend: str) -> Iterator[Metric]:
-    statuses = picture.statuses
-    parked = [run for run in statuses if run.status == PARKED]
-    moving = [run for run in statuses if run.status != PARKED]
-    yield _gauge(
-        "runs_active",
-        "machine agent state",
-        "Runs that have not ended and are not parked.",
-        Counter((run.machine, run.agent, run.state) for run in moving),
-    )
-    yield _gauge(
+def _of_processes(picture: JournalSnapshot) -> Iterator[Metric]:
+    moving = [run for run in picture.statuses if run.status != PARKED]
+    yield family("runs_active", Counter((run.machine, run.agent, run.state) for run in moving))
+    yield family(
         "oldest_run_state_entered_timestamp_seconds",
-        "machine agent state",
-        "Unix time at which the run that has been in its state for the longest time entered it.",
         _oldest(((run.machine, run.agent, run.state), run.entered_at) for run in moving),
     )
-    yield _gauge(
+    yield family(
         "oldest_run_started_timestamp_seconds",
-        "machine agent",
-        "Unix time at which the oldest run that is not parked started.",
         _oldest(((run.machine, run.agent), run.started_at) for run in moving),
     )
-    yield _gauge(
-        "runs_parked",
-        "machine agent reason",
-        "Runs that wait for a person or an event.",
-        Counter((run.machine, run.agent, run.reason) for run in parked),
-    )
-    yield _gauge(
-        "oldest_parked_timestamp_seconds",
-        "machine agent reason",
-        "Unix time at which the run that has been parked for the longest time was parked.",
-        _oldest(((run.machine, run.agent, run.reason), run.written_at) for run in parked),
-    )
-    yield _completed(picture.completed)
-    yield from _of_the_journal(picture, backend)
+    yield family("runs_completed_total", picture.completed)
 
 
 def _of_the_journal(picture: JournalSnapshot, backend: str) -> Iterator[Metric]:
-    yield _row("journal_runs", Counter((run.machine, run.agent, run.status) for run in picture.statuses))
-    yield _row("journal_ended_runs", picture.ended)
-    yield _row("journal_bytes", {(backend,): picture.bytes})
-    yield _row("journal_unreadable_runs", {(): picture.unreadable})
-    yield _row("journal_last_read_timestamp_seconds", {(): picture.read_at})
-    yield _row("journal_read_duration_seconds", {(): picture.seconds})
-
-
-def _completed(counts: Counter[tuple[str, str, str, str]]) -> Metric:
-    text = "Runs that reached a terminal state since the start of this collector."
-    found = CounterMetricFamily(
-        f"{PREFIX}runs_completed_total", text, labels=("machine", "agent", "outcome", "reason")
-    )
-    for labels, count in sorted(counts.items()):
-        found.add_metric(labels, count)
-    return found
-
-
-def _row(name: str, values: Mapping[Any, float]) -> Metric:
-    return _gauge(name, " ".join(ROWS[name].labels), ROWS[name].help, values)
-
-
-def _gauge(name: str, labels: str, text: str, values: Mapping[Any, float]) -> Metric:
-    found = GaugeMetricFamily(PREFIX + name, text, labels=labels.split())
-    for key, value in sorted(values.items()):
-        found.add_metric(key, value)
-    return found
+    yield family("journal_ended_runs", picture.ended)
+    yield family("journal_bytes", {(backend,): picture.bytes})
+    yield family("journal_unreadable_runs", {(): picture.unreadable})
+    yield family("journal_last_read_timestamp_seconds", {(): picture.read_at})
+    yield family("journal_read_duration_seconds", {(): picture.seconds})
 
 
 def _oldest(times: Iterable[tuple[tuple[str, ...], float]]) -> dict[tuple[str, ...], float]:
