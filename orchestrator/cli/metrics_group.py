@@ -60,7 +60,7 @@ class MetricsServeOptions:
         bool,
         typer.Option(
             "--alone",
-            help="Also serve the metrics of processes, for runs of processes that nobody scrapes.",
+            help="Also serve the metrics of processes, for runs of processes that are not scraped.",
         ),
     ] = False
     journal: given.Journal = None

@@ -1,7 +1,7 @@
 """Metrics from a journal, for runs whose processes do not exist, or are too short-lived to be scraped.
 
 The metrics of a journal itself are those that each process with that journal serves, by the same code (`head_gauge`),
-and `scraped.STORED`: beside such processes they count nothing twice. For a journal whose processes nobody scrapes, the
+and `scraped.STORED`: beside such processes they count nothing twice. For a journal whose processes are not scraped, the
 metrics of live processes can be added, so that all alerts and dashboards apply. Beside a scraped process they would
 count its runs again.
 """
