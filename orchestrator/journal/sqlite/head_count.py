@@ -38,5 +38,8 @@ def head_counts(path: Path) -> HeadCounts:
     finally:
         proof.close(db)
     lives = {holder: presence.alive(holder) for holder in {row[4] for row in found}}
-    rows = (HeadRow(*row[:4], lives[row[4]], *row[5:]) for row in found)
+    rows = (
+        HeadRow(machine, agent, status, reason, lives[holder], runs, oldest)
+        for machine, agent, status, reason, holder, runs, oldest in found
+    )
     return HeadCounts(usage.identity.hex()[:_DIGITS] if usage else "", merged_counts(rows))
