@@ -225,7 +225,7 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def _absent(reason: str) -> NoReturn:
     if ON_CI:
-        pytest.fail(f"{reason}; CI must have it (.ci/run)", pytrace=False)
+        pytest.fail(f"{reason}; CI must have it (.ci/packages)", pytrace=False)
     pytest.skip(reason)
 
 
