@@ -24,7 +24,7 @@ unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run demo-approval demo-plan setup test test-python pythons test-lowest campaign check accept coverage mutants docs dashboards bench bench-peers bench-features soak lock release clean
+.PHONY: help run demo-approval demo-plan setup test test-python pythons test-lowest campaign check accept coverage mutants docs dashboards pictures bench bench-peers bench-features soak lock release clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -85,6 +85,10 @@ docs: $(READY) ## the API reference, into build/docs
 dashboards: $(READY) ## dashboards/ written anew, and its pictures taken from the live test
 	@$(PY) -m orchestrator ops export dashboards
 	@ORCHESTRATOR_PICTURES="$(CURDIR)/dashboards" $(PY) -m pytest -q -n 0 -s tests/dashboards/test_live.py $(ARGS)
+
+pictures: $(READY) ## the pictures of drawings and console in the guides, taken anew in a browser; 5 minutes
+	@DRAWING_PICTURES=1 CONSOLE_PICTURES=1 $(PY) -m pytest -q -n 0 tests/drawing/test_pictures.py tests/console/test_browser.py \
+	    -k "can_be_read or fits_its_window" $(ARGS)
 
 bench: $(READY) ## measured figures, as ratios to a hand-written loop; journalled turns and resume beside LangGraph
 	$(PY) -m tests.benchmarks --environments $(VENV)/peers $(ARGS)

@@ -17,9 +17,14 @@ from orchestrator.errors import ConfigError
 
 COLOURS = ("model", "tool", "people", "failed", "completed", "work")
 """Classes of the series, in their order; each has a shape of its own too."""
-_TEXT, _HEIGHT = 10.5, 13.0
+_TEXT, _NAME, _HEIGHT = 10.5, 12.5, 13.0
+_MARGIN = 14.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 20.0, 20.0, 34.0, 46.0
 _RADIUS = 4.0
+_TITLE = 72
+"""Characters of a title, or of a name in a legend."""
+_KEY = 18.0
+"""Height of a row of the legend, and width of a mark in it."""
 _ROW, _BAR = 28.0, 12.0
 _LEAST = 1e-9
 """Two numbers that differ by less are equal on an axis."""
@@ -34,12 +39,14 @@ class PlotAxis:
         unit: Written behind each number, such as `%`.
         low: The axis has at least this number; None: the least of the points.
         high: The axis has at least this number; None: the greatest of the points.
+        step: Two numbers on the axis differ by at least this much: 1 for counts, 0 for any distance.
     """
 
     name: str
     unit: str = ""
     low: float | None = 0.0
     high: float | None = None
+    step: float = 0.0
 
     def text(self, value: float) -> str:
         """Return a number on this axis."""
@@ -120,14 +127,15 @@ def plot_svg(
         [(at, pair) for at, pair in enumerate(one.points) if all(map(math.isfinite, pair))] for one in series
     ]
     pairs = [pair for found in kept for _, pair in found]
-    found = _layout([a for a, _ in pairs], [b for _, b in pairs], x, y, size)
-    legend = list(_legend(series, size[0]))
+    legend, rows = _legend(title, series, size[0])
+    found = _layout(pairs, x, y, size, rows)
     labels = list(point_labels(found, series, kept))
+    drawn = list(enumerate(series))
     parts = [
-        f'<text class="head" x="14" y="20">{escaped(shortened(title))}</text>',
+        _title(title),
         *legend,
         *_grid(found, x, y),
-        *(part for at, one in enumerate(series) for part in _series(found, one, kept[at], COLOURS[at])),
+        *(part for at, one in reversed(drawn) for part in _series(found, one, kept[at], COLOURS[at])),
         *(_text(label.text, label.area.x, label.area.y + 10, "note") for label in labels),
         ""
         if pairs
@@ -156,7 +164,7 @@ def bars_svg(
     left = 14 + max((width(shortened(name), 11.5) for name, _, _ in rows), default=0.0) + 10
     room = width_px - left - 20 - max((width(text, _TEXT) for _, _, text in rows), default=0.0)
     most = max((value for _, value, _ in rows if math.isfinite(value)), default=0.0)
-    parts = [f'<text class="head" x="14" y="20">{escaped(shortened(title))}</text>']
+    parts = [_title(title)]
     for index, (name, value, text) in enumerate(rows):
         y = _TOP + index * _ROW + 6
         wide = max(room, 40.0) * max(value, 0.0) / most if most > 0 and math.isfinite(value) else 0.0
@@ -174,12 +182,12 @@ def bars_svg(
 # ---- scales ----
 
 
-def ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most so many round numbers, with equal distances, from below `low` to above `high`."""
+def ticks(low: float, high: float, most: int, least: float = 0.0) -> list[float]:
+    """Return at most so many round numbers, `least` or more apart, with equal distances, around `low` and `high`."""
     if high - low <= _LEAST * max(abs(low), abs(high), 1.0):
         around = max(abs(low), abs(high)) if max(abs(low), abs(high)) > _LEAST else 1.0
         low, high = low - around / 2, high + around / 2
-    least = (high - low) / max(most - 1, 1)
+    least = max(least, (high - low) / max(most - 1, 1))
     power = 10.0 ** math.floor(math.log10(least))
     for step in (power * one for one in (1, 2, 2.5, 5, 10, 20, 25)):
         first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -189,19 +197,23 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def _layout(
-    xs: Sequence[float], ys: Sequence[float], x: PlotAxis, y: PlotAxis, size: tuple[float, float]
+    pairs: Sequence[tuple[float, float]], x: PlotAxis, y: PlotAxis, size: tuple[float, float], rows: int = 0
 ) -> PlotLayout:
-    x_ticks, y_ticks = _axis_ticks(xs, x, int(size[0] // 90)), _axis_ticks(ys, y, int(size[1] // 50))
+    """Return scales for these points, below so many rows of a legend."""
+    x_ticks = _axis_ticks([a for a, _ in pairs], x, int(size[0] // 90))
+    y_ticks = _axis_ticks([b for _, b in pairs], y, int(size[1] // 50))
     left = _LEFT + max(width(y.text(value), _TEXT) for value in y_ticks) + 8
-    top = _TOP + 22
+    top = _TOP + 22 + rows * _KEY
     area = Rectangle(left, top, size[0] - left - _RIGHT, size[1] - top - _BOTTOM)
     return PlotLayout(area, x_ticks, y_ticks)
 
 
 def _axis_ticks(values: Sequence[float], axis: PlotAxis, most: int) -> list[float]:
-    low = [*values, *([] if axis.low is None else [axis.low])]
-    high = [*values, *([] if axis.high is None else [axis.high])]
-    return ticks(min(low, default=0.0), max(high, default=1.0), max(most, 3))
+    low = min([*values, *([] if axis.low is None else [axis.low])], default=0.0)
+    high = max([*values, *([] if axis.high is None else [axis.high])], default=1.0)
+    if low == high == axis.low:
+        high = low + (axis.step or 1.0)
+    return ticks(low, high, max(most, 3), axis.step)
 
 
 def _share(value: float, found: Sequence[float]) -> float:
@@ -252,23 +264,28 @@ def _series(
 def point_labels(
     found: PlotLayout, series: Sequence[PlotSeries], kept: Sequence[Sequence[tuple[int, tuple[float, float]]]]
 ) -> Iterator[PlotLabel]:
-    """Yield the labels of points that cover neither a point nor another label."""
+    """Yield the labels of points that cover neither a point nor another label.
+
+    Points of one series at the same place share a label.
+    """
     taken = [_around(found.at(*pair)) for points in kept for _, pair in points]
     for one, points in zip(series, kept, strict=True):
+        names: dict[tuple[float, float], list[str]] = {}
         for index, pair in points:
-            text = shortened(one.labels[index]) if index < len(one.labels) else ""
+            names.setdefault(pair, []).extend(filter(None, one.labels[index : index + 1]))
+        for pair, labels in names.items():
+            text = shortened(", ".join(labels))
             for area in _places(found.at(*pair), width(text, _TEXT)) if text else ():
-                inside = (
-                    found.area.x <= area.x and area.right <= found.area.right and area.y >= found.area.y - 6
-                )
-                if (
-                    inside
-                    and area.bottom <= found.area.bottom
-                    and not any(area.meets(other) for other in taken)
-                ):
+                if _inside(area, found.area) and not any(area.meets(other) for other in taken):
                     taken.append(area)
                     yield PlotLabel(text, area)
                     break
+
+
+def _inside(label: Rectangle, area: Rectangle) -> bool:
+    """Whether a label is inside of a plot, up to half its height."""
+    across = area.x <= label.x and label.right <= area.right
+    return across and label.y >= area.y - _HEIGHT / 2 and label.bottom <= area.bottom + _HEIGHT / 2
 
 
 def _around(at: tuple[float, float]) -> Rectangle:
@@ -284,15 +301,25 @@ def _places(at: tuple[float, float], wide: float) -> Iterator[Rectangle]:
     yield Rectangle(x - wide / 2, y + 9, wide, _HEIGHT)
 
 
-def _legend(series: Sequence[PlotSeries], wide: float) -> Iterator[str]:
-    right = wide - _RIGHT
-    for at in range(len(series) - 1, -1, -1):
-        if not (name := shortened(series[at].name)):
-            continue
-        right -= width(name, _TEXT)
-        yield _text(name, right, 20, "axis")
-        yield f'<g class="series {COLOURS[at]}">{_SHAPES[at % len(_SHAPES)](right - 10, 16.0)}</g>'
-        right -= 30
+def _title(title: str) -> str:
+    return f'<text class="head" x="14" y="20">{escaped(shortened(title, _TITLE))}</text>'
+
+
+def _legend(title: str, series: Sequence[PlotSeries], wide: float) -> tuple[list[str], int]:
+    """Return the legend and the rows that it takes below the title: none if there is room beside it."""
+    names = [(at, name) for at, one in enumerate(series) if (name := shortened(one.name, _TITLE))]
+    lengths = [_KEY + width(name, _TEXT) + _KEY for _, name in names]
+    beside = wide - _RIGHT + _KEY - sum(lengths)
+    x, row = (beside, 0) if beside > _MARGIN + width(shortened(title, _TITLE), _NAME) + _KEY else (_MARGIN, 1)
+    parts = []
+    for (at, name), length in zip(names, lengths, strict=True):
+        if x + length - _KEY > wide - _RIGHT and x > _MARGIN:
+            x, row = _MARGIN, row + 1
+        y = 20 + row * _KEY
+        parts.append(f'<g class="series {COLOURS[at]}">{_SHAPES[at % len(_SHAPES)](x + 5, y - 4.0)}</g>')
+        parts.append(_text(name, x + _KEY, y, "axis"))
+        x += length
+    return parts, row if names else 0
 
 
 def _text(text: str, x: float, y: float, form: str, *, end: bool = False) -> str:
@@ -305,7 +332,7 @@ def _circle(x: float, y: float) -> str:
 
 
 def _square(x: float, y: float) -> str:
-    return f'<rect class="mark" x="{number(x - 3.7)}" y="{number(y - 3.7)}" width="7.4" height="7.4"/>'
+    return f'<rect class="mark" x="{number(x - 4.2)}" y="{number(y - 4.2)}" width="8.4" height="8.4"/>'
 
 
 def _triangle(x: float, y: float) -> str:

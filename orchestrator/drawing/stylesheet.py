@@ -63,9 +63,10 @@ _RULES = """
 .fsm-graph .heat-1 .tint{fill:var(--fsm-heat);fill-opacity:.08}
 .fsm-graph .heat-2 .tint{fill:var(--fsm-heat);fill-opacity:.2}
 .fsm-graph .heat-3 .tint{fill:var(--fsm-heat);fill-opacity:.38}
+.fsm-graph .heat-1 .more,.fsm-graph .heat-2 .more,.fsm-graph .heat-3 .more{color:var(--fsm-ink)}
 .fsm-graph .heat-2 .box,.fsm-graph .heat-3 .box{stroke:var(--fsm-heat)}
 .fsm-graph .current .box{stroke-width:1.6}
-.fsm-graph .current .tint{fill-opacity:.13}
+.fsm-graph .current .tint{fill-opacity:.1}
 .fsm-graph .current .ring{stroke-width:3;stroke-opacity:.28}
 """
 

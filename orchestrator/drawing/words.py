@@ -55,9 +55,9 @@ def _two(whole: int, large: int, name: str, small: int, rest: str) -> str:
     return f"{first} {name} {second // small} {rest}" if second // small else f"{first} {name}"
 
 
-def shortened(text: str) -> str:
-    """Return a text of at most LONGEST characters; a longer one ends with an ellipsis."""
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """Return a text of at most `longest` characters; a longer one ends with an ellipsis."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def escaped(text: str) -> str:

@@ -16,13 +16,14 @@ _FIGURE = "cpu_us_per_turn"
 _ABOUT = "What a turn costs beside the model: µs of processor time, less is better"
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW = 760, 190, 90, 62, 26
 _STYLE = """
-text { font: 12px system-ui, sans-serif; fill: #1f2328 }
+.surface { fill: #fff }
+text { font: 12px system-ui, sans-serif; fill: #1f2328; paint-order: stroke; stroke: #fff; stroke-width: 3px }
 .small { font-size: 11px; fill: #59636e } .title { font-weight: 600; font-size: 13px }
 .grid { stroke: #d1d9e0 } .span { stroke: #818b98; stroke-width: 2 }
 .short { fill: #818b98 } .long { fill: #fff; stroke: #818b98; stroke-width: 2 }
 .own { font-weight: 600 } .own.span, .own.long { stroke: #0969da } .own.short { fill: #0969da }
 @media (prefers-color-scheme: dark) {
-text { fill: #f0f6fc } .small { fill: #9198a1 } .grid { stroke: #3d444d }
+.surface { fill: #0d1117 } text { fill: #f0f6fc; stroke: #0d1117 } .small { fill: #9198a1 } .grid { stroke: #3d444d }
 .long { fill: #0d1117 } .own.span, .own.long { stroke: #4493f8 } .own.short { fill: #4493f8 }
 }"""
 
@@ -61,8 +62,10 @@ def svg(told: Mapping[str, Any]) -> str:
     values = [value for _, _, row in rows for value in row if value] or [1.0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)) + 1e-9)
     drawn = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{_ABOUT}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" role="img"',
+        f' viewBox="0 0 {_WIDTH} {height}" aria-label="{_ABOUT}">',
         f"<style>{_STYLE}</style>",
+        f'<rect class="surface" width="{_WIDTH}" height="{height}"/>',
         f'<text class="title" x="12" y="20">{_ABOUT}</text>',
         *(
             f'<circle class="{kind}" cx="{x}" cy="38" r="5"/><text class="small" x="{x + 10}" y="42">{name}</text>'

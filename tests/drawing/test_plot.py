@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -59,7 +60,7 @@ def test_ticks_of_any_values_are_few_and_enclose_them(one: float, other: float, 
 @settings(max_examples=examples(50), deadline=None)
 def test_points_are_inside_and_no_label_covers_a_point_or_a_label(points: list[tuple[float, float]]) -> None:
     series = PlotSeries(points=points, labels=[f"point {at}" for at in range(len(points))])
-    found = _layout([x for x, _ in points], [y for _, y in points], X, Y, (720.0, 400.0))
+    found = _layout(points, X, Y, (720.0, 400.0))
     for pair in points:
         x, y = found.at(*pair)
         assert found.area.x - 1e-3 <= x <= found.area.right + 1e-3
@@ -76,6 +77,31 @@ def test_a_series_has_a_colour_a_shape_a_line_and_tooltips() -> None:
     assert sum(one.get("class") == "line" for one in root_of(text).iter(f"{_SVG}path")) == 1
     words = root_of(text).findtext(f"{_SVG}desc")
     assert words == "Benefit against harm: 4 points. Harm from 2 % to 9 %, Benefit from 20 % to 61 %."
+
+
+def test_points_at_one_place_share_a_label_and_a_point_in_a_corner_has_one() -> None:
+    corner = PlotSeries(points=[(0, 0), (0, 2), (0, 0)], labels=["1", "2", "3"])
+    shown = [one.text for one in root_of(plot_svg("p", [corner], x=X, y=Y)).iter(f"{_SVG}text")]
+    assert {"1, 3", "2"} <= {*shown}
+
+
+def test_counts_have_whole_ticks_from_zero_also_if_each_is_zero() -> None:
+    counts = PlotAxis(name="runs", step=1)
+    assert _layout([(0, 1), (0, 0)], counts, counts, (720.0, 400.0)).x_ticks == [0, 1]
+    assert _layout([(0, 3), (0, 0)], counts, counts, (720.0, 400.0)).y_ticks == [0, 1, 2, 3]
+
+
+def test_the_title_is_whole_and_a_long_legend_is_below_it() -> None:
+    title = "Backtest of 1,011 runs: max_no_progress=1..5"
+    short, long = "stops earlier", "also behind another message, if the model answers as recorded"
+    [beside, below] = [
+        root_of(plot_svg(title, [replace(SWEEP, name=name) for name in names], x=X, y=Y))
+        for names in ([short], [short, long])
+    ]
+    for root, names in ((beside, {short: "20"}), (below, {short: "38", long: "38"})):
+        rows = {one.text: one.get("y") for one in root.iter(f"{_SVG}text")}
+        assert rows[title] == "20"
+        assert {name: rows[name] for name in names} == names
 
 
 def test_numbers_that_are_not_finite_are_left_out_and_no_point_is_a_picture_too() -> None:

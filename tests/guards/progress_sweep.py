@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -29,7 +30,8 @@ class SweepFigure(NamedTuple):
 
     @property
     def precision(self) -> float:
-        return self.right / (self.right + self.wrong) if self.right + self.wrong else 0.0
+        """NaN if it stops nothing."""
+        return self.right / (self.right + self.wrong) if self.right + self.wrong else math.nan
 
     @property
     def recall(self) -> float:
@@ -59,7 +61,9 @@ def figures() -> Iterator[SweepFigure]:
 def table() -> str:
     """Return the rows of the guide."""
     rows = ["| `max_no_progress` | precision | recall | stopped without a stall |", "|---|---|---|---|"]
-    rows += [f"| {one.limit} | {one.precision:.2f} | {one.recall:.2f} | {one.wrong} |" for one in figures()]
+    for one in figures():
+        precision = "–" if math.isnan(one.precision) else f"{one.precision:.2f}"
+        rows.append(f"| {one.limit} | {precision} | {one.recall:.2f} | {one.wrong} |")
     return "\n".join([*rows, ""])
 
 

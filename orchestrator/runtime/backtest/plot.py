@@ -31,5 +31,7 @@ def backtest_svg(reports: Sequence[Report], sweep: str = "", *, styled: bool = T
         series.append(PlotSeries(name=name, points=assumed, labels=labels, line=True))
     runs = reports[0].runs
     title = f"Backtest of {runs:,} run{'' if runs == 1 else 's'}" + (f": {sweep}" if sweep else "")
-    harm = PlotAxis(name="harm: runs that had completed")
-    return plot_svg(title, series, x=harm, y=PlotAxis(name="benefit: runs that had not"), styled=styled)
+    harm = PlotAxis(name="harm: runs that had completed", step=1)
+    return plot_svg(
+        title, series, x=harm, y=PlotAxis(name="benefit: runs that had not", step=1), styled=styled
+    )
