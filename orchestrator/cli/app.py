@@ -18,6 +18,7 @@ from orchestrator.cli.approval_group import group as approval
 from orchestrator.cli.backtest_group import BacktestOptions
 from orchestrator.cli.chat_option import ChatOptions
 from orchestrator.cli.console_option import ConsoleOptions
+from orchestrator.cli.evaluation_option import EvalOptions
 from orchestrator.cli.exit import EPILOG
 from orchestrator.cli.mcp_group import group as mcp
 from orchestrator.cli.metrics_group import group as metrics
@@ -79,7 +80,7 @@ def _part(name: str) -> typer.Typer:
     part = copy.copy(app)
     part.registered_groups = [one for one in app.registered_groups if one.name == name]
     part.registered_commands = [
-        one for one in app.registered_commands if one.callback and one.callback.__name__ == name
+        one for one in app.registered_commands if one.callback and (one.name or one.callback.__name__) == name
     ]
     return part if part.registered_commands or part.registered_groups else app
 
@@ -198,6 +199,21 @@ def backtest(options: BacktestOptions) -> int:
     from orchestrator.cli.backtest import backtest_runs
 
     return backtest_runs(options)
+
+
+@app.command("eval", epilog=EPILOG)
+@spread
+def evaluate(options: EvalOptions) -> int:
+    """Run an evaluation set against an agent.
+
+    Each case of FILE is a run in the journal, whose outcome, output, path, tools and usage are checked; judges are
+    functions of yours. An interrupted evaluation is continued by the same command: cases with a result are not run
+    again. The report is compared with the last evaluation. The exit code is 0 if every case passed, 1 if one did not,
+    4 if a budget was used up, 6 after Ctrl-C.
+    """
+    from orchestrator.cli.evaluation import run_evaluation
+
+    return run_evaluation(options)
 
 
 @app.command()

@@ -47,6 +47,11 @@ GUIDES = (
     Guide("operations", "dashboards/README.md", "Log, metrics, alerts, runbooks, dashboards."),
     Guide("telemetry", "orchestrator/telemetry/README.md", "Traces, the host's log, notifications."),
     Guide("backtests", "orchestrator/runtime/backtest/README.md", "Test other limits on recorded runs."),
+    Guide(
+        "evaluation",
+        "orchestrator/runtime/evaluation/README.md",
+        "Sets of cases: expectations, judges, reports.",
+    ),
     Guide("testing", "orchestrator/testing/README.md", "Doubles, graph coverage, the pytest plugin."),
     Guide("workers", "orchestrator/engines/README.md", "Engines, workers, deployment, failures."),
     Guide("performance", "tests/benchmarks/README.md", "Figures, how they are measured, other libraries."),

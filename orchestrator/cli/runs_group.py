@@ -12,6 +12,7 @@ from orchestrator.cli import option as given
 from orchestrator.cli.filter_option import FilterOptions
 from orchestrator.cli.runs_option import CompareOptions, MigrateOptions, RollbackOptions, RunsReplayOptions
 from orchestrator.cli.spread import spread
+from orchestrator.errors import ConfigError
 
 group = typer.Typer(help="List, show, answer and resume recorded runs.", rich_markup_mode=None)
 
@@ -148,6 +149,10 @@ def events(options: EventsOptions) -> int:
 @spread
 def export(
     run: given.RunId,
+    others: Annotated[
+        tuple[str, ...],
+        typer.Argument(metavar="OTHER", help="Further runs, with --as-case.", show_default=False),
+    ] = (),
     *,
     content: given.WithContent = False,
     as_test: Annotated[
@@ -157,14 +162,28 @@ def export(
             help="Write a test that replays the run, and its records, secrets removed, into DIR.",
         ),
     ] = None,
+    as_case: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the runs as cases of `orchestrator eval`, secrets removed, to a new *.yaml or *.jsonl.",
+        ),
+    ] = None,
     output: given.Output = None,
     at: given.JournalOptions,
 ) -> int:
     """Print a run as JSON, without the content of messages.
 
-    With --content it is a conversation that `orchestrator replay` reads. Review what --as-test writes before you share
-    it: it has the messages, arguments and results, and only text that looks like a secret is replaced.
+    With --content it is a conversation that `orchestrator replay` reads. Review what --as-test and --as-case write
+    before you share it: it has messages and arguments, and only text that looks like a secret is replaced.
     """
+    if as_case is not None:
+        from orchestrator.cli.runs.export_case import export_cases
+
+        given_too = content or output is not None or as_test is not None
+        return export_cases((run, *others), as_case, alone=not given_too, **vars(at))
+    if others:
+        raise ConfigError("one run can be exported at a time, several only with --as-case")
     if as_test is not None:
         from orchestrator.cli.runs.export_test import export_test
 

@@ -38,7 +38,7 @@ def marked(text: str) -> bool:
 
 
 MODELS = f"""
-from orchestrator import LLMError, Response, ToolCall, tool
+from orchestrator import Agent, LLMError, Response, ToolCall, tool
 from orchestrator.testing import ScriptedLLM
 from orchestrator.providers.scripted import call
 
@@ -47,6 +47,12 @@ H = P + chr(0xd83d)
 
 def text():
     return ScriptedLLM([H])
+
+def support(journal):
+    return Agent(text(), name="support", journal=journal, observers=())
+
+def judge(run):
+    raise ValueError(H)
 
 def refuses():
     return ScriptedLLM([LLMError(H, kind="client_error")])
@@ -167,6 +173,9 @@ def files(folder: Path) -> None:
     }
     line |= {"fsm_event": HOSTILE, "to_state": HOSTILE, "state_duration_s": 1.0}
     (folder / "run.log").write_text(f"{json.dumps(line)}\n{json.dumps({**line, 'seq': 3})}\n")
+    asks = {"name": "one", "input": HOSTILE, "expect": {"output": "x"}}
+    (folder / "cases.jsonl").write_text(json.dumps(asks))
+    (folder / "names.jsonl").write_text(json.dumps({**asks, "name": HOSTILE}))
     talk = [{"role": "user", "content": HOSTILE}, {"role": "assistant", "content": HOSTILE}]
     one = {"id": HOSTILE, "model": HOSTILE, "messages": talk}
     bad = {"id": HOSTILE, "messages": [{"role": HOSTILE, "content": 1}]}

@@ -22,6 +22,7 @@ COMMANDS = (
     "submit",
     "replay",
     "backtest",
+    "eval",
     "graph",
     "lint",
     "report",

@@ -74,6 +74,11 @@ CONTENT: dict[str, tuple[tuple[str, ...], ...]] = {
         ("chat", "--model", f"python:evil:{name}", *LOOK)
         for name in ("text", "refuses", "result", "unknown_tool")
     ),
+    "eval": tuple(
+        ("eval", file, "--agent", "evil:support", "--judge", "evil:judge", *AT, *more)
+        for file in ("cases.jsonl", "names.jsonl")
+        for more in ((), ("--json",))
+    ),
     "docs": (("docs",), ("docs", HOSTILE)),
     "trust": (
         ("trust", "spec.toml"),

@@ -29,6 +29,7 @@ GIVEN: dict[str, object] = {
     "Control.cancel_seconds": 5.0,
     "Control.waits_in_place": True,
     "WorkerLimits.period": 1.0,
+    "CaseSelection.repeat": 1,
     "EngineJob.phase": "queued",
     "OpenRun.seq": -1,
     "Story.last": -1,

@@ -182,6 +182,8 @@ def test_the_code_of_ones_own_model_works_against_a_server(provider: Loopback, t
 )
 def test_every_command_exists_and_does_what_the_guide_says(block: Block, tmp_path: Path) -> None:
     (tmp_path / "my_module.py").write_text(_HOST_MODULE)
+    for cases in of_language("yaml", block.topic):
+        (tmp_path / "support.yaml").write_text(cases.text)
     for line in block.text.splitlines():
         command = line.split(" #")[0].strip()
         if command.startswith("make "):
@@ -292,7 +294,8 @@ def test_the_table_of_limits_names_every_limit_with_its_default() -> None:
 
 
 _HOST_MODULE = '''
-from orchestrator import ToolCall, tool
+from orchestrator import Agent, ToolCall, Usage, Response, tool
+from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.testing import ScriptedLLM
 
 my_llm = ScriptedLLM([[ToolCall("1", "search", '{"query": "incident"}')], "Two incidents are open."])
@@ -301,6 +304,24 @@ my_llm = ScriptedLLM([[ToolCall("1", "search", '{"query": "incident"}')], "Two i
 async def search(query: str) -> list[str]:
     """Search the catalogue."""
     return [query]
+
+@tool(effect="irreversible", approval=True)
+def refund(order: int) -> str:
+    """Refund an order."""
+    return f"order {order} is refunded"
+
+def answered(request):
+    said, usage = request.messages[-1], Usage(90, 10, cost=0.001)
+    if said.role == "tool":
+        return Response(f"{said.content}: no incident is open.", usage=usage)
+    name, arguments = ("refund", '{"order": 7}') if "Refund" in said.text else ("search", '{"query": "incident"}')
+    return Response(None, (ToolCall("1", name, arguments),), usage=usage)
+
+def support(journal):
+    return Agent(FunctionLLM(answered), name="support", tools=[search, refund], journal=journal)
+
+def polite(run):
+    return "sorry" not in str(run.output)
 '''
 
 _WEATHER = '''

@@ -36,6 +36,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "orchestrator",
         "orchestrator.approval",
         "orchestrator.backtest",
+        "orchestrator.evaluation",
         "orchestrator.events",
         "orchestrator.notification",
         "orchestrator.pipeline",
@@ -103,6 +104,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "starlette": ("orchestrator.examples.service", "orchestrator.console"),
     "tenacity": ("orchestrator.llm.retry",),
     "transitions": ("orchestrator.kernel",),
+    "yaml": ("orchestrator.runtime.evaluation.yaml_node",),
     "uvicorn": ("orchestrator.providers.mcp", "orchestrator.examples.service", "orchestrator.console"),
 }
 

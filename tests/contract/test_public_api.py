@@ -81,6 +81,13 @@ NAMESPACES = {
         "GuardDifference", "Policy", "Report", "RunComparison", "RunTrace", "Saving", "backtest", "read_trace", "sweep",
         "trace_of",
     },
+    "evaluation": {
+        "CallExpectation", "CaseAnswer", "CaseCheck", "CaseLimits", "CaseResult", "CaseRun", "CaseSelection",
+        "CaseSummary", "CaseUsage", "EvaluationBudget", "EvaluationCase", "EvaluationChanges", "EvaluationReport",
+        "Expectation", "Judge", "Judgement", "OutputExpectation", "RecordedCall", "ToolExpectation",
+        "TransitionExpectation", "evaluate",
+        "load_cases",
+    },
     "notification": {
         "NotificationChannel", "CommandChannel", "FunctionChannel", "Notice", "Notifier", "Webhook", "verify_webhook",
     },

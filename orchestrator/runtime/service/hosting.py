@@ -140,6 +140,11 @@ class Hosting:
         return self._driver.machine.graph.name
 
     @property
+    def states(self) -> tuple[str, ...]:
+        """Names of the states of that graph."""
+        return tuple(str(state) for state in self._driver.machine.graph.states)
+
+    @property
     def agent(self) -> str:
         """Name of the agent, which its runs belong to; empty if it has none."""
         return self._recovery.identity.name

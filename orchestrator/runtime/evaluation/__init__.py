@@ -1,0 +1,1 @@
+"""Evaluation sets: cases with expectations, run against an agent, resumable through its journal."""

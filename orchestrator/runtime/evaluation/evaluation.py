@@ -1,0 +1,360 @@
+"""Run an evaluation set against an agent: concurrent, within a budget, resumable through the agent's journal.
+
+Each repetition of a case is a run whose id follows from the evaluation, the case and the agent. So a second call after
+an interruption finds what the first one did: results are read, open runs are resumed, and only the rest is executed. A
+case whose input changed, or an agent whose version, model, instructions, tools, parameters, limits or output type
+changed, has other run ids and is executed again. If only its expectations changed, the recorded run is checked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from orchestrator.errors import ConfigError, RunError, RunUnknown, StoreDown
+from orchestrator.kernel.journal import Journal
+from orchestrator.llm.port import Clock
+from orchestrator.runtime.evaluation.case import EvaluationCase
+from orchestrator.runtime.evaluation.case_run import CaseRun
+from orchestrator.runtime.evaluation.check import check_run
+from orchestrator.runtime.evaluation.judge import Judge, judge_run, named_judges
+from orchestrator.runtime.evaluation.ledger import TAG, EvaluationIdentity, EvaluationLedger, opened, previous
+from orchestrator.runtime.evaluation.person import RUN_TAG, CasePerson
+from orchestrator.runtime.evaluation.report import CaseResult, CaseUsage, EvaluationReport
+from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.runtime.service.run_data import run_data
+from orchestrator.tools.result import explain
+
+CONCURRENCY: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationBudget:
+    """The most that an evaluation may use. 0 is no limit. No case starts after it is used up; active ones end."""
+
+    cost: float = 0.0
+    """In the currency of the price table, with the runs of earlier processes of the evaluation."""
+    tokens: int = 0
+    """Input and output tokens, counted in the same way."""
+    seconds: float = 0.0
+    """Time of this call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseSelection:
+    """Which cases are run, and how often. Empty names and tags select every case."""
+
+    names: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    """A case is selected if it has one of them."""
+    repeat: int = 1
+
+    def of(self, cases: Iterable[EvaluationCase]) -> list[EvaluationCase]:
+        """Return the selected cases. Raises ConfigError if there are none, or if a name or number is invalid."""
+        known = list(cases)
+        if self.repeat < 1:
+            raise ConfigError(f"repeat is {self.repeat}; it must be 1 or more")
+        have = {case.name for case in known}
+        if len(have) < len(known):
+            raise ConfigError("two cases have one name: give each its own")
+        if unknown := [name for name in self.names if name not in have]:
+            raise ConfigError(f"there is no case {unknown[0]!r}; the cases: {', '.join(sorted(have)):.500}")
+        found = [
+            case
+            for case in known
+            if (not self.names or case.name in self.names) and (not self.tags or {*self.tags} & {*case.tags})
+        ]
+        if not found:
+            tags = sorted({tag for case in known for tag in case.tags})
+            raise ConfigError(f"no case is selected; the tags of the cases: {', '.join(tags) or 'none'}")
+        return found
+
+
+class _Unit(NamedTuple):
+    case: EvaluationCase
+    repetition: int
+    run_id: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.case.name}#{self.repetition}"
+
+
+async def evaluate(
+    agent: Agent[Any, Any],
+    cases: Iterable[EvaluationCase],
+    *,
+    name: str = "evaluation",
+    judges: Mapping[str, Judge] | Iterable[Judge] = (),
+    concurrency: int = CONCURRENCY,
+    budget: EvaluationBudget = EvaluationBudget(),
+    selection: CaseSelection = CaseSelection(),
+    new: bool = False,
+    each: Callable[[CaseResult], object] | None = None,
+) -> EvaluationReport:
+    """Run cases against an agent and check what is expected of them.
+
+    If the journal of the agent has an evaluation of this name, agent and selection that was interrupted, or stopped by
+    its budget, it is continued: cases with a result are not executed again, interrupted runs are resumed. A cancelled
+    caller leaves it open in this way.
+
+    Args:
+        agent: The agent. Its journal stores the evaluation, and each case as a run with the tags `evaluation` and
+            `case`.
+        cases: The cases, from `load_cases` or made in code.
+        name: Name of the evaluation, by which it is continued and compared.
+        judges: Functions of a CaseRun, by name or with their own names; a case can select some of them.
+        concurrency: Most runs at once.
+        budget: The most that the evaluation may use.
+        selection: Cases to run, and repetitions.
+        new: Start a new evaluation; an open one is ended as cancelled.
+        each: Called with each result as soon as it is durable.
+
+    Returns:
+        The report. Its `baseline` is the last evaluation of this name and agent that ended.
+
+    Raises:
+        ConfigError: An argument is invalid, or another process works on this evaluation. Nothing was run.
+        StoreDown: The journal is unavailable.
+
+    Example:
+        report = await evaluate(agent, load_cases("support.yaml"), name="support", judges=[polite])
+        assert report.passed, report.failing
+    """
+    if concurrency < 1:
+        raise ConfigError(f"concurrency is {concurrency}; it must be 1 or more")
+    run_data(None, {TAG: name})
+    chosen, by_name = selection.of(cases), named_judges(judges)
+    _check_names(chosen, agent, by_name)
+    hosting = agent.hosting
+    identity = EvaluationIdentity(
+        name, agent.identity.name, agent.identity.version, _plain(asdict(selection))
+    )
+    baseline = await previous(identity, hosting.journal)
+    async with opened(identity, hosting.journal, hosting.clock.time, new=new) as ledger:
+        work = _Evaluation(agent, ledger, name, by_name, budget, hosting.clock, hosting.journal, each)
+        units = list(_units(chosen, selection.repeat, ledger.run_id, agent_digest(agent)))
+        await work.run(units, concurrency)
+        results = {unit.key: work.results[unit.key] for unit in units if unit.key in work.results}
+        if not work.not_run:
+            await ledger.end(list(results))
+    order = {case.name: number for number, case in enumerate(chosen)}
+    return EvaluationReport(
+        evaluation_id=ledger.run_id,
+        name=name,
+        agent=identity.agent,
+        agent_version=identity.agent_version,
+        results=tuple(sorted(results.values(), key=lambda one: (order[one.case], one.repetition))),
+        not_run=tuple(case.name for case in chosen if case.name in work.not_run),
+        stopped=work.stopped,
+        baseline=baseline,
+    )
+
+
+@dataclass(slots=True)
+class _Evaluation:
+    """The work of one call."""
+
+    agent: Agent[Any, Any]
+    ledger: EvaluationLedger
+    name: str
+    judges: Mapping[str, Judge]
+    budget: EvaluationBudget
+    clock: Clock
+    journal: Journal
+    each: Callable[[CaseResult], object] | None
+    results: dict[str, CaseResult] = field(default_factory=dict)
+    not_run: set[str] = field(default_factory=set)
+    stopped: str = ""
+    _used: dict[str, CaseUsage] = field(default_factory=dict)
+    """Run id -> usage, also of runs that are no longer part of the evaluation."""
+    _began: float = 0.0
+    _person: Any = None
+
+    async def run(self, units: Sequence[_Unit], concurrency: int) -> None:
+        """Give each unit a result, or note that it was not run."""
+        self._began = self.clock.monotonic()
+        self._used = {
+            known.run_id: known.usage for known in map(self.ledger.earlier, self.ledger.known) if known
+        }
+        self._person = CasePerson(self.agent.runs, self.ledger.run_id)
+        rest = iter([unit for unit in units if not self._is_known(unit)])
+        try:
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(self._person.watch())
+                workers = [group.create_task(self._work(rest)) for _ in range(concurrency)]
+                await asyncio.wait(workers)
+                watching.cancel()
+        except BaseExceptionGroup as errors:  # the first one has cancelled the other tasks
+            raise errors.exceptions[0] from None
+
+    def _is_known(self, unit: _Unit) -> bool:
+        """Take the recorded result of a unit if it is still valid."""
+        known = self.ledger.earlier(unit.key)
+        valid = known is not None and known.run_id == unit.run_id and known.status != "error"
+        if known is None or not valid or self.ledger.checked(unit.key) != self._checks(unit):
+            return False
+        self.results[unit.key] = known
+        return True
+
+    def _has_run(self, unit: _Unit) -> bool:
+        """Return whether the run of a unit has ended, so that its check needs no budget."""
+        known = self.ledger.earlier(unit.key)
+        return known is not None and known.run_id == unit.run_id and bool(known.outcome)
+
+    async def _work(self, units: Iterator[_Unit]) -> None:
+        for unit in units:
+            self.stopped = self.stopped or self._exhausted()
+            if self.stopped and not self._has_run(unit):
+                self.not_run.add(unit.case.name)
+                continue
+            result = await self._result(unit)
+            await self.ledger.record(unit.key, self._checks(unit), result)
+            self.results[unit.key], self._used[unit.run_id] = result, result.usage
+            if self.each is not None:
+                self.each(result)
+
+    async def _result(self, unit: _Unit) -> CaseResult:
+        self._person.cases[unit.run_id] = unit.case
+        try:
+            await self._execute(unit)
+            return await self._judged(unit)
+        except StoreDown:
+            raise
+        except Exception as error:  # noqa: BLE001 - of the agent: the other cases continue
+            return CaseResult(
+                case=unit.case.name,
+                repetition=unit.repetition,
+                run_id=unit.run_id,
+                outcome="",
+                usage=CaseUsage(),
+                error=explain(error),
+            )
+        finally:
+            del self._person.cases[unit.run_id]
+
+    async def _execute(self, unit: _Unit) -> None:
+        """Run the case, resume its run, or do nothing if that has ended."""
+        try:
+            head = await self.journal.head(unit.run_id)
+        except RunUnknown:
+            tags = {TAG: self.name, RUN_TAG: self.ledger.run_id, "case": unit.case.name}
+            await self.agent.run(
+                unit.case.prompt,
+                run_id=unit.run_id,
+                metadata=unit.case.metadata,
+                tags={**tags, "repetition": str(unit.repetition)},
+            )
+            return
+        if head.status != "ended":
+            await self.agent.resume(unit.run_id)
+
+    async def _judged(self, unit: _Unit) -> CaseResult:
+        records = await self.journal.load(unit.run_id)
+        if records[-1].kind != "ended":
+            raise RunError(f"run {unit.run_id!r} has no end in the journal; evaluate again to resume it")
+        run = CaseRun.of(unit.case, unit.run_id, records)
+        checks = check_run(run)
+        if not run.waited:
+            checks += [
+                await judge_run(name, self.judges[name], run, self.clock)
+                for name in self._selected(unit.case)
+            ]
+        usage = run.result.usage
+        return CaseResult(
+            case=unit.case.name,
+            repetition=unit.repetition,
+            run_id=unit.run_id,
+            outcome=run.outcome,
+            reason=run.result.reason,
+            checks=tuple(checks),
+            usage=CaseUsage(
+                requests=run.requests,
+                tokens=usage.input_tokens + usage.output_tokens,
+                cost_micros=usage.cost_micros,
+                seconds=run.seconds,
+            ),
+        )
+
+    def _selected(self, case: EvaluationCase) -> Sequence[str]:
+        return tuple(self.judges) if case.judges is None else case.judges
+
+    def _checks(self, unit: _Unit) -> str:
+        """Return a digest of what the verdict depends on beside the run."""
+        return _digest([unit.case.checks_digest, *self._selected(unit.case)])
+
+    def _exhausted(self) -> str:
+        """Return which budget is used up, or ""."""
+        used = CaseUsage.sum(self._used.values())
+        budget, seconds = self.budget, self.clock.monotonic() - self._began
+        if budget.cost and used.requests and used.cost is None:
+            return "the cost of the runs is not known, so the budget cannot be kept: give the agent prices"
+        if budget.cost and (used.cost or 0) >= budget.cost:
+            return f"the cost budget of {budget.cost:g} is used up ({used.cost:g})"
+        if budget.tokens and used.tokens >= budget.tokens:
+            return f"the budget of {budget.tokens:,} tokens is used up ({used.tokens:,})"
+        if budget.seconds and seconds >= budget.seconds:
+            return f"the time budget of {budget.seconds:g} s is used up"
+        return ""
+
+
+def _units(cases: Sequence[EvaluationCase], repeat: int, evaluation_id: str, agent: str) -> Iterator[_Unit]:
+    """Yield the units: each case once, then each again, so that a budget stops repetitions first."""
+    for repetition in range(1, repeat + 1):
+        for case in cases:
+            digest = _digest([case.digest, agent, repetition])
+            yield _Unit(case, repetition, f"{evaluation_id}-{digest[:12]}")
+
+
+def agent_digest(agent: Agent[Any, Any]) -> str:
+    """Return a digest of what decides how an agent works. Functions count by their names."""
+    handles, identity = agent._deps, agent.identity  # noqa: SLF001 - what a variant would have to change
+    parts = [*identity, agent.hosting.models, agent._instructions, agent._limits, handles.params]  # noqa: SLF001
+    return _digest([*parts, None if handles.output is None else handles.output.schema])
+
+
+def _digest(parts: Any) -> str:
+    return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS, default=_named)).hexdigest()
+
+
+def _named(value: object) -> str:
+    return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+
+
+def _plain(value: Any) -> Any:
+    return orjson.loads(orjson.dumps(value))
+
+
+def _check_names(
+    cases: Iterable[EvaluationCase], agent: Agent[Any, Any], judges: Mapping[str, Judge]
+) -> None:
+    """Raise ConfigError for a state, a tool or a judge that does not exist: such an expectation would check nothing."""
+    tools = [tool for hosting in (agent.hosting, *agent.hosting.tree()) for tool in hosting.tools]
+    for case in cases:
+        path, calls = case.expect.transitions, case.expect.tools
+        states = (*path.visited, *path.not_visited, *path.order, *path.path)
+        called = (
+            *(one.tool for one in calls.called),
+            *calls.not_called,
+            *calls.order,
+            *calls.asked,
+            *case.answers,
+        )
+        _known(case, "state", states, agent.hosting.states)
+        _known(case, "tool", called, tools)
+        _known(case, "judge", case.judges or (), list(judges))
+
+
+def _known(case: EvaluationCase, what: str, names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            meant = f"did you mean {near[0]!r}? " if near else ""
+            have = ", ".join(dict.fromkeys(known)) or "none"
+            raise ConfigError(f"case {case.name!r}: there is no {what} {name!r}; {meant}there are: {have}")
