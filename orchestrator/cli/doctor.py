@@ -22,8 +22,9 @@ from orchestrator.journal.address import Address, JournalAddress
 from orchestrator.journal.opening import journal_at
 from orchestrator.journal.sqlite import SqliteHealth, SqliteJournal
 from orchestrator.journal.sqlite.reserve import SIZE, Reserve
-from orchestrator.kernel.journal import ENGINE, RunHead
+from orchestrator.kernel.journal import ENGINE, Journal, RunHead
 from orchestrator.repl import Isolation
+from orchestrator.runtime.runs.journal_check import JournalCheck, record_check
 
 if TYPE_CHECKING:
     from orchestrator.journal.postgres.health import PostgresHealth as ServerHealth
@@ -42,6 +43,8 @@ class DoctorReport:
     sizes: dict[str, int]
     health: SqliteHealth | None = None
     problems: list[str] = field(default_factory=list)
+    unkept: str = ""
+    """Why the verdict could not be kept in the journal."""
     isolation: Isolation | str = ""
     """The isolation of a worker for models' code, or why no worker starts. Not a problem: most runs need none."""
 
@@ -59,7 +62,6 @@ def examine_journal(*, json: bool, journal: Address | None) -> int:
         return examine_server(path, json=json, given=journal)
     found = DoctorReport(path, stat.S_IMODE(path.stat().st_mode), _sizes(path))
     asyncio.run(_examined(found))
-    found.problems += _faults(found)
     if json:
         say_json(_plain(found))
     else:
@@ -91,15 +93,32 @@ def salvage_journal(target: Path, *, json: bool, journal: Address | None) -> int
 
 
 async def _examined(found: DoctorReport) -> None:
-    """Check the journal while a worker for code of models starts."""
+    """Check the journal while a worker for code of models starts, and keep the verdict in it."""
     async with asyncio.TaskGroup() as tasks:
         worker = tasks.create_task(isolation.probed())
         try:
-            found.health = await _checked(found.path)
-            found.problems += found.health.problems
+            await _examine(found)
         except JournalError as error:
-            found.problems.append(str(error))
+            found.problems += [str(error), *_faults(found)]
     found.isolation = worker.result()
+
+
+async def _examine(found: DoctorReport) -> None:
+    """Check the journal and keep the verdict in it. Raises JournalError if it cannot be opened or read."""
+    async with SqliteJournal(found.path, operator=True) as journal:
+        found.health = await journal.check()
+        found.problems += [*found.health.problems, *_faults(found)]
+        found.unkept = await _keep(journal, found.health, found.problems)
+    found.sizes = _sizes(found.path)
+
+
+async def _keep(journal: Journal, health: SqliteHealth | ServerHealth, problems: list[str]) -> str:
+    """Keep the verdict in the journal, for the console; return why that is not possible, or ""."""
+    try:
+        await record_check(journal, JournalCheck.made(health.runs, health.records, problems))
+    except RunError as error:
+        return str(error)
+    return ""
 
 
 async def _checked(path: Path) -> SqliteHealth:
@@ -143,6 +162,7 @@ def _lines(found: DoctorReport, journal: SqliteJournal, given: Address | None) -
         yield f"  pragmas   {', '.join(f'{name}={value}' for name, value in health.pragmas.items())}"
         state = "every chain proved" if health.ok else "not everything could be proved"
         yield f"  holds     {many(health.runs, 'run')}, {many(health.records, 'record')}: {state}"
+        yield from _unkept(found.unkept)
         yield from open_runs(health, OpenStore(journal, given))
     yield ""
     yield from _code_of_models(found.isolation)
@@ -159,6 +179,11 @@ def judged(problems: list[str], well: str = "healthy") -> Iterator[str]:
     yield heading(many(len(problems), "problem"))
     for problem in problems:
         yield f"  - {shown(problem, 600)}"
+
+
+def _unkept(why: str) -> Iterator[str]:
+    if why:
+        yield f"  verdict   not kept for the console: {shown(why, 300)}"
 
 
 def _code_of_models(found: Isolation | str) -> Iterator[str]:
@@ -236,12 +261,18 @@ def examine_server(address: JournalAddress, *, json: bool, given: Address | None
     problems: list[str] = []
     health: ServerHealth | None = None
 
-    async def checked() -> ServerHealth:
+    async def checked() -> tuple[ServerHealth, str]:
         async with journal:
-            return cast("ServerHealth", await journal.check())
+            found = cast("ServerHealth", await journal.check())
+        try:
+            async with journal_at(address, create=False) as writable:
+                return found, await _keep(writable, found, [*found.problems])
+        except RunError as error:
+            return found, str(error)
 
+    unkept = ""
     try:
-        health = asyncio.run(checked())
+        health, unkept = asyncio.run(checked())
         problems += health.problems
     except JournalError as error:
         problems.append(str(error))
@@ -255,7 +286,7 @@ def examine_server(address: JournalAddress, *, json: bool, given: Address | None
         say(f"  settings  {', '.join(f'{name}={value}' for name, value in health.settings.items())}")
         state = "every chain proved" if health.ok else "not everything could be proved"
         say(f"  holds     {many(health.runs, 'run')}, {many(health.records, 'record')}: {state}")
-        for line in open_runs(health, OpenStore(journal, given)):
+        for line in (*_unkept(unkept), *open_runs(health, OpenStore(journal, given))):
             say(line)
     for line in (*interpreter(), *judged(problems)):
         say(line)

@@ -1,7 +1,7 @@
 """The page of health: engines and their leases, queued and orphaned runs, the oldest question, the size of the journal.
 
 Growth is measured while the console runs: the journal has no history of its size. A check of every record is the work
-of `orchestrator doctor`, which the page names instead of reading the whole journal.
+of `orchestrator doctor`: it keeps its verdict in the journal, and the page shows the last one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from starlette.responses import Response
 from orchestrator.console.access import Actor
 from orchestrator.console.pages import Console
 from orchestrator.engines.engine_directory import EngineInfo, engines
+from orchestrator.errors import Corrupt
 from orchestrator.kernel.journal import RunHead
+from orchestrator.runtime.runs.journal_check import JournalCheck, last_check
 
 _FEW: Final = 20
 """Most runs of a list on the page."""
@@ -54,10 +56,19 @@ async def health(console: Console, request: Request, actor: Actor) -> Response:
         owned=_owners(opened.runs),
         oldest=oldest,
         damage=opened.damage,
+        check=await _check(console),
         size=size,
         growth=growth,
         numbers={"without": len(without), "late": len(late), "more": opened.more},
     )
+
+
+async def _check(console: Console) -> JournalCheck | None:
+    """Return the last verdict of `doctor`; a damaged one does not count."""
+    try:
+        return await last_check(console.runs.journal)
+    except Corrupt:
+        return None
 
 
 def _described(engine: EngineInfo) -> dict[str, object]:

@@ -17,7 +17,6 @@ from orchestrator.console.access import Actor
 from orchestrator.console.answer_form import ANSWERS, answer_forms
 from orchestrator.console.display import segment
 from orchestrator.console.pages import Console, PageFault
-from orchestrator.console.run_sections import RunSections
 from orchestrator.errors import AnswerRefused, ConfigError, RunError, RunUnknown
 from orchestrator.journal.plan_question import PLAN
 from orchestrator.kernel.journal import RunHead
@@ -59,7 +58,7 @@ async def _page(  # noqa: PLR0917
         chosen=chosen,
         fault=fault,
         typed=typed or {},
-        **({"view": None, "questions": [], "answered": []} | values),
+        **({"story": None, "questions": []} | values),
     )
 
 
@@ -87,7 +86,7 @@ async def _questions_of(console: Console, actor: Actor, head: RunHead) -> dict[s
         }
         for question in details.questions
     ]
-    return {"view": RunSections.of(details, (), now), "questions": shown}
+    return {"story": details.story, "questions": shown}
 
 
 async def answer(console: Console, request: Request, actor: Actor, form: Mapping[str, list[str]]) -> Response:

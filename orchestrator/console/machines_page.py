@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
 from orchestrator.console.access import Actor
+from orchestrator.console.machine_reader import MOST, MachineReader, MachineWindow
 from orchestrator.console.pages import Console, PageFault
+from orchestrator.console.state_list import GraphView
 from orchestrator.console.status import OUTCOMES
 from orchestrator.drawing.status import STATUSES, StatusStyle
-from orchestrator.drawing.svg import svg
-from orchestrator.kernel.journal import RunCounts
 from orchestrator.runtime.runs.graph_marks import path_marks
-from orchestrator.runtime.runs.machine_history import LAST_RUNS, MachineHistory
+from orchestrator.runtime.runs.machine_history import MachineHistory
 
-_KEPT: Final = 10.0
-"""Seconds for which the records of a machine are not read again."""
+WINDOWS: Final[Mapping[str, tuple[str, float]]] = {
+    "1h": ("Last hour", 3_600.0),
+    "24h": ("24 hours", 86_400.0),
+    "7d": ("7 days", 604_800.0),
+    "all": ("All", 0.0),
+}
+"""Name of a window -> its words and its seconds; 0 is the whole journal."""
+_USUAL: Final = "7d"
 _SHORTEST, _DECADES = 1e-5, 8
 """Left end of the axis of times, in seconds, and its decades."""
 
@@ -59,36 +65,45 @@ async def machines(console: Console, request: Request, actor: Actor) -> Response
     if chosen and chosen not in known:
         raise PageFault(404, "No run of this machine is in the journal.")
     chosen = chosen or (known[0] if known else "")
+    span = request.query_params.get("window", _USUAL)
+    span = span if span in WINDOWS else _USUAL
     values: dict[str, Any] = {"found": None}
     if chosen:
-        found = await _read(console, chosen)
-        counts = await console.runs.count(machine=chosen)
-        values = {
-            "found": found,
-            "counts": counts,
-            "graph": Markup(_drawing(console, found)),  # noqa: S704 - its texts are escaped by the drawing
-            "rows": _rows(found),
-            "ends": _ends(counts),
-            "guards": sorted(found.evaluated, key=lambda name: (-found.refused[name], name)),
-            "rate": _rate(found),
-        }
+        values = await _values(console, chosen, WINDOWS[span][1])
     return await console.page(
-        request, actor, "machines", known=known, chosen=chosen, limit=LAST_RUNS, decades=_decades(), **values
+        request,
+        actor,
+        "machines",
+        known=known,
+        chosen=chosen,
+        span=span,
+        spans=WINDOWS,
+        usual=_USUAL,
+        most=MOST,
+        decades=_decades(),
+        **values,
     )
 
 
-async def _read(console: Console, machine: str) -> MachineHistory:
-    """Return the last runs of a machine, read at most every _KEPT seconds."""
-    kept = console.machines.get(machine)
-    if kept is None or time.monotonic() - kept[0] > _KEPT:
-        kept = (time.monotonic(), await console.runs.machine(machine))
-        console.machines[machine] = kept
-    return kept[1]
-
-
-def _drawing(console: Console, found: MachineHistory) -> str:
-    graph = console.graphs.get(found.machine)
-    return "" if graph is None else svg(graph, path_marks(found.history), styled=False)
+async def _values(console: Console, machine: str, seconds: float) -> dict[str, Any]:
+    reader = console.machines.get(machine)
+    if reader is None:
+        reader = console.machines[machine] = MachineReader(console.runs, machine)
+    now = time.time()
+    window = await reader.window(now - seconds if seconds else None)
+    found, rows = window.history, _rows(window.history)
+    marks = path_marks(found.history)
+    centre = rows[0].name if rows else ""
+    return {
+        "found": found,
+        "window": window,
+        "counts": await console.runs.count(machine=machine),
+        "view": GraphView.of(console.graphs.get(machine), marks, centre),
+        "rows": rows,
+        "ends": _ends(window.outcomes),
+        "guards": sorted(found.evaluated, key=lambda name: (-found.refused[name], name)),
+        "rate": _rate(window, seconds, now),
+    }
 
 
 def _rows(found: MachineHistory) -> list[StateRow]:
@@ -108,21 +123,23 @@ def _rows(found: MachineHistory) -> list[StateRow]:
     return sorted(rows, key=lambda row: -row.share)
 
 
-def _ends(counts: RunCounts) -> list[EndRow]:
-    ended = sum(counts.outcomes.values()) or 1
+def _ends(outcomes: Mapping[str, int]) -> list[EndRow]:
+    ended = sum(outcomes.values()) or 1
     rows, start = [], 0.0
     for outcome in OUTCOMES:
-        if runs := counts.outcomes.get(outcome, 0):
+        if runs := outcomes.get(outcome, 0):
             rows.append(EndRow(STATUSES[outcome], runs, 100 * start, 100 * runs / ended))
             start += runs / ended
     return rows
 
 
-def _rate(found: MachineHistory) -> float | None:
-    """Return the runs per hour over the time of the runs that were read; None for one run."""
-    if found.since is None or found.until is None or found.runs < 2 or found.until <= found.since:  # noqa: PLR2004
+def _rate(window: MachineWindow, seconds: float, now: float) -> float | None:
+    """Return the runs that started per hour: over the window, or since the oldest of its runs; None without a run."""
+    if not window.heads:
         return None
-    return found.runs / (found.until - found.since) * 3_600
+    oldest = window.heads[-1].created_at
+    lasted = seconds if seconds and not window.more else now - oldest
+    return len(window.heads) / max(lasted, 1.0) * 3_600
 
 
 def _decades() -> list[tuple[float, str]]:

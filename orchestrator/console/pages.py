@@ -14,9 +14,10 @@ from starlette.responses import HTMLResponse
 from orchestrator.console.access import Access, Actor, session_of
 from orchestrator.console.display import FILTERS, query
 from orchestrator.console.feed import Feed
+from orchestrator.console.machine_reader import MachineReader
+from orchestrator.drawing.status import STATUSES
 from orchestrator.errors import RunError
 from orchestrator.kernel.graph import Graph
-from orchestrator.runtime.runs.machine_history import MachineHistory
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.version import __version__
 
@@ -40,7 +41,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(FILTERS)
-    made.globals["query"] = query
+    made.globals.update(query=query, statuses=STATUSES)
     return made
 
 
@@ -57,8 +58,8 @@ class Console:
     """The journal, as the header names it, without a password."""
     feed: Feed
     templates: Environment = field(default_factory=environment)
-    machines: dict[str, tuple[float, MachineHistory]] = field(default_factory=dict)
-    """Machine -> time of the last read (monotonic seconds), and its last runs."""
+    machines: dict[str, MachineReader] = field(default_factory=dict)
+    """Machine -> the reader of its runs."""
     first_size: tuple[float, int] | None = None
     """Time and size at the first look at the journal's size."""
     _names: tuple[float, list[tuple[str, str]]] | None = None

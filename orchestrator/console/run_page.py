@@ -18,9 +18,10 @@ from orchestrator.console.display import moment
 from orchestrator.console.pages import Console
 from orchestrator.console.run_sections import RunSections, TurnWindow
 from orchestrator.journal.redacted import parted
-from orchestrator.kernel.journal import Record
+from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.runtime.runs.details import RunDetails
 from orchestrator.runtime.runs.story import Story
+from orchestrator.runtime.runs.timeline import read_timeline
 from orchestrator.runtime.runs.tree import RunTree
 
 _LOG: Final = logging.getLogger("orchestrator.console")
@@ -41,16 +42,13 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
     seen = await _seen(console, tree)
     if request.query_params.get("seen") == seen:
         return Response(status_code=204)  # nothing to swap: the records of a long run are not read again
-    records = await console.runs.records(run_id)
-    story = Story.of(run_id, records)
-    details = RunDetails(head, story, await story.unread(console.runs.journal))
-    view = RunSections.of(details, records, time.time())
+    view = await _sections(console, head, tree)
     content = console.may_read(request, actor)
     if content:
         _LOG.info("console: content of run %s was shown to %s", run_id, actor.name)
     until = request.query_params.get("until", "")
     turns = TurnWindow.of(request.query_params.get("turns", ""))
-    drawn, words = view.timeline([branch.head for branch in tree.children], turns)
+    drawn, words = view.timeline(turns)
     lines, first = view.transcript(int(until) if until.isdecimal() else None, content=content)
     return await console.page(
         request,
@@ -58,20 +56,31 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
         "run",
         view=view,
         head=head,
-        story=story,
+        story=view.story,
         tree=tree,
         timeline=Markup(drawn),  # noqa: S704 - its texts are escaped by the drawing
         words=words,
         turns=turns,
         seen=seen,
-        graph=Markup(view.graph(console.graphs)),  # noqa: S704 - its texts are escaped by the drawing
+        graph=view.graph(console.graphs),
         lines=lines,
         first=first,
         content=content,
         asks=console.may_ask(actor),
-        decisions=[_decision(kind, body) for kind, body in story.decisions],
+        decisions=[_decision(kind, body) for kind, body in view.story.decisions],
         address=request.url.path,
     )
+
+
+async def _sections(console: Console, head: RunHead, tree: RunTree) -> RunSections:
+    """Read the records of a run once, for its story and its timeline."""
+    records = await console.runs.records(head.run_id)
+    story, now = Story(head.run_id), time.time()
+    children = [branch.head for branch in tree.children]
+    line = read_timeline(records, head=head, now=now, children=children, stored=story)
+    story.close()
+    details = RunDetails(head, story, await story.unread(console.runs.journal))
+    return RunSections.of(details, records, line, now)
 
 
 async def _seen(console: Console, tree: RunTree) -> str:

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from orchestrator.console.state_list import GraphView
 from orchestrator.console.status import detail_of, status_of
 from orchestrator.drawing.status import StatusStyle
-from orchestrator.drawing.svg import svg
 from orchestrator.drawing.timeline.svg import described, timeline_svg
+from orchestrator.drawing.timeline.value import Timeline
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Posted, Record, RunHead
 from orchestrator.runtime.runs.details import RunDetails
 from orchestrator.runtime.runs.graph_marks import run_marks
-from orchestrator.runtime.runs.story import RUNNING, Story
-from orchestrator.runtime.runs.timeline import read_timeline
+from orchestrator.runtime.runs.story import RUNNING, CallStory, Story
 from orchestrator.runtime.runs.transcript import TranscriptEntry
 from orchestrator.runtime.runs.verdicts import GuardHistory, guard_histories
 
@@ -110,15 +110,18 @@ class RunSections:
 
     details: RunDetails
     records: Sequence[Record]
+    line: Timeline
     guards: list[GuardHistory]
+    calls: Sequence[CallStory]
     now: float
 
     @classmethod
-    def of(cls, details: RunDetails, records: Sequence[Record], now: float) -> RunSections:
-        """Read the records."""
+    def of(cls, details: RunDetails, records: Sequence[Record], line: Timeline, now: float) -> RunSections:
+        """Return the parts of a run, from its records, which were read already, and their timeline."""
+        story = details.story
         if details.head.status == "open" and details.head.owner is not None:
-            details.story.go_on(now - details.head.updated_at)
-        return cls(details, records, guard_histories(records), now)
+            story.go_on(now - details.head.updated_at)
+        return cls(details, records, line, guard_histories(records), list(story.calls.values()), now)
 
     @property
     def head(self) -> RunHead:
@@ -195,7 +198,7 @@ class RunSections:
     def tools(self) -> list[dict[str, Any]]:
         """Return calls, outcomes and seconds of each tool."""
         grouped: dict[str, dict[str, Any]] = {}
-        for call in self.story.calls.values():
+        for call in self.calls:
             start = {"tool": call.tool, "effect": call.effect, "calls": 0, "failed": 0, "seconds": 0.0}
             row = grouped.setdefault(call.tool, start)
             row["calls"] += 1
@@ -214,18 +217,20 @@ class RunSections:
         """Return the last records, newest first."""
         return list(self.records[-_RECORDS:])[::-1]
 
-    def graph(self, graphs: Mapping[str, Graph]) -> str:
-        """Return the drawing of the graph with the path of the run, or "" for an unknown graph."""
-        graph = graphs.get(self.head.graph)
-        if graph is None:
-            return ""
-        return svg(graph, run_marks(self.head, self.story, self.now), styled=False)
+    def graph(self, graphs: Mapping[str, Graph]) -> GraphView:
+        """Return the graph with the path of the run."""
+        marks = run_marks(self.head, self.story, self.now)
+        return GraphView.of(graphs.get(self.head.graph), marks, self.story.state)
 
-    def timeline(self, children: Sequence[RunHead], turns: TurnWindow | None) -> tuple[str, str]:
+    @property
+    def open_calls(self) -> int:
+        """The number of calls without a result."""
+        return sum(call.outcome == RUNNING for call in self.calls)
+
+    def timeline(self, turns: TurnWindow | None) -> tuple[str, str]:
         """Return the drawing of the timeline, or of these turns of it, and the whole in words."""
-        line = read_timeline(self.records, head=self.head, now=self.now, children=children)
-        part = line if turns is None else line.between(turns.first, turns.last)
-        return timeline_svg(part, header=False, styled=False), described(line)
+        part = self.line if turns is None else self.line.between(turns.first, turns.last)
+        return timeline_svg(part, header=False, styled=False), described(self.line)
 
     def windows(self, turns: TurnWindow | None) -> list[TurnWindow]:
         """Return the parts of the timeline that the page offers: the last 1, 10 and 100 turns, and the neighbours."""

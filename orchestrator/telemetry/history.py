@@ -89,17 +89,32 @@ class History:
         return max(self.edges, key=lambda edge: self.edges[edge]) if self.edges else None
 
     def _stats(self, state: str) -> StateStats:
-        return self.states.setdefault(state, StateStats())
+        found = self.states.get(state)
+        if found is None:
+            found = self.states[state] = StateStats()
+        return found
 
     def _moved(self, fact: Transition) -> None:
         edge = (fact.source, fact.event, fact.dest)
+        self.count(edge, fact.dwell, is_first=fact.seq == 1, internal=fact.internal)
+
+    def count(self, edge: tuple[str, str, str], dwell: float, *, is_first: bool, internal: bool) -> None:
+        """Add the statistics of a transition that is no fact: of a record, of which a long run has thousands.
+
+        Args:
+            edge: Source, event and destination.
+            dwell: Seconds in the source.
+            is_first: Whether it is the first of its run: no transition leads into the initial state.
+            internal: Whether the run stays in the source.
+        """
+        source_name, _, dest = edge
         self.edges[edge] = self.edges.get(edge, 0) + 1
-        source = self._stats(fact.source)
-        if fact.seq == 1:  # no transition leads into the initial state
+        source = self._stats(source_name)
+        if is_first:
             source.visits += 1
-        if fact.internal:
+        if internal:
             return
         source.visits = max(source.visits, source.left + 1)  # a History that was added later
-        source.leave(fact.dwell)
-        self.edge_seconds[edge] = self.edge_seconds.get(edge, 0.0) + fact.dwell
-        self._stats(fact.dest).visits += 1
+        source.leave(dwell)
+        self.edge_seconds[edge] = self.edge_seconds.get(edge, 0.0) + dwell
+        self._stats(dest).visits += 1

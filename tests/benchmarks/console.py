@@ -1,8 +1,8 @@
 """What the console costs: `python -m tests.benchmarks.console [RUNS] [TURNS]`.
 
-Pages of a journal with 100,000 runs by each filter and order, the page of a run of 2,000 turns, the processor time of
-an open tab while nothing changes, and the turns per second of an engine with and without a watching console, in one
-run. The watching tab asks for its rows after each change, as htmx does. SQLite, on a disk.
+Pages of a journal with 100,000 runs by each filter and order, machines and health, the page of a run of 2,000 turns,
+the processor time of an open tab while nothing changes, and the turns per second of an engine with and without a
+watching console, in one run. The watching tab asks for its rows after each change, as htmx does. SQLite, on a disk.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ ADDRESSES: Final = (
     *("/", "/?show=completed", "/?show=waiting", "/?show=open", "/?agent=agent7", "/?machine=ralph"),
     *("/?state=process_tools", "/?reason=max_iterations", "/?q=team%3Dt3", "/?q=rare%3Dyes", "/?waiting=pay"),
     *("/?order=updated", "/?order=time_in_state", "/?order=tokens", "/?order=cost"),
+    *("/machines?machine=ralph", "/machines?machine=ralph&window=all", "/health"),
 )
 _UNLIMITED: Final = Limits(max_iterations=0, max_no_progress=0, max_repeated_success=0)
 _ROUNDS: Final = 3

@@ -13,6 +13,8 @@ import apsw
 import pytest
 
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.runtime.runs.journal_check import last_check
+from orchestrator.runtime.runs.runs import Runs
 from tests.cli.recorded import JOURNAL, Call, Tape, play, record
 
 Cli = Callable[..., Any]
@@ -41,6 +43,28 @@ def test_a_healthy_journal_is_described(cli: Cli, folder: Path) -> None:
     assert [head["run_id"] for head in found["open"]] == ["run-two", "run-three"]
     assert found["pragmas"]["synchronous"] == 2
     assert found["sizes"]["db"] == Path(JOURNAL).stat().st_size
+
+
+def test_the_last_verdict_is_kept_in_the_journal_beside_its_runs(cli: Cli, folder: Path) -> None:
+    async def kept() -> tuple[Any, list[str], int]:
+        async with SqliteJournal(JOURNAL, only_reads=True) as journal:
+            listed = [head.run_id for head in await Runs(journal).list()]
+            return await last_check(journal), listed, (await journal.count()).total
+
+    record(Tape("run-one").begin().completes())
+    before = asyncio.run(kept())
+    assert (before[0], before[1], before[2]) == (None, ["run-one"], 1)
+    assert cli("doctor", *AT).code == 0
+    check, listed, total = asyncio.run(kept())
+    assert (check.runs, check.count, check.problems, listed, total) == (1, 0, (), ["run-one"], 1)
+    Path(JOURNAL).chmod(0o644)
+    assert cli("doctor", *AT).code == 1
+    check = asyncio.run(kept())[0]
+    assert check.count == 1
+    assert "mode 0644, others may read it" in check.problems[0]
+    Path(JOURNAL).chmod(0o600)
+    assert cli("runs", "list", *AT).out.count("doctor") == 0
+    assert "no engine" in cli("operate", "status", *AT).err
 
 
 def test_who_holds_a_run_is_said(cli: Cli, folder: Path) -> None:

@@ -219,7 +219,7 @@ async def test_the_page_of_machines_shows_times_endings_and_refusals(
     await fill(journal)
     client = Client(console_app(runs))
     page = (await client.get("/machines?machine=llm_loop")).text
-    assert "the last 4 runs" in page
+    assert re.search(r"4 runs that started since <time [^>]*>[^<]*</time>\.", page)
     assert "67%" in page, "two of three ended runs are completed"
     assert re.search(r"<td>iterations</td><td class=\"num\">\d+</td>.*?<td class=\"num\">1</td>", page)
     assert (await client.get("/machines?machine=nothing")).status == 404

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.errors import Corrupt, RunUnknown
-from orchestrator.kernel.journal import Journal, Record
-from orchestrator.kernel.record import Transition
+from orchestrator.kernel.journal import Journal, Record, RunHead
 from orchestrator.runtime.runs.listing import read_page
 from orchestrator.runtime.runs.verdicts import guard_histories
 from orchestrator.telemetry.history import History
@@ -55,6 +54,20 @@ class MachineHistory:
     refused: Counter[str] = field(default_factory=Counter)
     """Guard -> evaluations in which it refused."""
 
+    def merge(self, other: MachineHistory) -> None:
+        """Add the runs of another history."""
+        self.runs += other.runs
+        self.unreadable += other.unreadable
+        self.since = _either(min, self.since, other.since)
+        self.until = _either(max, self.until, other.until)
+        self.history.add(other.history)
+        for state, times in other.times.items():
+            own = self.times.setdefault(state, VisitTimes())
+            own.seconds += times.seconds
+            own.failed += times.failed
+        self.evaluated.update(other.evaluated)
+        self.refused.update(other.refused)
+
     def add(self, records: Sequence[Record]) -> None:
         """Add the records of one run."""
         self.runs += 1
@@ -73,19 +86,8 @@ class MachineHistory:
         internal = bool(body.get("internal", source == dest))
         now = float(body.get("t", entered))
         dwell = max(now - entered, 0.0)
-        fact = Transition(
-            graph=self.machine,
-            run_id="",
-            seq=seq,
-            event=str(body["event"]),
-            source=source,
-            dest=dest,
-            dwell=dwell,
-            at=0.0,
-            iteration=0,
-            internal=internal,
-        )
-        self.history.observe(fact)
+        edge = (source, str(body["event"]), dest)
+        self.history.count(edge, dwell, is_first=seq == 1, internal=internal)
         visits = self.times.setdefault(source, VisitTimes())
         visits.failed += bool(body.get("error"))
         if internal:
@@ -94,16 +96,26 @@ class MachineHistory:
         return now
 
 
+def _either(choose: Callable[[float, float], float], one: float | None, other: float | None) -> float | None:
+    return one if other is None else other if one is None else choose(one, other)
+
+
+async def read_run_history(journal: Journal, head: RunHead) -> MachineHistory:
+    """Read the history of one run. A run that cannot be read is counted. Raises StoreDown."""
+    found = MachineHistory(head.graph)
+    try:
+        found.add(await journal.load(head.run_id))
+    except (Corrupt, RunUnknown):
+        found.unreadable = 1
+        return found
+    found.since, found.until = head.created_at, head.updated_at
+    return found
+
+
 async def read_machine(journal: Journal, machine: str, limit: int = LAST_RUNS) -> MachineHistory:
     """Read the last runs of a machine. A run that cannot be read is counted. Raises ConfigError, StoreDown."""
     found = MachineHistory(machine)
     page = await read_page(journal, "newest", limit, machine=machine)
     for head in page.runs:
-        try:
-            found.add(await journal.load(head.run_id))
-        except (Corrupt, RunUnknown):
-            found.unreadable += 1
-            continue
-        found.since = head.created_at if found.since is None else min(found.since, head.created_at)
-        found.until = head.updated_at if found.until is None else max(found.until, head.updated_at)
+        found.merge(await read_run_history(journal, head))
     return found

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
-from orchestrator.kernel.record import Transition
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.runtime.runs.path import StateVisit
 from orchestrator.runtime.runs.transcript import TranscriptEntry, spoken
@@ -156,20 +155,8 @@ class Story(StoredRun):
         t = float(body.get("t", self._entered))
         dwell = max(t - self._entered, 0.0)
         self.transitions += 1
-        self.history.observe(
-            Transition(
-                graph="",
-                run_id="",
-                seq=self.transitions,
-                event=str(body["event"]),
-                source=source,
-                dest=dest,
-                dwell=dwell,
-                at=0.0,
-                iteration=self.turn,
-                internal=internal,
-            )
-        )
+        edge = (source, str(body["event"]), dest)
+        self.history.count(edge, dwell, is_first=self.transitions == 1, internal=internal)
         if not internal:
             self.visits.append(StateVisit(source, dwell))
             self.entered_at, self._entered = body.get("at"), t

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from orchestrator.drawing.timeline.value import BudgetUse, Kind, Lane, Timeline, TurnStart
 from orchestrator.journal.ledger import TOOL
 from orchestrator.journal.redacted import tool_word
+from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF
 from orchestrator.runtime.runs.timeline_builder import OpenCall, TimelineBuilder, number
@@ -27,7 +28,12 @@ _VERBS |= {"request_changes": "requests changes", "pause": "pauses", "resume": "
 
 
 def read_timeline(
-    records: Iterable[Record], *, head: RunHead, now: float, children: Sequence[RunHead] = ()
+    records: Iterable[Record],
+    *,
+    head: RunHead,
+    now: float,
+    children: Sequence[RunHead] = (),
+    stored: StoredRun | None = None,
 ) -> Timeline:
     """Return the timeline of a run.
 
@@ -36,8 +42,9 @@ def read_timeline(
         head: The run.
         now: Epoch seconds; the end of the timeline of a run that has not ended.
         children: Child runs, for those that no record of the run names.
+        stored: Run without records, which has read them afterwards, for a caller that needs both.
     """
-    reader = _Reader(head.run_id)
+    reader = _Reader(head.run_id, stored or StoredRun(head.run_id))
     for record in records:
         reader.read(record)
     reader.finish(head, now)

@@ -37,7 +37,8 @@ class TimelineBuilder:
     """The spans and marks so far, and the present state, process, calls and questions of the run."""
 
     run_id: str
-    stored: StoredRun = field(init=False)
+    stored: StoredRun
+    """The run so far."""
     spans: list[TimeSpan] = field(default_factory=list)
     marks: list[TimeMark] = field(default_factory=list)
     turns: list[TurnStart] = field(default_factory=list)
@@ -62,7 +63,6 @@ class TimelineBuilder:
     ended: bool = False
 
     def __post_init__(self) -> None:
-        self.stored = StoredRun(self.run_id)
         self.state_kind = Kind.WORK
 
     @property

@@ -1,0 +1,124 @@
+"""The runs of a machine over a window of time, read beside the requests and never twice.
+
+A statistic needs the records of every run in the window, which may take longer than a page may. So a task reads them,
+the newest run first, while pages show what it has read and say so. What was read of a run is kept under the number of
+its last record: a run that has moved is read again, so nothing that is kept can be out of date.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from orchestrator.kernel.journal import RunHead
+from orchestrator.runtime.runs.machine_history import MachineHistory, read_run_history
+from orchestrator.runtime.runs.runs import Runs
+
+MOST: Final = 2_000
+"""Most runs of a window: the newest ones."""
+PATIENCE: Final = 0.12
+"""Seconds for which a page waits for the task."""
+_CHUNK: Final = 250
+_LASTS: Final = 5.0
+"""Seconds for which the list of the runs is not read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineWindow:
+    """The runs of a machine that started in a window."""
+
+    history: MachineHistory
+    """Of the runs that were read so far."""
+    heads: Sequence[RunHead]
+    """The runs of the window, the newest first, at most MOST."""
+    more: bool
+    """Whether the window has more runs than MOST."""
+
+    @property
+    def read(self) -> int:
+        """The number of runs whose records were read."""
+        return self.history.runs + self.history.unreadable
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every run of the window was read."""
+        return self.read >= len(self.heads) and not self.more
+
+    @property
+    def outcomes(self) -> Mapping[str, int]:
+        """The outcomes of its ended runs."""
+        return Counter(head.outcome for head in self.heads if head.status == "ended")
+
+
+@dataclass(slots=True)
+class MachineReader:
+    """Reads one machine.
+
+    Args:
+        runs: The runs of the journal.
+        machine: Name of the machine.
+    """
+
+    runs: Runs
+    machine: str
+    most: int = MOST
+    _heads: list[RunHead] = field(default_factory=list)
+    _more: bool = False
+    _since: float | None = None
+    _listed: float | None = None
+    _kept: dict[str, tuple[int, MachineHistory]] = field(default_factory=dict)
+    """Run -> number of its last record, and its history."""
+    _task: asyncio.Task[None] | None = None
+
+    async def window(self, since: float | None, patience: float = PATIENCE) -> MachineWindow:
+        """Return the runs that started since a time (epoch seconds; None for all), as far as they were read.
+
+        Raises StoreDown.
+        """
+        if self._task is None and not self._is_listed(since):
+            self._task = asyncio.create_task(self._read(since), name=f"console {self.machine}")
+        if (task := self._task) is not None:
+            await asyncio.wait((task,), timeout=patience)
+            if task.done():
+                self._task = None
+                task.result()
+        return self._window(since)
+
+    def _is_listed(self, since: float | None) -> bool:
+        fresh = self._listed is not None and time.monotonic() - self._listed < _LASTS
+        return fresh and (self._since is None or (since is not None and since >= self._since))
+
+    async def _read(self, since: float | None) -> None:
+        self._heads, self._more = await self._list(since)
+        self._since = since
+        known = {head.run_id for head in self._heads}
+        self._kept = {run_id: kept for run_id, kept in self._kept.items() if run_id in known}
+        for head in self._heads:
+            kept = self._kept.get(head.run_id)
+            if kept is None or kept[0] != head.seq:
+                self._kept[head.run_id] = (head.seq, await read_run_history(self.runs.journal, head))
+                await asyncio.sleep(0)  # a journal in memory never waits
+        self._listed = time.monotonic()
+
+    async def _list(self, since: float | None) -> tuple[list[RunHead], bool]:
+        found: list[RunHead] = []
+        after, more = None, True
+        while more and len(found) <= self.most:
+            page = await self.runs.page(limit=_CHUNK, after=after, machine=self.machine)
+            inside = [head for head in page.runs if since is None or head.created_at >= since]
+            found += inside
+            more = page.more and len(inside) == len(page.runs)
+            after = page.runs[-1].run_id if page.runs else None
+        return found[: self.most], len(found) > self.most
+
+    def _window(self, since: float | None) -> MachineWindow:
+        heads = [head for head in self._heads if since is None or head.created_at >= since]
+        history = MachineHistory(self.machine)
+        for head in heads:
+            if (kept := self._kept.get(head.run_id)) is not None:
+                history.merge(kept[1])
+        return MachineWindow(history, heads, self._more and len(heads) == len(self._heads))

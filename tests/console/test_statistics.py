@@ -1,0 +1,100 @@
+"""What the pages of machines and health state: windows, verdicts, and graphs that are too large for a drawing."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from orchestrator import Edge, Graph, MemoryJournal, Runs
+from orchestrator.console import console_app, machine_reader
+from orchestrator.console.machine_reader import MachineReader
+from orchestrator.console.state_list import Way, state_list
+from orchestrator.drawing.mark import GraphMarks
+from orchestrator.kernel.journal import Record
+from orchestrator.runtime.runs.journal_check import JournalCheck, record_check
+from tests.console.client import Client
+from tests.console.stored import ASKS, agent, fill, said
+
+
+async def test_the_page_of_health_shows_the_last_verdict_of_doctor(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    client = Client(console_app(runs))
+    assert "No check of this journal is recorded." in (await client.get("/health")).text
+    await record_check(journal, JournalCheck.made(5, 60, [f"run {n} is <b>damaged</b>" for n in range(25)]))
+    page = (await client.get("/health")).text
+    assert "25 problems" in page
+    assert "run 19 is &lt;b&gt;damaged&lt;/b&gt;" in page
+    assert "The first 20 are shown." in page
+    assert "No engine runs on this journal." in page
+    await record_check(journal, JournalCheck.made(5, 60, []))
+    assert "Healthy" in (await client.get("/health")).text
+    assert (await runs.count()).total == 4, "the verdict is no run"
+
+
+async def test_the_page_of_machines_covers_a_window_and_says_what_was_read(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(journal)
+    reader = MachineReader(runs, "llm_loop", most=3)
+    window = await reader.window(None, patience=60)
+    assert (window.read, len(window.heads), window.more, window.is_complete) == (3, 3, True, False)
+    assert window.outcomes == {"completed": 1, "budget_exceeded": 1}
+    assert window.history.refused["iterations"] == 1
+    newest = window.heads[0].created_at
+    assert [head.run_id for head in (await reader.window(newest)).heads] == [ASKS]
+    loaded: list[str] = []
+    load = journal.load
+
+    async def counted(run_id: str, since: int = 0) -> list[Record]:
+        loaded.append(run_id)
+        return await load(run_id, since)
+
+    monkeypatch.setattr(journal, "load", counted)
+    monkeypatch.setattr(machine_reader, "_LASTS", 0.0)
+    await runs.approve(ASKS, by="ann")
+    await agent(journal, said(text="Done.")).resume(ASKS)
+    loaded.clear()
+    assert (await reader.window(None, patience=60)).outcomes["completed"] == 2
+    assert loaded == [ASKS], "a run that has not moved is not read again"
+    client = Client(console_app(runs))
+    for name in ("1h", "24h", "7d", "all", "nonsense"):
+        page = (await client.get(f"/machines?window={name}")).text
+        assert "4 runs that started since" in page
+    old = time.time() + 90_000
+    monkeypatch.setattr(time, "time", lambda: old)
+    page = (await Client(console_app(runs)).get("/machines?window=24h")).text
+    assert "No run of this machine started in this window." in page
+
+
+async def test_a_graph_of_many_states_is_a_list_around_the_present_state(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    names = [f"s{number}" for number in range(50)]
+    enum: Any = StrEnum  # its functional form, with names that mypy cannot read
+    states, events = enum("Many", names), enum("Ways", ["next"])
+    many = Graph(
+        name="llm_loop",
+        states=states,
+        events=events,
+        initial=states("s0"),
+        edges=tuple(Edge("next", (one,), other) for one, other in pairwise(names)),
+        terminal=frozenset((states("s49"),)),
+        strict=False,
+    )
+    found = state_list(many, GraphMarks(taken={("s19", "next", "s20"): 7}), "s20")
+    assert [state.name for state in found.near] == ["s18", "s19", "s20", "s21", "s22"]
+    assert found.near[1].ways == [Way("next", "s20", 7)]
+    assert len(found.others) == 45
+    await fill(journal)
+    client = Client(console_app(runs, graphs={"llm_loop": many}))
+    for page in ("/runs/first", "/machines"):
+        text = (await client.get(page)).text
+        assert "too many states for a drawing" in text
+        assert "47 more states" in text, "an unknown state is replaced by the initial one"
+        assert 'class="fsm-graph' not in text
