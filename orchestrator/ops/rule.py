@@ -11,11 +11,10 @@ from orchestrator.ops.threshold import Thresholds, shortened, shortened_windows
 
 ALERT_PREFIX = "Orchestrator"
 _NAMED = "{{ range %s | query }}{{ .Labels.backend }} {{ .Labels.path }} {{ else }}unknown {{ end }}"
-JOURNAL = _NAMED % "printf `max by (backend, path) (orchestrator_journal_info{journal=%q})` $labels.journal"
+_PLACES = "max by (backend, path) (orchestrator_journal_info{%s} == 1)"
+JOURNAL = _NAMED % f"printf `{_PLACES % 'journal=%q'}` $labels.journal"
 """Text of an alert that names the engine and the path of the journal in its labels."""
-JOURNALS = (
-    _NAMED % "printf `orchestrator_journal_info{instance=%q, backend=%q}` $labels.instance $labels.backend"
-)
+JOURNALS = _NAMED % f"printf `{_PLACES % 'instance=%q, backend=%q'}` $labels.instance $labels.backend"
 """The same for every journal of a process with one engine."""
 DASHBOARD = "/d/orchestrator-operations"
 

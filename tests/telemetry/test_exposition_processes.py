@@ -70,6 +70,37 @@ def shared(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder), "PYTHONPATH": str(ROOT)}
 
 
+APP = """
+import logging
+from orchestrator.telemetry import asgi_app
+
+logging.basicConfig(format="%(process)d %(message)s")
+app = asgi_app()
+"""
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("workers", "named"), [(2, 1), (1, 0)])
+def test_workers_of_uvicorn_without_a_common_folder_are_named_once(
+    tmp_path: Path, workers: int, named: int
+) -> None:
+    (tmp_path / "host_app.py").write_text(APP)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
+    for name in ("PROMETHEUS_MULTIPROC_DIR", "WEB_CONCURRENCY"):
+        environ.pop(name, None)
+    output = tmp_path / "output"
+    command = [sys.executable, "-m", "uvicorn", "host_app:app", "--port", "0", "--workers", str(workers)]
+    with output.open("w") as stream:
+        server = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=stream, stderr=stream)
+    try:
+        started = "Application startup complete"
+        until(lambda: output.read_text().count(started) == workers, 60, "every worker is there")
+    finally:
+        server.terminate()
+        server.wait(30)
+    assert output.read_text().count("several workers share this port") == named
+
+
 def test_two_processes_behind_one_page_are_added_up_and_that_is_all(shared: dict[str, str]) -> None:
     def worker(runs: int) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", WORKER, str(runs)]

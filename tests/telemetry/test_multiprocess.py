@@ -44,8 +44,8 @@ pages = wsgi_app()
 
 def agent():
     with making:
-        if not agents:  # after the fork: each worker has a journal and a log
-            journal = SqliteJournal(f"worker-{os.getpid()}.db")
+        if not agents:  # after the fork: each worker opens the journal, and has a log
+            journal = SqliteJournal("worker.db")
             log = TransitionLog(open(f"worker-{os.getpid()}.log", "ab", buffering=0))
             options = {"name": "support", "journal": journal, "observers": [log, metrics]}
             agents.append(Agent(FunctionLLM(answer, model="m"), **options))
@@ -150,13 +150,12 @@ class Served:
         return found - {self.processes[0].running.pid}
 
     async def stored(self) -> int:
-        """Return the number of transitions in the journals of all workers."""
+        """Return the number of transitions in the journal of the workers."""
         found = 0
-        for file in self.folder.glob("worker-*.db"):
-            async with SqliteJournal(file) as journal:
-                async for head in journal.runs():
-                    records = await journal.load(head.run_id)
-                    found += sum(record.kind == "transition" for record in records)
+        async with SqliteJournal(self.folder / "worker.db") as journal:
+            async for head in journal.runs():
+                records = await journal.load(head.run_id)
+                found += sum(record.kind == "transition" for record in records)
         return found
 
     def value(self, query: str) -> float | None:
@@ -168,6 +167,10 @@ class Served:
     def firing(self) -> set[str]:
         alerts = fetch(f"http://127.0.0.1:{self.monitor}/api/v1/alerts")["data"]["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+
+
+def _in_journal(status: str) -> str:
+    return f'sum(max by (journal, machine, agent, reason) (orchestrator_journal_runs{{status="{status}"}}))'
 
 
 @pytest.fixture
@@ -208,6 +211,9 @@ def test_the_page_of_two_workers_is_right_while_one_is_killed_and_replaced(serve
     assert served.value('orchestrator_state_timeout_seconds{state="await_llm"}') is not None
     served.hang()
     until(lambda: served.value(active) == 1, 60, "the run that is active")
+    until(
+        lambda: served.value(_in_journal("running")) == 1, 60, "the same run in the journal of both workers"
+    )
     for worker in served.workers():  # the one that has it, too
         os.kill(worker, signal.SIGKILL)
     until(lambda: not served.value(active), 60, "the end of the gauges of dead workers")
@@ -215,6 +221,8 @@ def test_the_page_of_two_workers_is_right_while_one_is_killed_and_replaced(serve
     while again < 20:
         again += len(served.go(1))
     until(lambda: served.value(done) == 40, 60, "the counts of dead and new workers")
+    until(lambda: served.value(_in_journal("orphaned")) == 1, 60, "the run of the dead worker")
+    until(lambda: not served.value(_in_journal("running")), 60, "no run of a dead worker as running")
     assert (
         served.firing()
         & {

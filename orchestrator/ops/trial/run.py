@@ -151,17 +151,17 @@ RUN_CASES = (
         "ApprovalWaiting",
         "a question has been open for two hours, in the journal of two processes",
         [
-            parked("approval"),
+            parked("approval", values="60x130"),
             series(
                 "orchestrator_journal_oldest_update_timestamp_seconds",
-                "0x130",
+                "60x130",
                 **{"instance": _BESIDE, **LOOP, "journal": ID, "status": "parked", "reason": "approval"},
             ),
             journal_info(),
             journal_info(instance=_BESIDE),
         ],
         "2h",
-        [firing_of_journal("2h 0m 0s", **LOOP, reason="approval")],
+        [firing_of_journal("1h 59m 0s", **LOOP, reason="approval")],
     ),
     Case(
         "ApprovalWaiting",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from orchestrator.telemetry.exposition.debug import LiveSource
 from orchestrator.telemetry.exposition.health import Check, Heartbeat
 from orchestrator.telemetry.exposition.page import PageRequest, Pages
-from orchestrator.telemetry.exposition.render import warn_of_workers
+from orchestrator.telemetry.exposition.render import is_one_of_several, warn_of_workers
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -40,7 +39,7 @@ def asgi_app(
     Example:
         app.mount("/ops", asgi_app(token=os.environ["METRICS_TOKEN"]))
     """
-    if os.environ.get("WEB_CONCURRENCY", "1") not in {"", "0", "1"}:  # of uvicorn and gunicorn
+    if is_one_of_several():
         warn_of_workers()
     return _App(Pages(registry, token=token, live=live, heartbeat=heartbeat, ready=ready))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import logging
+import multiprocessing
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +19,17 @@ MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 _HEADER = re.compile(r"[\w.*/+;=,:\" -]{0,1000}", re.ASCII)
 """Accepted form of a header that chooses a format; parts of it are returned in the answer's content type."""
+
+
+def is_one_of_several() -> bool:
+    """Return whether WEB_CONCURRENCY names several workers, or this process is the second one of its parent.
+
+    uvicorn tells nothing to its workers: it starts them by multiprocessing, which numbers them. Only the second one
+    says yes, so a log has one warning. `--reload` replaces a single process, whose number grows.
+    """
+    if multiprocessing.parent_process() is None:
+        return os.environ.get("WEB_CONCURRENCY", "1") not in {"", "0", "1"}
+    return multiprocessing.current_process().name.endswith("Process-2") and "--reload" not in sys.argv
 
 
 def warn_of_workers() -> None:
