@@ -1,11 +1,14 @@
 """`make pythons`: the tests on each supported version of Python, and the table of their counts.
 
-    python -m tests.pythons                                  # each version, each tier; about an hour
+    python -m tests.pythons                                  # each version, each tier; some hours
     python -m tests.pythons --versions 3.13 --tiers test     # some of them; the others keep their counts
+    python -m tests.pythons --log ci.log                     # from what `.ci/run` printed, without running anything
+    python -m tests.pythons --log 3.14.log again.log --versions 3.14 --tiers test
 
-Each cell is a `make test-python` or the same for another tier. The counts are those of pytest's closing line. They are
-kept in `tests/pythons.json` and written as a table into `orchestrator/README.md`. A version that is not on this machine
-and cannot be had is a cell with the reason.
+Each cell is a `make test-python` or the same for another tier. If tests fail, they are repeated once alone, because a
+test with a process in it can fail beside other work on the machine: those that pass then are counted apart. The counts
+are those of pytest's closing lines. They are kept in `tests/pythons.json` and written as a table into
+`orchestrator/README.md`. A version that is not on this machine and cannot be had is a cell with the reason.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -32,35 +35,54 @@ TIERS: Mapping[str, Sequence[str]] = {
 ONLY = {"lowest versions": ("3.11",)}
 """Columns for some versions: the lowest versions of dependencies have no wheels for later versions of Python."""
 
+Cell: TypeAlias = tuple[str, str]
+"""Version and tier."""
 Counts: TypeAlias = dict[str, dict[str, str]]
 """Version -> tier -> counts in words, or the reason why there are none."""
 
 _CLOSING = re.compile(r"^=* ?((?:\d+ \w+,? ?)+) in [\d.]+s(?: \([\d:]+\))? ?=*$", re.MULTILINE)
-_KINDS = ("passed", "failed", "errors", "error", "skipped", "xfailed")
+_SECTION = re.compile(r"^== make (\w+), Python (\d+\.\d+)[\d.]* .*$", re.MULTILINE)
+"""What `.ci/run` prints before each tier."""
+_KINDS = ("passed", "passed alone", "failed", "errors", "error", "skipped", "xfailed")
+_RED = ("failed", "errors", "error")
 _BLOCK = re.compile(r"(<!-- pythons -->\n).*?(<!-- /pythons -->)", re.DOTALL)
 
 
 def main() -> None:
-    """Run the chosen cells, and write counts and table. The exit code is 1 if a test failed."""
+    """Run the chosen cells or read them from logs, and write counts and table. The exit code is 1 if a test failed."""
     parser = argparse.ArgumentParser(description="The tests on each supported version of Python.")
     parser.add_argument("--versions", nargs="+", default=VERSIONS, choices=VERSIONS)
     parser.add_argument("--tiers", nargs="+", default=list(TIERS), choices=TIERS)
+    parser.add_argument(
+        "--log", nargs="+", type=Path, help="that of CI, or of one cell, and of its failed tests repeated"
+    )
     chosen = parser.parse_args()
     counts: Counts = json.loads(COUNTS.read_text(encoding="utf-8")) if COUNTS.exists() else {}
-    for version in chosen.versions:
-        for tier in chosen.tiers:
-            if version in ONLY.get(tier, VERSIONS):
-                counts.setdefault(version, {})[tier] = _cell(version, tier)
-                COUNTS.write_text(json.dumps(counts, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    cells = [
+        (version, tier)
+        for version in chosen.versions
+        for tier in chosen.tiers
+        if version in ONLY.get(tier, VERSIONS)
+    ]
+    for version, tier, cell in _logged(chosen.log, cells) if chosen.log else _run(cells):
+        counts.setdefault(version, {})[tier] = cell
+        COUNTS.write_text(json.dumps(counts, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), counts), encoding="utf-8")
     print(table(counts))
-    sys.exit(any("failed" in cell or "error" in cell for row in counts.values() for cell in row.values()))
+    sys.exit(any(kind in cell for row in counts.values() for cell in row.values() for kind in _RED))
 
 
-def _cell(version: str, tier: str) -> str:
-    """Run one tier on one version; its output is shown as it comes."""
-    print(f"== Python {version}, {tier}", flush=True)
-    command = [*TIERS[tier], version, "ARGS=-q"]
+def _run(cells: Sequence[Cell]) -> Iterator[tuple[str, str, str]]:
+    for version, tier in cells:
+        print(f"== Python {version}, {tier}", flush=True)
+        said = [_output([*TIERS[tier], version, "ARGS=-q"])]
+        if any(kind in counts_of(*said) for kind in _RED):
+            said.append(_output([*TIERS[tier], version, "ARGS=-q -n 0 --last-failed"]))
+        yield version, tier, counts_of(*said)
+
+
+def _output(command: Sequence[str]) -> str:
+    """Run a command and return its output, which is shown as it comes."""
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
@@ -68,17 +90,48 @@ def _cell(version: str, tier: str) -> str:
         for line in running.stdout or ():
             print(line, end="", flush=True)
             said += line
-    return counts_of(said)
+    return said
 
 
-def counts_of(said: str) -> str:
-    """Return the counts of pytest's closing line, or the last line if there is none."""
-    closing = _CLOSING.findall(said)
-    if not closing:
+def _logged(files: Sequence[Path], cells: Sequence[Cell]) -> Iterator[tuple[str, str, str]]:
+    """Yield the cells that logs have: each section of a log of CI, or the one chosen cell."""
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    sections = list(sections_of(texts[0]))
+    if not sections and len(cells) != 1:
+        sys.exit("pythons: the log has no sections of .ci/run; name its cell: --versions 3.11 --tiers test")
+    yield from sections or [(*cells[0], counts_of(*texts))]
+
+
+def sections_of(log: str) -> Iterator[tuple[str, str, str]]:
+    """Yield version, tier and counts of each tier in what `.ci/run` printed."""
+    _, *parts = _SECTION.split(log)
+    for target, version, said in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        if target in TIERS:
+            yield version, target, counts_of(said)
+
+
+def counts_of(said: str, again: str = "") -> str:
+    """Return the counts of pytest's closing line, or the last line if there is none.
+
+    Args:
+        said: The output of a session.
+        again: The output of another one with the tests that failed, each alone.
+    """
+    found = _numbers(said)
+    if not found:
         lines = said.strip().splitlines()
         return lines[-1].removeprefix("test-python: ") if lines else "no output"
-    parts = [part.split() for part in closing[-1].split(",")]
-    return ", ".join(f"{int(count):,} {kind}" for count, kind in parts if kind in _KINDS)
+    if repeated := _numbers(again):
+        found = {kind: count for kind, count in found.items() if kind not in _RED}
+        found |= {kind: count for kind, count in repeated.items() if kind in _RED}
+        found["passed alone"] = repeated.get("passed", 0)
+    return ", ".join(f"{found[kind]:,} {kind}" for kind in _KINDS if found.get(kind))
+
+
+def _numbers(said: str) -> dict[str, int]:
+    closing = _CLOSING.findall(said)
+    parts = [part.split() for part in closing[-1].split(",")] if closing else []
+    return {kind: int(count) for count, kind in parts}
 
 
 def table(counts: Counts) -> str:

@@ -137,7 +137,14 @@ def violations(page: Page) -> list[str]:
     program = node_modules(Path(__file__).parent / "accessibility") / "axe-core" / "axe.min.js"
     page.evaluate(program.read_text(encoding="utf-8"))
     found = page.evaluate("async () => (await axe.run()).violations")
-    return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
+    return [_fault(one["id"], node) for one in found for node in one["nodes"]]
+
+
+def _fault(name: str, node: dict[str, Any]) -> str:
+    """Return a fault with its element and the elements that it has to do with."""
+    checks = [check for kind in ("any", "all", "none") for check in node[kind]]
+    others = [other["html"][:200] for check in checks for other in check["relatedNodes"]]
+    return "; ".join([f"{name}: {node['html'][:200]}", *others])
 
 
 def overflow(page: Page) -> list[str]:

@@ -11,6 +11,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.project.addition import Project
 from orchestrator.project.creation import create_project
 from orchestrator.project.name import LONGEST, part_name, project_name
+from orchestrator.project.origin import command_for
 from orchestrator.project.source_edit import Source
 
 
@@ -164,7 +165,7 @@ def test_a_name_of_a_project(name: str) -> None:
         ("../shop", "is a path"),
         ("a/b", "is a path"),
         (".", "is a path"),
-        ("", "is a path"),
+        ("", "cannot name a project"),
         ("a\\b", "is a path"),
         ("class", "is a keyword of Python"),
         ("match", "is a keyword of Python"),
@@ -196,3 +197,24 @@ def test_a_name_of_a_part_is_a_plain_python_name(name: str) -> None:
 def test_a_name_that_the_new_files_import_is_refused(project: Project, kind: str, name: str) -> None:
     with pytest.raises(ConfigError, match="for something else"):
         {"tool": project.add_tool, "guard": project.add_guard}[kind](name)
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "command"),
+    [
+        (None, None),
+        ('{"url": "https://example.org/fsm.whl", "archive_info": {}}', None),
+        (
+            '{"url": "file:///home/me/my%20fsm", "dir_info": {"editable": true}}',
+            "pip wheel --no-deps -w wheels '/home/me/my fsm'",
+        ),
+        (
+            '{"url": "file:///tmp/fsm.whl", "archive_info": {}}',
+            "pip wheel --no-deps -w wheels /tmp/fsm.whl",
+        ),
+    ],
+)
+def test_a_library_from_no_index_is_put_into_the_project_as_a_wheel(
+    direct_url: str | None, command: str | None
+) -> None:
+    assert command_for(direct_url) == command

@@ -282,7 +282,10 @@ async def test_a_reader_of_a_run_that_had_none_gets_the_pieces_of_the_next_answe
     assert [request.on_delta is not None for request in llm.requests] == [False, True]
 
 
-async def test_a_reader_that_waits_for_a_run_gets_the_pieces_of_its_first_answer(tmp_path: Path) -> None:
+async def test_a_reader_that_waits_for_a_run_gets_the_pieces_of_its_first_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.runtime.runs.following.POLL", 100)  # it waits when the run becomes live
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         llm = ScriptedLLM(["two words"])
         runner = agent(llm, journal=journal)
