@@ -11,6 +11,7 @@ from orchestrator.cli.output import say
 from orchestrator.errors import ConfigError
 from orchestrator.project.addition import Project
 from orchestrator.project.creation import create_project
+from orchestrator.project.origin import wheel_command
 
 
 def init(name: str) -> int:
@@ -18,7 +19,11 @@ def init(name: str) -> int:
     folder = create_project(name, Path.cwd(), _export_pack)
     count = sum(file.is_file() for file in folder.rglob("*"))
     say(f"{folder.name}: {count} files")
-    say(f"  cd {folder.name} && make test    # set up, then run its tests")
+    if command := wheel_command():
+        say(f"  cd {folder.name} && {command}    # this installation is from no package index")
+        say("  make test    # set up, then run its tests")
+    else:
+        say(f"  cd {folder.name} && make test    # set up, then run its tests")
     say(f"  {folder.name}/README.md describes it")
     return Exit.COMPLETED
 

@@ -18,7 +18,7 @@ _FOLDERS = ("tests", "ops", "wheels", "build", "data", "dist")
 
 def project_name(name: str) -> str:
     """Return the name of a new project. Raises ConfigError if it cannot name a folder, a distribution and a package."""
-    if "/" in name or "\\" in name or name in {"", ".", ".."}:
+    if "/" in name or "\\" in name or name in {".", ".."}:
         raise ConfigError(
             f"{name!r} is a path; give a name, such as shop, and the project is made in this folder"
         )
@@ -53,8 +53,9 @@ def part_name(name: str, kind: str) -> str:
 
 def _check(name: str, kind: str, form: re.Pattern[str], allowed: str) -> None:
     if not form.fullmatch(name) or len(name) > LONGEST:
+        shown = name if len(name) <= 2 * LONGEST else f"{name[: 2 * LONGEST]}…"
         raise ConfigError(
-            f"{name!r} cannot name {kind}; allowed are {allowed}, a letter first, {LONGEST} characters at most"
+            f"{shown!r} cannot name {kind}; allowed are {allowed}, a letter first, {LONGEST} characters at most"
         )
     if keyword.iskeyword(name) or keyword.issoftkeyword(name):
         raise ConfigError(f"{name!r} is a keyword of Python and cannot name {kind}; choose another name")
