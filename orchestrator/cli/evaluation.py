@@ -74,6 +74,8 @@ async def _evaluation(
         say_json(report.as_json())
     else:
         print_report(report)
+    if report.cancelled:
+        return Exit.CANCELLED
     if report.failing:
         return Exit.FAILED
     return Exit.BUDGET_EXCEEDED if report.not_run else Exit.COMPLETED

@@ -87,6 +87,5 @@ def _print_totals(report: EvaluationReport) -> None:
     if earlier := sum(result.earlier for result in report.results):
         say(f"{many(earlier, 'result')} of an earlier process of this evaluation")
     if report.not_run:
-        say(
-            f"not run: {_named(report.not_run)}: {report.stopped}; the same command with a larger --budget continues"
-        )
+        then = "" if report.cancelled else "; the same command with a larger --budget continues"
+        say(f"not run: {_named(report.not_run)}: {report.stopped}{then}")

@@ -187,6 +187,11 @@ def test_a_budget_leaves_cases_for_the_next_call(cli: Cli, cases: Path) -> None:
         "not run: pays: the cost budget of 0.25 is used up (0.25); the same command with a larger" in done.out
     )
     assert '<skipped message="the cost budget' in (cases.parent / "junit.xml").read_text()
+    (listed,) = cli("runs", "list", "--json", "--graph", "evaluation", "--journal", JOURNAL).out.splitlines()
+    name = json.loads(listed)["run_id"]
+    hint = f"orchestrator eval FILE --agent MODULE:FUNCTION --journal {JOURNAL}"
+    assert hint in cli("runs", "show", name, "--journal", JOURNAL).out
+    assert f"`{hint}` resumes it" in cli("runs", "resume", name, "--journal", JOURNAL).err
     again = cli("eval", "shop.yaml", *AT)
     assert again.code == 0
     assert "1 result of an earlier process of this evaluation" in again.out

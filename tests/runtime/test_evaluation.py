@@ -425,6 +425,69 @@ def test_new_starts_again_and_ends_the_open_evaluation() -> None:
     }
 
 
+def test_a_request_to_cancel_stops_new_cases_and_the_next_call_starts_another_evaluation() -> None:
+    journal = MemoryJournal()
+
+    async def work() -> None:
+        async def model(_: Any) -> str:
+            (head,) = await Runs(journal).list(machine="evaluation", status="open")
+            await Runs(journal).cancel(head.run_id, by="ann")
+            return "done"
+
+        agent, cases = support(journal, model), [case("a"), case("b")]
+        report = await evaluate(agent, cases, concurrency=1)
+        assert (report.cancelled, report.not_run, report.passed) == (True, ("b",), False)
+        assert (await Runs(journal).head(report.evaluation_id)).outcome == "cancelled"
+        left = await evaluate(agent, cases, concurrency=1, budget=EvaluationBudget(tokens=1))
+        assert left.evaluation_id != report.evaluation_id
+
+    asyncio.run(work())
+
+
+def test_a_request_to_cancel_an_interrupted_evaluation_ends_it_at_the_next_call() -> None:
+    journal = MemoryJournal()
+
+    async def work() -> None:
+        agent, cases = support(journal), [case("a"), case("b")]
+        left = await evaluate(agent, cases, concurrency=1, budget=EvaluationBudget(tokens=1))
+        await Runs(journal).cancel(left.evaluation_id, by="ann")
+        report = await evaluate(agent, cases)
+        assert report.passed
+        assert (await Runs(journal).head(left.evaluation_id)).outcome == "cancelled"
+
+    asyncio.run(work())
+
+
+def test_an_evaluation_in_postgresql_answers_questions_and_is_continued(database: str) -> None:
+    from orchestrator.journal.postgres import PostgresJournal
+
+    async def work() -> None:
+        async with PostgresJournal(database) as journal:
+            agent = support(journal)
+            cases = [
+                case("pays", "refund", answers={"refund": "approve"}),
+                case("asks", "refund", expect={"outcome": "waiting"}),
+            ]
+            first = await evaluate(agent, cases, concurrency=1, budget=EvaluationBudget(tokens=1))
+            assert first.not_run == ("asks",)
+            report = await evaluate(agent, cases)
+            assert (report.passed, report.evaluation_id) == (True, first.evaluation_id)
+            assert [one.earlier for one in report.results] == [True, False]
+
+    asyncio.run(work())
+
+
+async def test_the_console_shows_an_evaluation_and_its_runs() -> None:
+    from orchestrator.console import console_app
+    from tests.console.client import Client
+
+    journal = MemoryJournal()
+    report = await evaluate(support(journal), [case("a")])
+    client = Client(console_app(Runs(journal)))
+    for page in ("/", f"/runs/{report.evaluation_id}", f"/runs/{report.results[0].run_id}", "/machines"):
+        assert (await client.get(page)).status == 200, page
+
+
 def test_two_processes_never_work_on_one_evaluation() -> None:
     journal = MemoryJournal()
 

@@ -18,6 +18,7 @@ GROUPS = {"pipeline": "pipeline", "ralph": "ralph", "code_mode": "rlm", "tools_m
 Names and not the graphs, whose import takes longer than all the rest of `runs show`; a test compares them.
 """
 APPROVAL, LLM_LOOP, CHECKPOINT = "approval", "llm_loop", "pipeline_checkpoint"
+EVALUATION = "evaluation"
 
 
 async def engine_of(store: OpenStore, head: RunHead, stored: StoredRun) -> EngineInfo | None:
@@ -44,6 +45,8 @@ def resumption(store: OpenStore, stored: StoredRun) -> str:
         return store.command("resume", stored.run_id, *again, group=group)
     if stored.created.get("graph") == APPROVAL:
         return of_project(store)
+    if stored.created.get("graph") == EVALUATION:
+        return of_evaluation(store)
     model = () if (stored.created.get("launch") or {}).get("model") else ("--model", "SPEC")
     return store.command("resume", stored.run_id, *model)
 
@@ -55,6 +58,12 @@ def of_project(store: OpenStore) -> str:
     return words("approval", "status", *project)
 
 
+def of_evaluation(store: OpenStore) -> str:
+    """Return the command that continues an evaluation; its records have neither the file nor the agent."""
+    journal = ("--journal", str(store.given)) if store.given is not None else ()
+    return words("eval", "FILE", "--agent", "MODULE:FUNCTION", *journal)
+
+
 def refuse_other(store: OpenStore, head: RunHead, *graphs: str) -> None:
     """Raise ConfigError for a run of another graph than these; it names the command for that graph."""
     if head.graph in graphs:
@@ -63,6 +72,7 @@ def refuse_other(store: OpenStore, head: RunHead, *graphs: str) -> None:
     there = {
         CHECKPOINT: "`CheckpointManager.load_state_machine`",
         LLM_LOOP: _resume(store, head, "runs"),
+        EVALUATION: f"`{of_evaluation(store)}`",
     }
     there |= {graph: _resume(store, head, group) for graph, group in GROUPS.items()}
     known = there.get(head.graph, "only the program that started it")

@@ -180,8 +180,8 @@ class EvaluationCase(_Part):
     """One case of an evaluation set.
 
     Example:
-        >>> EvaluationCase(name="capital", input="Capital of France?", expect={"output": {"contains": "Paris"}}).name
-        'capital'
+        >>> EvaluationCase(name="capital", input="Capital of France?", expect=Expectation(reason="none")).expect.outcome
+        'completed'
     """
 
     name: Annotated[str, AfterValidator(_name)]

@@ -142,7 +142,9 @@ async def evaluate(
         units = list(_units(chosen, selection.repeat, ledger.run_id, agent_digest(agent)))
         await work.run(units, concurrency)
         results = {unit.key: work.results[unit.key] for unit in units if unit.key in work.results}
-        if not work.not_run:
+        if work.cancelled:
+            await ledger.cancel()
+        elif not work.not_run:
             await ledger.end(list(results))
     order = {case.name: number for number, case in enumerate(chosen)}
     return EvaluationReport(
@@ -153,6 +155,7 @@ async def evaluate(
         results=tuple(sorted(results.values(), key=lambda one: (order[one.case], one.repetition))),
         not_run=tuple(case.name for case in chosen if case.name in work.not_run),
         stopped=work.stopped,
+        cancelled=work.cancelled,
         baseline=baseline,
     )
 
@@ -172,6 +175,7 @@ class _Evaluation:
     results: dict[str, CaseResult] = field(default_factory=dict)
     not_run: set[str] = field(default_factory=set)
     stopped: str = ""
+    cancelled: bool = False
     _used: dict[str, CaseUsage] = field(default_factory=dict)
     """Run id -> usage, also of runs that are no longer part of the evaluation."""
     _began: float = 0.0
@@ -210,7 +214,7 @@ class _Evaluation:
 
     async def _work(self, units: Iterator[_Unit]) -> None:
         for unit in units:
-            self.stopped = self.stopped or self._exhausted()
+            self.stopped = self.stopped or await self._refused() or self._exhausted()
             if self.stopped and not self._has_run(unit):
                 self.not_run.add(unit.case.name)
                 continue
@@ -288,6 +292,11 @@ class _Evaluation:
     def _checks(self, unit: _Unit) -> str:
         """Return a digest of what the verdict depends on beside the run."""
         return _digest([unit.case.checks_digest, *self._selected(unit.case)])
+
+    async def _refused(self) -> str:
+        """Return that a person has cancelled the evaluation, or ""."""
+        self.cancelled = await self.ledger.is_cancelled()
+        return "a person has cancelled the evaluation" if self.cancelled else ""
 
     def _exhausted(self) -> str:
         """Return which budget is used up, or ""."""

@@ -6,7 +6,7 @@ every result that was reached, and listings show it. It has no machine: nothing 
     created     {…, agent, agent_version, tags: {evaluation: name}, evaluation: {selection, agent}}
     result      {at, unit, checked, result}         of one repetition of a case; the last one of a unit counts
     ended       {outcome: "completed", reason: "none", at, units}
-                {outcome: "cancelled", reason: "caller", at}        another evaluation was started in its place
+                {outcome: "cancelled", reason: "caller", at}        by request, or another one was started in its place
 
 An evaluation that a budget stopped, or whose process ended, is left open; the next call continues it.
 """
@@ -74,6 +74,14 @@ class EvaluationLedger:
         """Record that each of these units has a result."""
         await self._write("ended", {"outcome": "completed", "reason": "none", "units": list(units)})
 
+    async def cancel(self) -> None:
+        """Record that it ends without a result of each case."""
+        await self._write("ended", {"outcome": "cancelled", "reason": "caller"})
+
+    async def is_cancelled(self) -> bool:
+        """Return whether a person has asked to cancel it (`orchestrator runs cancel`)."""
+        return any(request.kind == "cancel" for request in await self.journal.inbox(self.run_id))
+
     async def _write(self, kind: str, body: Mapping[str, Any]) -> None:
         waiting = self.journal.append(self.lease, [Draft(kind, {"at": self.now(), **body})])
         if waiting is not None:
@@ -116,13 +124,14 @@ async def opened(
 ) -> AsyncIterator[EvaluationLedger]:
     """Own the open evaluation of this identity inside the block, or a new one.
 
-    With `new` the open one is ended as cancelled. Raises ConfigError if another process owns it.
+    With `new`, or after a request to cancel it, the open one is ended as cancelled. Raises ConfigError if another
+    process owns it.
     """
     found = await _open_one(identity, journal)
     ledger = None if found is None else await EvaluationLedger._claimed(found, journal, now)  # noqa: SLF001 - ours
-    if ledger is not None and new:
+    if ledger is not None and (new or await ledger.is_cancelled()):
         try:
-            await ledger._write("ended", {"outcome": "cancelled", "reason": "caller"})  # noqa: SLF001 - ours
+            await ledger.cancel()
         finally:
             await let_go(journal, ledger.lease)
         ledger = None

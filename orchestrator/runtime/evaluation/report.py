@@ -144,9 +144,11 @@ class EvaluationReport:
     results: tuple[CaseResult, ...] = ()
     """In the order of the cases and repetitions."""
     not_run: tuple[str, ...] = ()
-    """Cases with a repetition that was not started, because a budget was used up."""
+    """Cases with a repetition that was not started, because a budget was used up or the evaluation was cancelled."""
     stopped: str = ""
-    """The budget that was used up, as a sentence."""
+    """Why cases were not run, as a sentence."""
+    cancelled: bool = False
+    """Whether a person has cancelled the evaluation; the next call starts another one."""
     baseline: EvaluationReport | None = None
     """The evaluation before it, if there is one."""
 
@@ -195,6 +197,7 @@ class EvaluationReport:
             "usage": asdict(self.usage),
             "not_run": list(self.not_run),
             "stopped": self.stopped,
+            "cancelled": self.cancelled,
             "changes": None if changes is None else asdict(changes),
             "results": [result.as_json() for result in self.results],
         }
@@ -215,6 +218,7 @@ class EvaluationReport:
                 results=tuple(map(CaseResult.from_json, data["results"])),
                 not_run=tuple(map(str, data.get("not_run", ()))),
                 stopped=str(data.get("stopped", "")),
+                cancelled=bool(data.get("cancelled")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
