@@ -14,7 +14,7 @@ from orchestrator.cli.evaluation_view import print_report, print_result
 from orchestrator.cli.exit import Exit, beginning
 from orchestrator.cli.load import imported
 from orchestrator.cli.loop import run_async
-from orchestrator.cli.output import complain, is_terminal, say_json, shown
+from orchestrator.cli.output import complain, is_terminal, output_on_stderr, say_json, shown
 from orchestrator.cli.run import logging_to
 from orchestrator.cli.runs.store import OpenStore, journal_file
 from orchestrator.cli.stop import on_signal
@@ -89,7 +89,8 @@ async def _report(
         await journal.__aenter__()
     try:
         baseline = await _baseline(options.baseline, OpenStore(journal, options.journal))
-        report = await evaluate(_agent(options.agent, journal, logs), cases, **given)
+        with output_on_stderr():  # the log of the agent, and what its tools print
+            report = await evaluate(_agent(options.agent, journal, logs), cases, **given)
         return report if baseline is None else replace(report, baseline=baseline)
     finally:
         await journal.close()

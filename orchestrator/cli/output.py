@@ -12,7 +12,7 @@ import os
 import select
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, redirect_stdout, suppress
 from enum import StrEnum
 from typing import IO, Any, TextIO, cast
 
@@ -167,6 +167,11 @@ def complain_more(label: str, text: str) -> None:
 def _put(stream: TextIO, text: StyledText) -> None:
     stream.write(text)
     stream.flush()
+
+
+def output_on_stderr() -> AbstractContextManager[object]:
+    """Inside the block, write everything to standard error, so that standard output has the report alone."""
+    return redirect_stdout(sys.stderr)
 
 
 def show_cursor() -> None:

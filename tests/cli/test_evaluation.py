@@ -54,6 +54,10 @@ def support(journal):
     return Agent(FunctionLLM(answer), name="support", tools=[refund], journal=journal, observers=())
 
 
+def logging(journal):
+    return Agent(FunctionLLM(answer), name="support", tools=[refund], journal=journal)
+
+
 def elsewhere(journal):
     return Agent(FunctionLLM(answer), name="support", journal=MemoryJournal(), observers=())
 
@@ -137,6 +141,13 @@ def test_json_is_one_object_that_is_a_baseline_later(
         done = cli("eval", "shop.yaml", *AT, "--baseline", baseline)
         assert done.code == 0
         assert f"compared with {report['evaluation_id']}\n  newly passing: sum\n  new: pays\n" in done.out
+
+
+@pytest.mark.usefixtures("cases")
+def test_the_log_of_the_agent_does_not_mix_with_the_report(cli: Cli) -> None:
+    done = cli("eval", "shop.yaml", "--agent", "agents:logging", "--journal", JOURNAL, "--json")
+    assert json.loads(done.out)["passed"]
+    assert {json.loads(line)["msg"] for line in done.err.splitlines()} >= {"run.started", "run.completed"}
 
 
 def test_junit_has_each_case_and_is_replaced(cli: Cli, cases: Path) -> None:

@@ -141,19 +141,24 @@ async def evaluate(
         work = _Evaluation(agent, ledger, name, by_name, budget, hosting.clock, hosting.journal, each)
         units = list(_units(chosen, selection.repeat, ledger.run_id, agent_digest(agent)))
         await work.run(units, concurrency)
-        results = {unit.key: work.results[unit.key] for unit in units if unit.key in work.results}
-        if work.cancelled:
-            await ledger.cancel()
-        elif not work.not_run:
-            await ledger.end(list(results))
-    order = {case.name: number for number, case in enumerate(chosen)}
+        await work.end(units)
+    return _report(identity, work, chosen, baseline)
+
+
+def _report(
+    identity: EvaluationIdentity,
+    work: _Evaluation,
+    cases: Sequence[EvaluationCase],
+    baseline: EvaluationReport | None,
+) -> EvaluationReport:
+    order = {case.name: number for number, case in enumerate(cases)}
     return EvaluationReport(
-        evaluation_id=ledger.run_id,
-        name=name,
+        evaluation_id=work.ledger.run_id,
+        name=identity.name,
         agent=identity.agent,
         agent_version=identity.agent_version,
-        results=tuple(sorted(results.values(), key=lambda one: (order[one.case], one.repetition))),
-        not_run=tuple(case.name for case in chosen if case.name in work.not_run),
+        results=tuple(sorted(work.results.values(), key=lambda one: (order[one.case], one.repetition))),
+        not_run=tuple(case.name for case in cases if case.name in work.not_run),
         stopped=work.stopped,
         cancelled=work.cancelled,
         baseline=baseline,
@@ -197,6 +202,13 @@ class _Evaluation:
                 watching.cancel()
         except BaseExceptionGroup as errors:  # the first one has cancelled the other tasks
             raise errors.exceptions[0] from None
+
+    async def end(self, units: Sequence[_Unit]) -> None:
+        """End the evaluation, unless a budget left units for the next call."""
+        if self.cancelled:
+            await self.ledger.cancel()
+        elif not self.not_run:
+            await self.ledger.end([unit.key for unit in units])
 
     def _is_known(self, unit: _Unit) -> bool:
         """Take the recorded result of a unit if it is still valid."""
