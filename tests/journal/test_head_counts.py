@@ -5,11 +5,9 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from orchestrator.errors import Corrupt, StoreDown
@@ -134,31 +132,6 @@ async def test_a_file_that_lost_acknowledged_records_is_not_counted(tmp_path: Pa
             shutil.copy(file, tmp_path / "cut")
     with pytest.raises((Corrupt, StoreDown)):
         SqliteJournal(tmp_path / "cut" / "journal.db").head_counts()
-
-
-async def test_a_count_of_a_file_reads_no_ended_run(tmp_path: Path) -> None:
-    path = tmp_path / "journal.db"
-    async with SqliteJournal(path) as journal:
-        await fill(journal)
-    with closing(apsw.Connection(str(path))) as db:
-        plan = db.execute("EXPLAIN QUERY PLAN SELECT count(*) FROM run WHERE status <> 'ended'").fetchall()
-    assert "run_of_status" in str(plan)
-
-
-async def test_a_file_without_the_index_gets_it_when_it_is_opened(tmp_path: Path) -> None:
-    path = tmp_path / "journal.db"
-    async with SqliteJournal(path) as journal:
-        await fill(journal)
-        before = numbers(journal.head_counts().counts)
-    with closing(apsw.Connection(str(path))) as db:
-        db.execute("DROP INDEX run_of_status")
-    async with SqliteJournal(path) as journal:
-        await journal.head("a")
-        assert numbers(journal.head_counts().counts).keys() == {
-            (*key[:2], "orphaned" if key[2] == "running" else key[2], key[3]) for key in before
-        }
-    with closing(apsw.Connection(str(path))) as db:
-        assert db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'run_of_status'").fetchall() == [(1,)]
 
 
 def test_a_server_that_does_not_answer_is_one_error_within_seconds_without_a_password() -> None:

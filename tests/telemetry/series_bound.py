@@ -9,6 +9,7 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.outcome import REASONS
 from orchestrator.telemetry.catalogue import CATALOGUE, Metric, MetricKind, MetricSource
 from orchestrator.telemetry.labels import CAPS, FOLDED, MOST_DEFINITIONS
+from orchestrator.telemetry.scraped import PARKINGS
 
 
 def most_series(
@@ -33,6 +34,8 @@ def most_series(
         "version": 1,
         "python": 1,
         "definition": MOST_DEFINITIONS,
+        "journal": 1,
+        "path": 1,
     }
     live = (row for row in CATALOGUE if row.made in {MetricSource.OBSERVED, MetricSource.SCRAPED})
     return sum(_combinations(row, graph, sizes) * _samples(row) for row in live)
@@ -44,6 +47,9 @@ def _combinations(row: Metric, graph: Graph, sizes: dict[str, int]) -> int:
         + 4,  # for each agent: declared edges, one for all others, one of all other machines
         "runs_completed_total": 4 * (sum(map(len, REASONS.values())) + len(REASONS) + 1),
         "label_overflow_total": len(FOLDED),
+        # running and orphaned runs have no reason
+        "journal_runs": 4 * (2 + len(PARKINGS) + 1),
+        "journal_oldest_update_timestamp_seconds": 4 * (2 + len(PARKINGS) + 1),
     }
     return special.get(row.name) or prod(_axes(row.labels, row, sizes))
 

@@ -61,7 +61,15 @@ def test_a_name_may_be_a_label_if_it_is_short_and_printable_and_no_address(name:
 
 def test_label_values_of_names_that_are_not_shown_and_their_limits_are_known_to_dashboards() -> None:
     assert (labels.OTHER, labels.UNREGISTERED, labels.UNKNOWN) == ("_other", "_unregistered", "_unknown")
-    assert labels.CAPS == {"machine": 16, "agent": 32, "tool": 64, "model": 16, "guard": 32, "backend": 8}
+    assert labels.CAPS == {
+        "machine": 16,
+        "agent": 32,
+        "tool": 64,
+        "model": 16,
+        "guard": 32,
+        "backend": 8,
+        "journal": 8,
+    }
     assert labels.FOLDED.keys() == labels.CAPS.keys() | {"budget", "outcome", "reason"}
     assert labels.MOST_DEFINITIONS == 4
     assert [is_label("x" * length) for length in (0, 1, 120, 121)] == [False, True, True, False]

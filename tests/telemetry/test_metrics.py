@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError
 from orchestrator.kernel.graph import Edge
+from orchestrator.kernel.head_count import HeadCount, HeadCounts
 from orchestrator.kernel.mailbox import Signal
 from orchestrator.kernel.outcome import REASONS, Ending, Outcome
 from orchestrator.kernel.record import (
@@ -174,12 +175,23 @@ def test_the_table_of_the_documentation_is_made_from_the_catalogue() -> None:
     assert table() == golden.read_text(encoding="utf-8"), HINT
 
 
+class Stored:
+    """A journal in a file with a parked run."""
+
+    backend, address = "sqlite", "runs.db"
+
+    def head_counts(self) -> HeadCounts:
+        return HeadCounts("1f2e3d4c", (HeadCount("loop", "", "parked", "approval", 1, 1.0),))
+
+
 def test_every_metric_is_exposed_under_its_name_type_and_help() -> None:
     board = Board(declared=False)
     Metrics(board.registry, objectives={"_none": 60.0})
     board.metrics.declare(LOOP, ["search"], "gpt", backends=["memory"], run_seconds=900.0)
     board.metrics.watch_loop(lambda: 0.25)
     board.metrics.measure_store("sqlite", "here", lambda: 1)
+    journal = Stored()
+    board.metrics.count_runs(journal)
     engine = Standing(Load(("loop",), 4))
     board.metrics.watch(engine)
     board.tell(started(), edge(), JournalWrite("loop", "r1", "memory", "append", 1, 0.001))

@@ -84,9 +84,6 @@ ADDED = {
         position INTEGER PRIMARY KEY AUTOINCREMENT, run INTEGER NOT NULL UNIQUE) STRICT""",
     "run_of_conversation": """CREATE INDEX IF NOT EXISTS run_of_conversation
         ON run(conversation_id) WHERE conversation_id IS NOT NULL""",
-    # A few rows among many: counting the runs that have not ended does not read those that have.
-    "run_of_status": """CREATE INDEX IF NOT EXISTS run_of_status
-        ON run(status) WHERE status <> 'ended'""",
     "run_of_parent": """CREATE INDEX IF NOT EXISTS run_of_parent
         ON run(parent_run_id) WHERE parent_run_id IS NOT NULL""",
     # At most one row: whether processes write, and the identity of the mark that records their progress.
