@@ -40,9 +40,9 @@ Q = TypeVar("Q", bound=QuestionedCall)
 class Refusal(NamedTuple):
     """The reason why an answer does not count."""
 
-    kind: Literal["unasked", "answered", "several", "stale"]
+    kind: Literal["unasked", "answered", "several", "stale", "input"]
     """No question is open; it was answered before; several questions are open; it is too late, or about another
-    call."""
+    call; it does not fit the form of the question."""
     why: str
     """The reason in words."""
 

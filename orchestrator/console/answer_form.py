@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from orchestrator.journal.plan_question import PLAN
 from orchestrator.machines.llm_loop.model import Question
+from orchestrator.tools.input_request import InputRequest, form_fields, request_of
 
 
 class AnswerForm(NamedTuple):
@@ -52,6 +53,8 @@ def answer_forms(question: Question) -> list[AnswerForm]:
     """Return the answers to a question, each with its effect."""
     if question.why == PLAN:
         return _plan_forms(question)
+    if question.input is not None:
+        return _input_forms(request_of(question.input))
     danger = question.effect not in _HARMLESS
     if question.why == "unknown_effect":
         again = "It did not take effect. " + _ONCE.format("")
@@ -69,6 +72,17 @@ def answer_forms(question: Question) -> list[AnswerForm]:
         AnswerForm("reject", "Reject", _REFUSED, _REQUIRED, "Reject the call"),
         AnswerForm("respond", "Respond", instead, _RESULT, "Send as result"),
     ]
+
+
+def _input_forms(request: InputRequest) -> list[AnswerForm]:
+    """Return the answers to a request for input: its values as JSON, or a yes; and a no."""
+    told, why = "The call continues with your answer.", "Reason, required; it is not sent to the tool"
+    no = AnswerForm("reject", "Decline", "The tool reads that you declined.", why, "Decline")
+    if request.schema is None:
+        return [AnswerForm("approve", "Confirm", told, _REASON, "Confirm"), no]
+    names = ", ".join(one.name for one in form_fields(request.schema))
+    label = f"JSON object with {names}" if names else "{}"
+    return [AnswerForm("respond", "Give the input", told, label, "Send"), no]
 
 
 def _plan_forms(question: Question) -> list[AnswerForm]:

@@ -22,6 +22,7 @@ from orchestrator.journal.plan_question import PLAN
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.approval.plan_review import PlanReview
 from orchestrator.runtime.runs.details import RunDetails
+from orchestrator.tools.input_request import form_fields, request_of
 
 MOST: Final = 200
 """Most waiting runs in the list."""
@@ -77,6 +78,8 @@ async def _questions_of(console: Console, actor: Actor, head: RunHead) -> dict[s
         {
             "question": question,
             "plan": PlanReview.of(details.story.context) if question.why == PLAN else None,
+            "request": request_of(question.input) if question.input else None,
+            "fields": form_fields(request_of(question.input).schema or {}) if question.input else [],
             "open": question.key in pending,
             "expired": bool(question.expires_at) and question.expires_at <= now,
             "forms": answer_forms(question),

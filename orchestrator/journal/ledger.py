@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.journal.redacted import tool_word
+from orchestrator.tools.input_request import input_record
 
 _OF_EFFECTS = frozenset(("intent", "done", "rolled_back"))
 LEDGER_KINDS = _OF_EFFECTS | {"asked", "approval"}
@@ -40,6 +41,14 @@ class EffectEntry:
     """The open question about the call."""
     answer: Mapping[str, Any] | None = None
     """The last answer that counted."""
+    inputs: list[Mapping[str, Any]] = field(default_factory=list)
+    """The input that people have given, as records (`CallInput.of`)."""
+
+    def take(self, answer: Mapping[str, Any]) -> None:
+        """Add an answer that counted."""
+        if (more := input_record(self.asked or {}, answer, self.inputs)) is not None:
+            self.inputs.append(more)
+        self.asked, self.answer = None, answer
 
     @property
     def turn(self) -> int:
@@ -75,8 +84,7 @@ class EffectLedger:
                 entry = self._entry(body["key"])
                 entry.tool, entry.asked, entry.arguments = body["tool"], body, body.get("arguments")
             case "approval":
-                entry = self._entry(body["key"])
-                entry.asked, entry.answer = None, body
+                self._entry(body["key"]).take(body)
             case _:
                 pass
 

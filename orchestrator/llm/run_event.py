@@ -209,6 +209,8 @@ class QuestionAsked(RunEvent):
     """Pass it with the answer, so that the answer counts for exactly these arguments."""
     expires_at: float = 0.0
     """Epoch seconds; 0: never."""
+    input: Mapping[str, Any] | None = None
+    """The request for input as JSON data (`message`, `schema`, `url`), if `why` is `input`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ HEALTH = PanelRow(
         ),
         Panel(
             title="Waiting for people",
-            description="By reason. approval, unknown_effect, undo_failed and questions wait for an answer.",
+            description="By reason. approval, unknown_effect, undo_failed, input and questions wait for an answer.",
             queries=(
                 Query(
                     in_journals("machine, agent, reason", '%m, status="parked"'),

@@ -12,6 +12,7 @@ PARKINGS = (
     "approval",
     "unknown_effect",
     "undo_failed",
+    "input",
     "questions",
     "paused",
     "waiting",

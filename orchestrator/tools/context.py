@@ -11,6 +11,7 @@ from typing_extensions import TypeVar  # with a default, which `typing` has sinc
 
 from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.port import Clock, SystemClock
+from orchestrator.tools.input_request import NO_INPUT, CallInput
 
 DepsT = TypeVar("DepsT", default=Any)
 DepsT_co = TypeVar("DepsT_co", default=Any, covariant=True)
@@ -57,6 +58,8 @@ class ToolContext(Generic[DepsT_co]):
     """Kinds of content parts that the model reads, so that a tool can return text in place of others."""
     retry: int = 0
     """How often the model was asked to try again so far: by this tool in consecutive turns, or for its final answer."""
+    input: CallInput = NO_INPUT
+    """The answers of people to an InputRequired of this call."""
 
     def remaining(self) -> float | None:
         """Return the seconds until the deadline, never below 0; None without a deadline."""

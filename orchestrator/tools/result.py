@@ -15,6 +15,7 @@ from orchestrator.kernel.value import value
 from orchestrator.llm.content_part import described, returned_parts
 from orchestrator.llm.message import Message, ToolCall, encodable
 from orchestrator.tools.argument import BadArguments, DuplicateKeys, UnstableArguments
+from orchestrator.tools.input_request import PersonNeeded
 
 ToolOutcome: TypeAlias = Literal[
     "ok",
@@ -54,6 +55,8 @@ class ToolResult:
     """True if the tool timed out and did not stop when it was cancelled: it may still be running."""
     whole: str | None = field(default=None, compare=False, repr=False)
     """The text before it was cut, until it is stored; None if nothing was cut or the agent has no `read_result`."""
+    needs: PersonNeeded | None = field(default=None, compare=False, repr=False)
+    """Why the call cannot continue without a person; `content` is for a caller that cannot ask one."""
     parts: tuple[dict[str, Any], ...] = field(default=(), repr=False)
     """Content parts for the model if the tool returned any; `content` then describes them."""
 

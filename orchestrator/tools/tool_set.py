@@ -29,6 +29,7 @@ from orchestrator.llm.content_part import returned_parts
 from orchestrator.llm.message import ToolCall, encodable
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.tools.collection import ToolCollection, check_names, listed
+from orchestrator.tools.input_request import PersonNeeded
 from orchestrator.tools.invocation import invoke
 from orchestrator.tools.result import (
     READ_RESULT,
@@ -243,7 +244,7 @@ class ToolSet:
         restarts = TimeLimit()
         bound = (self._narrowed(context_for(call, position), spec, restarts),) if spec.takes_context else ()
         outcome: ToolOutcome = "ok"
-        was_cut, abandoned, whole, before = False, False, None, _cancels()
+        short, abandoned, whole, needs, before = False, False, None, None, _cancels()
         value: object = None
         try:
             arguments = parse_arguments(spec, call.arguments, exact=exact)
@@ -253,7 +254,7 @@ class ToolSet:
                 else:
                     work = functools.partial(invoke, spec, bound, arguments)
                     value = await limited(work, spec.timeout, self._clock, restarts)
-            content, was_cut, whole = shortened(value, spec.max_result_chars, keep=READ_RESULT in self._exact)
+            content, short, whole = shortened(value, spec.max_result_chars, keep=READ_RESULT in self._exact)
         except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
             for context in bound:
                 context.cancelled.set()
@@ -262,8 +263,9 @@ class ToolSet:
             may_retry = isinstance(error, ModelRetry) and context_for(call, position).retry < spec.retries
             outcome, content = failure_of(error, may_retry=may_retry)
             abandoned = isinstance(error, TimeLimitPassed) and error.abandoned
-        seconds = self._clock.monotonic() - started
-        done = ToolResult(call, position, content, outcome, seconds, queued, was_cut, at, abandoned, whole)
+            needs = error if isinstance(error, PersonNeeded) else None
+        took = self._clock.monotonic() - started
+        done = ToolResult(call, position, content, outcome, took, queued, short, at, abandoned, whole, needs)
         return done if type(value) is str else _with_parts(done, value, spec.max_result_chars)
 
     def _narrowed(self, context: ToolContext, spec: ToolSpec, restarts: TimeLimit) -> ToolContext:

@@ -1,4 +1,4 @@
-"""Real MCP servers that nobody here wrote, as commands and as addresses."""
+"""Real MCP servers, as commands and as addresses. Nobody here wrote them but `asker`, a program of the official SDK."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.node import NODE, node_modules
 
 _FOLDER = Path(__file__).with_name("mcp_servers")
+_ASKER = Path(__file__).with_name("mcp_asker.py")
 _PYTHON_HTTP = """
 import sys
 import uvicorn
@@ -47,6 +48,8 @@ class Official:
                 else ("--local-timezone", "Europe/Oslo")
             )
             return (sys.executable, "-m", f"mcp_server_{self.name}", *arguments)
+        if self.name == "asker":
+            return (sys.executable, str(_ASKER), str(self.folder), "stdio")
         more = (str(self.folder),) if self.name == "filesystem" else ()
         return (*self._program(), *more)
 
@@ -76,6 +79,8 @@ class Official:
     def _serve(self, port: int) -> subprocess.Popen[bytes]:
         if self.name == "everything":
             command, more = [*self._program(), "streamableHttp"], {"PORT": str(port)}
+        elif self.name == "asker":
+            command, more = [sys.executable, str(_ASKER), str(self.folder), "http", str(port)], {}
         else:
             where = [str(repository(self.folder))] if self.name == "git" else []
             command, more = [sys.executable, "-c", _PYTHON_HTTP, self.name, str(port), *where], {}

@@ -101,7 +101,9 @@ def test_the_names_are_those_of_the_catalogue_and_labels_too() -> None:
 
 
 def test_reasons_and_states_of_runs_are_these_labels() -> None:
-    parkings = "approval unknown_effect undo_failed questions paused waiting interrupted shutdown poison"
+    parkings = (
+        "approval unknown_effect undo_failed input questions paused waiting interrupted shutdown poison"
+    )
     assert " ".join(PARKINGS) == f"{parkings} deps_required other_graph"
     assert (RUNNING, ORPHANED, PARKED) == ("running", "orphaned", "parked")
     assert PHASES == ("starting", "running", "draining", "stopped")

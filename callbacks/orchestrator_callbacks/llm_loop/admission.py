@@ -6,13 +6,14 @@ have started.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from orchestrator.kernel.clock import micros
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, Question
+from orchestrator.tools.input_request import request_of
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import canonical_call
@@ -95,16 +96,19 @@ def put_question(
     position: int,
     why: str,
     judgement: ApprovalDecision = ApprovalDecision(asks=True),  # noqa: B008 - a tuple
+    *,
     expires_at: float | None = None,
+    request: Mapping[str, Any] | None = None,
 ) -> None:
     """Ask a person about a call, which has a provisional result until then.
 
     `expires_at` is the expiry of a question that this one replaces; without it `approval_seconds` count from now.
+    `request` is the record of a request for input.
     """
     ctx = run.ctx
     call = effective_call(ctx, position)
     key = key_of(ctx, position)
-    epoch = run.lease.epoch if run.lease and why != "approval" else 0
+    epoch = run.lease.epoch if run.lease and why not in _BEFORE_EFFECT else 0
     spec = run.deps.tools.find(call.name)
     if expires_at is None:
         patience = ctx.limits.approval_seconds
@@ -113,24 +117,31 @@ def put_question(
         key,
         call.name,
         call.arguments,
-        digest_of(run, call, _about(ctx, key, why, epoch)),
+        digest_of(run, call, _about(ctx, key, why, epoch, request)),
         why,
         expires_at,
         judgement.verdict,
         judgement.notice,
         epoch=epoch,
         effect="" if spec is None else spec.effect,
+        input=request,
     )
     ctx.ledger.asked[position] = question
     ctx.results[position] = ToolResult.failure(call, position, "cancelled", UNDECIDED, kind="Undecided")
     run.note("asked", question.record(_calls_of(ctx)[position].arguments))
 
 
-def _about(ctx: LoopContext, key: str, why: str, epoch: int) -> str:
+_BEFORE_EFFECT = ("approval", "input")
+"""Reasons of questions about calls that are not interrupted: another owner of the run asks the same question."""
+
+
+def _about(ctx: LoopContext, key: str, why: str, epoch: int, request: Mapping[str, Any] | None) -> str:
     # An answer to one question must not count for another question about the same call, which may have been asked
     # later.
     if why == "approval":
         return key
+    if request is not None:
+        return f"{key} {why} {len(ctx.ledger.inputs.get(int(key.partition(':')[2]), ()))} {request_of(request).digest}"
     before = ctx.ledger.decided.get(key)
     return f"{key} {why} {epoch}" + (f" {before['id']}" if before is not None else "")
 
@@ -149,14 +160,16 @@ def renew_question(run: LoopRun, position: int, question: Question) -> None:
             note_result(run, form)
             return
         form = call  # whether it took effect is still unknown
-    digest = digest_of(run, form, _about(ctx, question.key, question.why, question.epoch))
+    digest = digest_of(run, form, _about(ctx, question.key, question.why, question.epoch, question.input))
     if (question.version, question.arguments, question.digest) == (DIGEST_VERSION, form.arguments, digest):
         return
     set_form(ctx, position, form)
     judgement = ApprovalDecision(asks=True)
     if question.why == "approval":
         judgement = judge_call(run.deps.tools.find(form.name), form)
-    put_question(run, position, question.why, judgement, question.expires_at)
+    put_question(
+        run, position, question.why, judgement, expires_at=question.expires_at, request=question.input
+    )
 
 
 def readmit(run: LoopRun, position: int) -> bool:
@@ -188,8 +201,10 @@ def readmit(run: LoopRun, position: int) -> bool:
 
 def is_approved(ctx: LoopContext, position: int) -> bool:
     """Return whether a person approved a call."""
-    decided = ctx.ledger.decided
-    return bool(decided) and decided.get(key_of(ctx, position), {}).get("decision") == "approve"
+    if not ctx.ledger.decided:
+        return False
+    found = ctx.ledger.decided.get(key_of(ctx, position), {})
+    return bool(found.get("approved") if "input" in found else found.get("decision") == "approve")
 
 
 def replacement(run: LoopRun, position: int, call: ToolCall) -> ToolCall | ToolResult:

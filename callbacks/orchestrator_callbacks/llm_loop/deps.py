@@ -21,6 +21,7 @@ from orchestrator.llm.run_event import ToolProgress
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.tools.collection import ToolCollection
+from orchestrator.tools.input_request import NO_INPUT, CallInput
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec
 from orchestrator.tools.tool_set import Around
@@ -189,7 +190,9 @@ def open_account(
     return account
 
 
-def tool_context(run: LoopRun, key: str, retry: int = 0, tool: str = "") -> ToolContext:
+def tool_context(
+    run: LoopRun, key: str, retry: int = 0, tool: str = "", given: CallInput = NO_INPUT
+) -> ToolContext:
     """Return the context of a call of `tool` or of an output validator; `key` identifies it within the run."""
     deps, run_id = run.deps, run.run_id
     stored = None if deps.stored_result is None else partial(deps.stored_result, run_id)
@@ -215,6 +218,7 @@ def tool_context(run: LoopRun, key: str, retry: int = 0, tool: str = "") -> Tool
         tags=run.tags,
         reads=getattr(deps.llm, "reads", KINDS),
         retry=retry,
+        input=given,
     )
 
 

@@ -8,20 +8,31 @@ from typing import Any
 
 from orchestrator.errors import RejectRequested
 from orchestrator.kernel.mailbox import Signal
+from orchestrator.machines.llm_loop.judgement import judge
 from orchestrator.machines.llm_loop.model import Question
+from orchestrator.tools.input_request import (
+    InputAnswer,
+    input_record,
+    next_request,
+    read_answer,
+    request_of,
+)
 from orchestrator.tools.result import ToolResult
 from orchestrator_callbacks.llm_loop.admission import (
     canonical_form,
     effective_call,
+    is_approved,
     note_intent,
     note_result,
+    put_question,
     set_form,
 )
 from orchestrator_callbacks.llm_loop.deps import LoopRun
-from orchestrator_guards import Refusal, judge_answer
+from orchestrator_guards import Refusal
 
 REJECTED = "a person rejected this call"
 EXPIRED = "nobody approved this call in time"
+EXPIRED_INPUT = "nobody answered in time"
 
 
 async def await_answers(run: LoopRun) -> None:
@@ -62,7 +73,11 @@ def _expire(run: LoopRun) -> bool:
     now = run.deps.clock.time()
     late = [at for at, one in run.ctx.ledger.asked.items() if one.expires_at and now >= one.expires_at]
     for position in late:
-        del run.ctx.ledger.asked[position]
+        question = run.ctx.ledger.asked.pop(position)
+        if question.input is not None:
+            said = {"decision": "reject", "input": "cancel", "by": "expiry", "why": EXPIRED_INPUT}
+            _take_input(run, position, question, _noted(run, question, said))
+            continue
         call = effective_call(run.ctx, position)
         note_result(run, ToolResult.failure(call, position, "denied", EXPIRED, kind="Expired"))
     return bool(late)
@@ -79,13 +94,29 @@ def _take(run: LoopRun, signal: Signal) -> None:
         refused = {"key": answer.get("call"), "at": run.deps.clock.time(), "refused": found.why}
         run.note("control", body | refused)
         return
-    _note(run, signal, found)
+    taken = _note(run, signal, found)
     if answer.get("end"):
         raise RejectRequested(signal.by, signal.why)
     asked = run.ctx.ledger.asked
     position = next(at for at, one in asked.items() if one is found)
     del asked[position]
+    if found.input is not None:
+        _take_input(run, position, found, taken)
+        return
+    if (more := input_record({"why": found.why}, taken, run.ctx.ledger.inputs.get(position, ()))) is not None:
+        run.ctx.ledger.inputs[position].append(more)
     apply_answer(run, position, answer, signal.why)
+
+
+def _take_input(run: LoopRun, position: int, question: Question, body: Mapping[str, Any]) -> None:
+    """Keep an answer to a request for input, and ask for the next one of its round, or let the call run again."""
+    asked = question.input or {}
+    run.ctx.ledger.inputs.setdefault(position, []).append({"input": asked, "answer": body})
+    if (following := next_request(asked)) is not None:
+        put_question(run, position, "input", request=following)
+        return
+    run.ctx.results[position] = None
+    note_intent(run, [position])
 
 
 def questions(run: LoopRun) -> list[Question]:
@@ -95,7 +126,7 @@ def questions(run: LoopRun) -> list[Question]:
 
 def judged(run: LoopRun, answer: Mapping[str, Any]) -> Question | Refusal:
     """Return the question of an answer, or the reason why the answer is invalid."""
-    return judge_answer(questions(run), run.ctx.ledger.decided, answer, now=run.deps.clock.time())
+    return judge(questions(run), run.ctx.ledger.decided, answer, now=run.deps.clock.time())
 
 
 def apply_answer(run: LoopRun, position: int, answer: Mapping[str, Any], why: str) -> None:
@@ -119,19 +150,27 @@ def apply_answer(run: LoopRun, position: int, answer: Mapping[str, Any], why: st
             note_result(run, ToolResult.failure(call, position, "denied", text, kind="Rejected"))
 
 
-def _note(run: LoopRun, signal: Signal, question: Question) -> None:
-    body: dict[str, Any] = {
-        "key": question.key,
-        "digest": question.digest,
-        "decision": signal.payload["decision"],
-        "by": signal.by,
-        "why": signal.why,
-        "at": run.deps.clock.time(),
-        "id": signal.id,
-        "number": signal.number,
-    }
+def _note(run: LoopRun, signal: Signal, question: Question) -> Mapping[str, Any]:
+    """Journal an answer and return its record."""
+    said = {"decision": signal.payload["decision"], "by": signal.by, "why": signal.why}
+    body: dict[str, Any] = said | {"id": signal.id, "number": signal.number}
     for member in ("arguments", "content", "end"):
         if signal.payload.get(member) is not None:
             body[member] = signal.payload[member]
+    if question.input is not None and not body.get("end"):
+        given = read_answer(request_of(question.input), signal.payload)
+        if isinstance(given, InputAnswer):
+            body["input"] = given.action
+            if given.content:
+                body["values"] = given.content
+    return _noted(run, question, body)
+
+
+def _noted(run: LoopRun, question: Question, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    body = {"key": question.key, "digest": question.digest, **answer, "at": run.deps.clock.time()}
+    position = int(question.key.partition(":")[2])
+    if "input" in body and is_approved(run.ctx, position):
+        body["approved"] = True  # by an earlier answer, which still counts
     run.ctx.ledger.decided[question.key] = body
     run.note("approval", body)
+    return body

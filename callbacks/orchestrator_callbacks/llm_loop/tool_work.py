@@ -9,6 +9,7 @@ from typing import Literal
 from orchestrator.kernel.record import RolledBack, ToolExecution
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.tools.input_request import CallInput, EffectUnknown, InputRequired
 from orchestrator.tools.result import ToolResult, cut
 from orchestrator.tools.spec import ToolContext
 from orchestrator.tools.stored_result import mark_of
@@ -88,8 +89,9 @@ async def _execute(run: LoopRun) -> None:
     calls = _started(run)
 
     async def finished(result: ToolResult) -> ToolResult | None:
-        if result.abandoned and after_crash(ctx.ledger.started[result.position]) != "again":
-            return await _ask_about_abandoned(run, result.position)
+        needs = result.needs is not None or result.abandoned
+        if needs and (provisional := await _put_to_person(run, result)) is not None:
+            return provisional
         hooked = "after_tool_execution" in deps.points
         changed = await through(run, "after_tool_execution", result) if hooked else result
         if changed.whole is not None:
@@ -152,9 +154,18 @@ def _started(run: LoopRun) -> list[ToolCall]:
     return calls
 
 
-async def _ask_about_abandoned(run: LoopRun, position: int) -> ToolResult | None:
-    """Ask about an abandoned call and return its provisional result. It may still be running, so nothing is undone."""
-    put_question(run, position, "unknown_effect")
+async def _put_to_person(run: LoopRun, result: ToolResult) -> ToolResult | None:
+    """Ask about a call that needs a person, and return its provisional result; None if it needs no person.
+
+    An abandoned call may still be running, so nothing is undone.
+    """
+    position = result.position
+    if isinstance(result.needs, InputRequired):
+        put_question(run, position, "input", request=result.needs.record())
+    elif isinstance(result.needs, EffectUnknown) or after_crash(run.ctx.ledger.started[position]) != "again":
+        put_question(run, position, "unknown_effect")
+    else:
+        return None
     await run.settle()
     provisional: ToolResult | None = run.ctx.results[position]
     return provisional
@@ -228,7 +239,8 @@ def context(run: LoopRun, position: int) -> ToolContext:
     retries = run.ctx.progress.model_retries
     tool = effective_call(run.ctx, position).name
     retry = retries.get(tool_key(tool), 0) if retries else 0
-    return tool_context(run, key_of(run.ctx, position), retry, tool)
+    given = CallInput.of(run.ctx.ledger.inputs.get(position, ()))
+    return tool_context(run, key_of(run.ctx, position), retry, tool, given)
 
 
 def _report(run: LoopRun) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from orchestrator.cli.output import shown
@@ -11,6 +12,7 @@ from orchestrator.cli.runs.phrase import many, moment, span
 from orchestrator.cli.runs.store import OpenStore
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.llm_loop.model import Question
+from orchestrator.tools.input_request import InputRequest, form_fields, request_of
 
 DIGITS = 12
 """Characters of a digest in printed commands; at least as many as --digest requires."""
@@ -20,6 +22,7 @@ WHY = {
     "unknown_effect": "the call was interrupted before its result was recorded (end a frozen process first: it would "
     "continue the call); did it take effect?",
     "undo_failed": "this call could not be undone: how should the run continue?",
+    "input": "this call needs input from you",
     "plan": "may this plan be carried out? A process with its folder does: orchestrator approval wait",
 }
 """Reason of a question -> the text of the question."""
@@ -42,10 +45,17 @@ ANSWERS = {
 }
 """Reason of a question -> (command, effect, placeholders), most likely first."""
 
+_CONFIRM = (
+    ("approve", "confirm it: the call continues", ()),
+    ("reject", "decline: the tool reads that", ()),
+)
+"""The answers to a request for input without a form."""
+
 FREE = ("reject",)
 """Answers that need no digest: no call follows them."""
 
 _LONGEST = 300
+_MESSAGE = 2_000
 
 
 def expired(question: Question, now: float) -> bool:
@@ -88,11 +98,23 @@ def answers(
     digest = question.digest[:DIGITS]
     if hidden(question):
         digest = question.digest if full else "DIGEST"
-    known = ANSWERS.get(question.why, ANSWERS["approval"])
+    known = (
+        ANSWERS.get(question.why, ANSWERS["approval"]) if question.input is None else _of_form(question.input)
+    )
     return [
         (store.command(name, run_id, *_bound(name, question, digest), *fill), meaning)
         for name, meaning, fill in known
     ]
+
+
+def _of_form(asked: Mapping[str, Any]) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """Return the answers to a request for input, as in ANSWERS."""
+    schema = request_of(asked).schema
+    if schema is None:
+        return _CONFIRM
+    values = {shown(one.name, 80, keep=""): "…" for one in form_fields(schema)}
+    example = json.dumps(values, ensure_ascii=False)
+    return (("respond", "give the input: the call continues with it", (example,)), _CONFIRM[1])
 
 
 def _bound(name: str, question: Question, digest: str) -> tuple[str, ...]:
@@ -152,8 +174,22 @@ def _call(store: OpenStore, run_id: str, question: Question, *, full: bool) -> I
         yield f"      notice     {shown(question.notice, _LONGEST, keep='')}"
     if question.effect:
         yield f"      effect     {shown(question.effect, _LONGEST, keep='')}"
+    if question.input is not None:
+        yield from _form(request_of(question.input))
     if not view.hidden:
         yield f"      digest     {question.digest}"
+
+
+def _form(request: InputRequest) -> Iterator[str]:
+    """Return the lines of a request for input, every character visible."""
+    yield f"      asks       {shown(request.message, _MESSAGE, keep='')}"
+    if request.url:
+        yield f"      address    {shown(request.url, _MESSAGE, keep='')}"
+        yield "                 (open it only if you trust it; it is never opened for you)"
+    for one in form_fields(request.schema or {}):
+        parts = [one.kind, "" if one.is_required else "optional", one.about, ", ".join(one.choices)]
+        about = "; ".join(filter(None, parts))
+        yield f"      field      {shown(one.name, 80, keep='')}: {shown(about, _LONGEST, keep='')}"
 
 
 def as_json(store: OpenStore, run_id: str, question: Question, now: float) -> dict[str, Any]:
@@ -166,5 +202,6 @@ def as_json(store: OpenStore, run_id: str, question: Question, now: float) -> di
         "verdict": None if question.verdict is None else question.verdict._asdict(),
         "expires_at": question.expires_at or None,
         "expired": expired(question, now),
+        "input": None if question.input is None else request_of(question.input).record(),
         "commands": [command for command, _ in answers(store, run_id, question, full=True)],
     }

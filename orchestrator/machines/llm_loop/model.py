@@ -165,6 +165,8 @@ class Question:
     effect: str = field(default="", metadata={"fingerprint": None})
     """Declared effect of the tool: `pure`, `idempotent`, `compensable` or `irreversible`. Empty in records of earlier
     versions and for an unknown tool: assume that the effect cannot be undone."""
+    input: Mapping[str, Any] | None = field(default=None, metadata={"fingerprint": None})
+    """The request for input and the others of its round (`InputRequired.record`), if the tool asks for input."""
 
     @classmethod
     def from_record(
@@ -192,6 +194,7 @@ class Question:
             int(body.get("version", 1)),
             int(body.get("epoch", 0)),
             str(body.get("effect") or effect),
+            body.get("input"),
         )
 
     def record(self, said: str) -> dict[str, Any]:
@@ -207,15 +210,15 @@ class Question:
             body["arguments"] = self.arguments
         if self.verdict is not None:
             body["verdict"] = self.verdict._asdict()
-        for name in ("expires_at", "notice", "epoch", "effect"):
+        for name in ("expires_at", "notice", "epoch", "effect", "input"):
             if value := getattr(self, name):
                 body[name] = value
         return body
 
 
-WHY = ("approval", "unknown_effect", "undo_failed", "plan")
-"""The tool needs approval; a crash left it open whether the call happened; the same, and undoing it failed; a plan of
-the machine approval waits."""
+WHY = ("approval", "unknown_effect", "undo_failed", "input", "plan")
+"""The tool needs approval; a crash left it open whether the call happened; the same, and undoing it failed; the tool
+needs input; a plan of the machine approval waits."""
 
 
 @recorded_as("Ledger")
@@ -244,6 +247,8 @@ class CallLedger:
     """Calls that were published to observers."""
     decided: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Key -> the answer that counted."""
+    inputs: dict[int, list[Mapping[str, Any]]] = field(default_factory=dict, metadata={"fingerprint": None})
+    """The input that people have given for calls, as records (`CallInput.of`)."""
 
 
 @value(frozen=True, slots=True)

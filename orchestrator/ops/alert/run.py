@@ -162,7 +162,7 @@ RUN_ALERTS = (
         expr=(
             # Of the journal, which each of its processes reports: a run waits on when its process is dead.
             "time() - min by (journal, machine, agent, reason) (orchestrator_journal_oldest_update_timestamp_seconds\n"
-            '  {status="parked", reason=~"approval|unknown_effect|undo_failed|questions"})\n'
+            '  {status="parked", reason=~"approval|unknown_effect|undo_failed|input|questions"})\n'
             "> <approval_age_s>"
         ),
         wait="5m",

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -51,7 +50,6 @@ from orchestrator.providers.mcp.answer import (
     Content,
     Reader,
     SessionLost,
-    ToolDisabled,
     content_of,
 )
 from orchestrator.providers.mcp.offer import (
@@ -67,6 +65,7 @@ from orchestrator.providers.mcp.options import (
     message_limit,
     part_limit,
     plain,
+    question_limit,
     seconds,
 )
 from orchestrator.providers.mcp.resource import (
@@ -83,20 +82,19 @@ from orchestrator.providers.mcp.resource import (
     read_resource,
 )
 from orchestrator.providers.mcp.server_file import ServerEntry, read_servers
-from orchestrator.providers.mcp.session import McpSession, SessionPool, Unreachable
+from orchestrator.providers.mcp.session import SessionPool, Unreachable
+from orchestrator.providers.mcp.tool_call import ToolCaller
 from orchestrator.providers.mcp.tool_list import ToolList
 from orchestrator.providers.mcp.transport import Http, Stdio
 from orchestrator.tools.spec import Effect, ToolContext, ToolSpec
 
 if TYPE_CHECKING:
     from mcp import Client
-    from mcp_types import CallToolResult, Tool
+    from mcp_types import Tool
 
 __all__ = ["McpOptions", "McpServer"]
 
 _log = logging.getLogger("orchestrator.mcp")
-
-_PROGRESS_CHARS = 200
 
 T = TypeVar("T")
 
@@ -126,6 +124,9 @@ class McpServer:
         connect = seconds("connect_timeout", options.get("connect_timeout", 30.0))
         self._pool = SessionPool(self.name, transport, connect)
         self._list = ToolList(self.name, self._choice, options, self._spec)
+        self._caller = ToolCaller(
+            self._pool, lambda: self._list.disabled, self._timeout, question_limit(options)
+        )
 
     @classmethod
     def stdio(
@@ -262,6 +263,7 @@ class McpServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._caller.stop()
         await self._pool.stop()
 
     def _name(self, said: str) -> None:
@@ -278,7 +280,7 @@ class McpServer:
         """Return the tool, or None, with a warning, if its arguments cannot be checked."""
 
         async def call(context: ToolContext, /, **arguments: Any) -> Content:
-            result = await self._call(context, offer, arguments)
+            result = await self._caller.call(context, offer, arguments)
             return content_of(result, Reader(context.reads, self._max_bytes))
 
         try:
@@ -311,38 +313,3 @@ class McpServer:
         if name == LIST:
             return self._tool(full, f"List the resources of {self.name}.", LIST_SCHEMA, listing, "pure")
         return self._tool(full, f"Read a resource of {self.name}.", READ_SCHEMA, reading, "pure")
-
-    async def _call(
-        self, context: ToolContext, offer: ServerTool, arguments: dict[str, Any]
-    ) -> CallToolResult:
-        """Call a tool on the open session, or on one new session. Progress starts its timeout again."""
-        # The tool set measures the timeout, because it can be started again there.
-        seconds = self._timeout if context.deadline is None else math.inf
-
-        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            context.restart_timeout()
-            part = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
-            context.progress(clean(f"{part}: {message}" if message else part, _PROGRESS_CHARS))
-
-        session, is_new = await self._open(offer)
-        try:
-            return await session.call(offer.theirs, arguments, seconds, on_progress)
-        except SessionLost:
-            if is_new or offer.effect not in {"pure", "idempotent"}:
-                raise
-        session, _ = await self._open(offer)
-        return await session.call(offer.theirs, arguments, seconds, on_progress)
-
-    async def _open(self, offer: ServerTool) -> tuple[McpSession, bool]:
-        """Return a session on which the tool is unchanged. Raises SessionLost and ToolDisabled."""
-        try:
-            found = await self._pool.session()
-        except Unreachable as error:
-            # The reason is for the operator of the server: it names commands and quotes their output.
-            _log.warning("%s", error)
-            raise SessionLost(f"MCP server {self.name!r} cannot be reached; the call was not sent") from error
-        if offer.theirs in self._list.disabled:
-            raise ToolDisabled(
-                "the tool has changed at its server since it was allowed; the call was not sent"
-            )
-        return found

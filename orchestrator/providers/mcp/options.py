@@ -42,6 +42,8 @@ class McpOptions(TypedDict, total=False):
     for each list of the server; by default the first list is allowed."""
     on_disabled: Callable[[str], None]
     """Called with a sentence for each disabled tool; by default a warning is logged."""
+    max_questions: int
+    """Maximum questions of the server to a person in one call; 10, and 0 is no limit. Further ones are refused."""
     max_message_bytes: int
     """Maximum bytes of one message, after decompression; 32 MiB, and 0 is no limit. A longer message fails its call."""
 
@@ -66,6 +68,11 @@ def message_limit(options: McpOptions) -> int:
 def part_limit(options: McpOptions) -> int:
     """Return the checked limit of a part in bytes. Raises ConfigError."""
     return check_limit("max_part_bytes", options.get("max_part_bytes", DEFAULT_PART_BYTES))
+
+
+def question_limit(options: McpOptions) -> int:
+    """Return the checked limit of questions in one call. Raises ConfigError."""
+    return check_limit("max_questions", options.get("max_questions", 10))
 
 
 def seconds(name: str, value: float) -> float:

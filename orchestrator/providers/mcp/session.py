@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.providers.mcp.answer import CallRefused, SessionLost
+from orchestrator.providers.mcp.live_call import LiveCalls
 from orchestrator.providers.mcp.offer import clean
 from orchestrator.providers.mcp.resource import has_resources
 from orchestrator.providers.mcp.transport import Http, LogLines, Stdio, leaf_of
@@ -22,7 +23,7 @@ from orchestrator.providers.mcp.transport import Http, LogLines, Stdio, leaf_of
 if TYPE_CHECKING:
     from mcp import Client
     from mcp.shared.dispatcher import ProgressFnT
-    from mcp_types import CallToolResult, Tool
+    from mcp_types import CallToolResult, InputRequiredResult, Tool
 
 _log = logging.getLogger("orchestrator.mcp")
 
@@ -31,6 +32,7 @@ _GOODBYE = 5.0
 _ALIVE = 3.0
 """Seconds in which a server that left a call without an answer must answer another request."""
 _PAGES = 50
+_MODERN = "2026-07-28"
 _TOOLS = 1_000
 _SAID_CHARS = 500
 
@@ -49,7 +51,9 @@ class McpSession:
     `listed` receives the tools each time the server lists them.
     """
 
-    def __init__(self, transport: Stdio | Http, seconds: float, listed: Listed | None) -> None:
+    def __init__(
+        self, transport: Stdio | Http, seconds: float, listed: Listed | None, live: LiveCalls
+    ) -> None:
         import anyio
 
         self.ready: asyncio.Future[Unreachable | None] = asyncio.get_running_loop().create_future()
@@ -62,6 +66,8 @@ class McpSession:
         self._transport = transport
         self._seconds = seconds
         self.listed = listed
+        self.live_calls = live
+        """The calls in flight whose server may ask within the call."""
         self._client: Client | None = None
         self._in_flight = 0
         self._doubted = False
@@ -71,6 +77,15 @@ class McpSession:
     @property
     def usable(self) -> bool:
         return not (self.retired or self.over.is_set())
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether its server returns its requests in place of a result, as of 2026-07-28."""
+        return self._client is not None and self._client.protocol_version >= _MODERN
+
+    def serves(self, run_id: str) -> bool:
+        """Return whether no other run has a call in flight."""
+        return self.live_calls.runs <= {run_id}
 
     def end(self) -> None:
         """Ask the session to end; its task does it."""
@@ -137,6 +152,7 @@ class McpSession:
             read_timeout_seconds=self._seconds,
             message_handler=on_message,
             logging_callback=written.take,
+            elicitation_callback=self.live_calls.elicit,
             log_level="info",
             cache=None,
         ) as client:
@@ -177,16 +193,40 @@ class McpSession:
         except Exception as error:  # noqa: BLE001  a server may refuse or drop a subscription
             _log.info("MCP server %r sends no announcements: %s", name(), clean(str(error), _SAID_CHARS))
 
-    async def call(
-        self, name: str, arguments: dict[str, Any], seconds: float, on_progress: ProgressFnT | None = None
-    ) -> CallToolResult:
-        """Call a tool. Raises as `request` does."""
-        return await self.request(
-            lambda client: client.call_tool(
-                name, arguments, read_timeout_seconds=seconds, progress_callback=on_progress
-            ),
-            seconds,
-        )
+    async def call(  # noqa: PLR0917 - the parts of one request
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        seconds: float,
+        on_progress: ProgressFnT | None = None,
+        responses: dict[str, Any] | None = None,
+        state: str | None = None,
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool, with responses to the requests of its server and the state of it. Raises as `request` does."""
+        from mcp import MCPError
+        from mcp_types import HEADER_MISMATCH
+
+        async def send(client: Client) -> CallToolResult | InputRequiredResult:
+            return await client.session.call_tool(
+                name,
+                arguments,
+                seconds,
+                on_progress,
+                input_responses=responses,
+                request_state=state,
+                allow_input_required=True,
+            )
+
+        async def send_listed(client: Client) -> CallToolResult | InputRequiredResult:
+            try:
+                return await send(client)
+            except MCPError as error:
+                if error.code != HEADER_MISMATCH:
+                    raise
+                await _all_tools(client)  # the schema that names the headers has changed since it was listed
+                return await send(client)
+
+        return await self.request(send_listed, seconds)
 
     async def request(self, send: Callable[[Client], Awaitable[T]], seconds: float) -> T:
         """Send a request. Raises TimeoutError, CallRefused and SessionLost; a cancellation cancels the request."""
@@ -253,6 +293,8 @@ class SessionPool:
         self._context: contextvars.Context | None = None
         self._listed: Listed | None = None
         self._current: McpSession | None = None
+        self._asks = False
+        """Whether the server has asked within a call: then each run gets a session of its own."""
         self._live: dict[asyncio.Task[None], McpSession] = {}
 
     async def start(self, listed: Listed) -> McpSession:
@@ -285,6 +327,23 @@ class SessionPool:
             raise Unreachable(str(failure)) from failure
         return session, True
 
+    async def session_of(self, run_id: str) -> tuple[McpSession, bool]:
+        """Return a session for a call of a run, and whether it had to be opened. Raises Unreachable.
+
+        A server of an earlier specification that asks within calls gets calls of one run only on each session.
+        """
+        session, is_new = await self.session()
+        if session.is_modern or not self._asks or session.serves(run_id):
+            return session, is_new
+        free = (one for one in self._live.values() if one.usable and one.ready.done() and one.serves(run_id))
+        session = next(free, None) or self._begin(is_extra=True)
+        if (failure := await asyncio.shield(session.ready)) is not None:
+            raise Unreachable(str(failure)) from failure
+        return session, False
+
+    def _note_request(self) -> None:
+        self._asks = True
+
     async def compare(self) -> None:
         """Compare the tools if the present session announced a change; a lost session is not opened again."""
         session = self._current
@@ -299,8 +358,11 @@ class SessionPool:
                 f"MCP server {self.name!r} was connected in another event loop; connect it in this one"
             )
 
-    def _begin(self) -> McpSession:
-        session = self._current = McpSession(self._transport, self._seconds, self._listed)
+    def _begin(self, *, is_extra: bool = False) -> McpSession:
+        live = LiveCalls(lambda: self.name, self._note_request)
+        session = McpSession(self._transport, self._seconds, self._listed, live)
+        if not is_extra:
+            self._current = session
         task = asyncio.get_running_loop().create_task(
             session.live(lambda: self.name), name=f"mcp {self.name}", context=self._context
         )

@@ -175,6 +175,7 @@ def _calls(ctx: LoopContext, stored: StoredRun, made: Mapping[str, ToolResult]) 
         position, call = entry.position, calls[entry.position]
         if entry.answer is not None:
             ledger.decided[entry.key] = entry.answer
+        ledger.inputs[position] = [*entry.inputs]
         if (canonical := _canonical(entry, call)) != call:
             ledger.canonical[position] = canonical
         if entry.done is not None:

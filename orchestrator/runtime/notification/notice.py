@@ -24,7 +24,7 @@ class Notice:
     machine: str = ""
     state: str = ""
     reason: str = ""
-    """Why the run waits: `approval`, `unknown_effect`, `undo_failed` or `questions`."""
+    """Why the run waits: `approval`, `unknown_effect`, `undo_failed`, `input` or `questions`."""
     question: str = ""
     """Key of the call (`pending`), or id of the question."""
     tool: str = ""

@@ -161,6 +161,7 @@ class EventReader:
             why=str(body.get("why", "")),
             digest=str(body.get("digest", "")),
             expires_at=float(body.get("expires_at") or 0.0),
+            input=asked["requests"][asked["name"]] if (asked := body.get("input")) else None,
         )
 
     def _approval(self, body: Body) -> Iterator[RunEvent]:

@@ -20,9 +20,10 @@ from orchestrator.errors import AnswerRefused, RunOver
 from orchestrator.journal.plan_question import PLAN
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, Posted
+from orchestrator.machines.llm_loop.judgement import judge
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.service.inbox import DECISIONS
-from orchestrator_guards import Refusal, describe_answer, judge_answer, repeats_answer
+from orchestrator_guards import Refusal, describe_answer, repeats_answer
 
 _MEMBERS = ("digest", "arguments", "content", "end", "why")
 """Fields of an answer besides its call."""
@@ -63,7 +64,7 @@ class OpenQuestions:
 
     def judge(self, answer: Mapping[str, Any]) -> Question | Refusal:
         """Return the question of an answer, or the reason why the answer does not count."""
-        return judge_answer(self.waiting.values(), self.answered, answer, now=self.now)
+        return judge(self.waiting.values(), self.answered, answer, now=self.now)
 
     def earlier(self, call: str | None) -> Mapping[str, Any] | None:
         """Return the answer about a call that counts; without a call, the last one of the run."""
@@ -73,7 +74,7 @@ class OpenQuestions:
 
     def _count(self, posted: Posted) -> None:
         """Count an answer that the run has not read, in the same way as the run."""
-        question = self.judge(posted.body)
+        question = self.judge({**posted.body, "decision": posted.kind})
         if isinstance(question, Refusal):
             return
         answer = {"id": posted.id, "decision": posted.kind, "by": posted.by, "at": posted.at}
@@ -98,7 +99,7 @@ async def post_answer(
     """
     for number in itertools.count():
         found = await OpenQuestions.read(journal, run_id, now())
-        question = found.judge(answer.body)
+        question = found.judge({**answer.body, "decision": answer.kind})
         if isinstance(question, Refusal):
             return _repeated(found, answer, question)
         if (fault := _unfit(question, answer)) is not None:
@@ -168,7 +169,7 @@ async def _confirmed(journal: Journal, run_id: str, request: Posted, now: float)
     counts = found.earlier(request.body["call"])
     if counts is not None and counts.get("id") == request.id:
         return PostedRequest(request, repeated=False)
-    question = found.judge(request.body)
+    question = found.judge({**request.body, "decision": request.kind})
     why = question if isinstance(question, Refusal) else Refusal("unasked", "the run has refused it")
     raise _refused(found, request, why)
 

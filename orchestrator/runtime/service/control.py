@@ -106,7 +106,9 @@ class RunController:
         """Raise AnswerRefused for edited arguments that the tool rejects, if the tool is known here."""
         if answer.body.get("arguments") is None:
             return
-        question = (await OpenQuestions.read(self._journal, run_id, self.clock.time())).judge(answer.body)
+        question = (await OpenQuestions.read(self._journal, run_id, self.clock.time())).judge(
+            {**answer.body, "decision": answer.kind}
+        )
         live = self.live.find(run_id)
         tools: ToolProvider | None = self._tools if live is None else live.deps.tools
         spec = None if tools is None or isinstance(question, Refusal) else tools.find(question.tool)

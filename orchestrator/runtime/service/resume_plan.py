@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Posted
+from orchestrator.machines.llm_loop.judgement import judge
 from orchestrator.machines.llm_loop.model import LoopState
 from orchestrator.runtime.service import program_recovery
 from orchestrator.runtime.service.inbox import DECISIONS
 from orchestrator_callbacks.llm_loop.tool_work import after_crash
-from orchestrator_guards import DIGEST_VERSION, Refusal, judge_answer
+from orchestrator_guards import DIGEST_VERSION, Refusal
 
 _SHUTDOWN = "shutdown"
 """Actor of a pause because of a process shutdown, which needs no person to resume."""
@@ -118,7 +119,8 @@ def _answers(stored: StoredRun, unread: Sequence[Posted], now: float) -> dict[st
     found: dict[str, Posted] = {}
     for one in unread:
         if one.kind in DECISIONS:
-            judged = judge_answer(stored.questions.values(), stored.decided, one.body, now=now)
+            answer = {**one.body, "decision": one.kind}
+            judged = judge(stored.questions.values(), stored.decided, answer, now=now)
             if not isinstance(judged, Refusal):
                 found.setdefault(judged.key, one)
     return found
@@ -155,6 +157,8 @@ def _question(entry: EffectEntry) -> str:
     why = (entry.asked or {}).get("why")
     if why == "approval":
         return f"may {entry.tool} run? (call {entry.key})"
+    if why == "input":
+        return f"input for {entry.tool} (call {entry.key})"
     return f"did {entry.tool} happen? (call {entry.key}, {why})"
 
 

@@ -1,0 +1,246 @@
+"""Call a tool of a server, with the requests for input that its server makes before it answers.
+
+A server of 2026-07-28 returns its requests in place of a result (`input_required`). They become questions to a person
+by InputRequired, and the call that follows has the answers and the server's own state. A server of an earlier
+specification asks in the middle of the call, which then stays in flight (`live_call`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.providers.mcp.answer import CallRefused, SessionLost, ToolDisabled
+from orchestrator.providers.mcp.elicitation import BadElicitation, elicit_result, input_request
+from orchestrator.providers.mcp.live_call import LiveCall
+from orchestrator.providers.mcp.offer import ServerTool, clean
+from orchestrator.providers.mcp.session import McpSession, SessionPool, Unreachable
+from orchestrator.tools.input_request import EffectUnknown, InputAnswer, InputRequired
+from orchestrator.tools.input_request import InputRequest as PersonRequest
+from orchestrator.tools.spec import ToolContext
+
+if TYPE_CHECKING:
+    from mcp.shared.dispatcher import ProgressFnT
+    from mcp_types import CallToolResult, InputRequest, InputRequiredResult
+
+_log = logging.getLogger("orchestrator.mcp")
+
+_PROGRESS_CHARS: Final = 200
+_STATE_CHARS: Final = 64 * 1024
+_POLL: Final = 0.25
+"""Seconds before a call is repeated for a server that returned only its state."""
+_ROUNDS: Final = 1_000
+"""Most requests of one call; its timeout ends it earlier, unless reports of progress start that again."""
+_MOST_WAITING: Final = 32
+"""Most calls of one server that wait for a person in flight; beyond it the oldest one is cancelled."""
+_REQUEST: Final = "elicitation"
+"""Name of the one request of a round of a live call."""
+_REPEATED: Final = frozenset(("pure", "idempotent"))
+
+
+class ToolCaller:
+    """Calls the tools of one server."""
+
+    def __init__(
+        self, pool: SessionPool, disabled: Callable[[], Collection[str]], timeout: float, questions: int
+    ) -> None:
+        self._pool = pool
+        self._disabled = disabled
+        self._timeout = timeout
+        self._questions = questions
+        self._waiting: dict[str, LiveCall] = {}
+
+    async def call(
+        self, context: ToolContext, offer: ServerTool, arguments: dict[str, Any]
+    ) -> CallToolResult:
+        """Call a tool on the open session, or on one new session.
+
+        Raises InputRequired, EffectUnknown, SessionLost, ToolDisabled, CallRefused and TimeoutError.
+        """
+        state = context.input.state or {}
+        if state.get("live") and not context.input.again:
+            held = self._waiting.pop(context.idempotency_key, None)
+            if held is not None and (result := await self._continued(context, held)) is not None:
+                return result
+            if offer.effect not in _REPEATED:
+                raise EffectUnknown("the call was interrupted while it waited for a person; it may have run")
+        session, is_new = await self._open(context, offer)
+        try:
+            return await self._send(session, context, offer, arguments)
+        except SessionLost:
+            if is_new or offer.effect not in _REPEATED:
+                raise
+        session, _ = await self._open(context, offer)
+        return await self._send(session, context, offer, arguments)
+
+    async def stop(self) -> None:
+        """Cancel the calls that wait for a person."""
+        for held in [*self._waiting.values()]:
+            await _cancelled(held)
+        self._waiting.clear()
+
+    async def _open(self, context: ToolContext, offer: ServerTool) -> tuple[McpSession, bool]:
+        """Return a session on which the tool is unchanged. Raises SessionLost and ToolDisabled."""
+        try:
+            found = await self._pool.session_of(context.run_id)
+        except Unreachable as error:
+            # The reason is for the operator of the server: it names commands and quotes their output.
+            _log.warning("%s", error)
+            name = self._pool.name
+            raise SessionLost(f"MCP server {name!r} cannot be reached; the call was not sent") from error
+        if offer.theirs in self._disabled():
+            raise ToolDisabled(
+                "the tool has changed at its server since it was allowed; the call was not sent"
+            )
+        return found
+
+    async def _send(
+        self, session: McpSession, context: ToolContext, offer: ServerTool, arguments: dict[str, Any]
+    ) -> CallToolResult:
+        if session.is_modern:
+            return await self._with_input(session, context, offer, arguments)
+        live = LiveCall(context, self._questions)
+        live.task = asyncio.ensure_future(self._in_flight(session, live, offer, arguments))
+        session.live_calls.add(live)
+        live.task.add_done_callback(lambda done: _ended(session, live, done))
+        return await self._followed(context, live)
+
+    async def _in_flight(
+        self, session: McpSession, live: LiveCall, offer: ServerTool, arguments: dict[str, Any]
+    ) -> CallToolResult:
+        from mcp_types import CallToolResult
+
+        seconds = self._timeout if live.context is None else self._seconds(live.context)
+        result = await session.call(offer.theirs, arguments, seconds, _progress(lambda: live.context))
+        if not isinstance(result, CallToolResult):
+            raise CallRefused("the server requests input in a way that its protocol does not have")
+        return result
+
+    def _seconds(self, context: ToolContext) -> float:
+        """Return the timeout of one request: the tool set measures it, because it can be started again there."""
+        return self._timeout if context.deadline is None else math.inf
+
+    # ---- earlier specifications: the server asks within the call ----
+
+    async def _followed(self, context: ToolContext, live: LiveCall) -> CallToolResult:
+        """Return the result of a call in flight. Raises InputRequired if it asks a person first."""
+        assert live.task is not None  # noqa: S101 - for type checkers
+        asked = asyncio.ensure_future(live.asked.wait())
+        try:
+            await asyncio.wait((live.task, asked), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await _cancelled(live)
+            raise
+        finally:
+            asked.cancel()
+        if live.task.done() or live.open is None:
+            return await live.task
+        live.context = None
+        self._waiting[context.idempotency_key] = live
+        if len(self._waiting) > _MOST_WAITING:
+            await _cancelled(self._waiting.pop(next(iter(self._waiting))))
+        raise InputRequired({_REQUEST: live.open.request}, {"live": True})
+
+    async def _continued(self, context: ToolContext, live: LiveCall) -> CallToolResult | None:
+        """Answer the request of a call in flight, and return its result.
+
+        None if the call ended before a person answered, because its session was lost or its server gave up.
+        """
+        assert live.task is not None  # noqa: S101 - for type checkers
+        if live.task.done():
+            result = None if live.task.cancelled() or live.task.exception() else live.task.result()
+            return None if result is None or result.is_error else result
+        live.context = context
+        live.resolve(context.input.answers.get(_REQUEST, InputAnswer("cancel")))
+        return await self._followed(context, live)
+
+    # ---- 2026-07-28: the server returns its requests ----
+
+    async def _with_input(
+        self, session: McpSession, context: ToolContext, offer: ServerTool, arguments: dict[str, Any]
+    ) -> CallToolResult:
+        """Call a tool, with the answers of people to the requests that it returned. Raises InputRequired."""
+        from mcp_types import InputRequiredResult
+
+        kept = context.input.state or {}
+        answered = {name: elicit_result(answer) for name, answer in context.input.answers.items()}
+        responses: dict[str, Any] | None = {**kept.get("responses", {}), **answered} or None
+        state: str | None = kept.get("request_state")
+        async with asyncio.timeout(None if context.deadline is not None else self._timeout):
+            for _ in range(_ROUNDS):
+                result = await session.call(
+                    offer.theirs,
+                    arguments,
+                    self._seconds(context),
+                    _progress(lambda: context),
+                    responses,
+                    state,
+                )
+                if not isinstance(result, InputRequiredResult):
+                    return result
+                state = result.request_state
+                responses = await self._responses(context, result)
+        raise CallRefused(f"the server gave no result in {_ROUNDS:,} rounds")
+
+    async def _responses(self, context: ToolContext, result: InputRequiredResult) -> dict[str, Any] | None:
+        """Return the responses to a server's requests; None if it has none. Raises InputRequired, CallRefused."""
+        if len(result.request_state or "") > _STATE_CHARS:
+            raise CallRefused(f"the server's state has more than {_STATE_CHARS:,} characters")
+        if not result.input_requests:
+            await asyncio.sleep(_POLL)
+            return None
+        if self._questions and len(context.input.earlier) + len(result.input_requests) > self._questions:
+            raise CallRefused(f"the server asks more than {self._questions} questions in one call")
+        asked = {name: self._request(one) for name, one in result.input_requests.items()}
+        declined = {digest for digest, one in context.input.earlier if one.action == "decline"}
+        # The same question again after a no is no question.
+        responses = {
+            name: elicit_result(InputAnswer("decline"))
+            for name, one in asked.items()
+            if one.digest in declined
+        }
+        if requests := {name: one for name, one in asked.items() if name not in responses}:
+            kept = {name: {"action": "decline"} for name in responses}
+            raise InputRequired(requests, {"request_state": result.request_state, "responses": kept})
+        return responses
+
+    def _request(self, asked: InputRequest) -> PersonRequest:
+        """Return a request of the server as a question to a person. Raises CallRefused."""
+        from mcp_types import ElicitRequest
+
+        if not isinstance(asked, ElicitRequest):
+            raise CallRefused(f"the server requests {asked.method}, which this client does not offer")
+        try:
+            return input_request(self._pool.name, asked.params)
+        except BadElicitation as error:
+            raise CallRefused(f"the server asks for input in a way that is refused: {error}") from error
+
+
+def _progress(context: Callable[[], ToolContext | None]) -> ProgressFnT:
+    """Return the callback for reports of progress, which start the timeout of the present attempt again."""
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        if (present := context()) is not None:
+            present.restart_timeout()
+            part = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+            present.progress(clean(f"{part}: {message}" if message else part, _PROGRESS_CHARS))
+
+    return on_progress
+
+
+def _ended(session: McpSession, live: LiveCall, task: asyncio.Task[CallToolResult]) -> None:
+    session.live_calls.remove(live)
+    if not task.cancelled():
+        task.exception()  # it is read when the run asks again, if that happens
+
+
+async def _cancelled(live: LiveCall) -> None:
+    """Cancel a call in flight, and wait for its end."""
+    if live.task is not None:
+        live.task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await live.task
