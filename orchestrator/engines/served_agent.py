@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -17,6 +17,7 @@ from orchestrator.machines.llm_loop.model import Question
 from orchestrator.providers.mcp.serving import RunAnswer, RunQuestion
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result, ended_as
+from orchestrator.tools.input_request import request_of
 
 _PREFIX = "mcp-"
 """Of the ids of its runs: a client can continue no other run of the journal."""
@@ -57,20 +58,36 @@ class DurableAgent:
         try:
             await asyncio.wait({task, watching}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done() and (asked := await watching):
-                return [RunQuestion(one.key, _text(one)) for one in asked]
+                return [_question_of(one) for one in asked]
             return _answer(await asyncio.shield(task))
         finally:
             watching.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await watching
 
-    async def answer(self, run_id: str, key: str, *, approve: bool, reason: str) -> None:
-        """Answer a question. An answer that counts already changes nothing."""
+    async def answer(self, run_id: str, key: str, *, accept: bool, content: Mapping[str, Any]) -> bool:
+        """Answer a question with the content of its form; return whether it is an answer.
+
+        An answer that counts already changes nothing.
+        """
         if not run_id.startswith(_PREFIX):
             raise RunUnknown(run_id)
-        post = self._agent.approve if approve else self._agent.reject
-        with suppress(AnswerRefused):
-            await post(run_id, key, by=_BY, why=reason)
+        found = next((one for one in await self._agent.pending(run_id) if _key_of(one) == key), None)
+        if found is None:
+            return True
+        bound: dict[str, Any] = {"digest": found.digest, "by": _BY}
+        try:
+            if accept and found.input is not None and request_of(found.input).schema is not None:
+                await self._agent.respond(run_id, to_json(content).decode(), found.key, **bound)
+                return True
+            decision = content.get("decision", "approve" if found.input is not None else None)
+            if accept and decision not in {"approve", "reject"}:
+                return False
+            post = self._agent.approve if accept and decision == "approve" else self._agent.reject
+            await post(run_id, found.key, why=str(content.get("reason") or ""), **bound)
+        except AnswerRefused as refused:
+            return refused.kind != "input"
+        return True
 
     async def stop(self) -> None:
         """Leave the runs: they stay in the journal, and the next process resumes them when a client asks."""
@@ -109,6 +126,22 @@ _STORED = 0.01
 
 def _progress(event: RunEvent) -> str | None:
     return f"calls {event.tool}" if isinstance(event, ToolStarted) else None
+
+
+def _key_of(question: Question) -> str:
+    """Return the key of a question for a client. A call may ask for input several times, each with a key of its own."""
+    return question.key if question.input is None else f"{question.key}:{question.digest[:_DIGITS]}"
+
+
+def _question_of(question: Question) -> RunQuestion:
+    if question.input is None:
+        return RunQuestion(_key_of(question), _text(question))
+    request = request_of(question.input)
+    text = request.message + (f"\n{request.url}" if request.url else "")
+    return RunQuestion(_key_of(question), text, request.schema, request.url)
+
+
+_DIGITS = 16
 
 
 def _text(question: Question) -> str:

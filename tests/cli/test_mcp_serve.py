@@ -28,7 +28,8 @@ AGENTS = """
 import os
 from pathlib import Path
 
-from orchestrator import Agent, Response, ToolCall, tool
+from orchestrator import Agent, Response, ToolCall, ToolContext, tool
+from orchestrator.tools.input_request import InputRequest, InputRequired
 from orchestrator.testing import FunctionLLM
 
 HERE = Path(__file__).parent
@@ -40,6 +41,8 @@ async def model(request):
     last = request.messages[-1]
     if last.role == "tool":
         return Response(f"Done: {last.text}")
+    if "book" in last.text:
+        return Response(None, (ToolCall("1", "book", "{}"),))
     if "pay" not in last.text:
         return Response(f"You said {last.text}")
     return Response(None, (ToolCall("1", "pay", '{"amount": 5}'),))
@@ -53,8 +56,21 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+SEAT = {"type": "object", "properties": {"seat": {"enum": ["window", "aisle"]}}, "required": ["seat"]}
+
+
+@tool
+def book(context: ToolContext) -> str:
+    '''Book.'''
+    if "seat" not in context.input.answers:
+        requests = {"seat": InputRequest("Which seat?", SEAT), "pay": InputRequest("Pay.", url="https://a.example")}
+        raise InputRequired(requests)
+    seat, paid = context.input.answers["seat"], context.input.answers["pay"]
+    return f"{seat.content.get('seat')} {seat.action}, paid: {paid.action}"
+
+
 def support(journal):
-    return Agent(FunctionLLM(model), tools=[pay], name="support", journal=journal, observers=())
+    return Agent(FunctionLLM(model), tools=[pay, book], name="support", journal=journal, observers=())
 """
 PROMPT = {"prompt": "pay 5"}
 
@@ -98,6 +114,23 @@ async def test_a_client_of_each_era_calls_an_agent_and_its_user_approves(serving
     assert text_of(result) == "Done: paid 5"
     assert result.structured_content["outcome"] == "completed"
     assert (serving / "paid").read_text() == "5\n"
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_the_form_of_a_tool_reaches_the_user_of_the_client(serving: Path, mode: str) -> None:
+    asked: list[Any] = []
+
+    async def answer(_: Any, params: Any) -> ElicitResult:
+        asked.append(params)
+        return ElicitResult(action="accept", content={"seat": "aisle"} if params.mode == "form" else None)
+
+    async with Client(command(serving), mode=mode, elicitation_callback=answer) as client:
+        result = await client.call_tool("support", {"prompt": "book"})
+    assert text_of(result) == "Done: aisle accept, paid: accept"
+    assert [one.message for one in asked] == ["Which seat?", "Pay.\nhttps://a.example"]
+    assert asked[0].requested_schema["required"] == ["seat"]
+    assert asked[1].url == "https://a.example"
 
 
 @pytest.mark.campaign

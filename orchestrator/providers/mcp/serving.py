@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mcp_types import (
         CallToolRequestParams,
         CallToolResult,
+        ElicitationCapability,
         ElicitResult,
         InputRequiredResult,
         ListToolsResult,
@@ -64,6 +65,10 @@ class RunQuestion:
 
     key: str
     text: str
+    schema: Mapping[str, Any] | None = None
+    """Form of the input that a tool of the run asks for; None asks for a decision."""
+    url: str = ""
+    """Address that a tool of the run asks a person to open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +103,11 @@ class ServedAgent(Protocol):
         """Return the end of a run, or its questions. A run that no process drives is resumed. Raises RunUnknown."""
         ...
 
-    async def answer(self, run_id: str, key: str, *, approve: bool, reason: str) -> None:
-        """Answer a question. An answer that counts already changes nothing."""
+    async def answer(self, run_id: str, key: str, *, accept: bool, content: Mapping[str, Any]) -> bool:
+        """Answer a question with the content of its form; return whether it is an answer.
+
+        An answer that counts already changes nothing.
+        """
         ...
 
 
@@ -177,32 +185,41 @@ async def _result_or_questions(
     while isinstance(found := await agent.wait(run_id, progress), list):
         if capabilities is None or capabilities.elicitation is None:
             return _waits(run_id)
-        forms = {one.key: _form(one) for one in found}
+        forms = {one.key: _form(one, capabilities.elicitation) for one in found}
         if context.protocol_version >= _MODERN:
             requests: Any = {key: ElicitRequest(params=form) for key, form in forms.items()}
             return InputRequiredResult(input_requests=requests, request_state=run_id)
         for key, form in forms.items():
-            said = await context.session.elicit_form(form.message, form.requested_schema, context.request_id)
+            said = await _elicited(context, form)
             if not await _take(agent, run_id, key, said):
                 return _waits(run_id)
     return _result(found)
 
 
-def _form(question: RunQuestion) -> Any:
-    from mcp_types import ElicitRequestFormParams
+def _form(question: RunQuestion, elicitation: ElicitationCapability) -> Any:
+    """Return a question as an elicitation: its form, its address if the client shows addresses, or a decision."""
+    from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams
 
-    return ElicitRequestFormParams(message=clean(question.text, _QUESTION_CHARS), requested_schema=_DECISION)
+    text = clean(question.text, _QUESTION_CHARS)
+    if question.url and elicitation.url is not None:
+        return ElicitRequestURLParams(message=text, url=question.url, elicitation_id=question.key)
+    schema = _DECISION if question.schema is None else dict(question.schema)
+    return ElicitRequestFormParams(message=text, requested_schema=schema)
+
+
+async def _elicited(context: ServerRequestContext[Any], params: Any) -> ElicitResult:
+    if params.mode == "url":
+        session = context.session
+        return await session.elicit_url(params.message, params.url, params.elicitation_id, context.request_id)
+    return await context.session.elicit_form(params.message, params.requested_schema, context.request_id)
 
 
 async def _take(agent: ServedAgent, run_id: str, key: str, response: object) -> bool:
     """Pass on the answer of a person; return whether it is one. A form that was closed answers nothing."""
-    said: ElicitResult | Any = response
-    action, content = getattr(said, "action", "cancel"), getattr(said, "content", None) or {}
-    if action == "cancel" or (action == "accept" and content.get("decision") not in {"approve", "reject"}):
+    action, content = getattr(response, "action", "cancel"), getattr(response, "content", None) or {}
+    if action == "cancel":
         return False
-    approve = action == "accept" and content["decision"] == "approve"
-    await agent.answer(run_id, key, approve=approve, reason=str(content.get("reason") or ""))
-    return True
+    return await agent.answer(run_id, key, accept=action == "accept", content=content)
 
 
 def _waits(run_id: str) -> CallToolResult:
