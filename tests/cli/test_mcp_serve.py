@@ -125,7 +125,8 @@ async def test_the_form_of_a_tool_reaches_the_user_of_the_client(serving: Path, 
         asked.append(params)
         return ElicitResult(action="accept", content={"seat": "aisle"} if params.mode == "form" else None)
 
-    async with Client(command(serving), mode=mode, elicitation_callback=answer) as client:
+    callback: Any = answer
+    async with Client(command(serving), mode=mode, elicitation_callback=callback) as client:
         result = await client.call_tool("support", {"prompt": "book"})
     assert text_of(result) == "Done: aisle accept, paid: accept"
     assert [one.message for one in asked] == ["Which seat?", "Pay.\nhttps://a.example"]
