@@ -16,12 +16,12 @@ import pytest
 from orchestrator import Agent, ConfigError, Limits, MemoryJournal, Response, Result, Usage
 from orchestrator.backtest import Policy, RunComparison, RunTrace, backtest, sweep, trace_of
 from orchestrator.kernel.journal import Record
-from orchestrator.providers.scripted import ScriptExhausted, call
+from orchestrator.providers.scripted import FunctionLLM, ScriptExhausted, call
 from orchestrator.runtime.runs.runs import Runs
-from orchestrator.testing import ScriptedLLM
+from orchestrator.testing import FakeClock, ScriptedLLM
 from orchestrator_guards import TurnFingerprint, Verdict
 from tests.runtime.recorded_conversations import played
-from tests.runtime.test_guard_decisions import CASES, NO_WAIT, TIGHT, WIDE, fails, spoilt, step
+from tests.runtime.test_guard_decisions import CASES, NO_WAIT, PRICED, TIGHT, WIDE, fails, spoilt, step, used
 from tests.with_runtime import with_runtime
 
 REPOSITORY = Path(__file__).parents[2]
@@ -95,6 +95,48 @@ async def test_a_run_that_restarts_because_of_its_repetitions_is_proved(repeated
         assert (report.unchanged, report.left_out) == (1, {})
         [trace] = await traces_of(journal)
         assert [one.event for one in trace.points].count("restart_loop") == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"max_input_tokens": 5_000, "max_output_tokens": 5_000}, ""),
+        ({"max_input_tokens": 250}, "input_tokens"),
+        ({"max_cost": 0.01}, ""),
+        ({"max_cost": 0.0022, "wrap_up_turns": 1, "wrap_up_share": 0.3}, "cost"),
+    ],
+    ids=["tokens", "tokens used up", "cost", "cost used up"],
+)
+async def test_a_child_run_is_proved_whose_requests_the_limits_of_the_run_above_decide(
+    limits: dict[str, Any], reason: str
+) -> None:
+    journal = MemoryJournal()
+    options = with_runtime(journal=journal, observers=(), **PRICED)
+    answers = used(*[call("step", n=n) for n in range(12)], "found")
+    child = Agent(ScriptedLLM(answers), name="digger", tools=[step], limits=Limits(max_cost=1.0), **options)
+    parent = Agent(
+        ScriptedLLM(used(call("dig", task="a"), "done")),
+        name="asker",
+        tools=[child.as_tool("dig", "Dig.")],
+        limits=Limits(**limits),
+        **options,
+    )
+    await parent.run("go", run_id="p")
+    for traces in (await traces_of(journal), map(carried, await traces_of(journal))):
+        found: list[RunComparison] = []
+        report = await backtest(traces, Policy(), each=found.append)
+        assert (report.unchanged, report.left_out) == (2, {})
+        assert [one.reason for one in found if one.run_id == "p:1:0"] == [reason or "none"]
+
+
+async def test_a_run_that_its_time_limit_interrupts_in_a_request_is_proved() -> None:
+    clock, journal = FakeClock(auto=True), MemoryJournal()
+    model = FunctionLLM(lambda _: "late", latency=50, clock=clock)
+    options = with_runtime(journal=journal, observers=(), clock=clock)
+    result = await Agent(model, limits=Limits(max_seconds=40), **options).run("go")
+    assert result.reason == "time"
+    report = await backtest(await traces_of(journal), Policy())
+    assert (report.unchanged, report.left_out) == (1, {})
 
 
 # ---- agreement with execution ----
@@ -384,6 +426,19 @@ async def test_nothing_is_claimed_behind_another_message() -> None:
     assert found[0].assumed is not None
     assert (found[0].assumed.turn, found[0].assumed_effect) == (4, "harm")
     assert report.assumed["harm"].runs == 1
+
+
+async def test_behind_a_restart_of_one_policy_no_stop_is_assumed() -> None:
+    calls = [call("step", n=n) for n in (2, 1, 1, 3, 3, 3, 4)]
+    records = await recorded(
+        {"max_no_progress": 2, "max_restarts": 1, "max_tool_calls": 5}, answers=[*calls, "done"]
+    )
+    found: list[RunComparison] = []
+    await backtest([trace_of("r", records)], Policy({"max_no_progress": 1}), each=found.append)
+    [done] = found
+    assert done.difference is not None
+    assert (done.change, done.difference.turn) == ("other_message", 1)
+    assert done.assumed is None, "the run would have started again after the third turn"
 
 
 async def test_a_sweep_proves_each_run_once_and_reports_each_value() -> None:

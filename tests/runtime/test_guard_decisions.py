@@ -100,8 +100,13 @@ FAULT = '{"error": "not found"}'
 PRICED: dict[str, Any] = {"price": price_table({"scripted": (1.0, 1.0)}), "params": {"max_tokens": 10}}
 
 
-def used(*answers: Any) -> list[Any]:
-    return [replace(one, usage=Usage(100, 50)) if isinstance(one, Response) else one for one in answers]
+def used(*answers: Any) -> list[Response]:
+    """Return answers, each a text, a call or a response, with their usage."""
+    whole = [Response(one) if isinstance(one, str) else one for one in answers]
+    return [
+        replace(one if isinstance(one, Response) else Response(None, (one,)), usage=Usage(100, 50))
+        for one in whole
+    ]
 
 
 CASES: dict[str, tuple[list[Any], dict[str, Any], dict[str, Any], set[str]]] = {
@@ -139,6 +144,12 @@ CASES: dict[str, tuple[list[Any], dict[str, Any], dict[str, Any], set[str]]] = {
     "cost, wrap up": (
         used(*STEPS, "done"),
         {"max_cost": 0.0009, "wrap_up_turns": 1, "wrap_up_share": 0.5},
+        PRICED,
+        {"cost", "request_cost", "iterations"},
+    ),
+    "cost of the next request, wrap up": (
+        used(*(call("step", n=n) for n in range(9)), "done"),
+        {"max_cost": 0.0028, "wrap_up_turns": 1, "wrap_up_share": 0.5},
         PRICED,
         {"cost", "request_cost", "iterations"},
     ),

@@ -3,6 +3,7 @@
 The recorded policy is proved first: evaluated from the raw inputs, it must give every recorded decision. After the
 first difference the record says nothing about the run. The comparison still continues behind a difference that is only
 another message to the model, as if the model had answered as recorded, and reports the stop that it finds there apart.
+It ends at a restart that only one of the policies has: a model that starts again does not answer as recorded.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def _disproof(point: Point, decision: Decision) -> str | None:
         tuple(row[:_STANDARD]) for row in decision.rows
     ]:
         return "the guards give other verdicts"
-    if any(_has_inputs(row) and not read_row(row).holds() for row in known):
+    if not all(read_row(row).holds() for row in (*filter(_has_inputs, known), *point.above)):
         return "a guard gives another verdict for its recorded inputs"
     if point.kind == "calls":
         denied = tuple(position for position, call in enumerate(point.calls) if call.denied)
@@ -183,12 +184,13 @@ def _compared(trace: RunTrace, policy: Policy, recorded: Sequence[Decision]) -> 
         first, blocked = first or blocked, {}
         if change == "none":
             continue
-        if first and change in _FINAL:
+        is_last = change in _FINAL or RESTART in {decision.end, step.recorded.end}
+        if first and is_last:
             return first
         if first:
             continue
         found = {"change": change, "difference": _difference(step.point, decision, step.recorded)}
-        if change in _FINAL or RESTART in {decision.end, step.recorded.end}:
+        if is_last:
             return found
         if decision.blocked:  # if the run stops after this turn, the model reads no message before
             blocked = found

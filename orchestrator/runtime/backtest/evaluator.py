@@ -115,11 +115,10 @@ class Evaluator:
             point.restarts,
             point.compactions,
         )
-        late = ctx.limits.max_seconds
-        if late and point.t > late and point.kind != "turn":
-            # the run would have been interrupted in the state before this record
-            return Decision(point.kind, STOP, elapsed(late, late), rows=own.rows)
+        late = self._late(point)
         match point.kind:
+            case "calls" | "completion" if late is not None:
+                return Decision(point.kind, STOP, late, rows=own.rows)
             case "request":
                 return self._request(point)
             case "calls":
@@ -128,6 +127,11 @@ class Evaluator:
                 return self._turn(point)
             case _:
                 return self._completion(point)
+
+    def _late(self, point: Point) -> Verdict | None:
+        """Return the refusal of a run that was interrupted in the state before this record; None if it was not."""
+        most = self._ctx.limits.max_seconds
+        return elapsed(most, most) if most and point.t > most else None
 
     # ---- a request ----
 
@@ -141,8 +145,13 @@ class Evaluator:
         wraps = False
         if refusal is None:
             refusal, wraps = self._cost(point)
-        if refusal is None:
-            refusal = self._after_answer(point)
+        if refusal is None or wraps:
+            later = self._above(point)
+            if later is None:  # a refusal is falsy
+                later = self._late(point)
+            if later is None:
+                later = self._after_answer(point)
+            refusal, wraps = (refusal, wraps) if later is None else (later, False)
         if refusal is not None and not wraps:
             return Decision("request", STOP, refusal, rows=own.rows)
         notices = self._notices(point)
@@ -167,6 +176,11 @@ class Evaluator:
             if number or not turn_accounting.may_go_on(self._run):
                 return verdict, False
         return first, first is not None
+
+    def _above(self, point: Point) -> Verdict | None:
+        """Return the refusal of the request by a run above. The limits and the usage of those runs stay as recorded."""
+        self._own.attach_guards(point.above)
+        return next((Verdict(*row[:4]) for row in point.above if not row[0]), None)
 
     def _after_answer(self, point: Point) -> Verdict | None:
         """Return the refusal by the limits that are checked with the answer: retries, and an unknown cost."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, ClassVar, Final, NamedTuple
 
 from orchestrator.journal.ledger import TOOL
@@ -11,7 +12,9 @@ from orchestrator.kernel.journal import Record
 from orchestrator.llm.usage import Usage
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.model import LoopEvent, LoopState
-from orchestrator.runtime.backtest.trace import Kind, Point, RunTrace, TracedCall, fingerprint_of, named
+from orchestrator.runtime.backtest.policy import limits_of
+from orchestrator.runtime.backtest.trace import Kind, Point, Row, RunTrace, TracedCall, fingerprint_of, named
+from orchestrator_callbacks.llm_loop.request_usage import requires_price
 from orchestrator_guards import TurnFingerprint, call_key, tool_key
 from orchestrator_guards.evaluation import GUARDS
 
@@ -69,6 +72,7 @@ class _TraceReader:
         self._tools: dict[str, str] = {}
         """Digest of the key of each called tool -> the key. The rows of guards name a tool by its digest."""
         self._failed = self._worked = 0
+        self._is_child = False
 
     def read(self, record: Record) -> None:
         """Add one more record."""
@@ -104,6 +108,7 @@ class _TraceReader:
     def _read_created(self, record: Record) -> None:
         body, trace = record.body, self.trace
         trace.graph, trace.agent = str(body.get("graph", "")), str(body.get("agent") or "")
+        self._is_child = bool(body.get("parent_run_id"))
         if trace.graph != LLM_LOOP.name:
             trace.problem = f"it is a run of graph {trace.graph!r}, not of {LLM_LOOP.name}"
             return
@@ -238,11 +243,17 @@ class _TraceReader:
 
     def _add_request(self, point: Point, before: _Position) -> None:
         answer = self._stored.answer
-        point.checked = any(row[1] == "iterations" for row in point.rows)
-        point.most = tuple(row[6] for row in point.rows if row[4:5] == ["request_cost"])
+        budgets = takewhile(lambda row: row[4:5] != ["request_cost"], point.rows)
+        point.checked = any(
+            row[1] == "iterations" for row in budgets
+        )  # those behind it are about the wrap-up turn
+        own = _own_rows(point.rows) if self._is_child else len(point.rows)
+        point.above = [row for row in point.rows[own:] if not _is_about_answer(row, point.limits)]
+        point.most = tuple(row[6] for row in point.rows[:own] if row[4:5] == ["request_cost"])
         point.retries = max(point.retries, int(answer.get("retries") or 0))
-        usage = answer.get("usage") or {}
-        point.unpriced = point.event == LoopEvent.LLM_RESPONSE and usage.get("cost_micros") is None
+        point.unpriced = any(row[1] == "cost_unknown" for row in point.rows) or (
+            point.event == LoopEvent.LLM_RESPONSE and Usage.of(answer.get("usage") or {}).cost_micros is None
+        )
         point.context, point.results = before.context, before.results
         point.compactions = int(before.spent["compactions"])
 
@@ -320,6 +331,20 @@ class _TraceReader:
     }
 
 
+def _own_rows(rows: Sequence[Row]) -> int:
+    """Return the number of rows of a request about the run's own budgets: whole budgets, then the cost of the request.
+
+    The rows of each run above start with another guard, and have no iterations.
+    """
+    first = max((place for place, row in enumerate(rows, 1) if row[1] == "iterations"), default=0)
+    return first + sum(1 for _ in takewhile(lambda row: row[4:5] == ["request_cost"], rows[first:]))
+
+
+def _is_about_answer(row: Row, limits: Mapping[str, Any]) -> bool:
+    """Return whether a row is about the answer to a request, under the limits of the run itself."""
+    return row[1] == "retries" or (row[1] == "cost_unknown" and requires_price(limits_of(limits)))
+
+
 def _keeps_turns(limits: Mapping[str, Any]) -> bool:
     return bool(limits["max_no_progress"] or limits["max_restarts"])
 
@@ -330,9 +355,9 @@ def _position_of(body: Mapping[str, Any]) -> int:
 
 def _usage(spent: Mapping[str, Any]) -> Usage:
     """Return the usage of a run and its child runs, as its limits count it."""
-    own = Usage(**spent["usage"])
+    own = Usage.of(spent["usage"])
     below = (spent.get("below") or {}).get("usage")
-    return own if below is None else own + Usage(**below)
+    return own if below is None else own + Usage.of(below)
 
 
 _UNDECIDED: Final = frozenset((LoopEvent.FAILURE, LoopEvent.COMPLETION_SUCCESS, ""))
