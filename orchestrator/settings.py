@@ -102,7 +102,8 @@ class Settings(BaseSettings):
 def build(kind: type[T], members: Mapping[str, Any], section: str) -> T:
     """Build a dataclass such as `Limits` from the members of a section; text is converted.
 
-    Raises ConfigError with one sentence for an unknown or invalid member.
+    Raises ConfigError with one sentence for an unknown or invalid member. Without a section the sentence starts with
+    the name of the member.
     """
     known = sorted(item.name for item in fields(kind))  # type: ignore[arg-type]
     for name in members:
@@ -111,7 +112,7 @@ def build(kind: type[T], members: Mapping[str, Any], section: str) -> T:
     try:
         built: T = _adapter(cast("Any", kind)).validate_python(dict(members))
     except ValidationError as error:
-        raise ConfigError(f"setting {_first(error, section)}") from None
+        raise ConfigError(f"setting {_first(error, section)}" if section else _first(error)) from None
     return built
 
 

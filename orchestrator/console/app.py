@@ -17,7 +17,16 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from orchestrator.console import access as doors
-from orchestrator.console import health_page, inbox_page, machines_page, request_page, run_page, runs_page
+from orchestrator.console import (
+    backtest_page,
+    compare_page,
+    health_page,
+    inbox_page,
+    machines_page,
+    request_page,
+    run_page,
+    runs_page,
+)
 from orchestrator.console.access import Access, Actor, Hook, session_of, with_session
 from orchestrator.console.feed import MOST, Feed
 from orchestrator.console.pages import FAULTS, Console, ContentRule, PageFault
@@ -121,6 +130,8 @@ def _routes(console: Console) -> list[Route | Mount]:
         post("/answer/{run_id:path}", inbox_page.answer),
         get("/machines", machines_page.machines),
         get("/health", health_page.health),
+        get("/compare", compare_page.compare),
+        get("/backtest", backtest_page.backtest),
     ]
 
 

@@ -195,7 +195,7 @@ def segment(text: str) -> str:
 
 def query(parts: Mapping[str, object]) -> str:
     """Return parts of a query that have a value, with their question mark."""
-    kept = {name: value for name, value in parts.items() if value not in {None, ""}}
+    kept = {name: value for name, value in parts.items() if value is not None and value != ""}
     return f"?{urlencode(kept, doseq=True)}" if kept else ""
 
 

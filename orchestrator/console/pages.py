@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
@@ -21,10 +23,13 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.version import __version__
 
+T = TypeVar("T")
+
 ContentRule = Literal["never", "ask", "always"]
 PAGES: Final = (
     *(("runs", "Runs", "/"), ("inbox", "Inbox", "/inbox")),
     *(("machines", "Machines", "/machines"), ("health", "Health", "/health")),
+    ("backtest", "Backtest", "/backtest"),
 )
 """Name, word and path of each page in the navigation."""
 _NAMES_LAST: Final = 30.0
@@ -60,6 +65,8 @@ class Console:
     templates: Environment = field(default_factory=environment)
     machines: dict[str, MachineReader] = field(default_factory=dict)
     """Machine -> the reader of its runs."""
+    backtests: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
+    """One backtest runs at a time, because each keeps a processor busy."""
     first_size: tuple[float, int] | None = None
     """Time and size at the first look at the journal's size."""
     _names: tuple[float, list[tuple[str, str]]] | None = None
@@ -128,5 +135,28 @@ class PageFault(Exception):
         self.status = status
         self.text = text
 
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of work, which is cancelled when the client leaves. Raises PageFault then."""
+    working, leaving = asyncio.ensure_future(work), asyncio.create_task(_leaves(request))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise PageFault(_CLIENT_LEFT, "The browser left before the answer.")
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _leaves(request: Request) -> None:
+    """Wait until the client has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+_CLIENT_LEFT: Final = 499
+"""Status of an answer that nobody reads, as proxies log it."""
 
 FAULTS: Final = (RunError, PageFault)

@@ -19,6 +19,7 @@ from orchestrator.console.pages import Console
 from orchestrator.console.run_sections import RunSections, TurnWindow
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.journal import Record, RunHead
+from orchestrator.runtime.runs.comparison import fork_of
 from orchestrator.runtime.runs.details import RunDetails
 from orchestrator.runtime.runs.story import Story
 from orchestrator.runtime.runs.timeline import read_timeline
@@ -67,6 +68,7 @@ async def run(console: Console, request: Request, actor: Actor) -> Response:
         first=first,
         content=content,
         asks=console.may_ask(actor),
+        fork=fork_of(view.records),
         decisions=[_decision(kind, body) for kind, body in view.story.decisions],
         address=request.url.path,
     )

@@ -75,13 +75,17 @@ class Client:
         async def receive() -> Message:
             if (message := next(asked, None)) is not None:
                 return message
-            return await asyncio.Future()  # the client stays connected
+            return await self.left()
 
         async def send(message: Message) -> None:
             answers.append(message)
 
         await self.app(scope, receive, send)
         return self._answer(answers)
+
+    async def left(self) -> Message:
+        """Return when the client has left; this one stays connected."""
+        return await asyncio.Future()
 
     def _answer(self, answers: list[Message]) -> Answer:
         pairs = [(name.decode(), value.decode()) for name, value in answers[0]["headers"]]

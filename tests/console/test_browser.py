@@ -32,6 +32,10 @@ PAGES = {
     "machines": "/machines",
     "health": "/health",
     "records": "/records/downgrade-omar",
+    "compare": "/compare?run=question-1&run=question-2&content=shown",
+    "backtest": "/backtest?max_no_progress=2&max_iterations=2",
+    "sweep": "/backtest?sweep=max_iterations%3D1..4",
+    "limits": "/backtest?max_iterations=-1&guidance=many&sweep=max_iterations",
     "several": "/several?kind=cancel&run=downgrade-omar",
     "fault": "/runs/nobody",
 }
@@ -178,6 +182,8 @@ def test_the_pages_of_a_read_only_console_are_live_and_accessible_and_complete_w
         ("/runs/asks", "process_tools"),
         ("/inbox", "amount"),
         ("/records/asks", "asked"),
+        ("/compare?run=asks&run=newer", "transitions are equal"),
+        ("/backtest?max_iterations=1", "evaluated"),
     ):
         blind = plain.context.new_page()
         blind.goto(plain.base + path)
@@ -219,7 +225,12 @@ SHOWN = {
     ("inbox", 1280, "dark"),
     ("machines", 1280, "light"),
 }
-SHOWN |= {("health", 800, "dark"), ("runs", 390, "light")}
+SHOWN |= {
+    ("health", 800, "dark"),
+    ("runs", 390, "light"),
+    ("compare", 1280, "light"),
+    ("sweep", 1280, "dark"),
+}
 """The pictures of the guide: each page once, and the widths and schemes between them."""
 
 
@@ -249,6 +260,37 @@ def test_every_action_is_reached_with_the_keyboard_alone(browser: Browser, demon
     assert {"Approve and run once", "Reject the call", "Send as result"} <= reached
     page.keyboard.press("/")
     assert decisions_of_page(page) == 0, "no key approves"
+
+
+@pytest.mark.campaign
+def test_two_runs_are_compared_and_a_limit_is_tested_with_the_keyboard_alone(
+    browser: Browser, demonstration: str
+) -> None:
+    ann = Person.at(browser, demonstration)
+    page = ann.page("/?agent=travel-desk&show=completed")
+    for _ in range(2):
+        page.keyboard.press("j")
+        page.keyboard.press("x")
+    page.get_by_text("2 selected").wait_for()
+    page.get_by_role("button", name="Compare two").focus()
+    page.keyboard.press("Enter")
+    page.locator("#verdict", has_text="transitions").wait_for()
+    page.keyboard.press("g")
+    page.keyboard.press("b")
+    page.get_by_role("heading", name="Backtest").wait_for()
+    field = page.get_by_role("textbox", name="max_iterations")
+    for text, answer in (("-1", "it must be 0 (off) or more"), ("1", "runs evaluated")):
+        field.focus()
+        page.keyboard.press("Control+a")
+        page.keyboard.type(text)
+        page.keyboard.press("Enter")
+        page.get_by_text(answer).wait_for()
+    page.keyboard.press("Escape")
+    page.locator("main").focus()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/runs/*")
+    assert ann.said == []
 
 
 def decisions_of_page(page: Page) -> int:

@@ -37,7 +37,9 @@
     var bar = document.querySelector("[data-bulk]");
     if (!bar) return;
     var count = document.querySelectorAll("input[name=run]:checked").length;
-    bar.querySelector("[data-selected]").textContent = count ? count + " selected" : "Requests";
+    var text = bar.querySelector("[data-selected]");
+    text.dataset.none = text.dataset.none || text.textContent;
+    text.textContent = count ? count + " selected" : text.dataset.none;
     bar.classList.toggle("some", count > 0);
   }
 
@@ -53,7 +55,7 @@
   setInterval(localTimes, 5000);
 
   // ---- keys: none of them approves ----
-  var pages = { r: "/", i: "/inbox", m: "/machines", h: "/health" };
+  var pages = { r: "/", i: "/inbox", m: "/machines", h: "/health", b: "/backtest", c: "/compare" };
   var pending = false;
   document.addEventListener("keydown", function (event) {
     var typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
