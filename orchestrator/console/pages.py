@@ -157,6 +157,6 @@ async def _leaves(request: Request) -> None:
 
 
 _CLIENT_LEFT: Final = 499
-"""Status of an answer that nobody reads, as proxies log it."""
+"""Status of an answer to a client that left, as proxies log it."""
 
 FAULTS: Final = (RunError, PageFault)

@@ -107,7 +107,7 @@ async def test_a_run_that_restarts_because_of_its_repetitions_is_proved(repeated
     ],
     ids=["tokens", "tokens used up", "cost", "cost used up"],
 )
-async def test_a_child_run_is_proved_whose_requests_the_limits_of_the_run_above_decide(
+async def test_a_child_run_is_proved_whose_requests_the_limits_of_its_parent_decide(
     limits: dict[str, Any], reason: str
 ) -> None:
     journal = MemoryJournal()

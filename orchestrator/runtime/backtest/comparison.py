@@ -139,7 +139,7 @@ def _disproof(point: Point, decision: Decision) -> str | None:
         tuple(row[:_STANDARD]) for row in decision.rows
     ]:
         return "the guards give other verdicts"
-    if not all(read_row(row).holds() for row in (*filter(_has_inputs, known), *point.above)):
+    if not all(read_row(row).holds() for row in (*filter(_has_inputs, known), *point.by_parents)):
         return "a guard gives another verdict for its recorded inputs"
     if point.kind == "calls":
         denied = tuple(position for position, call in enumerate(point.calls) if call.denied)

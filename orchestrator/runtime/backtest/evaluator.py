@@ -146,7 +146,7 @@ class Evaluator:
         if refusal is None:
             refusal, wraps = self._cost(point)
         if refusal is None or wraps:
-            later = self._above(point)
+            later = self._parents_refusal(point)
             if later is None:  # a refusal is falsy
                 later = self._late(point)
             if later is None:
@@ -177,10 +177,10 @@ class Evaluator:
                 return verdict, False
         return first, first is not None
 
-    def _above(self, point: Point) -> Verdict | None:
-        """Return the refusal of the request by a run above. The limits and the usage of those runs stay as recorded."""
-        self._own.attach_guards(point.above)
-        return next((Verdict(*row[:4]) for row in point.above if not row[0]), None)
+    def _parents_refusal(self, point: Point) -> Verdict | None:
+        """Return the refusal of the request by a parent run, whose limits and usage stay as recorded."""
+        self._own.attach_guards(point.by_parents)
+        return next((Verdict(*row[:4]) for row in point.by_parents if not row[0]), None)
 
     def _after_answer(self, point: Point) -> Verdict | None:
         """Return the refusal by the limits that are checked with the answer: retries, and an unknown cost."""

@@ -64,8 +64,8 @@ class Point:
     """Whether a crash lost the evaluations: the event was stored before, the rows were not."""
     checked: bool = False
     """Whether the budgets were evaluated before the request."""
-    above: list[Row] = field(default_factory=list)
-    """Those of the recorded evaluations that are about the limits of the runs above."""
+    by_parents: list[Row] = field(default_factory=list)
+    """Those of the recorded evaluations that are about the limits of its parent runs."""
     most: tuple[int, ...] = ()
     """Maximum costs of the request, in micro-units, if the records have them."""
     unpriced: bool = False
@@ -158,7 +158,7 @@ def _point_json(point: Point) -> dict[str, Any]:
         "usage": asdict(point.usage),
         "by_tool": _named_keys(point.by_tool),
         "rows": [_row_json(row) for row in point.rows],
-        "above": [_row_json(row) for row in point.above],
+        "by_parents": [_row_json(row) for row in point.by_parents],
         "streaks": None if point.streaks is None else _named_keys(point.streaks),
         "turn": None if point.turn is None else _turn_json(point.turn),
         "calls": [[named(call.tool), *call[1:]] for call in point.calls],
@@ -177,7 +177,7 @@ def _turn_json(turn: TurnFingerprint) -> list[Any]:
 
 
 def _point(data: Mapping[str, Any]) -> Point:
-    made = {"above": [], **{name: data[name] for name in Point.__slots__ if name in data}}
+    made = {"by_parents": [], **{name: data[name] for name in Point.__slots__ if name in data}}
     turn = data["turn"]
     return Point(
         **made

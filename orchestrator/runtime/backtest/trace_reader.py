@@ -248,7 +248,7 @@ class _TraceReader:
             row[1] == "iterations" for row in budgets
         )  # those behind it are about the wrap-up turn
         own = _own_rows(point.rows) if self._is_child else len(point.rows)
-        point.above = [row for row in point.rows[own:] if not _is_about_answer(row, point.limits)]
+        point.by_parents = [row for row in point.rows[own:] if not _is_about_answer(row, point.limits)]
         point.most = tuple(row[6] for row in point.rows[:own] if row[4:5] == ["request_cost"])
         point.retries = max(point.retries, int(answer.get("retries") or 0))
         point.unpriced = any(row[1] == "cost_unknown" for row in point.rows) or (
@@ -334,7 +334,7 @@ class _TraceReader:
 def _own_rows(rows: Sequence[Row]) -> int:
     """Return the number of rows of a request about the run's own budgets: whole budgets, then the cost of the request.
 
-    The rows of each run above start with another guard, and have no iterations.
+    The rows of each parent run start with another guard, and have no iterations.
     """
     first = max((place for place, row in enumerate(rows, 1) if row[1] == "iterations"), default=0)
     return first + sum(1 for _ in takewhile(lambda row: row[4:5] == ["request_cost"], rows[first:]))
