@@ -65,7 +65,7 @@ def test_a_difference_by_a_hook_is_an_error_with_both_contexts(cli: Cli, folder:
     assert done.code == 1
     sentence = (
         "transition 4 differs: recorded process_tools -> update_budgets (tools_executed), "
-        "replayed process_tools -> terminate_error (failure)"
+        "replayed process_tools -> terminate_error (failure, ValueError)"
     )
     assert done.err == f"orchestrator: run moon-run: {sentence}\n"
     assert sentence in done.out

@@ -76,6 +76,31 @@ async def test_the_first_transition_that_differs_is_shown_with_both_contexts() -
         await assert_replays(copy, "r")
 
 
+async def test_each_step_has_the_context_at_its_transition() -> None:
+    journal = await played(ANSWERS)
+    found = await replay_run("r", await journal.load("r"))
+    calls = [one for one in found.steps if one.step.event == "response_with_tools"]
+    assert [one.context["spent"]["tool_calls"] for one in calls] == [1, 2, 3]
+    assert [one.context["iteration"] for one in calls] == [1, 2, 3]
+    with pytest.raises(ConfigError, match="until is -1; it must be the number of a record"):
+        await replay_run("r", await journal.load("r"), until=-1)
+
+
+class Failing:
+    """A hook that fails."""
+
+    async def enter_process_tools(self, run: Run[Any, Any]) -> None:
+        raise OSError("no disk")
+
+
+async def test_a_hook_that_fails_is_named_and_only_what_it_changed_differs() -> None:
+    journal = await played(ANSWERS)
+    found = await replay_run("r", await journal.load("r"), hooks=[Failing()])
+    assert found.difference is not None
+    assert str(found.difference).endswith("replayed process_tools -> terminate_error (failure, OSError)")
+    assert not any(name.startswith("limits") for name in found.difference.fields)
+
+
 class Restless:
     """A hook that ends the run where the recorded one continued."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopEvent, LoopState
 from orchestrator.runtime.backtest.policy import limits_of
 from orchestrator.runtime.backtest.trace_reader import trace_of
+from orchestrator_guards.evaluation import GUARDS
 
 _BY_GUARD: Final = frozenset(("LimitReached", "CompletionError"))
 """Errors that a replay makes again; every other one comes from outside."""
@@ -34,7 +35,7 @@ class RecordedStep:
     t: float
     """Active seconds of the run."""
     outside: str = ""
-    """Type of the error from outside that caused the transition; "" for none."""
+    """The cause of the transition that came from outside: the type of an error, or the price; "" for none."""
 
 
 @dataclass(slots=True)
@@ -75,6 +76,11 @@ def recording_of(run_id: str, records: Iterable[Record]) -> Recording:
     return found
 
 
+def _refuses_cost(row: Sequence[Any]) -> bool:
+    """Return whether the maximum cost of a request was refused, so that it became the wrap-up request."""
+    return not row[0] and row[4:5] == ["request_cost"]
+
+
 class _Reader:
     def __init__(self, found: Recording) -> None:
         self._found = found
@@ -108,6 +114,9 @@ class _Reader:
         body = record.body
         error = str((body.get("error") or {}).get("type", ""))
         outside = error if error and error not in _BY_GUARD else ""
+        rows = body.get(GUARDS) or ()
+        if body["event"] == LoopEvent.LLM_RESPONSE and any(_refuses_cost(row) for row in rows):
+            outside = "the price of a request"
         step = RecordedStep(
             record.seq,
             str(body["event"]),

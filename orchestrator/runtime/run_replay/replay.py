@@ -2,22 +2,25 @@
 
 The graph, the guards, the hooks and the limits are real; the model, the tools and the clock give what the records have
 (`doubles`). A transition that an error from outside caused (a failed model, a cancellation, a hook of the host) ends
-the comparison: the replay has no such error. A run that was interrupted is replayed as one run, so a charge for a lost
+the comparison: the replay has no such error. So does a wrap-up request because of the price of a request, which a
+replay does not know. A run that was interrupted is replayed as one run, so a charge for a lost
 answer is missing. Usage of child runs is not replayed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from orchestrator.errors import ModelRetry
+from orchestrator.errors import ConfigError, ModelRetry
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
 from orchestrator.llm.retry import RetryPolicy
+from orchestrator.llm.usage import Usage
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.run_replay.doubles import RecordedClock, RecordedModel, RecordedTools, RecordEnds
 from orchestrator.runtime.run_replay.recording import RecordedStep, Recording, recording_of
@@ -61,7 +64,7 @@ class ReplayDifference:
         return {
             name: (ours.get(name), theirs.get(name))
             for name in sorted(ours.keys() | theirs.keys())
-            if ours.get(name) != theirs.get(name) and name not in _TIMES
+            if ours.get(name) != theirs.get(name) and name not in _OF_REPLAY
         }
 
 
@@ -78,7 +81,8 @@ class RunReplay:
 
 
 _RECORD_ENDS = RecordEnds.__name__
-_TIMES = frozenset(("spent.seconds",))
+_OF_REPLAY = frozenset(("spent.seconds", "limits.on_unknown_cost", "limits.context_limit"))
+"""Parts of a context in which each replay differs: its time, and the limits that replace prices and windows."""
 
 
 async def replay_run(
@@ -93,12 +97,14 @@ async def replay_run(
         until: Number of the last record to compare; None for all.
 
     Raises:
-        ConfigError: The run belongs to another graph, or an older version recorded it.
+        ConfigError: The run belongs to another graph, an older version recorded it, or `until` is negative.
 
     Example:
         replay = await replay_run("r1", await journal.load("r1"))
         assert replay.difference is None
     """
+    if until is not None and until < 0:
+        raise ConfigError(f"until is {until}; it must be the number of a record, 0 or more")
     kept = list(records)
     recording = recording_of(run_id, kept)
     again = await _executed(recording, hooks)
@@ -169,7 +175,7 @@ class _Contexts:
             record = self._records[self._next]
             self._stored.fold(record.kind, record.body)
             self._next += 1
-        return dict(self._stored.context)
+        return deepcopy(dict(self._stored.context))  # later records change its parts in place
 
     def before(self, step: RecordedStep | None) -> Context:
         """Return the context with which a transition was decided; of the end if there is none."""
@@ -182,12 +188,17 @@ def flat_context(context: Context) -> dict[str, Any]:
     """Return the parts of a context under their paths."""
     found: dict[str, Any] = {}
     for name, value in context.items():
-        if isinstance(value, Mapping) and name not in {"limits", "verdict"}:
+        if isinstance(value, Mapping):
             found |= {f"{name}.{part}": one for part, one in value.items()}
         else:
             found[name] = value
+    if (usage := found.pop("spent.usage", None)) is not None:
+        found |= {f"spent.{part}": count for part, count in asdict(Usage.of(usage)).items()}
     return found
 
 
 def _shown(step: RecordedStep | None) -> str:
-    return "nothing" if step is None else f"{step.source} -> {step.dest} ({step.event})"
+    if step is None:
+        return "nothing"
+    cause = f", {step.outside}" if step.outside else ""
+    return f"{step.source} -> {step.dest} ({step.event}{cause})"
