@@ -26,6 +26,7 @@ def test_its_tests_pass_at_once_and_make_run_shows_the_states(made: MadeProject)
     assert ["handle_completion", "completion_success", "review"] in [line.split() for line in lines]
     assert lines[-1] == "completed: Order 7: one kettle, 40 EUR, on its way."
     assert made.run("make", "graph").split() == ["build/answer_loop.svg"]
+    assert "4 of 4 cases passed" in made.run("make", "eval")
     talk = made.run("sh", "-c", "printf 'Where is order 7?\\nAnd order 8?\\n' | make chat").splitlines()
     assert [line for line in talk if line.startswith("Order")] == [
         "Order 7: one kettle, 40 EUR, on its way.",
