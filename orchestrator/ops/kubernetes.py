@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -30,10 +31,15 @@ def manifests(graphs: Iterable[Graph], dashboards: Mapping[str, str], profile: P
             "ConfigMap",
             "orchestrator-dashboards",
             labels={"grafana_dashboard": "1"},
-            data=dict(sorted(dashboards.items())),
+            data={name: _compact(text) for name, text in sorted(dashboards.items())},
         ),
     }
     return {name: yaml(data, note=NOTE) for name, data in found.items()}
+
+
+def _compact(text: str) -> str:
+    """Return JSON without spaces: `kubectl apply` refuses a manifest of more than 262,144 bytes."""
+    return json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
 
 
 def _manifest(
@@ -44,7 +50,10 @@ def _manifest(
 
 
 def _monitor() -> dict[str, Any]:
-    """Return the scrape of pods. The pod is the instance: rules aggregate over instances only."""
+    """Return the scrape of pods. The pod is the instance: rules aggregate over instances only.
+
+    Pods of a StatefulSet have the same names in each namespace, hence the namespace in the label.
+    """
     return {
         "selector": {"matchLabels": {"app.kubernetes.io/name": "orchestrator"}},
         "jobLabel": "app.kubernetes.io/name",
@@ -55,7 +64,11 @@ def _monitor() -> dict[str, Any]:
                 "interval": "15s",
                 "scrapeTimeout": "10s",
                 "relabelings": [
-                    {"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "instance"},
+                    {
+                        "sourceLabels": ["__meta_kubernetes_namespace", "__meta_kubernetes_pod_name"],
+                        "separator": "/",
+                        "targetLabel": "instance",
+                    },
                     {"action": "labeldrop", "regex": "pod|container|endpoint"},
                 ],
             }

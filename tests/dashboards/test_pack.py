@@ -28,6 +28,8 @@ from tests.derived import HINT
 from tests.kernel.toy import TOY
 
 COMMITTED = ROOT / "dashboards"
+APPLIED = 262_144
+"""Most bytes that `kubectl apply` accepts: it stores each object in an annotation of the object."""
 BY_HAND = {"README.md", "rendered.webp", "console.webp"}
 
 
@@ -110,10 +112,19 @@ def test_manifests_hold_the_same_rules_and_dashboards() -> None:
     assert (rule["apiVersion"], rule["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
     assert rule["spec"]["groups"] == plain
     drawn = yaml.safe_load(made["kubernetes/dashboards.yaml"])
-    assert drawn["data"] == {name: made[f"grafana/{name}"] for name in ("operations.json", "run_flow.json")}
+    assert drawn["data"].keys() == {"operations.json", "run_flow.json"}
+    for name, text in drawn["data"].items():
+        assert json.loads(text) == json.loads(made[f"grafana/{name}"])
+    assert (
+        max(len(json.dumps(yaml.safe_load(made[path]))) for path in made if "kubernetes/" in path) < APPLIED
+    )
     monitor = yaml.safe_load(made["kubernetes/podmonitor.yaml"])
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    assert endpoint["relabelings"][0]["targetLabel"] == "instance"
+    assert endpoint["relabelings"][0] == {
+        "sourceLabels": ["__meta_kubernetes_namespace", "__meta_kubernetes_pod_name"],
+        "separator": "/",
+        "targetLabel": "instance",
+    }
 
 
 # ---- dashboards ----
@@ -134,6 +145,8 @@ def test_a_dashboard_is_complete(dashboard: object) -> None:
             assert panel["description"]
             assert panel["targets"]
             assert all(target["expr"] and target["legendFormat"] for target in panel["targets"])
+            drawn = panel["type"] in {"timeseries", "heatmap"}
+            assert {target["exemplar"] for target in panel["targets"]} == {drawn}
 
 
 @pytest.mark.parametrize("dashboard", dashboards([LLM_LOOP, TOY]), ids=lambda one: one.uid)
