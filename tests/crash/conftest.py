@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests.crash import mount
 from tests.crash.life import ROOT, begun_by
 from tests.crash.lives import Lives
 from tests.crash.nursery import Nursery
@@ -67,20 +68,19 @@ def mounted(tmp_path: Path, absent: Callable[[str], NoReturn]) -> Iterator[Calla
     """`mounted("-t", "tmpfs", "-o", "size=1m", "tmpfs")` mounts onto a new folder; needs root."""
     made: list[Path] = []
 
-    def mount(*arguments: str | Path) -> Path:
-        if os.geteuid() != 0:
-            absent("mounting needs root")
+    def mounting(*arguments: str | Path) -> Path:
         point = tmp_path / f"mount{len(made)}"
         point.mkdir()
-        done = subprocess.run(["mount", *arguments, point], capture_output=True, text=True, check=False)
-        if done.returncode:
-            absent(f"mount is refused: {done.stderr.strip()}")
+        try:
+            mount.mount(point, *arguments)
+        except OSError as error:
+            absent(str(error))
         made.append(point)
         return point
 
-    yield mount
+    yield mounting
     for point in made:
-        subprocess.run(["umount", "--lazy", point], check=True)
+        mount.unmount(point)
 
 
 @pytest.fixture

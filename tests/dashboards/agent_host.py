@@ -5,6 +5,8 @@
 serves /metrics there (`standing`: only the engine whose runs last) and reads `on FAULT` and `off FAULT` from standard
 input, one a line, until end of file.
 
+The runs that a person on call looks for have fixed ids: `guilty-FAULT`, and `think` of the patient agent.
+
 Engines, runs, journals (SQLite, on disk), retries, recoveries, rollbacks and refusals are the real ones: no fact
 and no figure is made here. What is provoked, and why so:
 
@@ -16,7 +18,7 @@ and no figure is made here. What is provoked, and why so:
 | journal, slow_journal | a thread holds the lock of one journal, beyond its patience or less | a backup would |
 | growth | a sparse file beside the journal grows; it is measured as ever | gigabytes need not be written |
 | telemetry | the log of one agent goes to /dev/full | it is the usual cause: a full disk |
-| freeze | the event loop sleeps | it is the usual cause |
+| freeze | the event loop sleeps until NAME.thaw exists | it is the usual cause |
 | block | a model sleeps without the event loop | it is the usual cause |
 | stray, guard | a small table: an event without an edge, a guard that raises | shipped tables have neither |
 | (kill -9) | the test kills the process while a seat is booked; giving it back fails | it is the usual cause |
@@ -33,17 +35,17 @@ import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator import LocalEngine, SqliteJournal
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import OrchestratorError, Overloaded
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.run import Run
 from orchestrator.telemetry import TransitionLog
 from orchestrator.telemetry.exposition import serve_metrics
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.watchdog import Watchdog
-from tests.dashboards.host_agents import Crews
+from tests.dashboards.host_agents import FOR_HOURS, Crews
 from tests.dashboards.host_faults import Ballast, Rival
 from tests.dashboards.host_graphs import ODD, OddContext, odd_machine
 
@@ -56,14 +58,13 @@ RHYTHM = {
     "llm": 5,
     "limits": 5,
     "slow": 5,
-    "tokens": 5,
     "tools": 10,
     "telemetry": 10,
     "asking": 40,
 }
 """Agent of the front engine -> every how many rounds it is asked. Together more than its slots can do: runs queue."""
-FREEZE = 16.0
-"""Seconds for which the event loop stands still: its alert fires from 5 s on, after 5 s."""
+GUILTY = {"slow": "front", "tokens": "front", "block": "side"}
+"""Fault -> engine of the run that has it for hours, which starts with the fault."""
 CROWD = 4
 """Runs that the side engine is given at once now and then: one more than it has slots and places in its queue."""
 
@@ -77,6 +78,8 @@ class Host:
         self.metrics = Metrics(objectives={"slow": 1.0})
         self.log = TransitionLog((folder / f"{name}.log").open("ab", buffering=0))
         self.crews = Crews(self.metrics, self.log)
+        self.engines: dict[str, LocalEngine] = {}
+        self._thaw = folder / f"{name}.thaw"
         self._journals = folder / name
         self._journals.mkdir(exist_ok=True)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,7 +99,7 @@ class Host:
             await stack.enter_async_context(self.standing)
             if not self.standing.found:
                 for prompt in ("book", "think"):
-                    self.start(self._run(self.standing, "patient", prompt))
+                    self.start(self._run(self.standing, "patient", prompt, prompt))
             yield
 
     async def _serve(self, stack: contextlib.AsyncExitStack) -> None:
@@ -111,6 +114,7 @@ class Host:
         self.side = LocalEngine(self.crews.side(side), slots=2, queue=1, name="side")
         for engine in (self.front, self.side):
             await stack.enter_async_context(engine)
+        self.engines = {"front": self.front, "side": self.side}
         self.start(self._traffic())
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -119,12 +123,30 @@ class Host:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, engine: LocalEngine, agent: str, prompt: str = "go on") -> None:
+    def begin(self, fault: str) -> None:
+        """Turn a fault on."""
+        while fault == "freeze" and not self._thaw.exists():
+            time.sleep(0.1)  # this is the fault
+        self.faults.add(fault)
+        if engine := self.engines.get(GUILTY.get(fault, "")):
+            self.start(self._insist(engine, fault))
+
+    async def _insist(self, engine: LocalEngine, agent: str) -> None:
+        """Start the guilty run of an agent as soon as the engine has a place for it."""
+        while True:
+            with contextlib.suppress(Overloaded):
+                await engine.submit(FOR_HOURS, agent=agent, run_id=f"guilty-{agent}")
+                return
+            await asyncio.sleep(PAUSE)
+
+    async def _run(
+        self, engine: LocalEngine, agent: str, prompt: str = "go on", run_id: str | None = None
+    ) -> None:
         with contextlib.suppress(OrchestratorError):  # refused, or left: the engine has told of it
             if agent == "steady":  # somebody follows what it says
                 await engine.stream(prompt, agent=agent).result()
             else:
-                await (await engine.submit(prompt, agent=agent))
+                await (await engine.submit(prompt, agent=agent, run_id=run_id))
 
     async def _traffic(self) -> None:
         """Healthy runs all the time, and sick ones while a fault is on."""
@@ -147,8 +169,6 @@ class Host:
         if on & {"journal", "slow_journal"} and round_ % 2 == 0:
             for _ in range(CROWD if round_ % 10 == 0 else 1):
                 self.start(self._run(self.side, "side"))
-        if "block" in on:
-            self.start(self._run(self.side, "block"))
 
     async def _take_odd_way(self, does: str) -> None:
         driver = Driver(self._odd, observers=(self.metrics, self.log))
@@ -158,10 +178,25 @@ class Host:
     def stand_still(self) -> None:
         """Begin runs that hang, wait, or are asked about; they last as long as the process."""
         for engine, agent in ((self.standing, "stuck"), (self.front, "asking")):
-            self.start(self._run(engine, agent))
+            self.start(self._run(engine, agent, run_id=f"guilty-{agent}"))
 
 
-async def _commands(host: Host) -> None:
+class Switched(Protocol):
+    """A host with switches."""
+
+    faults: set[str]
+
+    def begin(self, fault: str) -> None:
+        """Turn a fault on."""
+        ...
+
+    def stand_still(self) -> None:
+        """Begin runs that hang."""
+        ...
+
+
+async def commands(host: Switched) -> None:
+    """Obey the lines of standard input until its end."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
@@ -170,10 +205,8 @@ async def _commands(host: Host) -> None:
         word, _, fault = line.decode().strip().partition(" ")
         if fault == "stuck":
             host.stand_still()
-        elif fault == "freeze":
-            time.sleep(FREEZE)  # noqa: ASYNC251 - this is the fault
         elif word == "on":
-            host.faults.add(fault)
+            host.begin(fault)
         else:
             host.faults.discard(fault)
 
@@ -183,7 +216,7 @@ async def main(name: str, folder: str, port: str, role: str) -> None:
     stacks = (Path(folder) / f"{name}.stacks").open("a")
     with serve_metrics(port=int(port)):
         async with Watchdog(host.metrics, blocked_after=0.5, stream=stacks), host.running():
-            await _commands(host)
+            await commands(host)
             os._exit(0)  # whoever ignores its cancellation cannot be waited for
 
 

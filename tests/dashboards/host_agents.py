@@ -13,7 +13,7 @@ from orchestrator import Agent, Limits, SqliteJournal, tool
 from orchestrator.errors import LLMError
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.record import Observer
-from orchestrator.llm.message import Request, Response, Usage
+from orchestrator.llm.message import Request, Usage
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.providers.limiter import RateLimit, RateLimitedModel
@@ -25,7 +25,11 @@ from orchestrator.testing import FunctionLLM
 from tests.dashboards.host_graphs import PATIENT, SIDE, STUCK
 
 SPENDING = Usage(1200, 300, cached_input_tokens=400, reasoning_tokens=60)
-BINGE = Usage(90_000, 20_000)
+BINGE = Usage(900, 200)
+"""Of each of many turns."""
+FOR_HOURS = "for hours"
+"""The prompt of a run that has the fault of its model until a person ends it."""
+ENDLESS = Limits(max_iterations=0)
 CONTEXT = 8000
 """Tokens that these models read at once."""
 
@@ -79,22 +83,23 @@ def circles(request: Request) -> object:
 
 
 async def ponders(request: Request) -> object:
-    await asyncio.sleep(7)
+    await asyncio.sleep(3600 if request.messages[-1].text == FOR_HOURS else 7)
     return "At last."
 
 
 def asks(request: Request) -> object:
-    return call("pay", amount=1)
+    return call("pay", amount=1) if request.messages[-1].role == "user" else "Paid."
 
 
-def binges(request: Request) -> object:
-    return Response("Much.", usage=BINGE)
+async def binges(request: Request) -> object:
+    await asyncio.sleep(0.2)
+    return circles(request)
 
 
 def blocks(request: Request) -> object:
-    """Answer by a library that knows no event loop."""
+    """Answer by a library that knows no event loop, again and again."""
     time.sleep(0.8)
-    return "Done."
+    return circles(request)
 
 
 async def hangs(request: Request) -> object:
@@ -133,7 +138,7 @@ class Crews:
             "tools": self._agent("tools", fumbles, LLM_LOOP, journal),
             "limits": self._agent("limits", circles, LLM_LOOP, journal, limits=few),
             "slow": self._agent("slow", ponders, LLM_LOOP, journal),
-            "tokens": self._agent("tokens", binges, LLM_LOOP, journal),
+            "tokens": self._agent("tokens", binges, LLM_LOOP, journal, limits=ENDLESS, usage=BINGE),
             "asking": self._agent("asking", asks, LLM_LOOP, journal),
             "telemetry": self._agent("telemetry", steady, LLM_LOOP, journal, observers=self._unheard()),
         }
@@ -150,7 +155,7 @@ class Crews:
         """Those with a journal that somebody else writes to as well, and a model that blocks."""
         return {
             "side": self._agent("side", steady, SIDE, journal, tools=[search]),
-            "block": self._agent("block", blocks, SIDE, journal),
+            "block": self._agent("block", blocks, SIDE, journal, limits=ENDLESS),
         }
 
     def _unheard(self) -> tuple[Observer, ...]:
@@ -166,9 +171,10 @@ class Crews:
         journal: SqliteJournal,
         *,
         observers: Iterable[Observer] | None = None,
+        usage: Usage = SPENDING,
         **options: Any,
     ) -> Agent:
-        llm = FunctionLLM(answer, model=answer.__name__, usage=SPENDING, latency=0.02)
+        llm = FunctionLLM(answer, model=answer.__name__, usage=usage, latency=0.02)
         llm.context_window = CONTEXT  # type: ignore[attr-defined]
         options.setdefault("tools", [search, pay])
         options.setdefault("retry", RetryPolicy(attempts=3, base=0.01, max_delay=0.02))

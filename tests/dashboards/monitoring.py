@@ -126,12 +126,21 @@ class Webhook:
 class AgentHost:
     """The application under watch, on one port for all its lives."""
 
-    def __init__(self, name: str, folder: Path, *, serves: bool = True) -> None:
+    def __init__(
+        self, name: str, folder: Path, role: str = "serving", *, program: str = "agent_host"
+    ) -> None:
         self.name, self.folder, self.port = name, folder, free_port()
-        told = [name, str(folder), str(self.port), "serving" if serves else "standing"]
-        command = [sys.executable, "-m", "tests.dashboards.agent_host", *told]
+        self.told: dict[str, float] = {}
+        """Line -> time (epoch seconds) at which the host was told it first."""
+        told = [name, str(folder), str(self.port), role]
+        command = [sys.executable, "-m", f"tests.dashboards.{program}", *told]
         quiet = {"PROMETHEUS_DISABLE_CREATED_SERIES": "True"}
         self.process = Process(name, command, folder, quiet, subprocess.PIPE)
+
+    @property
+    def instance(self) -> str:
+        """The label of its series."""
+        return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
         self.process.start()
@@ -144,10 +153,15 @@ class AgentHost:
             return ""
 
     def tell(self, line: str) -> None:
+        self.told.setdefault(line, time.time())
         assert self.process.running is not None
         assert self.process.running.stdin is not None
         self.process.running.stdin.write(f"{line}\n".encode())
         self.process.running.stdin.flush()
+
+    def thaw(self) -> None:
+        """End a freeze: the host hears nothing meanwhile."""
+        (self.folder / f"{self.name}.thaw").touch()
 
     def kill(self) -> None:
         self.process.stop(signal.SIGKILL)
@@ -175,8 +189,9 @@ Target: TypeAlias = AgentHost | JournalWatch
 class Monitoring:
     """Prometheus and Alertmanager, with our rules in the smoke profile. A journal is a job of its own."""
 
-    def __init__(self, folder: Path, hosts: Sequence[Target], graphs: list[Graph]) -> None:
+    def __init__(self, folder: Path, hosts: Sequence[Target], graphs: list[Graph], history: str = "") -> None:
         self.folder = folder
+        self._history = history
         self.webhook = Webhook()
         self.prometheus = f"http://127.0.0.1:{free_port()}"
         self.alertmanager = f"http://127.0.0.1:{free_port()}"
@@ -242,6 +257,14 @@ class Monitoring:
         return f"http://127.0.0.1:{self.webhook.server.server_port}"
 
     def start(self) -> None:
+        """Start both, Prometheus with the samples of `history` (OpenMetrics text with times)."""
+        if self._history:
+            (self.folder / "history.txt").write_text(self._history)
+            words = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
+            done = subprocess.run(
+                [*words, self.folder / "history.txt", self.folder / "tsdb"], capture_output=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
         for process in self.processes:
             process.start()
         for address in (self.prometheus, self.alertmanager):
@@ -253,8 +276,12 @@ class Monitoring:
         self.webhook.close()
 
     def firing(self) -> set[str]:
+        return {labels["alertname"] for labels in self.alerts()}
+
+    def alerts(self) -> list[dict[str, str]]:
+        """Return the labels of each alert that fires."""
         alerts = fetch(f"{self.prometheus}/api/v1/alerts")["data"]["alerts"]
-        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+        return [alert["labels"] for alert in alerts if alert["state"] == "firing"]
 
     def inhibited(self) -> set[str]:
         alerts = fetch(f"{self.alertmanager}/api/v2/alerts")
@@ -286,10 +313,14 @@ def reachable(url: str) -> bool:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, hosts: Sequence[Target], graphs: list[Graph], later: Sequence[Target] = ()
+    folder: Path,
+    hosts: Sequence[Target],
+    graphs: list[Graph],
+    later: Sequence[Target] = (),
+    history: str = "",
 ) -> Iterator[Monitoring]:
     """Everything started, but what somebody else starts later, and everything stopped."""
-    monitoring = Monitoring(folder, [*hosts, *later], graphs)
+    monitoring = Monitoring(folder, [*hosts, *later], graphs, history)
     try:
         for host in hosts:
             host.start()
