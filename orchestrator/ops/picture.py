@@ -134,7 +134,7 @@ def figures(panel: Panel, lines: Lines) -> str:
     for name, line in lines[:MOST_LINES]:
         value = line.points[-1][1]
         colour = _colour(panel, value)
-        words = f"{escape(shown(value, panel.unit))}<small>{escape(name)}</small>"
+        words = f"<b>{escape(shown(value, panel.unit))}</b><small>{escape(name)}</small>"
         found.append(f'<p class="figure" style="color:{colour}">{words}</p>')
     return "".join(found)
 

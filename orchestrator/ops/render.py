@@ -22,6 +22,7 @@ svg text{font-size:9px;fill:#555}.grid{stroke:#e4e4e4}
 ul{list-style:none;margin:4px 0 0;padding:0;font-size:10.5px;columns:2}li{break-inside:avoid}
 i{display:inline-block;width:8px;height:8px;margin-right:4px;border-radius:2px}
 .figure{font-size:24px;margin:2px 0;font-weight:600}.figure small{font-size:11px;color:#555;margin-left:6px}
+.figure b,li b{white-space:nowrap}
 .bar{position:relative;margin:3px 0;background:#eee;font-size:11px;height:17px;border-radius:2px}
 .bar span{position:absolute;height:100%;opacity:.55}.bar em,.bar b{position:absolute;font-style:normal;padding:1px 5px}
 .bar b{right:0}table{font-size:11px;border-collapse:collapse;width:100%}td,th{border-top:1px solid #eee;padding:1px 4px;
