@@ -45,7 +45,7 @@ _REFUSED: Final = (
 
 _PLAN_RUNS: Final = (
     "The plan is carried out step by step, if no file has changed since it was made. A process with the folder of the "
-    "project does it: `orchestrator approval wait`, now or when it starts.{}"
+    "project does it: orchestrator approval wait, now or when it starts.{}"
 )
 
 

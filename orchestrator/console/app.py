@@ -29,7 +29,7 @@ from orchestrator.console import (
 )
 from orchestrator.console.access import Access, Actor, Hook, session_of, with_session
 from orchestrator.console.feed import MOST, Feed
-from orchestrator.console.pages import FAULTS, Console, ContentRule, PageFault
+from orchestrator.console.pages import FAULTS, PAGES, Console, ContentRule, PageFault
 from orchestrator.console.shield import LOOPBACK, Shield
 from orchestrator.drawing.stylesheet import status_stylesheet, stylesheet
 from orchestrator.errors import ConfigError, Corrupt, RunUnknown
@@ -194,7 +194,9 @@ def _fault(console: Console, request: Request, actor: Actor, error: Exception) -
         status = 400
     elif isinstance(error, Corrupt):
         status = 500
-    values: dict[str, Any] = {"pages": (), "page": "", "waiting": 0, "version": "", "text": str(error)}
+    text = str(error)
+    values: dict[str, Any] = {"pages": PAGES, "page": "", "waiting": 0, "version": ""}
+    values["text"] = text[:1].upper() + text[1:]
     return console.rendered(request, actor, "fault.html", status, **values)
 
 

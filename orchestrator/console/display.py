@@ -173,11 +173,11 @@ def _text(value: Any) -> str:
 
 
 def diff(text: str) -> list[tuple[str, str]]:
-    """Return the lines of a unified diff, visible, each with its class: `add`, `del`, `at`, `head` or ""."""
+    """Return the lines of a unified diff, visible, each with its class: `add`, `del`, `at`, `name` or ""."""
     found, inside = [], False
     for one in text.split("\n")[: -1 if text.endswith("\n") else None]:
         inside = inside or one.startswith("@@")
-        mark = {"+": "add", "-": "del", "@": "at"}.get(one[:1], "") if inside else "head"
+        mark = {"+": "add", "-": "del", "@": "at"}.get(one[:1], "") if inside else "name"
         found.append((mark, line(one.removesuffix("\r"))))
     return found
 

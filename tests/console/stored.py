@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from orchestrator import Agent, Limits, Response, Usage, tool
+from orchestrator.approval import Approval, FixedPlanner, PlanDraft
 from orchestrator.kernel.record import Fact, RunParked
+from orchestrator.machines.approval.ports import PlanRequest
 from orchestrator.providers.scripted import call
 from orchestrator.testing import ScriptedLLM
 
@@ -59,6 +62,51 @@ async def leave_asking(
     assert parked.done(), going
     going.cancel()
     await asyncio.wait((going,))
+
+
+_OLD = "item,euros\ngreen tea,3\nblack tea,3\n"
+_PRICES = """--- a/prices.csv
++++ b/prices.csv
+@@ -1,3 +1,4 @@
+ item,euros
+-green tea,3
++green tea,4
+ black tea,3
++white tea,5
+"""
+_STEPS: list[dict[str, Any]] = [
+    {
+        "id": "1",
+        "kind": "edit",
+        "title": "The new price of green tea",
+        "files": [{"path": "prices.csv", "diff": _PRICES}],
+    },
+    {
+        "id": "2",
+        "kind": "create",
+        "title": "Say how prices change",
+        "files": [{"path": "docs/prices.md", "content": "# Prices\n\nprices.csv is the only list.\n"}],
+    },
+]
+_CHECK = {"id": "3", "kind": "run", "title": "Check the list", "argv": ["wc", "-l", "prices.csv"]}
+
+
+class _Planner(FixedPlanner):
+    """Adds a check when changes are requested."""
+
+    async def plan(self, request: PlanRequest) -> PlanDraft:
+        steps = [*_STEPS, {**_CHECK, "depends_on": ["1"]}] if request.changes else _STEPS
+        return PlanDraft.read({"goal": "Keep the prices in one file", "steps": steps})
+
+
+async def leave_planned(journal: Any, project: Path, run_id: str) -> None:
+    """Leave a run of approval whose plan, in its second version, waits for a person."""
+    project.mkdir(parents=True)
+    (project / "prices.csv").write_text(_OLD)
+    planner = _Planner(PlanDraft.read({"steps": _STEPS}))
+    async with Approval(project, planner, journal=journal, observers=(), name="shop", by="mara") as approval:
+        await approval.run("Keep the prices in one file.", run_id=run_id)
+        await approval.changes("Check the list at the end, too.")
 
 
 async def fill(journal: Any) -> None:

@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page
 from orchestrator import Runs, SqliteJournal
 from orchestrator.examples.console_demo import agents, fill
 from tests.console.browsing import ROOT, SECONDS, Person, Processes, chromium, overflow, violations
-from tests.console.stored import leave_asking
+from tests.console.stored import leave_asking, leave_planned
 
 T = TypeVar("T")
 
@@ -29,7 +29,8 @@ PAGES = {
     "runs": "/",
     "run": "/runs/downgrade-omar",
     "inbox": "/inbox?run=downgrade-omar",
-    "machines": "/machines",
+    "plan": "/inbox?run=prices-in-one-file",
+    "machines": "/machines?machine=llm_loop",
     "health": "/health",
     "records": "/records/downgrade-omar",
     "compare": "/compare?run=question-1&run=question-2&content=shown",
@@ -81,12 +82,12 @@ def decisions(journal: Path, run_id: str) -> list[tuple[str, str]]:
     return in_a_loop(read())
 
 
-def fill_file(journal: Path) -> None:
-    """Write the runs of the demonstration, and one that waits for a person."""
+def fill_file(path: Path) -> None:
+    """Write the runs of the demonstration, one that waits for a person, and one whose plan does."""
 
     async def write() -> None:
-        async with SqliteJournal(journal) as opened:
-            team = agents(opened)
+        async with SqliteJournal(path) as journal:
+            team = agents(journal)
             await fill(team)
             going = asyncio.create_task(
                 team["travel-desk"].run(
@@ -95,10 +96,11 @@ def fill_file(journal: Path) -> None:
                     tags={"tenant": "acme"},
                 )
             )
-            while not (await opened.count()).waiting:  # noqa: ASYNC110 - a run reports nothing to us
+            while not (await journal.count()).waiting:  # noqa: ASYNC110 - a run reports nothing to us
                 await asyncio.sleep(0.05)
             going.cancel()
             await asyncio.wait((going,))
+            await leave_planned(journal, path.parent / "shop", "prices-in-one-file")
 
     in_a_loop(write())
 
@@ -126,6 +128,10 @@ def test_a_run_is_watched_live_answered_reloaded_killed_and_resumed(
     page.get_by_text("No process owns this run.").wait_for()
     processes.host()
     page.locator("#decisions", has_text="resumed").wait_for()
+    for mark in (".sign.crash", ".process.down", ".sign.resumed"):  # its end, no process, the resume
+        page.locator(f"#timeline svg {mark}").first.wait_for(state="attached")
+    crash = page.locator("#timeline svg .sign.crash title").first
+    assert crash.evaluate("one => one.textContent") == "the process ended here or later"
     processes.open(1)
     page.get_by_role("link", name="Read and answer").wait_for()
     page.reload()
@@ -223,6 +229,7 @@ SHOWN = {
     ("runs", 1280, "light"),
     ("run", 1280, "light"),
     ("inbox", 1280, "dark"),
+    ("plan", 1280, "light"),
     ("machines", 1280, "light"),
 }
 SHOWN |= {
@@ -240,26 +247,56 @@ def _picture(page: Page, name: str, width: int, scheme: str) -> None:
         page.screenshot(path=PICTURES / f"{name}-{width}-{scheme}.png")
 
 
+def reach(page: Page, role: str, name: str) -> None:
+    """Press Tab until this element has the focus."""
+    wanted = page.get_by_role(role, name=name, exact=True).first  # type: ignore[arg-type]
+    for _ in range(80):
+        if wanted.evaluate("one => one === document.activeElement"):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"{name} was not reached")
+
+
 @pytest.mark.campaign
-def test_every_action_is_reached_with_the_keyboard_alone(browser: Browser, demonstration: str) -> None:
-    ann = Person.at(browser, demonstration)
+def test_a_question_is_answered_and_a_run_is_cancelled_with_the_keyboard_alone(
+    browser: Browser, processes: Processes
+) -> None:
+    async def write() -> None:
+        async with SqliteJournal(processes.journal) as journal:
+            await leave_asking(journal, "asks")
+            await leave_asking(journal, "other")
+
+    in_a_loop(write())
+    ann = Person.at(browser, processes.console("--operate"))
     page = ann.page("/")
-    page.keyboard.press("j")
+    page.keyboard.press("j")  # the newest run
     page.keyboard.press("x")
     page.get_by_text("1 selected").wait_for()
+    reach(page, "button", "Cancel…")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Cancel 1 run?").wait_for()
+    reach(page, "textbox", "Reason, kept with the request")
+    page.keyboard.type("not needed")
+    reach(page, "button", "Cancel 1 run")
+    page.keyboard.press("Enter")
+    page.get_by_text("was asked").wait_for()
     page.keyboard.press("g")
     page.keyboard.press("i")
     page.get_by_role("heading", name="Inbox").wait_for()
     page.keyboard.press("j")
     page.keyboard.press("Enter")
-    page.wait_for_url("**/inbox?run=downgrade-omar")
-    reached = set()
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate("document.activeElement.textContent.trim()"))
-    assert {"Approve and run once", "Reject the call", "Send as result"} <= reached
-    page.keyboard.press("/")
-    assert decisions_of_page(page) == 0, "no key approves"
+    page.wait_for_url("**/inbox?run=asks")
+    for key in ("a", "y", "Enter", "1"):
+        page.keyboard.press(key)
+    reach(page, "textbox", "Reason, kept with the decision")
+    page.keyboard.type("checked by hand")
+    assert decisions_of(processes.journal, "asks") == [], "no key approves"
+    reach(page, "button", "Approve and run once")
+    page.keyboard.press("Enter")
+    page.get_by_text("The run has not read it yet").wait_for()
+    assert decisions_of(processes.journal, "asks") == [("approve", "checked by hand")]
+    assert decisions_of(processes.journal, "other") == [("cancel", "not needed")]
+    assert ann.said == []
 
 
 @pytest.mark.campaign
@@ -293,6 +330,11 @@ def test_two_runs_are_compared_and_a_limit_is_tested_with_the_keyboard_alone(
     assert ann.said == []
 
 
-def decisions_of_page(page: Page) -> int:
-    """Return how many answers the page shows."""
-    return page.get_by_text("Answered:").count()
+def decisions_of(journal: Path, run_id: str) -> list[tuple[str, str]]:
+    """Return the requests to a run that it has not read."""
+
+    async def read() -> list[tuple[str, str]]:
+        async with SqliteJournal(journal, only_reads=True) as opened:
+            return [(one.kind, str(one.body.get("why"))) for one in (await Runs(opened).get(run_id)).unread]
+
+    return in_a_loop(read())
