@@ -150,7 +150,7 @@ def panel_data(panel: Panel, number: int, position: dict[str, int]) -> dict[str,
         return found
     return found | {
         "datasource": _SOURCE,
-        "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
+        "fieldConfig": {"defaults": _defaults(panel), "overrides": _overrides(panel)},
         "targets": [_target(query, chr(ord("A") + at), panel) for at, query in enumerate(panel.queries)],
     }
 
@@ -182,6 +182,16 @@ def _defaults(panel: Panel) -> dict[str, Any]:
             custom["thresholdsStyle"] = {"mode": "line"}
             steps.append({"color": "red", "value": panel.line})
         found |= {"custom": custom, "min": 0}
+    return found
+
+
+def _overrides(panel: Panel) -> list[dict[str, Any]]:
+    """Return the colours of single series: green at 0."""
+    found = []
+    for name, colour in panel.colours.items():
+        steps = [{"color": "green", "value": None}, {"color": colour, "value": 1}]
+        thresholds = {"id": "thresholds", "value": {"mode": "absolute", "steps": steps}}
+        found.append({"matcher": {"id": "byName", "options": name}, "properties": [thresholds]})
     return found
 
 

@@ -54,6 +54,7 @@ HEALTH = PanelRow(
             ),
             kind=PanelKind.STAT,
             steps=((0, "green"), (1, "orange")),
+            colours={"critical": "red", "warning": "orange", "info": "blue"},
             width=4,
         ),
         Panel(

@@ -67,6 +67,8 @@ class Panel:
     unit: PanelUnit = PanelUnit.NUMBER
     kind: PanelKind = PanelKind.LINES
     steps: tuple[tuple[float, str], ...] = ()
+    colours: Mapping[str, str] = field(default_factory=dict)
+    """Name of a series -> its colour above 0, in place of the steps."""
     line: float | None = None
     stacked: bool = False
     width: int = 8

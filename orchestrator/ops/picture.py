@@ -133,7 +133,7 @@ def figures(panel: Panel, lines: Lines) -> str:
     found = []
     for name, line in lines[:MOST_LINES]:
         value = line.points[-1][1]
-        colour = _colour(panel, value)
+        colour = _colour(panel, value, name)
         words = f"<b>{escape(shown(value, panel.unit))}</b><small>{escape(name)}</small>"
         found.append(f'<p class="figure" style="color:{colour}">{words}</p>')
     return "".join(found)
@@ -199,8 +199,10 @@ def _differences(ordered: Lines) -> dict[tuple[float, int], float]:
     return cells
 
 
-def _colour(panel: Panel, value: float) -> str:
-    named = {"red": "#c22", "orange": "#c77a00", "green": "#2d8a3e"}
+def _colour(panel: Panel, value: float, name: str = "") -> str:
+    named = {"red": "#c22", "orange": "#c77a00", "green": "#2d8a3e", "blue": "#2f6db5"}
+    if value > 0 and name in panel.colours:
+        return named[panel.colours[name]]
     found = "#333"
     for step, colour in panel.steps:
         if value >= step or found == "#333":

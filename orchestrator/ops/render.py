@@ -21,7 +21,7 @@ h3{font-size:12px;margin:0 0 4px}svg{width:100%;height:auto;display:block}
 svg text{font-size:9px;fill:#555}.grid{stroke:#e4e4e4}
 ul{list-style:none;margin:4px 0 0;padding:0;font-size:10.5px;columns:2}li{break-inside:avoid}
 i{display:inline-block;width:8px;height:8px;margin-right:4px;border-radius:2px}
-.figure{font-size:24px;margin:2px 0;font-weight:600}.figure small{font-size:11px;color:#555;margin-left:6px}
+.figure{font-size:24px;margin:2px 0;font-weight:600}.figure small{font-size:11px;color:#555;display:block}
 .figure b,li b{white-space:nowrap}
 .bar{position:relative;margin:3px 0;background:#eee;font-size:11px;height:17px;border-radius:2px}
 .bar span{position:absolute;height:100%;opacity:.55}.bar em,.bar b{position:absolute;font-style:normal;padding:1px 5px}

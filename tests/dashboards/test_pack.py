@@ -149,6 +149,15 @@ def test_a_dashboard_is_complete(dashboard: object) -> None:
             assert {target["exemplar"] for target in panel["targets"]} == {drawn}
 
 
+def test_critical_and_warning_have_colours_of_their_own() -> None:
+    (panel,) = (one for one in dashboard_data(OPERATIONS)["panels"] if one["title"] == "Firing alerts")
+    colours = {
+        override["matcher"]["options"]: override["properties"][0]["value"]["steps"][1]["color"]
+        for override in panel["fieldConfig"]["overrides"]
+    }
+    assert colours == {"critical": "red", "warning": "orange", "info": "blue"}
+
+
 @pytest.mark.parametrize("dashboard", dashboards([LLM_LOOP, TOY]), ids=lambda one: one.uid)
 def test_panels_do_not_overlap(dashboard: object) -> None:
     taken: set[tuple[int, int]] = set()
