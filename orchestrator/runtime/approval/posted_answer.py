@@ -6,6 +6,7 @@ process with the project's folder carries the answer out: `wait`.
 
 from __future__ import annotations
 
+from orchestrator.errors import Corrupt
 from orchestrator.journal.plan_question import plan_question
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.approval.refusal import GateRefused
@@ -43,7 +44,10 @@ async def refuse_late(run: ApprovalRun, journal: ProjectJournal) -> None:
 
 async def _unread(run: ApprovalRun, journal: ProjectJournal) -> list[Posted]:
     handled = journal.projection.stored.handled
-    posted = await journal.inbox(run.run_id)
+    try:
+        posted = await journal.inbox(run.run_id)
+    except Corrupt:  # a missing message was reported when the project was opened: read those after it
+        posted = await journal.inbox(run.run_id, run.control.inbox)
     return [one for one in posted if one.kind in DECISIONS and one.id not in handled]
 
 
