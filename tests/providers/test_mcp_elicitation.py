@@ -212,6 +212,18 @@ async def test_a_call_stays_in_flight_until_a_person_answers(tmp_path: Path, tra
     assert "- Name: Ann" in text
 
 
+@pytest.mark.campaign
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_a_rejected_question_is_declined_to_the_server(tmp_path: Path, transport: str) -> None:
+    async with connected(tmp_path, "everything", transport) as server:
+        agent = agent_of(server, MemoryJournal(), TRIGGER)
+        async with running(agent) as task:
+            await next_question(agent)
+            await agent.reject("r")
+            text = read(await task)
+    assert "User declined" in text
+
+
 async def test_after_the_process_a_person_decides_and_the_recorded_answer_is_used(tmp_path: Path) -> None:
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         async with connected(tmp_path, "everything") as server:
