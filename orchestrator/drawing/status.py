@@ -38,7 +38,7 @@ STATUSES: Final[Mapping[str, StatusStyle]] = {
             f'<path d="M5 1.4A3.6 3.6 0 0 1 8.6 5H5z" {_FILLED}/>',
             "#1d63d8",
             "#74a8ff",
-            "blue",
+            "bright_blue",
         ),
         StatusStyle(
             "waiting",
