@@ -22,7 +22,7 @@ CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 OURS = re.compile(
-    r"\x1b\[(?:0|1|2|7|3[1-6]|9[024]|1;3[1-6]|2;9|38;5;\d+|38;2;\d+;\d+;\d+|39|49)?m"  # colours
+    r"\x1b\[(?:0|1|2|7|(?:1;)?(?:3[1-6]|9[0-4]|38;5;\d+|38;2;\d+;\d+;\d+)|2;9|39|49)?m"  # colours
     r"|\x1b\[\?25[lh]|\x1b\[1A|\x1b\[2K|\r(?=\n|\x1b\[2K|\r)"  # a table that moves; ends of lines of a terminal
 )
 

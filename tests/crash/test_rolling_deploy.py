@@ -43,6 +43,7 @@ class Load:
         self.journal = journal
         self.runs: list[str] = []
         self.version = "1"
+        self.finished = asyncio.Event()
         self._agents = {"1": rolling.old(journal), "2": rolling.new(journal)}
 
     async def leave(self) -> str:
@@ -52,7 +53,8 @@ class Load:
         return name
 
     async def keep(self) -> None:
-        while True:
+        """Leave runs until `finished` is set; a cancelled one might be deposited and not be known here."""
+        while not self.finished.is_set():
             await self.leave()
             await asyncio.sleep(0.15)
 
@@ -116,8 +118,8 @@ async def deploy(database: str, folder: Path, kind: str) -> None:
                 await started(newer, name)
                 load.version = "2"
             await asyncio.sleep(1.0)
-            keeping.cancel()
-            await asyncio.wait((keeping,))
+            load.finished.set()
+            await keeping
             await until(load.all_ended)
             await check(load, older, newer)
     finally:
