@@ -107,6 +107,9 @@ class _Bytes(io.BufferedIOBase):
     def flush(self) -> None:
         self._stream.flush()
 
+    def close(self) -> None:
+        """Leave the stream open, also when this object is garbage: a closed one cannot be flushed."""
+
 
 class _StyledFile(_Wrapper):
     def write(self, text: str) -> int:
