@@ -65,7 +65,12 @@ def _alerts(source: Prometheus) -> str:
 
 def _panel(panel: Panel, source: Prometheus, window: TimeWindow) -> str:
     head = f'<article style="grid-column:span {panel.width}"><h3 title="{escape(panel.description)}">'
-    return f"{head}{escape(panel.title)}</h3>{_body(panel, source, window)}</article>"
+    return f"{head}{_title(panel.title)}</h3>{_body(panel, source, window)}</article>"
+
+
+def _title(text: str) -> str:
+    """Return the title of a panel, whose window, such as "(3 d)", stays on one line."""
+    return re.sub(r" (?=[^()]*\))", "&nbsp;", escape(text))
 
 
 def _body(panel: Panel, source: Prometheus, window: TimeWindow) -> str:

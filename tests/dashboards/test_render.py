@@ -91,6 +91,10 @@ def test_every_panel_is_drawn_and_no_label_can_break_out(server: Fake) -> None:
     assert "http://" not in html.replace("http://www.w3.org", "")
 
 
+def test_the_window_in_the_title_of_a_panel_stays_on_one_line(server: Fake) -> None:
+    assert ">Error budget left (3&nbsp;d)</h3>" in page(dashboards([LLM_LOOP]), at(server), WINDOW)
+
+
 def test_no_variable_of_grafana_reaches_prometheus(server: Fake) -> None:
     page(dashboards([LLM_LOOP]), at(server), WINDOW)
     assert [query for query in server.asked if "$" in query or "%" in query] == []
