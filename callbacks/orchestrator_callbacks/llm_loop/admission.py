@@ -117,7 +117,7 @@ def put_question(
         key,
         call.name,
         call.arguments,
-        digest_of(run, call, _about(ctx, key, why, epoch, request)),
+        digest_of(run, call, _about(ctx, position, why, epoch, request)),
         why,
         expires_at,
         judgement.verdict,
@@ -135,13 +135,14 @@ _BEFORE_EFFECT = ("approval", "input")
 """Reasons of questions about calls that are not interrupted: another owner of the run asks the same question."""
 
 
-def _about(ctx: LoopContext, key: str, why: str, epoch: int, request: Mapping[str, Any] | None) -> str:
+def _about(ctx: LoopContext, position: int, why: str, epoch: int, request: Mapping[str, Any] | None) -> str:
     # An answer to one question must not count for another question about the same call, which may have been asked
     # later.
+    key = key_of(ctx, position)
     if why == "approval":
         return key
     if request is not None:
-        return f"{key} {why} {len(ctx.ledger.inputs.get(int(key.partition(':')[2]), ()))} {request_of(request).digest}"
+        return f"{key} {why} {len(ctx.ledger.inputs.get(position, ()))} {request_of(request).digest}"
     before = ctx.ledger.decided.get(key)
     return f"{key} {why} {epoch}" + (f" {before['id']}" if before is not None else "")
 
@@ -160,7 +161,7 @@ def renew_question(run: LoopRun, position: int, question: Question) -> None:
             note_result(run, form)
             return
         form = call  # whether it took effect is still unknown
-    digest = digest_of(run, form, _about(ctx, question.key, question.why, question.epoch, question.input))
+    digest = digest_of(run, form, _about(ctx, position, question.why, question.epoch, question.input))
     if (question.version, question.arguments, question.digest) == (DIGEST_VERSION, form.arguments, digest):
         return
     set_form(ctx, position, form)

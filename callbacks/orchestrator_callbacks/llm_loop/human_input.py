@@ -76,7 +76,7 @@ def _expire(run: LoopRun) -> bool:
         question = run.ctx.ledger.asked.pop(position)
         if question.input is not None:
             said = {"decision": "reject", "input": "cancel", "by": "expiry", "why": EXPIRED_INPUT}
-            _take_input(run, position, question, _noted(run, question, said))
+            _take_input(run, position, question, _noted(run, position, question, said))
             continue
         call = effective_call(run.ctx, position)
         note_result(run, ToolResult.failure(call, position, "denied", EXPIRED, kind="Expired"))
@@ -94,25 +94,31 @@ def _take(run: LoopRun, signal: Signal) -> None:
         refused = {"key": answer.get("call"), "at": run.deps.clock.time(), "refused": found.why}
         run.note("control", body | refused)
         return
-    taken = _note(run, signal, found)
-    if answer.get("end"):
-        raise RejectRequested(signal.by, signal.why)
     asked = run.ctx.ledger.asked
     position = next(at for at, one in asked.items() if one is found)
+    taken = _note(run, position, signal, found)
+    if answer.get("end"):
+        raise RejectRequested(signal.by, signal.why)
     del asked[position]
     if found.input is not None:
         _take_input(run, position, found, taken)
         return
-    if (more := input_record({"why": found.why}, taken, run.ctx.ledger.inputs.get(position, ()))) is not None:
-        run.ctx.ledger.inputs[position].append(more)
+    _keep_input(run, position, found, taken)
     apply_answer(run, position, answer, signal.why)
 
 
-def _take_input(run: LoopRun, position: int, question: Question, body: Mapping[str, Any]) -> None:
-    """Keep an answer to a request for input, and ask for the next one of its round, or let the call run again."""
-    asked = question.input or {}
-    run.ctx.ledger.inputs.setdefault(position, []).append({"input": asked, "answer": body})
-    if (following := next_request(asked)) is not None:
+def _keep_input(run: LoopRun, position: int, question: Question, answer: Mapping[str, Any]) -> None:
+    """Keep what the next attempt of the call reads of an answer, as the ledger of a stored run does."""
+    inputs, asked = run.ctx.ledger.inputs, {"why": question.why, "input": question.input}
+    record = input_record(asked, answer, inputs.get(position, ()))
+    if record is not None:
+        inputs.setdefault(position, []).append(record)
+
+
+def _take_input(run: LoopRun, position: int, question: Question, answer: Mapping[str, Any]) -> None:
+    """Keep an answer to a request for input; ask the next question of its round, or run the call again."""
+    _keep_input(run, position, question, answer)
+    if (following := next_request(question.input or {})) is not None:
         put_question(run, position, "input", request=following)
         return
     run.ctx.results[position] = None
@@ -150,7 +156,7 @@ def apply_answer(run: LoopRun, position: int, answer: Mapping[str, Any], why: st
             note_result(run, ToolResult.failure(call, position, "denied", text, kind="Rejected"))
 
 
-def _note(run: LoopRun, signal: Signal, question: Question) -> Mapping[str, Any]:
+def _note(run: LoopRun, position: int, signal: Signal, question: Question) -> Mapping[str, Any]:
     """Journal an answer and return its record."""
     said = {"decision": signal.payload["decision"], "by": signal.by, "why": signal.why}
     body: dict[str, Any] = said | {"id": signal.id, "number": signal.number}
@@ -163,12 +169,11 @@ def _note(run: LoopRun, signal: Signal, question: Question) -> Mapping[str, Any]
             body["input"] = given.action
             if given.content:
                 body["values"] = given.content
-    return _noted(run, question, body)
+    return _noted(run, position, question, body)
 
 
-def _noted(run: LoopRun, question: Question, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+def _noted(run: LoopRun, position: int, question: Question, answer: Mapping[str, Any]) -> Mapping[str, Any]:
     body = {"key": question.key, "digest": question.digest, **answer, "at": run.deps.clock.time()}
-    position = int(question.key.partition(":")[2])
     if "input" in body and is_approved(run.ctx, position):
         body["approved"] = True  # by an earlier answer, which still counts
     run.ctx.ledger.decided[question.key] = body

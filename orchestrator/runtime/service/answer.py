@@ -22,7 +22,7 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, Posted
 from orchestrator.machines.llm_loop.judgement import judge
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.runtime.service.inbox import DECISIONS
+from orchestrator.runtime.service.inbox import DECISIONS, answer_of
 from orchestrator_guards import Refusal, describe_answer, repeats_answer
 
 _MEMBERS = ("digest", "arguments", "content", "end", "why")
@@ -74,14 +74,14 @@ class OpenQuestions:
 
     def _count(self, posted: Posted) -> None:
         """Count an answer that the run has not read, in the same way as the run."""
-        question = self.judge({**posted.body, "decision": posted.kind})
+        question = self.judge(answer_of(posted))
         if isinstance(question, Refusal):
             return
-        answer = {"id": posted.id, "decision": posted.kind, "by": posted.by, "at": posted.at}
+        answer = {**answer_of(posted), "id": posted.id, "by": posted.by, "at": posted.at}
         for key in tuple(self.waiting) if posted.body.get("end") else (question.key,):
             asked = self.waiting.pop(key)
             self.answered.pop(key, None)  # so that the newest is the last entry
-            self.answered[key] = {**posted.body, **answer, "key": key, "digest": asked.digest}
+            self.answered[key] = {**answer, "key": key, "digest": asked.digest}
 
 
 async def post_answer(
@@ -99,7 +99,7 @@ async def post_answer(
     """
     for number in itertools.count():
         found = await OpenQuestions.read(journal, run_id, now())
-        question = found.judge({**answer.body, "decision": answer.kind})
+        question = found.judge(answer_of(answer))
         if isinstance(question, Refusal):
             return _repeated(found, answer, question)
         if (fault := _unfit(question, answer)) is not None:
@@ -169,25 +169,23 @@ async def _confirmed(journal: Journal, run_id: str, request: Posted, now: float)
     counts = found.earlier(request.body["call"])
     if counts is not None and counts.get("id") == request.id:
         return PostedRequest(request, repeated=False)
-    question = found.judge({**request.body, "decision": request.kind})
+    question = found.judge(answer_of(request))
     why = question if isinstance(question, Refusal) else Refusal("unasked", "the run has refused it")
     raise _refused(found, request, why)
 
 
 def _unfit(question: Question, answer: Posted) -> str | None:
     """Return why an answer of this kind does not fit its question, or None."""
+    changes = answer.kind == "request_changes"
     if question.why != PLAN:
-        return (
-            "only a plan can be changed: reject the call with a reason" * (answer.kind == "request_changes")
-            or None
-        )
+        return "only a plan can be changed: reject the call with a reason" if changes else None
     if answer.kind == "respond":
         return "a plan has no result: approve it, reject it, or request changes"
     if answer.body.get("arguments") is not None:
         return "a plan is approved as it is: request changes instead"
     if answer.body.get("end"):
         return "rejecting a plan ends its request already: leave `end` out"
-    if answer.kind == "request_changes" and not str(answer.body.get("why") or "").strip():
+    if changes and not str(answer.body.get("why") or "").strip():
         return "the changes are empty: describe them"
     return None
 
@@ -195,7 +193,7 @@ def _unfit(question: Question, answer: Posted) -> str | None:
 def _repeated(found: OpenQuestions, answer: Posted, why: Refusal) -> PostedRequest:
     """Return the answer that counts if this one repeats it. Raises AnswerRefused otherwise."""
     earlier = found.earlier(answer.body.get("call"))
-    given = {**answer.body, "decision": answer.kind, "by": answer.by}
+    given = {**answer_of(answer), "by": answer.by}
     if why.kind != "answered" or earlier is None or not repeats_answer(earlier, given):
         raise _refused(found, answer, why)
     body = {name: earlier[name] for name in _MEMBERS if earlier.get(name) is not None}

@@ -22,7 +22,7 @@ from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.service import program_recovery
 from orchestrator.runtime.service.actor import default_actor
 from orchestrator.runtime.service.answer import OpenQuestions, PostedRequest, post_answer, post_replies
-from orchestrator.runtime.service.inbox import Inbox
+from orchestrator.runtime.service.inbox import Inbox, answer_of
 from orchestrator.runtime.service.live_run import RunRegistry
 from orchestrator.tools.argument import BadArguments, json_data
 from orchestrator.tools.result import why_of
@@ -106,9 +106,8 @@ class RunController:
         """Raise AnswerRefused for edited arguments that the tool rejects, if the tool is known here."""
         if answer.body.get("arguments") is None:
             return
-        question = (await OpenQuestions.read(self._journal, run_id, self.clock.time())).judge(
-            {**answer.body, "decision": answer.kind}
-        )
+        asked = await OpenQuestions.read(self._journal, run_id, self.clock.time())
+        question = asked.judge(answer_of(answer))
         live = self.live.find(run_id)
         tools: ToolProvider | None = self._tools if live is None else live.deps.tools
         spec = None if tools is None or isinstance(question, Refusal) else tools.find(question.tool)

@@ -35,6 +35,11 @@ _KINDS: dict[str, Kind] = {
 }
 
 
+def answer_of(posted: Posted) -> dict[str, Any]:
+    """Return a posted answer as guards and hooks read it: its body, with its kind as `decision`."""
+    return {**posted.body, "decision": posted.kind}
+
+
 class Inbox:
     """Listens while runs are live here and their journal is shared with other processes.
 
@@ -183,7 +188,7 @@ class _Listener:
 def signal_of(posted: Posted) -> Signal | None:
     """Return a request of another process as a signal for the run's driver; None for an unknown kind."""
     why = str(posted.body.get("why") or "")
-    payload: dict[str, Any] = {**posted.body, "decision": posted.kind} if posted.kind in DECISIONS else {}
+    payload = answer_of(posted) if posted.kind in DECISIONS else {}
     if posted.kind in MESSAGES:
         payload = {**posted.body, "says": posted.kind}
     kind = _KINDS.get(posted.kind)

@@ -13,7 +13,7 @@ from orchestrator.kernel.journal import Posted
 from orchestrator.machines.llm_loop.judgement import judge
 from orchestrator.machines.llm_loop.model import LoopState
 from orchestrator.runtime.service import program_recovery
-from orchestrator.runtime.service.inbox import DECISIONS
+from orchestrator.runtime.service.inbox import DECISIONS, answer_of
 from orchestrator_callbacks.llm_loop.tool_work import after_crash
 from orchestrator_guards import DIGEST_VERSION, Refusal
 
@@ -119,8 +119,7 @@ def _answers(stored: StoredRun, unread: Sequence[Posted], now: float) -> dict[st
     found: dict[str, Posted] = {}
     for one in unread:
         if one.kind in DECISIONS:
-            answer = {**one.body, "decision": one.kind}
-            judged = judge(stored.questions.values(), stored.decided, answer, now=now)
+            judged = judge(stored.questions.values(), stored.decided, answer_of(one), now=now)
             if not isinstance(judged, Refusal):
                 found.setdefault(judged.key, one)
     return found
