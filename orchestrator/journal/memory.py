@@ -115,7 +115,7 @@ class _Run:
         )
 
     def counted(self) -> HeadRow:
-        """Return the run as a group of its own."""
+        """Return the run as one group."""
         is_owned = self.owner is not None
         return HeadRow(self.graph, self.agent, self.status, self.reason, is_owned, 1, self.updated_at)
 

@@ -1,7 +1,7 @@
 """Count the runs of a journal that have not ended, for metrics. No store, no metrics library.
 
 A journal that can be counted has a method `head_counts()`. It is synchronous, because a scrape has no event loop,
-and reads the heads of the runs alone, on a connection of its own: it needs neither an open journal nor its threads.
+and reads the heads of the runs alone, on a separate connection: it needs neither an open journal nor its threads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Count the runs that have not ended, in the thread of the caller, on a connection of its own."""
+"""Count the runs that have not ended, in the thread of the caller, on a separate connection."""
 
 # ruff: noqa: S608  the only text that is put into statements is our own
 

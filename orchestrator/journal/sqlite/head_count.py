@@ -1,4 +1,4 @@
-"""Count the runs that have not ended, in the thread of the caller, on a connection of its own.
+"""Count the runs that have not ended, in the thread of the caller, on a separate connection.
 
 It reads the row of every run. An index of those that have not ended would make each append write one page more, because
 an append sets the status.
