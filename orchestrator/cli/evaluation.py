@@ -19,7 +19,7 @@ from orchestrator.cli.run import logging_to
 from orchestrator.cli.runs.store import OpenStore, journal_file
 from orchestrator.cli.stop import on_signal
 from orchestrator.cli.trust.configuration import project_settings
-from orchestrator.cli.worker import made
+from orchestrator.cli.worker import made, named_target
 from orchestrator.errors import ConfigError
 from orchestrator.files.atomic import atomic_write
 from orchestrator.journal.opening import StoredJournal, journal_at
@@ -131,11 +131,7 @@ def _report_in(file: Path) -> EvaluationReport | None:
 
 
 def _judges(specs: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    pairs = []
-    for spec in specs:
-        name, equals, target = spec.partition("=")
-        target = target if equals else spec
-        pairs.append((name if equals else target.rpartition(":")[2], imported(target, "judge")))
+    pairs = [(name, imported(target, "judge")) for name, target in map(named_target, specs)]
     if len(dict(pairs)) < len(pairs):
         raise ConfigError("two judges have one name; give one another name: --judge NAME=MODULE:FUNCTION")
     return named_judges(dict(pairs))

@@ -80,7 +80,7 @@ def _look(options: WorkerOptions) -> None:
     OperatorCommand.of("slots", "", {"slots": options.slots})
     OperatorCommand.of("drain", "", {"grace": options.grace})
     for spec in options.agents:
-        _maker(_target(spec)[1])
+        _maker(named_target(spec)[1])
 
 
 async def _work(
@@ -145,12 +145,12 @@ async def _agents(
 
 def _named(spec: str, journal: Journal) -> tuple[str, EngineAgent]:
     """Return the name and the agent. Raises ConfigError."""
-    name, target = _target(spec)
+    name, target = named_target(spec)
     return name, made(target, journal)
 
 
-def _target(spec: str) -> tuple[str, str]:
-    """Return the name of an agent and the place of the function that makes it."""
+def named_target(spec: str) -> tuple[str, str]:
+    """Return the name and the function of `[NAME=]MODULE:FUNCTION`; without a name it is that of the function."""
     name, equals, target = spec.partition("=")
     return (name, target) if equals else (spec.rpartition(":")[2], spec)
 

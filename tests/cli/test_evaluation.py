@@ -256,6 +256,8 @@ def test_recorded_runs_become_cases_that_pass(cli: Cli, cases: Path, suffix: str
         (("shop.yaml", *AT, "--budget", "cost"), "is not of the form NAME=VALUE"),
         (("shop.yaml", *AT, "--budget", "price=3"), "unknown setting budget.price; known: cost, seconds, tokens"),
         (("shop.yaml", *AT, "--budget", "cost=much"), "setting budget.cost"),
+        (("shop.yaml", *AT, "--budget", "cost=nan"), "budget cost is nan; it must be 0 (off) or more"),
+        (("shop.yaml", *AT, "--budget", "tokens=-3"), "budget tokens is -3; it must be 0 (off) or more"),
         (("shop.yaml", *AT, "--judge", "agents:none"), "agents has no 'none'"),
         (("shop.yaml", *AT, "--judge", "agents:SET"), "agents has no 'SET'"),
         (("shop.yaml", *AT, "--judge", "agents:polite", "--judge", "agents:polite"), "two judges have one name"),

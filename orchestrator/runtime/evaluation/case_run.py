@@ -95,15 +95,16 @@ def _calls(story: Story) -> list[RecordedCall]:
         text = entry.arguments
         if text is None and entry.position < len(calls):
             text = (calls[entry.position].get("function") or {}).get("arguments")
-        found.append(RecordedCall(entry.tool, _json(text)))
+        found.append(RecordedCall(entry.tool, json_values(text)))
     return found
 
 
-def _json(text: Any) -> Any:
+def json_values(value: Any) -> Any:
+    """Return a text that is JSON parsed, and any other value as it is."""
     try:
-        return json.loads(text) if isinstance(text, str) else text
+        return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
-        return text
+        return value
 
 
 def _states(story: Story, records: Sequence[Record]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from orchestrator.runtime.evaluation.case import CallExpectation, OutputExpectation
-from orchestrator.runtime.evaluation.case_run import CaseRun
+from orchestrator.runtime.evaluation.case_run import CaseRun, json_values
 
 _SHOWN: Final = 200
 _NOTHING: Final = object()
@@ -82,7 +82,7 @@ def _output(expect: OutputExpectation, output: Any) -> Iterator[CaseCheck]:
         if output is None
         else json.dumps(output, ensure_ascii=False)
     )
-    data = _data(output)
+    data = json_values(output)
     given = expect.model_fields_set
     if "equals" in given:
         same = _same(expect.equals, data if not isinstance(expect.equals, str) else output)
@@ -111,20 +111,6 @@ def _output(expect: OutputExpectation, output: Any) -> Iterator[CaseCheck]:
         told = "has no such member" if found is _NOTHING else f"is {_shown(found)}"
         same = found is not _NOTHING and _same(value, found)
         yield _check(f"output.fields.{path}", () if same else [f"expected {_shown(value)}, it {told}"])
-
-
-def _dotted(path: Iterable[str | int]) -> str:
-    return ".".join(map(str, path)) or "the output"
-
-
-def _data(output: Any) -> Any:
-    """Return the output as JSON values; text that is JSON is parsed."""
-    if not isinstance(output, str):
-        return output
-    try:
-        return json.loads(output)
-    except (ValueError, RecursionError):
-        return output
 
 
 def _same(expected: Any, found: Any) -> bool:

@@ -20,6 +20,7 @@ import orjson
 from orchestrator.errors import ConfigError, RunError, RunUnknown, StoreDown
 from orchestrator.kernel.journal import Journal
 from orchestrator.llm.port import Clock
+from orchestrator.machines.bound import out_of_range
 from orchestrator.runtime.evaluation.case import EvaluationCase
 from orchestrator.runtime.evaluation.case_run import CaseRun
 from orchestrator.runtime.evaluation.check import check_run
@@ -44,6 +45,11 @@ class EvaluationBudget:
     """Input and output tokens, counted in the same way."""
     seconds: float = 0.0
     """Time of this call."""
+
+    def __post_init__(self) -> None:
+        for name in ("cost", "tokens", "seconds"):
+            if fault := out_of_range(name, getattr(self, name), whole=name == "tokens"):
+                raise ConfigError(f"budget {fault}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

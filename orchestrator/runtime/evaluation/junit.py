@@ -19,24 +19,24 @@ def junit_xml(report: EvaluationReport) -> str:
         "skipped": str(len(report.not_run)),
         "time": f"{report.usage.seconds:.3f}",
     }
-    root = Element("testsuites", {"name": _text(report.name), **counts})
-    suite = SubElement(root, "testsuite", {"name": _text(report.name), **counts})
+    root = Element("testsuites", {"name": escape(report.name), **counts})
+    suite = SubElement(root, "testsuite", {"name": escape(report.name), **counts})
     about = {"evaluation": report.evaluation_id, "agent": report.agent, "agent_version": report.agent_version}
     _properties(suite, about)
     for result in report.results:
         _add_result(suite, report, result)
     for name in report.not_run:
         case = SubElement(
-            suite, "testcase", {"name": _text(name), "classname": _text(report.name), "time": "0.000"}
+            suite, "testcase", {"name": escape(name), "classname": escape(report.name), "time": "0.000"}
         )
-        SubElement(case, "skipped", {"message": _text(report.stopped)})
+        SubElement(case, "skipped", {"message": escape(report.stopped)})
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
 
 
 def _add_result(suite: Element, report: EvaluationReport, result: CaseResult) -> None:
     several = len(report.cases[result.case].results) > 1
     name = f"{result.case} [{result.repetition}]" if several else result.case
-    named = {"name": _text(name), "classname": _text(report.name), "time": f"{result.usage.seconds:.3f}"}
+    named = {"name": escape(name), "classname": escape(report.name), "time": f"{result.usage.seconds:.3f}"}
     case = SubElement(suite, "testcase", named)
     usage = result.usage
     _properties(
@@ -55,17 +55,13 @@ def _add_result(suite: Element, report: EvaluationReport, result: CaseResult) ->
     fault = SubElement(
         case,
         "error" if result.status == "error" else "failure",
-        {"message": _text(lines[0]), "type": result.outcome or "error"},
+        {"message": escape(lines[0]), "type": result.outcome or "error"},
     )
-    fault.text = _text("\n".join(lines))
+    fault.text = escape("\n".join(lines))
 
 
 def _properties(parent: Element, values: dict[str, str]) -> None:
     properties = SubElement(parent, "properties")
     for name, value in values.items():
         if value:
-            SubElement(properties, "property", {"name": name, "value": _text(value)})
-
-
-def _text(value: str) -> str:
-    return escape(value)
+            SubElement(properties, "property", {"name": name, "value": escape(value)})

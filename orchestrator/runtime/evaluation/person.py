@@ -11,10 +11,10 @@ import json
 from typing import Final
 
 from orchestrator.errors import AnswerRefused, RunOver, RunUnknown
-from orchestrator.kernel.journal import RunHead
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.evaluation.case import CaseAnswer, EvaluationCase
 from orchestrator.runtime.evaluation.case_run import ACTOR
+from orchestrator.runtime.llm_loop.agent_tool import open_root
 from orchestrator.runtime.runs.runs import Runs
 
 RUN_TAG: Final = "evaluation_run"
@@ -46,15 +46,10 @@ class CasePerson:
     async def _look(self) -> None:
         waiting = self._runs.journal.runs(status="parked", waiting=True, tags={RUN_TAG: self._evaluation_id})
         for head in [head async for head in waiting]:
-            root = await self._root(head)
-            if root in self.cases:
+            root = await open_root(self._runs.journal, head)
+            if root is not None and root in self.cases:
                 for question in await self._runs.pending(head.run_id):
                     await self._answer(head.run_id, root, question)
-
-    async def _root(self, head: RunHead) -> str:
-        while head.parent_run_id is not None:
-            head = await self._runs.head(head.parent_run_id)
-        return head.run_id
 
     async def _answer(self, run_id: str, root: str, question: Question) -> None:
         if (run_id, question.key, question.digest) in self._handled:
@@ -67,7 +62,7 @@ class CasePerson:
                 await self._post(run_id, question, answer)
                 return
         except AnswerRefused as error:
-            if error.earlier is not None:  # somebody else has answered
+            if error.earlier is not None:  # another process has answered
                 return
             why = f"it waits for a person: the answer about {question.tool!r} is refused: {error}"
         except (RunOver, RunUnknown):

@@ -16,7 +16,7 @@ _SYSTEM = frozenset(("system", "developer"))
 
 
 async def recorded_case(run_id: str, records: Sequence[Record]) -> dict[str, Any]:
-    """Return the case of an ended run, as the members of a EvaluationCase.
+    """Return the case of an ended run, as the members of an EvaluationCase.
 
     It expects the outcome of the run, its structured output, the calls of its tools and the questions to people. A
     text is the `reference` of the case, because no model repeats one. The answers of people become those of the case.
