@@ -196,14 +196,14 @@ def paying(journal: MemoryJournal) -> Agent[Any, Any]:
     )
 
 
-async def _recorded(said: Any, decision: str) -> tuple[dict[str, Any], MemoryJournal]:
+async def _recorded(said: Any, decision: str, **more: Any) -> tuple[dict[str, Any], MemoryJournal]:
     journal = MemoryJournal()
     agent = paying(journal)
     running = asyncio.ensure_future(agent.run(said, run_id="r1", metadata={"user": "ann"}))
     while not await _asks(agent):  # noqa: ASYNC110 - a condition of another task
         await asyncio.sleep(0.01)
     decide: Any = getattr(agent, decision)
-    await (decide("r1", "by a clerk") if decision == "respond" else decide("r1", why="enough"))
+    await (decide("r1", "by a clerk") if decision == "respond" else decide("r1", why="enough", **more))
     await running
     return await recorded_case("r1", await journal.load("r1")), journal
 
@@ -231,6 +231,18 @@ def test_a_recorded_run_becomes_a_case_without_its_secrets(decision: str, answer
     assert (case["name"], case["input"]) == ("r1", "Pay Ann with [redacted 1]")
     assert case["answers"] == {"pay": answers}
     assert case["expect"] == {"outcome": "completed", "tools": {**tools, "asked": ["pay"]}}
+
+
+def test_the_arguments_that_a_person_edited_are_part_of_the_answer() -> None:
+    async def work() -> None:
+        edited = {"amount": 2, "note": "less"}
+        case, _ = await _recorded("pay", "approve", arguments=json.dumps(edited))
+        assert case["answers"] == {"pay": {"approve": edited}}
+        assert case["expect"]["tools"]["called"] == [{"tool": "pay", "arguments": edited}]
+        report = await evaluate(paying(MemoryJournal()), [EvaluationCase.model_validate(case)])
+        assert report.passed, report.results
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize("suffix", [".yaml", ".jsonl"])

@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Record
 from orchestrator.runtime.evaluation.case import EvaluationCase
-from orchestrator.runtime.evaluation.case_run import CaseRun, RecordedCall
+from orchestrator.runtime.evaluation.case_run import CaseRun, RecordedCall, json_values
 from orchestrator.runtime.run_replay.archive import archive_of, journal_of
 from orchestrator.runtime.runs.story import Story
 
@@ -82,7 +82,8 @@ def _answer(body: Mapping[str, Any]) -> Any:
         case "respond":
             return {"respond": str(body.get("content") or "")}
         case _:
-            return "approve"
+            edited = json_values(body.get("arguments"))
+            return {"approve": dict(edited)} if isinstance(edited, Mapping) else "approve"
 
 
 def _called(calls: Sequence[RecordedCall]) -> list[dict[str, Any]]:
