@@ -27,6 +27,7 @@ from typing import Any
 
 from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunUnknown
 from orchestrator.journal.heads import heads
+from orchestrator.kernel.driver import owner_name
 from orchestrator.kernel.journal import ENGINE, RECORD_SCHEMA, Draft, Journal, Lease, Posted, let_go
 from orchestrator.llm.port import Clock
 
@@ -63,7 +64,7 @@ class Registration:
         """Create the engine's run and own it."""
         self._about = about
         where = {"host": socket.gethostname(), "pid": os.getpid()}
-        self._owner = f"{where['host']}:{where['pid']}:{secrets.token_hex(4)}"
+        self._owner = owner_name()
         body = {
             "schema": RECORD_SCHEMA,
             "graph": ENGINE,

@@ -75,7 +75,7 @@ class Driver:
         self._report = Reporter(self.observers, self._clock)
         self.observer_errors = self._report.errors
         """Number of errors per class of observer; an error of an observer never fails a run."""
-        self.owner = owner or _this_process()
+        self.owner = owner or owner_name()
         self._writer = (
             None if journal is None else Writer(journal, self.owner, self._report, self._clock, codec)
         )
@@ -379,8 +379,8 @@ class Driver:
         run.cursor.entry_pending, run.cursor.pending_event = False, failure
 
 
-def _this_process() -> str:
-    """Return a unique name of this process and driver, for operators who look up the owner of a run."""
+def owner_name() -> str:
+    """Return a unique name of an owner in this process, for operators who look up the owner of a run."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 

@@ -502,10 +502,13 @@ def test_two_processes_never_work_on_one_evaluation() -> None:
         agent = support(journal, model)
         first = asyncio.ensure_future(evaluate(agent, [case("a")]))
         await asyncio.wait_for(reached.wait(), 30)
-        with pytest.raises(ConfigError, match="another process works on evaluation"):
-            await evaluate(agent, [case("a")])
+        for new in (False, True):
+            with pytest.raises(ConfigError, match=r"another process works on .* give this one another name"):
+                await evaluate(agent, [case("a")], new=new)
+        other = asyncio.ensure_future(evaluate(agent, [case("a")], name="other"))
         release.set()
         assert (await first).passed
+        assert (await other).passed
 
     asyncio.run(work())
 

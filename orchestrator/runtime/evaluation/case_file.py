@@ -122,11 +122,10 @@ def _of_yaml(file: Path, text: str) -> Iterator[_Raw]:
 
 def _finder(lines: Mapping[NodePath, int], base: NodePath) -> Callable[[NodePath], int]:
     def line(place: NodePath) -> int:
-        own = next((length for length in range(len(place), 0, -1) if (*base, *place[:length]) in lines), 0)
-        default = next(
-            (length for length in range(len(place), 0, -1) if ("defaults", *place[:length]) in lines), 0
-        )
-        return lines[("defaults", *place[:default])] if default > own else lines[(*base, *place[:own])]
+        """Return the line of the longest part of the path that the case has, or else the defaults."""
+        parts = (place[:length] for length in range(len(place), -1, -1))
+        paths = ((*root, *part) for part in parts for root in (base, ("defaults",)))
+        return next(lines[path] for path in paths if path in lines)
 
     return line
 

@@ -13,13 +13,13 @@ An evaluation that a budget stopped, or whose process ended, is left open; the n
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from orchestrator.errors import ConfigError, Held
+from orchestrator.kernel.driver import owner_name
 from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, Lease, Record, RunHead, let_go
 from orchestrator.runtime.evaluation.report import CaseResult, EvaluationReport
 from orchestrator.runtime.service.run_data import new_id
@@ -51,8 +51,8 @@ class EvaluationLedger:
 
     run_id: str
     journal: Journal
-    now: Any
-    """Function that returns the time in epoch seconds."""
+    now: Callable[[], float]
+    """Return the time in epoch seconds."""
     lease: Lease
     known: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Unit -> body of its last result."""
@@ -88,18 +88,19 @@ class EvaluationLedger:
             await waiting
 
     @classmethod
-    async def _claimed(cls, run_id: str, journal: Journal, now: Any) -> Self:
-        owner = f"evaluation:{secrets.token_hex(4)}"
+    async def claim(cls, run_id: str, journal: Journal, now: Callable[[], float]) -> Self:
+        """Own an open evaluation. Raises ConfigError if another process owns it."""
         try:
-            lease = await journal.claim(run_id, owner)
+            lease = await journal.claim(run_id, owner_name())
         except Held as error:
             raise ConfigError(
-                f"another process works on evaluation {run_id!r}: wait for its end, or start another one with --new"
+                f"another process works on evaluation {run_id!r}: wait for its end, or give this one another name"
             ) from error
         return cls(run_id, journal, now, lease, _results(await journal.load(run_id)))
 
     @classmethod
-    async def _created(cls, identity: EvaluationIdentity, journal: Journal, now: Any) -> Self:
+    async def create(cls, identity: EvaluationIdentity, journal: Journal, now: Callable[[], float]) -> Self:
+        """Start a new evaluation and own it."""
         run_id = f"eval-{new_id()[:12]}"
         body = {
             "schema": RECORD_SCHEMA,
@@ -113,14 +114,12 @@ class EvaluationLedger:
             "tags": {TAG: identity.name},
             GRAPH: {"selection": identity.selection},
         }
-        return cls(
-            run_id, journal, now, await journal.create(run_id, f"evaluation:{secrets.token_hex(4)}", body)
-        )
+        return cls(run_id, journal, now, await journal.create(run_id, owner_name(), body))
 
 
 @asynccontextmanager
 async def opened(
-    identity: EvaluationIdentity, journal: Journal, now: Any, *, new: bool
+    identity: EvaluationIdentity, journal: Journal, now: Callable[[], float], *, new: bool
 ) -> AsyncIterator[EvaluationLedger]:
     """Own the open evaluation of this identity inside the block, or a new one.
 
@@ -128,14 +127,14 @@ async def opened(
     process owns it.
     """
     found = await _open_one(identity, journal)
-    ledger = None if found is None else await EvaluationLedger._claimed(found, journal, now)  # noqa: SLF001 - ours
+    ledger = None if found is None else await EvaluationLedger.claim(found, journal, now)
     if ledger is not None and (new or await ledger.is_cancelled()):
         try:
             await ledger.cancel()
         finally:
             await let_go(journal, ledger.lease)
         ledger = None
-    ledger = ledger or await EvaluationLedger._created(identity, journal, now)  # noqa: SLF001 - ours
+    ledger = ledger or await EvaluationLedger.create(identity, journal, now)
     try:
         yield ledger
     finally:
