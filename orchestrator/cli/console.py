@@ -16,6 +16,7 @@ from orchestrator.cli.output import say, shown
 from orchestrator.cli.runs.store import existing
 from orchestrator.cli.shipped import SHIPPED
 from orchestrator.cli.stop import on_signal
+from orchestrator.engines.garbage_collection import tune_garbage_collection
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at
@@ -68,7 +69,7 @@ async def _serve(options: ConsoleOptions, address: Address, token: str | None) -
         stopped = asyncio.Event()
         with on_signal(stopped.set):
             await serve(
-                app, options.host, options.port, stopped, lambda url: _announce(url, address, token, options)
+                app, options.host, options.port, stopped, lambda url: _started(url, address, token, options)
             )
 
 
@@ -83,7 +84,9 @@ def _near(address: Address) -> Address:
 _HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
-def _announce(url: str, address: Address, token: str | None, options: ConsoleOptions) -> None:
+def _started(url: str, address: Address, token: str | None, options: ConsoleOptions) -> None:
+    """Print the address. A page reads thousands of records, which are no garbage before its end."""
+    tune_garbage_collection()
     for line in _lines(url, address, token, options):
         say(line)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -81,26 +79,13 @@ async def _sections(console: Console, head: RunHead, tree: RunTree) -> RunSectio
     """Read the records of a run once, for its story and its timeline, in a thread: a long run has many."""
     story, now = Story(head.run_id), time.time()
     children = [branch.head for branch in tree.children]
-    with _without_collection():
-        records = await console.runs.records(head.run_id)
-        line = await asyncio.to_thread(
-            read_timeline, records, head=head, now=now, children=children, stored=story
-        )
+    records = await console.runs.records(head.run_id)
+    line = await asyncio.to_thread(
+        read_timeline, records, head=head, now=now, children=children, stored=story
+    )
     story.close()
     details = RunDetails(head, story, await story.unread(console.runs.journal))
     return RunSections.of(details, records, line, now)
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Pause the collection of cycles, which looks again and again at the records of a long run while they are read."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:  # of two pages at once, the one that began first turns it on
-            gc.enable()
 
 
 async def _seen(console: Console, tree: RunTree) -> str:

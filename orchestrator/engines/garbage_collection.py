@@ -1,8 +1,9 @@
-"""Settings of Python's cyclic garbage collector for processes with thousands of runs.
+"""Settings of Python's cyclic garbage collector for processes with thousands of runs or records.
 
 Each waiting run keeps some two hundred objects that the collector visits, and none of them becomes garbage before the
 run ends. With Python's own thresholds a process of 10,000 runs spends half of its time on visits that find nothing.
-A library must not change the collector of its host, so only `orchestrator worker` changes it without being asked.
+A page of the console reads thousands of records with the same effect. A library must not change the collector of its
+host, so only `orchestrator worker` and `orchestrator console` change it without being asked.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ THRESHOLDS: Final = (50_000, 20, 50)
 def tune_garbage_collection(thresholds: tuple[int, int, int] = THRESHOLDS) -> None:
     """Set the thresholds of the garbage collector and exclude all present objects from its visits.
 
-    Call it once in a process that executes many runs: after its imports and the construction of its agents, before
-    its first run. Garbage that exists at this time is collected first. Garbage that is made later is found as before,
-    but less often: memory for up to `thresholds[0]` further objects may be in use.
+    Call it once in a process that executes many runs, or serves the console: after its imports and the construction of
+    its agents, before its first run. Garbage that exists at this time is collected first. Garbage that is made later is
+    found as before, but less often: memory for up to `thresholds[0]` further objects may be in use.
 
     Args:
         thresholds: Numbers of new objects, and of collections of the younger generation, that start a collection.
