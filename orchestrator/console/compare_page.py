@@ -93,12 +93,12 @@ def _output(output: Any) -> OutputText:
 async def compare(console: Console, request: Request, actor: Actor) -> Response:
     """Answer with two runs side by side, or with the form that asks for them. Raises Corrupt, StoreDown."""
     given = [text for text in map(str.strip, request.query_params.getlist("run")) if text]
-    faults = await _unknown(console, given[:2])
+    heads, faults = await _heads(console, given[:2])
     view: PairView | None = None
     content = False
     if len(given) == 2 and not any(faults):  # noqa: PLR2004
         pair = await console.runs.compare(*given)
-        view = PairView(pair, [await console.runs.head(run.run_id) for run in (pair.first, pair.second)])
+        view = PairView(pair, [heads[run.run_id] for run in (pair.first, pair.second)])
         content = console.may_read(request, actor)
         if content:
             _LOG.info("console: outputs of runs %s and %s were shown to %s", *given, actor.name)
@@ -115,12 +115,13 @@ async def compare(console: Console, request: Request, actor: Actor) -> Response:
     )
 
 
-async def _unknown(console: Console, run_ids: Sequence[str]) -> list[str]:
-    """Return for each of the two fields a sentence about a run that the journal does not have, or ""."""
+async def _heads(console: Console, run_ids: Sequence[str]) -> tuple[dict[str, RunHead], list[str]]:
+    """Return the runs, and for each of the two fields a sentence about a run that the journal does not have, or ""."""
+    heads: dict[str, RunHead] = {}
     faults = ["", ""]
     for place, run_id in enumerate(run_ids):
         try:
-            await console.runs.head(run_id)
+            heads[run_id] = await console.runs.head(run_id)
         except RunUnknown as error:
             faults[place] = str(error)
-    return faults
+    return heads, faults

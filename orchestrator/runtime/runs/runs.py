@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import TypeAlias, Unpack
 
@@ -181,7 +182,7 @@ class Runs:
         """
         heads = [await self.journal.head(run_id) for run_id in (first, second)]
         one, other = [(head, await self.journal.load(head.run_id)) for head in heads]
-        return compare_runs(one, other)
+        return await asyncio.to_thread(compare_runs, one, other)  # long runs have many records
 
     def events(
         self, run_id: str, *, after: int | str | None = None, follow: bool = False
