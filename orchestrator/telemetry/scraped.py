@@ -34,6 +34,18 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _gauge = partial(gauge, made=MetricSource.SCRAPED)
 
+
+def _info(name: str, labels: str, text: str) -> Metric:
+    return Metric(
+        name=name,
+        kind=MetricKind.INFO,
+        labels=tuple(labels.split()),
+        help=text,
+        zero=False,
+        made=MetricSource.SCRAPED,
+    )
+
+
 SCRAPED: tuple[Metric, ...] = (
     # ---- runs of this process ----
     _gauge("runs_active", "machine agent state", "Active runs, by their state.", zero=True),
@@ -60,21 +72,11 @@ SCRAPED: tuple[Metric, ...] = (
         "Maximum time in a state before its event fires; absent without a limit.",
     ),
     _gauge("run_timeout_seconds", "machine agent", "Maximum time of a run; absent without a limit."),
-    Metric(
-        name="build_info",
-        kind=MetricKind.INFO,
-        labels=("version", "python"),
-        help="Versions of the running software; always 1.",
-        zero=False,
-        made=MetricSource.SCRAPED,
-    ),
-    Metric(
-        name="machine_info",
-        kind=MetricKind.INFO,
-        labels=("machine", "version", "definition"),
-        help="Definition of a machine in this process, by the first digits of its fingerprint; always 1.",
-        zero=False,
-        made=MetricSource.SCRAPED,
+    _info("build_info", "version python", "Versions of the running software; always 1."),
+    _info(
+        "machine_info",
+        "machine version definition",
+        "Definition of a machine in this process, by the first digits of its fingerprint; always 1.",
     ),
     _gauge(
         "run_objective_seconds",
@@ -96,13 +98,10 @@ SCRAPED: tuple[Metric, ...] = (
         status=(RUNNING, ORPHANED, PARKED),
         reason=(NOT_PARKED, *PARKINGS),
     ),
-    Metric(
-        name="journal_info",
-        kind=MetricKind.INFO,
-        labels=("journal", "backend", "path"),
-        help="Engine and path (or address, without its password) of a journal that is open here; always 1.",
-        zero=False,
-        made=MetricSource.SCRAPED,
+    _info(
+        "journal_info",
+        "journal backend path",
+        "Engine and path (or address, without its password) of a journal that is open here; always 1.",
     ),
     counter(
         "journal_read_failures_total",
