@@ -1,8 +1,8 @@
 """The runs of a machine over a window of time, read beside the requests and never twice.
 
-A statistic needs the records of every run in the window, which may take longer than a page may. So a task reads them,
-the newest run first, while pages show what it has read and say so. What was read of a run is kept under the number of
-its last record: a run that has moved is read again, so nothing that is kept can be out of date.
+A statistic needs the records of every run in the window, and to read them may take longer than a page may take. So a
+task reads them, the newest run first. Pages show the runs that it has read, and their number. The history of a run is
+kept with the number of its last record: a run with new records is read again, so no kept history is out of date.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class MachineWindow:
         return self.history.runs + self.history.unreadable
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every run of the window was read."""
-        return self.read >= len(self.heads) and not self.more
+    def is_read(self) -> bool:
+        """Whether the records of each of these runs were read."""
+        return self.read >= len(self.heads)
 
     @property
     def outcomes(self) -> Mapping[str, int]:

@@ -43,7 +43,7 @@ async def test_the_page_of_machines_covers_a_window_and_says_what_was_read(
     await fill(journal)
     reader = MachineReader(runs, "llm_loop", most=3)
     window = await reader.window(None, patience=60)
-    assert (window.read, len(window.heads), window.more, window.is_complete) == (3, 3, True, False)
+    assert (window.read, len(window.heads), window.more, window.is_read) == (3, 3, True, True)
     assert window.outcomes == {"completed": 1, "budget_exceeded": 1}
     assert window.history.refused["iterations"] == 1
     newest = window.heads[0].created_at
