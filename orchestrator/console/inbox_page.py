@@ -101,7 +101,7 @@ async def answer(console: Console, request: Request, actor: Actor, form: Mapping
         raise PageFault(400, "The form has no answer, or names no call with its digest.")
     try:
         if given["kind"] != "approve" and not text:
-            raise ConfigError("Write a text: the model, or who reads the journal later, needs it.")  # noqa: TRY301 - shown as the other refusals
+            raise ConfigError("Write a text, for the model or for the readers of the journal.")  # noqa: TRY301 - shown as the other refusals
         await _post(console, run_id, given, text, actor.name)
     except (AnswerRefused, ConfigError) as error:
         typed = {f"{given['call']} {given['kind']}": given["text"]}

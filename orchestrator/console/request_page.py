@@ -1,8 +1,8 @@
-"""The page of a request to runs: which runs it reaches, and, after it was posted, what became of it.
+"""The page of a request to runs: the runs that it reaches and, after it was posted, the result for each.
 
-A request carries the version of each run that the page displayed. A run that works on may have moved since: it is still
-the run that was shown. A run that has parked, continued or ended since is another one for the person who decides, so
-the request is refused with the change.
+A request carries the version of each run that the page displayed. A run that is still running has the same version,
+even if it has new records. If a run has parked, continued or ended since, the request to it is refused, and the page
+names the change.
 """
 
 from __future__ import annotations

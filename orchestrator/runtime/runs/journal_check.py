@@ -1,8 +1,8 @@
 """The last verdict of `orchestrator doctor` about a journal, kept in the journal itself.
 
-The verdict is a record of one run, `doctor`, whose graph is that of engines, so that listings leave it out. Every store
-keeps it alike, every process that reads the journal finds it, and a store of an earlier version needs no upgrade. A
-file beside the journal would not exist for a server, and a table of its own would need one more format.
+The verdict is a record of one run, `doctor`, whose graph is that of engines, so that listings leave it out. So every
+store can keep it, every process that reads the journal finds it, and a store of an earlier version needs no upgrade. A
+server has no place for a file beside the journal, and a separate table would need one more format.
 """
 
 from __future__ import annotations

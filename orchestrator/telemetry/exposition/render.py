@@ -24,8 +24,9 @@ _HEADER = re.compile(r"[\w.*/+;=,:\" -]{0,1000}", re.ASCII)
 def is_one_of_several() -> bool:
     """Return whether WEB_CONCURRENCY names several workers, or this process is the second one of its parent.
 
-    uvicorn tells nothing to its workers: it starts them by multiprocessing, which numbers them. Only the second one
-    says yes, so a log has one warning. `--reload` replaces a single process, whose number grows.
+    uvicorn does not tell its workers how many they are, but multiprocessing, by which it starts them, numbers them. The
+    answer is true in the second one only, so a log has one warning. With `--reload` uvicorn replaces a single process,
+    and its number grows.
     """
     if multiprocessing.parent_process() is None:
         return os.environ.get("WEB_CONCURRENCY", "1") not in {"", "0", "1"}
