@@ -43,6 +43,5 @@ def _title(report: Report) -> str:
 
 def _bars(report: Report, *, styled: bool) -> str:
     names = {"benefit": "benefit: had not completed", "harm": "harm: had completed", "undecided": "undecided"}
-    counts = {effect: report.stops[effect].runs for effect in report.stops}
-    rows = [(names[effect], float(count), f"{count:,}") for effect, count in counts.items()]
+    rows = [(names[effect], float(stops.runs), f"{stops.runs:,}") for effect, stops in report.stops.items()]
     return bars_svg(f"{_title(report)}: stops earlier", rows, styled=styled)

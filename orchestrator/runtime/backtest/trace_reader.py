@@ -243,10 +243,9 @@ class _TraceReader:
 
     def _add_request(self, point: Point, before: _Position) -> None:
         answer = self._stored.answer
+        # the rows behind the cost of the request are about the wrap-up turn
         budgets = takewhile(lambda row: row[4:5] != ["request_cost"], point.rows)
-        point.checked = any(
-            row[1] == "iterations" for row in budgets
-        )  # those behind it are about the wrap-up turn
+        point.checked = any(row[1] == "iterations" for row in budgets)
         own = _own_rows(point.rows) if self._is_child else len(point.rows)
         point.by_parents = [row for row in point.rows[own:] if not _is_about_answer(row, point.limits)]
         point.most = tuple(row[6] for row in point.rows[:own] if row[4:5] == ["request_cost"])
