@@ -183,6 +183,18 @@ def is_amount(cost: object) -> bool:
     return isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < math.inf
 
 
+def approximate_tokens(characters: int) -> int:
+    """Return the approximate number of tokens of a text, given its length in characters.
+
+    Example:
+        >>> approximate_tokens(0), approximate_tokens(4), approximate_tokens(5)
+        (0, 1, 2)
+    """
+    return -(-characters // CHARACTERS_PER_TOKEN)
+
+
+CHARACTERS_PER_TOKEN = 4
+"""Approximate; no tokenizer is right for every model."""
 NO_USAGE = Usage()
 _NUMBERS = tuple(item.name for item in fields(Usage))
 """Names of the stored numbers. A record is read for each turn, and `fields` makes a new tuple at each call."""

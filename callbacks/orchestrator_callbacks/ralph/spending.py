@@ -9,19 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from orchestrator.errors import ConfigError, LimitReached
 from orchestrator.kernel.record import BudgetChecked
-from orchestrator.llm.usage import Usage, is_amount
+from orchestrator.llm.usage import Usage, approximate_tokens, is_amount
 from orchestrator.machines.ralph.model import RoleCall
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator_callbacks.ralph.deps import RalphRun
 from orchestrator_guards import Verdict, cost, cost_unknown, first_refusal, tokens
 from orchestrator_guards.evaluation import row_of
 from orchestrator_guards.money import cost_micros, in_currency
-
-_CHARACTERS_PER_TOKEN: Final = 4
 
 
 def check_limits(run: RalphRun) -> None:
@@ -81,7 +79,7 @@ def _estimate(request: AgentRequest, answer: object) -> Usage:
 
 def _tokens_of(given: object) -> int:
     text = given if isinstance(given, str) else json.dumps(given, default=str)
-    return -(-len(text) // _CHARACTERS_PER_TOKEN)
+    return approximate_tokens(len(text))
 
 
 def _priced(run: RalphRun, call: RoleCall) -> RoleCall:

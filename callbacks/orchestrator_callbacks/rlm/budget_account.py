@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import LimitReached
 from orchestrator.llm.message import NO_USAGE, Message, Usage
+from orchestrator.llm.usage import approximate_tokens
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator_callbacks.llm_loop.request_usage import requires_price
 from orchestrator_callbacks.llm_loop.reservation import PayingAccount, ReservationQueue
@@ -25,8 +25,6 @@ from orchestrator_guards import (
     sub_calls,
 )
 from orchestrator_guards.evaluation import Row, row_of
-
-_CHARS_A_TOKEN = 4
 
 
 @dataclass(slots=True)
@@ -169,4 +167,4 @@ class RunBudget(PayingAccount):
 def estimated(messages: Iterable[Message]) -> Usage:
     """Return the estimated usage of a request at four characters per token. The length of the answer is unknown."""
     chars = sum(len(message.text) for message in messages)
-    return Usage(math.ceil(chars / _CHARS_A_TOKEN), 0)
+    return Usage(approximate_tokens(chars), 0)

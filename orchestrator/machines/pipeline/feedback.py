@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from orchestrator.llm.usage import CHARACTERS_PER_TOKEN, approximate_tokens
 from orchestrator.machines.pipeline.model import (
     Evaluation,
     Feedback,
@@ -21,8 +22,6 @@ READERS: Mapping[OrchestrationState, frozenset[FeedbackKind]] = {
 }
 """Stage -> the kinds of feedback that it gets."""
 
-_PER_TOKEN = 4
-"""Approximate characters per token; no tokenizer is right for every model."""
 _CUT = " [cut]"
 
 
@@ -33,7 +32,7 @@ def tokens_of(text: str) -> int:
         >>> tokens_of(""), tokens_of("four"), tokens_of("fours")
         (0, 1, 2)
     """
-    return -(-len(text) // _PER_TOKEN)
+    return approximate_tokens(len(text))
 
 
 def kept(feedback: Iterable[Feedback], limit: int) -> tuple[Feedback, ...]:
@@ -46,7 +45,7 @@ def kept(feedback: Iterable[Feedback], limit: int) -> tuple[Feedback, ...]:
         return listed
     *older, last = listed
     if tokens_of(last.text) > limit:
-        return (Feedback(last.kind, _cut(last.text, limit * _PER_TOKEN), last.iteration),)
+        return (Feedback(last.kind, _cut(last.text, limit * CHARACTERS_PER_TOKEN), last.iteration),)
     left, found = limit - tokens_of(last.text), [last]
     for one in reversed(older):
         left -= tokens_of(one.text)

@@ -5,7 +5,6 @@ Each method may be async.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Awaitable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from orchestrator.errors import ConfigError
 from orchestrator.llm.message import Message
+from orchestrator.llm.usage import approximate_tokens
 
 AgentMode = Literal["code", "tools"]
 
@@ -151,9 +151,9 @@ def _noted(head: Sequence[Message], left_out: int) -> list[Message]:
 
 
 def estimate(messages: Sequence[Message]) -> int:
-    """Return the tokens of messages, estimated at four characters per token."""
+    """Return the approximate tokens of messages."""
     said = sum(len(one.text) + sum(len(call.arguments) for call in one.tool_calls) for one in messages)
-    return math.ceil(said / 4)
+    return approximate_tokens(said)
 
 
 @dataclass(frozen=True)
