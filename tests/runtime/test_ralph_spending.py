@@ -103,6 +103,20 @@ async def test_the_price_table_estimates_a_cost_that_the_agent_does_not_report(t
     assert result.usage.estimated_input_tokens == 0
 
 
+async def test_a_price_function_gets_the_same_counts_as_for_the_loop(tmp_path: Path) -> None:
+    seen: list[tuple[str | None, Any]] = []
+
+    def price(model: str | None, tokens: Any) -> float | None:
+        seen.append((model, tokens))
+        return None
+
+    runtime = Runtime(journal=MemoryJournal(), observers=(), price=price)
+    world = Spender(tmp_path, Usage(100, 20, reasoning_tokens=5), model="codex-1")
+    await Ralph(world, world, world, root=tmp_path, runtime=runtime).run("x")
+    counts = {"input_tokens": 100, "output_tokens": 20, "cached_input_tokens": 0, "cache_write_tokens": 0}
+    assert seen[0] == ("codex-1", counts)
+
+
 async def test_an_agent_that_reports_nothing_is_charged_with_an_estimate_of_unknown_cost(
     tmp_path: Path,
 ) -> None:

@@ -156,9 +156,8 @@ class StateCalls:
 
     async def _charged(self, request: AgentRequest) -> Any:
         """Call the agent of a role and charge the run for it."""
-        answer: Any = None
         try:
-            answer = await called(self._run.deps.agents[request.role], request, request.role.value)
+            answer: Any = await called(self._run.deps.agents[request.role], request, request.role.value)
         except Exception:
             charge_call(self._run, request, None)
             raise

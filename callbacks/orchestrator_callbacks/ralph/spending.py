@@ -11,15 +11,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.errors import ConfigError, LimitReached
+from orchestrator.errors import LimitReached
 from orchestrator.kernel.record import BudgetChecked
-from orchestrator.llm.usage import Usage, approximate_tokens, is_amount
+from orchestrator.llm.usage import Usage, approximate_tokens
 from orchestrator.machines.ralph.model import RoleCall
 from orchestrator.machines.ralph.ports import AgentRequest
+from orchestrator_callbacks.llm_loop.request_usage import Pricing
 from orchestrator_callbacks.ralph.deps import RalphRun
 from orchestrator_guards import Verdict, cost, cost_unknown, first_refusal, tokens
 from orchestrator_guards.evaluation import row_of
-from orchestrator_guards.money import cost_micros, in_currency
+from orchestrator_guards.money import in_currency
 
 
 def check_limits(run: RalphRun) -> None:
@@ -84,17 +85,14 @@ def _tokens_of(given: object) -> int:
 
 def _priced(run: RalphRun, call: RoleCall) -> RoleCall:
     """Return a call whose cost is an estimate by the price table, if it has none. Raises ConfigError."""
-    usage, price = call.usage, run.deps.price
-    if usage.cost_micros is not None or price is None or not call.model:
+    usage = call.usage
+    if usage.cost_micros is not None or not call.model:
         return call
-    amount: object = price(call.model, usage.short())
-    if amount is None:
+    # The agent asks its model itself, so there is no object for it.
+    prices = Pricing(run.deps.price, None, call.model)  # type: ignore[arg-type]
+    micros = prices.cost(usage, None)
+    if micros is None:
         return call
-    if not isinstance(amount, int | float) or not is_amount(amount):
-        raise ConfigError(
-            f"the price of {call.model!r} is {amount!r}; a price is a number, 0 or more, or None"
-        )
-    micros = cost_micros(amount)
     return replace(call, usage=replace(usage, cost_micros=micros, estimated_cost_micros=micros))
 
 
