@@ -19,8 +19,9 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.providers.mcp import McpServer
-from orchestrator.providers.mcp.live_call import NO_CALL, SEVERAL_RUNS, LiveCall, LiveCalls
+from orchestrator.providers.mcp.live_call import NO_CALL, SEVERAL_RUNS, Elicitation, LiveCall, LiveCalls
 from orchestrator.providers.scripted import FunctionLLM
+from orchestrator.tools.input_request import CallInput, InputAnswer, InputRequest
 from orchestrator.tools.spec import ToolContext
 from tests.providers.mcp_official import Official
 from tests.providers.mcp_place import noted
@@ -256,6 +257,17 @@ async def test_runs_that_ask_at_once_have_sessions_of_their_own(tmp_path: Path) 
             assert f"- Name: {name}" in read(await task)
         await agent.reject("zoe")
         assert "User declined" in read(await first)
+
+
+async def test_a_call_that_is_repeated_after_a_crash_declines_a_declined_question_each_time() -> None:
+    request = InputRequest("Which seat?")
+    given = CallInput(earlier=((request.digest, InputAnswer("decline")),))
+    live = LiveCall(ToolContext("ann", "ann", input=given), 10)
+    for _ in range(3):
+        elicitation = Elicitation(request)
+        live.take(elicitation)
+        assert elicitation.answer.result() == InputAnswer("decline")
+    assert live.open is None
 
 
 async def test_a_request_that_could_belong_to_two_runs_reaches_nobody() -> None:

@@ -2,7 +2,7 @@
 
 Such a request does not name the call that it belongs to. With one call in flight there is no doubt. With several, a
 request waits until the others have ended or ask as well. If they belong to several runs then, it is refused: no run
-is asked, or charged, for the call of another. From a server's first request on, runs get sessions of their own.
+is asked, or charged, for the call of another. After a server's first request, different runs share no session.
 
 A call that asks a person stays in flight while its process lives and the person thinks. To answer the request after
 the process has died is not possible: then the effect of the tool decides, and the repeated call answers the same
@@ -59,13 +59,19 @@ class LiveCall:
         self.asked = asyncio.Event()
         self._left = limit - len(context.input.earlier) if limit else None
         self._recorded: defaultdict[str, deque[InputAnswer]] = defaultdict(deque)
+        self._declined: set[str] = set()
         for digest, answer in context.input.earlier:
             self._recorded[digest].append(answer)
+            if answer.action == "decline":
+                self._declined.add(digest)
 
     def take(self, elicitation: Elicitation) -> None:
         """Answer a request from the record, or ask a person. Beyond the limit of questions it is cancelled."""
-        if recorded := self._recorded[elicitation.request.digest]:
+        digest = elicitation.request.digest
+        if recorded := self._recorded[digest]:
             elicitation.resolve(recorded.popleft())
+        elif digest in self._declined:
+            elicitation.resolve(InputAnswer("decline"))
         elif self._left == 0:
             elicitation.resolve(InputAnswer("cancel"))
         else:
@@ -79,12 +85,8 @@ class LiveCall:
         elicitation, self.open = self.open, None
         if elicitation is not None:
             if answer.action == "decline":
-                self._recorded[elicitation.request.digest].extend([answer] * _REPEATS)
+                self._declined.add(elicitation.request.digest)
             elicitation.resolve(answer)
-
-
-_REPEATS: Final = 100
-"""How often an equal request is declined without another question."""
 
 
 class LiveCalls:

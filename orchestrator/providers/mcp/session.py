@@ -283,7 +283,10 @@ async def _has_resources(client: Client) -> bool:
 
 
 class SessionPool:
-    """The sessions of one server: at most one accepts new calls, and older ones finish theirs."""
+    """The sessions of one server: one accepts new calls, and older ones finish theirs.
+
+    A server that asks within calls has further sessions, so that the calls of each belong to one run.
+    """
 
     def __init__(self, name: str, transport: Stdio | Http, connect_timeout: float) -> None:
         self.name = name
@@ -294,7 +297,7 @@ class SessionPool:
         self._listed: Listed | None = None
         self._current: McpSession | None = None
         self._asks = False
-        """Whether the server has asked within a call: then each run gets a session of its own."""
+        """Whether the server has asked within a call: then runs with calls in flight share no session."""
         self._live: dict[asyncio.Task[None], McpSession] = {}
 
     async def start(self, listed: Listed) -> McpSession:
@@ -320,12 +323,8 @@ class SessionPool:
             if await session.answers():
                 return session, False
         if session is None or not session.usable:
-            self._check_loop()  # it may have been closed during the check of the old session
-            session = self._begin()
-        # Shielded: a cancelled caller must not affect others that wait for the same session.
-        if (failure := await asyncio.shield(session.ready)) is not None:
-            raise Unreachable(str(failure)) from failure
-        return session, True
+            session = self._current = self._begin()
+        return await _opened(session), True
 
     async def session_of(self, run_id: str) -> tuple[McpSession, bool]:
         """Return a session for a call of a run, and whether it had to be opened. Raises Unreachable.
@@ -335,11 +334,10 @@ class SessionPool:
         session, is_new = await self.session()
         if session.is_modern or not self._asks or session.serves(run_id):
             return session, is_new
-        free = (one for one in self._live.values() if one.usable and one.ready.done() and one.serves(run_id))
-        session = next(free, None) or self._begin(is_extra=True)
-        if (failure := await asyncio.shield(session.ready)) is not None:
-            raise Unreachable(str(failure)) from failure
-        return session, False
+        for one in tuple(self._live.values()):
+            if one.ready.done() and one.serves(run_id) and await one.answers() and one.serves(run_id):
+                return one, False
+        return await _opened(self._begin()), True
 
     def _note_request(self) -> None:
         self._asks = True
@@ -358,11 +356,10 @@ class SessionPool:
                 f"MCP server {self.name!r} was connected in another event loop; connect it in this one"
             )
 
-    def _begin(self, *, is_extra: bool = False) -> McpSession:
+    def _begin(self) -> McpSession:
+        self._check_loop()  # the pool may have been closed during the check of another session
         live = LiveCalls(lambda: self.name, self._note_request)
         session = McpSession(self._transport, self._seconds, self._listed, live)
-        if not is_extra:
-            self._current = session
         task = asyncio.get_running_loop().create_task(
             session.live(lambda: self.name), name=f"mcp {self.name}", context=self._context
         )
@@ -383,3 +380,11 @@ class SessionPool:
                 cancelled = error
         if cancelled is not None:
             raise cancelled
+
+
+async def _opened(session: McpSession) -> McpSession:
+    """Wait until a session is open. Raises Unreachable."""
+    # Shielded: a cancelled caller must not affect others that wait for the same session.
+    if (failure := await asyncio.shield(session.ready)) is not None:
+        raise Unreachable(str(failure)) from failure
+    return session

@@ -104,18 +104,25 @@ class ToolCaller:
         if session.is_modern:
             return await self._with_input(session, context, offer, arguments)
         live = LiveCall(context, self._questions)
-        live.task = asyncio.ensure_future(self._in_flight(session, live, offer, arguments))
+        live.task = asyncio.ensure_future(
+            self._in_flight(session, live, offer, arguments, self._seconds(context))
+        )
         session.live_calls.add(live)
         live.task.add_done_callback(lambda done: _ended(session, live, done))
         return await self._followed(context, live)
 
     async def _in_flight(
-        self, session: McpSession, live: LiveCall, offer: ServerTool, arguments: dict[str, Any]
+        self,
+        session: McpSession,
+        live: LiveCall,
+        offer: ServerTool,
+        arguments: dict[str, Any],
+        seconds: float,
     ) -> CallToolResult:
         from mcp_types import CallToolResult
 
-        seconds = self._timeout if live.context is None else self._seconds(live.context)
-        result = await session.call(offer.theirs, arguments, seconds, _progress(lambda: live.context))
+        on_progress = _progress(lambda: live.context)
+        result = await session.call(offer.theirs, arguments, seconds, on_progress)
         if not isinstance(result, CallToolResult):
             raise CallRefused("the server requests input in a way that its protocol does not have")
         return result
