@@ -127,7 +127,7 @@ class ApprovalCommands(CurrentRequest):
         self._stops_waiting = False
         while True:
             run = self._allow("wait", ApprovalState.AWAITING_APPROVAL)
-            if posted.question_of(run) is None:
+            if not self._session.journal.projection.stored.questions:
                 raise self._refusal("plan", "the plan is approved already", "execute")
             async with asyncio.timeout(seconds or None):
                 answer = await self._next_answer(run)

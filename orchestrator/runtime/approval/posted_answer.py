@@ -7,38 +7,24 @@ process with the project's folder carries the answer out: `wait`.
 from __future__ import annotations
 
 from orchestrator.errors import Corrupt
-from orchestrator.journal.plan_question import plan_question
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.approval.refusal import GateRefused
-from orchestrator.machines.llm_loop.model import Question
 from orchestrator.runtime.approval.project_journal import ProjectJournal
 from orchestrator.runtime.service.inbox import DECISIONS
 from orchestrator_callbacks.approval.deps import ApprovalRun
 from orchestrator_guards import BlockedGate, Refusal, describe_answer, judge_answer
 
 
-def question_of(run: ApprovalRun) -> Question | None:
-    """Return the question about the plan that waits in a run, or None."""
-    ctx = run.ctx
-    context = {
-        "plan": ctx.plan,
-        "plan_status": ctx.plan_status,
-        "consent": ctx.consent,
-        "expires_at": ctx.expires_at,
-    }
-    return plan_question(run.cursor.state, context)
-
-
 async def posted_answer(run: ApprovalRun, journal: ProjectJournal, now: float) -> Posted | None:
     """Return the answer to the waiting plan that counts, or None. `now` is epoch seconds. Raises StoreDown."""
-    found = [one for one in await _unread(run, journal) if _counts(run, one, now)]
-    return found[0] if found else None
+    unread = await _unread(run, journal)
+    return next((one for one in unread if _counts(journal, one, now)), None)
 
 
 async def refuse_late(run: ApprovalRun, journal: ProjectJournal) -> None:
     """Record that answers to a plan that does not wait any more are refused. Raises StoreDown."""
     for posted in await _unread(run, journal):
-        if not _counts(run, posted, 0.0):
+        if not _counts(journal, posted, 0.0):
             note_answer(run, posted, refused=f"the plan does not wait any more: {run.ctx.plan_status}")
 
 
@@ -51,11 +37,10 @@ async def _unread(run: ApprovalRun, journal: ProjectJournal) -> list[Posted]:
     return [one for one in posted if one.kind in DECISIONS and one.id not in handled]
 
 
-def _counts(run: ApprovalRun, posted: Posted, now: float) -> bool:
-    question = question_of(run)
-    about = {name: posted.body.get(name) for name in ("call", "digest")}
-    asked = [] if question is None else [question]
-    return not isinstance(judge_answer(asked, {}, about, now=now), Refusal)
+def _counts(journal: ProjectJournal, posted: Posted, now: float) -> bool:
+    """Return whether an answer is about the plan that waits in the journal, as every other process reads it."""
+    asked = journal.projection.stored.questions.values()
+    return not isinstance(judge_answer(asked, {}, posted.body, now=now), Refusal)
 
 
 def refuse_second(answer: Posted | None) -> None:
