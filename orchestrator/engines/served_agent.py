@@ -120,6 +120,8 @@ class DurableAgent:
         return []
 
 
+_DIGITS = 16
+"""Characters of the digest of a request for input in the key of its question."""
 _STORED = 0.01
 """Seconds between two looks for a run that is being created."""
 
@@ -129,7 +131,7 @@ def _progress(event: RunEvent) -> str | None:
 
 
 def _key_of(question: Question) -> str:
-    """Return the key of a question for a client. A call may ask for input several times, each with a key of its own."""
+    """Return the key of a question for a client. The digest tells several requests for input of one call apart."""
     return question.key if question.input is None else f"{question.key}:{question.digest[:_DIGITS]}"
 
 
@@ -139,9 +141,6 @@ def _question_of(question: Question) -> RunQuestion:
     request = request_of(question.input)
     text = request.message + (f"\n{request.url}" if request.url else "")
     return RunQuestion(_key_of(question), text, request.schema, request.url)
-
-
-_DIGITS = 16
 
 
 def _text(question: Question) -> str:

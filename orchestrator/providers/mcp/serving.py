@@ -223,7 +223,7 @@ async def _take(agent: ServedAgent, run_id: str, key: str, response: object) -> 
 
 
 def _waits(run_id: str) -> CallToolResult:
-    """Return how to continue a run that waits for a person if the client asks nobody."""
+    """Return how a person answers a question of a run that the client has not answered."""
     return _result(
         RunAnswer(
             f"The run {run_id} waits for a person, who answers with `orchestrator runs respond {run_id}`. Call this "

@@ -125,7 +125,7 @@ async def test_requested_changes_make_a_version_that_is_reviewed_against_the_one
     assert review.steps[1].facts == ("at most 300 s", "a command cannot be undone", "after step 1")
 
 
-async def test_the_first_answer_counts_whoever_gives_it(root: Path) -> None:
+async def test_the_first_answer_counts_in_each_process(root: Path) -> None:
     await submitted(root, DRAFT)
     async with elsewhere(root) as runs, opened(root) as approval:
         await approval.show()
