@@ -27,8 +27,16 @@ from typing import Any
 
 from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunUnknown
 from orchestrator.journal.heads import heads
-from orchestrator.kernel.driver import owner_name
-from orchestrator.kernel.journal import ENGINE, RECORD_SCHEMA, Draft, Journal, Lease, Posted, let_go
+from orchestrator.kernel.journal import (
+    ENGINE,
+    RECORD_SCHEMA,
+    Draft,
+    Journal,
+    Lease,
+    Posted,
+    let_go,
+    owner_name,
+)
 from orchestrator.llm.port import Clock
 
 STATUS = "status"

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import os
-import secrets
-import socket
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
@@ -29,7 +26,7 @@ from orchestrator.kernel.cancel_scope import CallerScope, CancelScope
 from orchestrator.kernel.clock import Alarm, Clock, SystemClock
 from orchestrator.kernel.codec import Codec
 from orchestrator.kernel.finalizer import RunFinalizer
-from orchestrator.kernel.journal import JournalWriter
+from orchestrator.kernel.journal import JournalWriter, owner_name
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import Fact, Observer
@@ -377,11 +374,6 @@ class Driver:
         if run.cursor.error is None:
             run.cursor.error, run.cursor.failure = error, fact
         run.cursor.entry_pending, run.cursor.pending_event = False, failure
-
-
-def owner_name() -> str:
-    """Return a unique name of an owner in this process, for operators who look up the owner of a run."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def _cause(run: Run[Any, Any]) -> Exception | None:

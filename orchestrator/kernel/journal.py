@@ -17,6 +17,9 @@ Every store guarantees:
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
@@ -298,6 +301,11 @@ class Journal(JournalWriter, Protocol):
     async def close(self) -> None:
         """Write the queued records and close the store."""
         ...
+
+
+def owner_name() -> str:
+    """Return a unique name of an owner in this process, for operators who look up the owner of a run."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 async def let_go(journal: JournalWriter, lease: Lease) -> None:

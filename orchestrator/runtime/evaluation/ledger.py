@@ -19,8 +19,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from orchestrator.errors import ConfigError, Held
-from orchestrator.kernel.driver import owner_name
-from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, Lease, Record, RunHead, let_go
+from orchestrator.kernel.journal import (
+    RECORD_SCHEMA,
+    Draft,
+    Journal,
+    Lease,
+    Record,
+    RunHead,
+    let_go,
+    owner_name,
+)
 from orchestrator.runtime.evaluation.report import CaseResult, EvaluationReport
 from orchestrator.runtime.service.run_data import new_id
 
