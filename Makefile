@@ -6,7 +6,6 @@ PY      = $(VENV)/bin/python
 READY   = $(VENV)/.ready
 LOCK    = requirements.lock
 LOWEST  = build/lowest.lock
-HASHES  = --require-hashes
 UV      = .venv-lock/bin/uv
 RELEASE = .venv-release/bin
 PYTEST  = $(PY) -m pytest -n auto --dist loadfile
@@ -52,7 +51,7 @@ pythons: $(READY) ## every tier on every supported version of Python, and the ta
 	@$(PY) -m tests.pythons $(ARGS)
 
 test-lowest: $(LOWEST) ## `make test` with the lowest supported version of each dependency
-	@$(MAKE) --no-print-directory test VENV=.venv-lowest LOCK=$(LOWEST) HASHES=
+	@$(MAKE) --no-print-directory test VENV=.venv-lowest LOCK=$(LOWEST)
 
 campaign: $(READY) ## crashes, processes, mutations, and properties with more examples
 	@TEST_TIER=campaign $(PYTEST) $(CAMPAIGN) $(ARGS)
@@ -113,15 +112,14 @@ release: $(READY) $(UV) $(RELEASE) ## a dry run: the distribution built, checked
 	@$(PY) -m tests.release $(RELEASE) $(UV)
 
 # The lowest versions of what we depend on; the tools of the tests are the newest that go with them.
-# The adapters of vendors that the tests use raise some of those. Without hashes: pip refuses them for a library that
-# another one asks for with an extra, unless the newest version is the pinned one.
+# The adapters of vendors that the tests use raise some of those.
 $(LOWEST): pyproject.toml $(UV)
 	@mkdir -p $(@D)
 	@echo 'pydantic-ai-slim[google,groq,mistral]' > $@.in
 	@$(UV) pip compile pyproject.toml $@.in --quiet --python-version 3.11 --extra all --resolution lowest-direct \
 	    --no-emit-index-url --no-emit-package fsm-orchestrator --no-header --no-annotate --output-file $@.constraints
 	@$(UV) pip compile pyproject.toml --quiet --python-version 3.11 --extra all --group test --group lint \
-	    --constraints $@.constraints --no-emit-index-url --no-emit-package fsm-orchestrator \
+	    --generate-hashes --constraints $@.constraints --no-emit-index-url --no-emit-package fsm-orchestrator \
 	    --no-header --no-annotate --output-file $@
 
 clean: ## everything that make made
@@ -131,11 +129,13 @@ clean: ## everything that make made
 
 # The environment is kept across runs and brought up to date when a dependency or an entry point changes.
 # A link to an interpreter that is gone is the same as no environment.
+# Without --no-deps pip resolves what the lock has resolved, and refuses the pin of a library that another one asks for
+# with an extra as soon as a newer version is released.
 $(READY): $(LOCK) pyproject.toml
 	@$(PY) -m pip --version >/dev/null 2>&1 || { $(FIND_PYTHON); \
 	    echo "set-up: $(VENV) with $$found" >&2; "$$found" -m venv --clear $(VENV); }
 	@echo "set-up: dependencies from $(LOCK)" >&2
-	@$(PY) -m pip install --quiet $(HASHES) -r $(LOCK)
+	@$(PY) -m pip install --quiet --no-deps --require-hashes -r $(LOCK)
 	@$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -58,3 +60,10 @@ def test_every_pin_has_a_hash() -> None:
         if "==" in line and not line.startswith(" ") and not HASH.fullmatch(following)
     ]
     assert bare == []
+
+
+def test_the_lock_leaves_out_nothing_that_its_libraries_need() -> None:
+    checked = subprocess.run(
+        [sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False
+    )
+    assert (checked.returncode, checked.stdout) == (0, "No broken requirements found.\n")
