@@ -212,32 +212,21 @@ def _warn_if_taken(text: str, tool: ToolSpec, owners: Mapping[str, str]) -> None
 
 def _choices(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Parse options of single servers: name of the server -> options of McpServer. Raises ConfigError."""
+    from orchestrator.providers.mcp.options import SERVER_OPTIONS
+
     found: dict[str, dict[str, Any]] = {}
     for text in texts:
         key, mark, value = text.partition("=")
-        name, _, option = key.rpartition(".")
-        if not (mark and name and option in _CHOICES):
-            raise ConfigError(
-                f"--mcp-option {shown(text, 120)!r}: possible: NAME.include=TOOL,…, NAME.exclude=TOOL,…, "
-                "NAME.effect=EFFECT or NAME.effect=TOOL:EFFECT,…, NAME.timeout=SECONDS"
-            )
-        found.setdefault(name, {})["effects" if option == "effect" else option] = _choice(text, option, value)
+        name, _, option_name = key.rpartition(".")
+        option = SERVER_OPTIONS.get(option_name)
+        if option is None or not (mark and name):
+            forms = ", ".join(f"NAME.{one.form}" for one in SERVER_OPTIONS.values())
+            raise ConfigError(f"--mcp-option {shown(text, 120)!r}: possible: {forms}")
+        data = option.of_text(value)
+        if not option.is_valid(data):
+            raise ConfigError(f"--mcp-option {shown(text, 120)!r}: possible: {option.possible}")
+        found.setdefault(name, {})[option.name] = data
     return found
-
-
-_CHOICES = ("include", "exclude", "effect", "timeout")
-
-
-def _choice(text: str, option: str, value: str) -> Any:
-    parts = [part.strip() for part in value.split(",") if part.strip()]
-    if option == "timeout":
-        try:
-            return float(value)
-        except ValueError:
-            raise ConfigError(f"--mcp-option {shown(text, 120)!r}: possible: seconds above 0") from None
-    if option == "effect" and ":" in value:
-        return {tool: effect for tool, _, effect in (part.rpartition(":") for part in parts)}
-    return value.strip() if option == "effect" else parts
 
 
 def _said(text: str) -> str:

@@ -156,7 +156,16 @@ async def test_a_server_that_asks_without_end_is_refused_after_ten_questions(tmp
             for _ in range(10):
                 question = await next_question(agent, question)
                 await agent.respond("r", "Ann", digest=question.digest)
-            assert "the server asks more than 10 questions in one call" in read(await task)
+            assert "the server asks more often than max_questions=10 in one call" in read(await task)
+
+
+async def test_a_file_of_servers_limits_the_questions_of_one_call(tmp_path: Path) -> None:
+    command, *arguments = Official("asker", tmp_path).command
+    entry = {"command": command, "args": arguments, "max_questions": 1}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"asker": entry}}))
+    async with McpServer.from_file(tmp_path / "mcp.json", prefix="")["asker"] as server:
+        result = await agent_of(server, MemoryJournal(), "book").run("Go.")
+    assert "the server asks more often than max_questions=1 in one call" in read(result)
 
 
 @pytest.mark.campaign

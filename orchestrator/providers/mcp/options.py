@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias, TypedDict
+from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
 
 from pydantic import SecretStr
 
@@ -72,11 +72,89 @@ def part_limit(options: McpOptions) -> int:
 
 def question_limit(options: McpOptions) -> int:
     """Return the checked limit of questions in one call. Raises ConfigError."""
-    return check_limit("max_questions", options.get("max_questions", 10))
+    limit = options.get("max_questions", 10)
+    if not _is_count(limit):
+        raise ConfigError(f"max_questions is {limit!r}; possible: {_COUNT}")
+    return limit
 
 
 def seconds(name: str, value: float) -> float:
     """Return a checked time. Raises ConfigError for anything but seconds above 0."""
-    if not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"{name} is {value!r}; possible: seconds above 0")
+    if not _is_time(value):
+        raise ConfigError(f"{name} is {value!r}; possible: {_TIME}")
     return value
+
+
+# ---- options of a file of servers and of the command line ----
+
+_TIME: Final = "seconds above 0"
+_COUNT: Final = "a whole number, and 0 for no limit"
+
+
+class ServerOption(NamedTuple):
+    """An option that a file of servers and `--mcp-option` can give."""
+
+    name: str
+    """Its name in McpOptions and in a file."""
+    form: str
+    """Its form on the command line, after the name of a server."""
+    possible: str
+    """The allowed values, as a clause of an error."""
+    is_valid: Callable[[Any], bool]
+    """Whether JSON data is a value."""
+    of_text: Callable[[str], Any]
+    """Returns the data of a text of the command line; a text that is none is returned unchanged."""
+
+
+def _is_time(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value > 0  # type: ignore[operator, arg-type]
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_effects(value: object) -> bool:
+    """Return whether a value is a word, or name -> word; which words are effects is checked with the tools."""
+    return isinstance(value, str) or (isinstance(value, dict) and _is_texts([*value.values()]))
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _effects(text: str) -> str | dict[str, str]:
+    if ":" not in text:
+        return text.strip()
+    return {tool: effect for tool, _, effect in (part.rpartition(":") for part in _parts(text))}
+
+
+def _number(kind: Callable[[str], float]) -> Callable[[str], Any]:
+    def number_of(text: str) -> float | str:
+        try:
+            return kind(text)
+        except ValueError:
+            return text
+
+    return number_of
+
+
+SERVER_OPTIONS: Final[Mapping[str, ServerOption]] = {
+    "include": ServerOption("include", "include=TOOL,…", "a list of texts", _is_texts, _parts),
+    "exclude": ServerOption("exclude", "exclude=TOOL,…", "a list of texts", _is_texts, _parts),
+    "effect": ServerOption(
+        "effects",
+        "effect=EFFECT or effect=TOOL:EFFECT,…",
+        "an effect, or an object of tools and effects",
+        _is_effects,
+        _effects,
+    ),
+    "timeout": ServerOption("timeout", "timeout=SECONDS", _TIME, _is_time, _number(float)),
+    "max_questions": ServerOption("max_questions", "max_questions=N", _COUNT, _is_count, _number(int)),
+}
+"""Name on the command line -> option."""

@@ -1,6 +1,6 @@
 """The JSON file of MCP servers that other clients use too: `{"mcpServers": {NAME: {…}}}`.
 
-Our own members of an entry are `include`, `exclude`, `effects` and `timeout`; unknown members belong to other clients.
+Our own members of an entry are those of `SERVER_OPTIONS`; unknown members belong to other clients.
 `${NAME}`, `${env:NAME}` and `${NAME:-default}` in the texts of an entry are environment variables, so that a file needs
 no secret.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.providers.mcp.options import SERVER_OPTIONS
 
 _KEYS = ("mcpServers", "servers")
 _HTTP = frozenset(("http", "https", "streamable-http", "streamableHttp", "streamable_http"))
@@ -111,20 +112,13 @@ def _entry(path: Path, name: str, told: object) -> ServerEntry | None:
 
 
 def _options(path: Path, name: str, told: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: dict[str, Any] = {
-        key: _texts(path, name, told, key) for key in ("include", "exclude") if key in told
-    }
-    if isinstance(effects := told.get("effects"), str):
-        found["effects"] = effects
-    elif effects is not None:
-        found["effects"] = _mapping(path, name, told, "effects")
-    if (timeout := told.get("timeout")) is not None:
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+    known = {one.name: one for one in SERVER_OPTIONS.values() if told.get(one.name) is not None}
+    for option in known.values():
+        if not option.is_valid(value := told[option.name]):
             raise ConfigError(
-                f"{path}: timeout of server {name!r} is {timeout!r}; it must be seconds above 0"
+                f"{path}: {option.name} of server {name!r} is {value!r}; possible: {option.possible}"
             )
-        found["timeout"] = float(timeout)
-    return found
+    return {key: told[key] for key in known}
 
 
 def _text(path: Path, name: str, told: Mapping[str, Any], member: str) -> str:

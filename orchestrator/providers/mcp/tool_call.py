@@ -201,7 +201,7 @@ class ToolCaller:
             await asyncio.sleep(_POLL)
             return None
         if self._questions and len(context.input.earlier) + len(result.input_requests) > self._questions:
-            raise CallRefused(f"the server asks more than {self._questions} questions in one call")
+            raise CallRefused(f"the server asks more often than max_questions={self._questions} in one call")
         asked = {name: self._request(one) for name, one in result.input_requests.items()}
         declined = {digest for digest, one in context.input.earlier if one.action == "decline"}
         # The same question again after a no is no question.
