@@ -42,8 +42,7 @@ async def health(console: Console, request: Request, actor: Actor) -> Response:
     opened = await console.runs.page(status="open", limit=_OPEN)
     without = [head for head in opened.runs if head.owner is None]
     late = [head for head in opened.runs if head.lease_expires_in is not None]
-    waiting = await console.runs.page(order_by="time_in_state", waiting=True, limit=_OPEN)
-    oldest = min(waiting.runs, key=lambda head: head.updated_at, default=None)
+    waiting = await console.runs.page(order_by="time_in_state", waiting=True, limit=1)
     size, growth = await _size(console)
     return await console.page(
         request,
@@ -54,7 +53,7 @@ async def health(console: Console, request: Request, actor: Actor) -> Response:
         without=without[:_FEW],
         late=late[:_FEW],
         owned=_owners(opened.runs),
-        oldest=oldest,
+        oldest=next(iter(waiting.runs), None),
         damage=opened.damage,
         check=await _check(console),
         size=size,
