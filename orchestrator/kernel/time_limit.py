@@ -12,10 +12,6 @@ from orchestrator.kernel.clock import Cancellable, Clock
 T = TypeVar("T")
 
 
-def _ignore() -> None:
-    pass
-
-
 class TimeLimitPassed(Exception):
     """Our time limit has passed. Distinguishes it from a TimeoutError of the host's code."""
 
@@ -29,11 +25,38 @@ class TimeLimit:
     """Lets work start its own time limit again, because it makes progress. Works only while it runs."""
 
     def __init__(self) -> None:
-        self.start_again: Callable[[], None] = _ignore
+        self._arm: Callable[[], Cancellable] | None = None
+        self._timer: Cancellable | None = None
+        self._outside = 0
+
+    def start(self, arm: Callable[[], Cancellable]) -> None:
+        """Start the time of the work; `arm` starts a timer for its end."""
+        self._arm, self._timer = arm, arm()
 
     def restart(self) -> None:
         """Give the work its whole time again, from now on. To be called in its event loop."""
-        self.start_again()
+        if self._arm is not None and not self._outside:
+            self._cancel()
+            self._timer = self._arm()
+
+    def end(self) -> None:
+        """Stop the time: the work has ended."""
+        self._arm = None
+        self._cancel()
+
+    async def outside(self, part: Awaitable[T]) -> T:
+        """Await a part of the work whose time does not count; then the work has its whole time again."""
+        self._outside += 1
+        self._cancel()
+        try:
+            return await part
+        finally:
+            self._outside -= 1
+            self.restart()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 async def limited(
@@ -60,19 +83,11 @@ async def limited(
 
     try:
         async with limit:
-            timer = clock.call_later(seconds, expire)
-
-            def again() -> None:
-                nonlocal timer
-                timer.cancel()
-                timer = clock.call_later(seconds, expire)
-
-            own.start_again = again
+            own.start(lambda: clock.call_later(seconds, expire))
             try:
                 return await work()
             finally:
-                own.start_again = _ignore
-                timer.cancel()
+                own.end()
                 if late is not None:
                     late.cancel()
     except (Exception, asyncio.CancelledError) as error:

@@ -12,6 +12,7 @@ from typing_extensions import TypeVar  # with a default, which `typing` has sinc
 from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.tools.input_request import NO_INPUT, CallInput
+from orchestrator.tools.sampling import Sampler
 
 DepsT = TypeVar("DepsT", default=Any)
 DepsT_co = TypeVar("DepsT_co", default=Any, covariant=True)
@@ -60,6 +61,9 @@ class ToolContext(Generic[DepsT_co]):
     """How often the model was asked to try again so far: by this tool in consecutive turns, or for its final answer."""
     input: CallInput = NO_INPUT
     """The answers of people to an InputRequired of this call."""
+    sample: Sampler | None = None
+    """Asks the model of the run within the budgets of the run: `await context.sample(SamplingRequest(...))`. None
+    outside a run of the LLM loop."""
 
     def remaining(self) -> float | None:
         """Return the seconds until the deadline, never below 0; None without a deadline."""

@@ -18,11 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeAlias
 
 from orchestrator.errors import ConfigError, ModelRetry, RunError
-from orchestrator.kernel.abandonment import (
-    AbandonableTask,
-    here,
-    until_ended,
-)
+from orchestrator.kernel.abandonment import AbandonableTask, here, until_ended
 from orchestrator.kernel.cancel_scope import cancellations
 from orchestrator.kernel.time_limit import TimeLimit, TimeLimitPassed, limited
 from orchestrator.llm.content_part import returned_parts
@@ -39,6 +35,7 @@ from orchestrator.tools.result import (
     failure_of,
     shortened,
 )
+from orchestrator.tools.sampling import UntimedSampler
 from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments
 
 _SUGGESTIONS = 3
@@ -274,7 +271,8 @@ class ToolSet:
             return context
         ends = self._clock.monotonic() + spec.timeout
         deadline = ends if context.deadline is None else min(ends, context.deadline)
-        return replace(context, deadline=deadline, restart_timeout=restarts.restart)
+        sample = context.sample and UntimedSampler(restarts, context.sample)
+        return replace(context, deadline=deadline, restart_timeout=restarts.restart, sample=sample)
 
     def _slot(self, spec: ToolSpec) -> asyncio.Semaphore:
         loop = asyncio.get_running_loop()

@@ -23,6 +23,7 @@ from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.tools.collection import ToolCollection
 from orchestrator.tools.input_request import NO_INPUT, CallInput
 from orchestrator.tools.result import ToolResult
+from orchestrator.tools.sampling import Sampler
 from orchestrator.tools.spec import ToolContext, ToolSpec
 from orchestrator.tools.tool_set import Around
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
@@ -156,6 +157,8 @@ class LoopDeps:
     """The host's own handles: `ToolContext.deps`."""
     stored_result: Callable[[str, str], Awaitable[str]] | None = None
     """Returns the whole text of a stored result, by run id and handle."""
+    sampler: Callable[[str, str], Sampler] | None = None
+    """Makes `ToolContext.sample` of a call, from the id of the run and the key of the call."""
     account: BudgetAccount | None = None
     """Account of one run, which then has its own copy of these handles because it has a parent or child runs."""
 
@@ -219,6 +222,7 @@ def tool_context(
         reads=getattr(deps.llm, "reads", KINDS),
         retry=retry,
         input=given,
+        sample=None if deps.sampler is None else deps.sampler(run_id, key),
     )
 
 

@@ -12,28 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from orchestrator.errors import ConfigError, RunError, RunExists, RunStopped, RunUnknown
-from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Journal, RunHead
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Transition
 from orchestrator.kernel.run import Run
-from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.machines.llm_loop.limits import Limits
-from orchestrator.machines.llm_loop.model import ChildUsage, LoopContext, LoopState
-from orchestrator.runtime.llm_loop.codec import restored
+from orchestrator.machines.llm_loop.model import LoopContext
+from orchestrator.runtime.llm_loop.conversation import Prompt
 from orchestrator.runtime.llm_loop.result import Result
-from orchestrator.runtime.llm_loop.run_options import RunSettings
+from orchestrator.runtime.llm_loop.run_options import NO_OPTIONS, RunSettings
 from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
 from orchestrator.runtime.service.run_data import SHARED, stored_data
-from orchestrator.runtime.service.run_scope import ChildWaitObserver, here
+from orchestrator.runtime.service.run_scope import ChildWaitObserver, RunScope, here
 from orchestrator.tools.spec import ApprovalRule, Progress, ToolContext, ToolSpec, tool
-from orchestrator_callbacks.llm_loop import request_usage
-from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount, lend_limits
+from orchestrator_callbacks.llm_loop.budget_account import lend_limits
 from orchestrator_callbacks.llm_loop.deps import LoopRun, open_account
 from orchestrator_callbacks.llm_loop.request_usage import Pricing
 
@@ -143,34 +141,46 @@ class AgentTool:
             raise RunError(
                 f"agents already call each other to the maximum depth of {self.max_depth}; continue without this agent"
             )
-        call = AgentCall(self, context.idempotency_key, task, lender)
+        call = ChildCall(context.idempotency_key, parent)
         child = cast("Agent", member(parent.agent, self.child))
-        work = asyncio.ensure_future(_run_agent(child, call))
-        return _answer(await joined(work, call.guard, parent))
+        return _answer(await call.result(child, task, partial(self.limits_of, lender.run.ctx)))
 
 
-class AgentCall:
-    """One call of an agent, before and during its run."""
+class ChildCall:
+    """A call of a tool that is a child run of the run `parent`, before and during the child run."""
 
-    def __init__(self, agent_tool: AgentTool, run_id: str, task: str, lender: BudgetAccount) -> None:
-        self.tool = agent_tool
+    def __init__(self, run_id: str, parent: RunScope) -> None:
         self.run_id = run_id
-        self.task = task
-        self.lender = lender
-        self.guard = ChildRunGuard(lender.run.run_id)
-        self.adopted = False
+        self.lender = parent.account()
+        self._parent = parent
+        self._guard = ChildRunGuard(parent.run.run_id)
+        self._adopted = False
         """Whether its run is active."""
 
-    def lend_limits(self, own: Limits) -> Limits:
-        """Return the limits of its run; `own` are the limits of the agent."""
-        return self.tool.limits_of(self.lender.run.ctx, own)
+    async def result(
+        self,
+        agent: Agent,
+        prompt: Prompt,
+        lender: Callable[[Limits], Limits],
+        settings: RunSettings = NO_OPTIONS,
+    ) -> Result:
+        """Start, resume or read the child run, and return its result. The arguments are those of `drive_child`."""
+        parent = self.lender.run
+        drive = drive_child(agent, parent, self.run_id, prompt, lender, self._adopt, settings)
+        return await joined(asyncio.ensure_future(self._counted(drive)), self._guard, self._parent)
 
-    def adopt(self, run: LoopRun) -> None:
+    async def _counted(self, drive: Coroutine[Any, Any, Result]) -> Result:
+        result = await drive
+        if not self._adopted:  # it had ended before the parent run was resumed
+            self.lender.found(self.run_id, result.usage)
+        return result
+
+    def _adopt(self, run: LoopRun) -> None:
         """Add a run to the tree, with its usage so far."""
-        self.adopted = True
+        self._adopted = True
         open_account(run, self.lender)
         self.lender.found(run.run_id, run.ctx.spent.total)
-        self.guard.claim_child(run)
+        self._guard.claim_child(run)
 
 
 def member(agent: LoopService, child: LoopService) -> LoopService:
@@ -199,32 +209,25 @@ def prices(agent: LoopService, seen: Collection[LoopService] = ()) -> Iterator[P
             yield from prices(source, (*seen, agent))
 
 
-async def _run_agent(agent: Agent, call: AgentCall) -> Result:
-    """Start, resume or read the run of a call."""
-    result = await drive_child(agent, call.lender.run, call.run_id, call.task, call.lend_limits, call.adopt)
-    if not call.adopted:  # it had ended before the parent run was resumed
-        call.lender.found(call.run_id, result.usage)
-    return result
-
-
 async def drive_child(  # noqa: PLR0917 - the arguments of a child run
     agent: Agent,
     parent: Run[Any, Any],
     run_id: str,
-    prompt: str,
+    prompt: Prompt,
     lender: Callable[[Limits], Limits],
     adopt: Callable[[LoopRun], None],
+    settings: RunSettings = NO_OPTIONS,
 ) -> Result:
     """Start or resume a child run and drive it to its end; for an ended one the Result is only read.
 
-    `lender` makes the limits of a new run from the agent's own; `adopt` gets the run before it is driven. Raises
-    RunExists if `run_id` is not a child of `parent`.
+    `lender` makes the limits of a new run from the agent's own; `adopt` gets the run before it is driven; `settings`
+    are options of a new run. Raises RunExists if `run_id` is not a child of `parent`.
     """
     path: Iterable[Transition] = ()
     try:
         head = await agent._journal.head(run_id)
     except RunUnknown:
-        options = RunSettings(stored_data(parent.data or {}, SHARED))
+        options = replace(settings, data={**stored_data(parent.data or {}, SHARED), **settings.data})
         run = await agent._new(prompt, (), run_id, None, lender(agent._limits), options)
         run.parent_run_id = parent.run_id
         agent._limit_time(run, None)
@@ -269,45 +272,3 @@ async def open_root(journal: Journal, head: RunHead) -> str | None:
         if head.status == "ended":
             return None
     return head.run_id
-
-
-async def recount(agent: LoopService, run: LoopRun, stored: StoredRun) -> dict[str, Usage]:
-    """Count the usage of a restored run's child runs again, and return it for each direct child run.
-
-    Earlier turns count as in the run's own records. The last turn counts as in the records of the child runs, which
-    may be newer. An answer that may have been lost is counted by `request_usage.lost`.
-    """
-    found: dict[str, Usage] = {}
-    for entry in stored.ledger.of_turn(run.ctx.iteration):
-        spec = run.deps.tools.find(entry.tool)
-        if spec is not None and isinstance(spec.call, AgentTool):
-            run_id = f"{run.run_id}:{entry.key}"
-            used = await _used(member(agent, spec.call.child), run_id)
-            if used is not None:
-                found[run_id] = used
-    below = run.ctx.spent.below
-    if found or below is not None:
-        below = below or ChildUsage()
-        usage = sum(found.values(), below.before)
-        # Not less than before: ended runs may have been pruned.
-        run.ctx.spent.below = ChildUsage(usage.combined(below.usage, max), below.before)
-    return found
-
-
-async def _used(agent: LoopService, run_id: str) -> Usage | None:
-    """Return the actual and possible usage of a stored run with its child runs; None if it did not start."""
-    try:
-        stored, _ = await agent._recovery.read(run_id)
-    except RunUnknown:
-        return None
-    if stored.ended is not None or stored.fingerprint != agent._machine.graph.fingerprint:
-        spent: Usage = agent._codec.decoded(stored.context | {"messages": []}).spent.total
-        return spent
-    run = restored(stored, agent._machine, agent._deps, agent._codec)
-    await recount(agent, run, stored)
-    return run.ctx.spent.total + (request_usage.lost(run) if asks(run, stored) else NO_USAGE)
-
-
-def asks(run: LoopRun, stored: StoredRun) -> bool:
-    """Return whether a restored run may have sent a request whose answer is lost."""
-    return run.state == LoopState.AWAIT_LLM and stored.asks_the_model

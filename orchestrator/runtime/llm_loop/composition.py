@@ -15,6 +15,7 @@ from orchestrator.llm.port import LLM, Clock, check_params
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.llm.structured_output import OutputSpec
 from orchestrator.machines.llm_loop.limits import Limits
+from orchestrator.runtime.llm_loop.sampling import RunSampler
 from orchestrator.telemetry.connection import connect, is_metrics
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.tools.collection import ToolSource
@@ -48,6 +49,7 @@ def handles(  # noqa: PLR0917 - arguments of Agent with defaults or checks
         output=None if output_type is None or output_type is str else OutputSpec.of(output_type),
         retry=retry or RetryPolicy(),
         params=dict(params or {}),
+        sampler=RunSampler,
         **others,
     )
 

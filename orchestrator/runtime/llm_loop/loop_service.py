@@ -19,6 +19,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.providers.model_guard import refuse_real
 from orchestrator.runtime.llm_loop import agent_tool as subagent
+from orchestrator.runtime.llm_loop import child_usage
 from orchestrator.runtime.llm_loop import composition as compose
 from orchestrator.runtime.llm_loop import run_options as per_run
 from orchestrator.runtime.llm_loop.agent_arguments import OutputT
@@ -45,7 +46,7 @@ class LoopService(HumanInput[Result[OutputT]], Generic[OutputT]):
     _instructions: str | per_run.RunFunction | None
     _launch: Mapping[str, Any] | None
     _declared: set[object]
-    _members: dict[LoopService, LoopService]
+    _members: dict[object, LoopService]
     hosting: LoopHosting
 
     # ---- called by RunService ----
@@ -95,13 +96,13 @@ class LoopService(HumanInput[Result[OutputT]], Generic[OutputT]):
     ) -> None:
         """Make its deps, count the usage of its child runs, set other limits, and charge a lost answer."""
         await self._source.restore(run)
-        below = await subagent.recount(self, run, stored)
+        below = await child_usage.recount(self, run, stored)
         if below:
             open_account(run, dormant=below)
         await super()._update(run, stored, records, limits)
         if limits is not None:
             run.ctx.context.limit = self._context_limit(limits)
-        if subagent.asks(run, stored):
+        if child_usage.asks(run, stored):
             run.ctx.spent.usage = run.ctx.spent.usage + lost(run)
 
     async def _drive(self, run: LoopRun, path: Iterable[Transition]) -> Result[OutputT]:
