@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ import pytest
 from orchestrator import MemoryJournal, Runtime
 from orchestrator.machines.ralph.contract import Role
 from orchestrator.machines.ralph.fault import AgentFailed
+from orchestrator.machines.ralph.model import RoleCall
 from orchestrator.ralph import AgentRequest, Ralph
-from tests.providers.loopback import Reply, json_reply
+from tests.providers.loopback import SILENCE, Reply, json_reply
 from tests.providers.wire import Said
 from tests.runtime.coding_stage import PROGRAMS, coding_stage
 
@@ -28,6 +30,19 @@ every_program = pytest.mark.parametrize("name", PROGRAMS)
 DONE = json.dumps({"status": "completed"})
 QUALIFIED = json.dumps({"status": "completed", "verdict": "Qualified"})
 TASKS = "# Tasks\n\n## Implementation Tasks\n\n- task-1: Say hello\n"
+OTHERS = f"""
+from pathlib import Path
+
+
+def plan(request):
+    (Path(request.input["SESSION_PATH"]) / "tasks.md").write_text({TASKS!r})
+    return {{"status": "completed"}}
+
+
+def review(request):
+    verdict = "Qualified" if "-r2" in request.input["REPORT_PATH"] else "Failed"
+    return {{"status": "completed", "verdict": verdict, "feedback": "it has no test"}}
+"""
 REPORT = "# Task Report\n\n## PART 1: IMPLEMENTATION REPORT\n\nIt says hello.\n"
 
 
@@ -76,13 +91,61 @@ async def test_a_whole_run_plans_writes_and_reviews(name: str, tmp_path: Path) -
 async def test_an_invalid_answer_is_asked_again_in_the_same_session(name: str, tmp_path: Path) -> None:
     with coding_stage({"planner": ["I am done.", DONE]}, tmp_path) as (stage, model):
         coder = stage.agent(name)
-        assert await coder(planner(stage.project)) == "I am done."
-        again = planner(stage.project, again=1, fault="the answer is not JSON")
+        asked = planner(stage.project)
+        assert await coder(asked) == "I am done."
+        (call,) = asked.calls
+        again = planner(stage.project, again=1, fault="the answer is not JSON", previous=call)
         assert await coder(again) == DONE
     first, second = model.bodies["planner"]
     assert "I am done." not in first
     assert "I am done." in second  # the program sent what was said before
     assert "the answer is not JSON" in second
+
+
+@every_program
+async def test_a_session_that_this_machine_does_not_have_is_replaced_by_a_new_one(
+    name: str, tmp_path: Path
+) -> None:
+    unknown = "ses_none" if name == "opencode" else "019ab0c4-7a4e-7f00-8000-3d6f0ad1c2aa"
+    last = RoleCall(role=Role.PLANNER, agent=name, session=unknown)
+    with coding_stage({"planner": [DONE]}, tmp_path) as (stage, model):
+        request = planner(stage.project, previous=last)
+        assert await stage.agent(name)(request) == DONE
+    assert model.requests["planner"] == 1
+    (call,) = request.calls
+    assert call.session not in {None, unknown}
+
+
+@every_program
+def test_a_resumed_run_continues_the_session_of_a_run_that_was_killed(name: str, tmp_path: Path) -> None:
+    project, session = tmp_path / "project", tmp_path / "project" / "s" / "one"
+    session.mkdir(parents=True)
+    write = PROGRAMS[name].write
+    script: dict[str, list[Said | Reply]] = {
+        "executor": [
+            *(write(session / "tasks.task-1-report.md", REPORT), DONE, SILENCE),
+            *(write(session / "tasks.task-1-report-r2.md", REPORT), DONE),
+        ]
+    }
+    (project / "others.py").write_text(OTHERS)
+    with coding_stage(script, tmp_path) as (stage, model):
+        given = {"agent": name, **PROGRAMS[name].options(stage.server.url, stage.home)}
+        members = {key: value for key, value in given.items() if key != "environment"}
+        (project / "ralph.toml").write_text(
+            '[agents.planner]\npython = "others:plan"\n[agents.reviewer]\npython = "others:review"\n[agents.executor]\n'
+            + "".join(f"{key} = {json.dumps(value)}\n" for key, value in members.items())
+        )
+        environment = {**os.environ, **stage.environment(name)}
+        command = [sys.executable, "-m", "orchestrator", "ralph"]
+        first = ("run", "Say hello", "--session", "s/one", "--sessions", "s", "--trust")
+        with subprocess.Popen([*command, *first], cwd=project, env=environment) as running:
+            while model.requests["executor"] < 3 and running.poll() is None:
+                time.sleep(0.05)
+            running.kill()
+        assert model.requests["executor"] == 3
+        subprocess.run([*command, "resume", "one", "--trust"], cwd=project, env=environment, check=True)
+    told = ["It says hello." in body for body in model.bodies["executor"]]
+    assert told == [False, True, True, True, True]
 
 
 @every_program

@@ -17,7 +17,7 @@ from orchestrator.machines.ralph.fault import AgentFailed, AgentOutputInvalid
 from orchestrator.machines.ralph.model import AgentAnswer
 from orchestrator.machines.ralph.ports import AgentRequest
 from orchestrator_callbacks.ralph.deps import RalphRun
-from orchestrator_callbacks.ralph.spending import charge_call, check_limits, remaining_cost
+from orchestrator_callbacks.ralph.spending import charge_call, check_limits, last_call, remaining_cost
 from orchestrator_guards import planning_retries, structured_retries
 from orchestrator_guards.evaluation import row_of
 
@@ -135,7 +135,10 @@ class StateCalls:
             if question.before is not None:
                 await asyncio.to_thread(question.before)
             try:
-                answer = await self._charged(replace(request, remaining_cost=remaining_cost(run), calls=[]))
+                rest, previous = remaining_cost(run), last_call(run, request)
+                answer = await self._charged(
+                    replace(request, remaining_cost=rest, previous=previous, calls=[])
+                )
                 return contract.read(role, answer)
             except (AgentOutputInvalid, AgentFailed):
                 raise

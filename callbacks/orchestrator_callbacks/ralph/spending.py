@@ -60,13 +60,20 @@ def remaining_cost(run: RalphRun) -> float | None:
     return in_currency(max(0, ctx.limits.max_cost_micros - (ctx.usage.cost_micros or 0)))
 
 
+def last_call(run: RalphRun, request: AgentRequest) -> RoleCall | None:
+    """Return the last call of the role of a request for its task."""
+    work = request.role, request.task_id
+    return next((one for one in reversed(run.ctx.agent_calls) if (one.role, one.task_id) == work), None)
+
+
 def charge_call(run: RalphRun, request: AgentRequest, answer: object) -> None:
     """Add the usage of a call that ended; `answer` is None if it failed. Durable with the next record."""
     ctx = run.ctx
     if not request.calls:
         request.spend(_estimate(request, answer))
     known = {one.child_run_id for one in ctx.agent_calls if one.child_run_id is not None}
-    new = [_priced(run, one) for one in request.calls if one.child_run_id not in known]
+    calls = [_priced(run, one) for one in request.calls if one.child_run_id not in known]
+    new = [replace(one, failed=True) for one in calls] if answer is None else calls
     for one in new:
         ctx.usage += one.usage
         if one.agent:

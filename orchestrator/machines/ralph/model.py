@@ -131,6 +131,8 @@ class RoleCall:
     """Run of the model, for an agent that is a model."""
     usage: Usage = NO_USAGE
     """Reported by the agent, or marked as an estimate; its cost is None if it is unknown."""
+    failed: bool = False
+    """Whether the call ended without an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

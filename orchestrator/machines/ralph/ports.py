@@ -39,8 +39,16 @@ class AgentRequest:
     """Handles of the host."""
     remaining_cost: float | None = None
     """Rest of the run's `max_cost`; None if it is unlimited."""
+    previous: RoleCall | None = None
+    """The last call of this role for the same task in the run, also of an earlier process; None for the first call."""
     calls: list[RoleCall] = field(default_factory=list)
     """See `spend`."""
+
+    @property
+    def task_id(self) -> str | None:
+        """Id of the task; None for a role that has none."""
+        task = self.input.get("TASK_ID")
+        return None if task is None else str(task)
 
     def spend(
         self,
@@ -71,11 +79,10 @@ class AgentRequest:
             raise ConfigError(
                 f"the usage is {given!r:.100}; give Usage(input_tokens, output_tokens, cost=...)"
             )
-        task = self.input.get("TASK_ID")
         self.calls.append(
             RoleCall(
                 role=self.role,
-                task_id=None if task is None else str(task),
+                task_id=self.task_id,
                 agent=agent,
                 model=model,
                 session=session,

@@ -1,10 +1,14 @@
 """A coding agent (Claude Code, Codex, Gemini CLI, OpenCode) as an agent of the ralph loop.
 
 The program is called in its non-interactive mode with the instructions of the role, the request and the JSON schema of
-the answer. Reviewers and checkers may read only. A role continues its session for the same task: a repeated request,
-and the next attempt after a review, find what was done before. Sessions are known to the process only; a resumed run
-starts new ones. The session, the tokens and the cost of each call are in the result of the run and in its journal, and
-count for its limits.
+the answer. Reviewers and checkers may read only. The session, the tokens and the cost of each call are in the result of
+the run and in its journal, and count for its limits.
+
+A role continues its session for the same task: a repeated request, and the next attempt after a review, find what was
+done before. The session is that of the last call in the journal, so a resumed run continues it too. After a failed call
+the role starts another session. If the program does not have the session, for example on another machine, the call is
+made in a new one: a call that fails without a token has done nothing. To recognize the message of each program was
+rejected, because it changes with their versions.
 """
 
 from __future__ import annotations
@@ -90,22 +94,30 @@ class CodingAgent:
         self._arguments = tuple(arguments)
         self._folder = Path(folder)
         self._environment = dict(environment or {})
-        self._sessions: dict[tuple[str, Role, str], str] = {}
 
     def __repr__(self) -> str:
         return f"CodingAgent({self.preset.name!r})"
 
     async def __call__(self, request: AgentRequest) -> str:
         """Call the program for a request and return its answer. Raises AgentFailed, ConfigError."""
-        work = request.run_id, request.role, str(request.input.get("TASK_ID", ""))
-        # A failed call forgets the session: the next one starts another.
         call = replace(
             self._call,
-            session=self._sessions.pop(work, None),
+            session=self._session(request),
             permission=self._may(request.role),
             max_cost=self._cost_limit(request),
         )
-        ended = await run_agent_program(
+        ended = await self._run(request, call)
+        if call.session is not None and self._did_nothing(ended):
+            ended = await self._run(request, replace(call, session=None))
+        answer = self._read(request, ended)
+        model = answer.model or call.model
+        request.spend(answer.usage, agent=self.preset.name, model=model, session=answer.session)
+        if answer.error is not None:
+            raise self._failed(request, f"failed: {answer.error[:_SHOWN]}", retriable=answer.retriable)
+        return answer.text
+
+    async def _run(self, request: AgentRequest, call: CodingCall) -> ProgramExit:
+        return await run_agent_program(
             request,
             [self.preset.program, *self._arguments, *self.preset.arguments(call)],
             self._prompt(request).encode(),
@@ -113,14 +125,18 @@ class CodingAgent:
             folder=self._folder,
             environment={**self._folder_variable(), **self.preset.variables(call), **self._environment},
         )
-        answer = self._read(request, ended)
-        model = answer.model or call.model
-        request.spend(answer.usage, agent=self.preset.name, model=model, session=answer.session)
-        if answer.error is not None:
-            raise self._failed(request, f"failed: {answer.error[:_SHOWN]}", retriable=answer.retriable)
-        if answer.session:
-            self._sessions[work] = answer.session
-        return answer.text
+
+    def _session(self, request: AgentRequest) -> str | None:
+        """Return the session to continue: that of the last call for the same work, if this program answered it."""
+        last = request.previous
+        return None if last is None or last.failed or last.agent != self.preset.name else last.session
+
+    def _did_nothing(self, ended: ProgramExit) -> bool:
+        """Return whether a program failed before it used a token, and would fail again in the same way."""
+        answer = answer_of(self.preset, ended)
+        if answer is None or answer.error is None:
+            return answer is None and ended.code != 0
+        return not (answer.retriable or answer.usage.input_tokens or answer.usage.output_tokens)
 
     def _folder_variable(self) -> Mapping[str, str]:
         """Return the variable with the working folder, as a shell sets it: OpenCode reads it."""
