@@ -87,6 +87,7 @@ class Machine(transitions.Machine):
         self._checks_purity = checks_purity(check_purity)
         self.hooks = hooks
         self._declared = graph
+        self._event_names = {member.value: member.name.lower() for member in graph.events}
         self._numbers = count()
         super().__init__(
             model=None, states=None, initial=None, auto_transitions=False, model_attribute="state"
@@ -224,8 +225,7 @@ class Machine(transitions.Machine):
 
     def named_hooks(self, kind: str, event: str) -> list[Any]:
         """Return the hooks of an event in the hook modules; `kind` is `before` or `after`."""
-        members = {member.value: member.name.lower() for member in self._declared.events}
-        return list(self.hooks.by_name.get(f"{kind}_{members.get(event)}", ()))
+        return list(self.hooks.by_name.get(f"{kind}_{self._event_names.get(event)}", ()))
 
     # ---- compiling ----
 
