@@ -2,7 +2,8 @@
 
 A test is in the campaign where it kills, stops or watches processes of ours: that takes seconds, of which the machine
 does little. The rules below find most of them; a test that starts processes by itself has the marker `campaign`. At
-least one test of each file is in `make test` too (`canary`), so that no path into a process is first tried on CI.
+least one test of each file is in `make test` too (`canary`), so that no path into a process is first tried on CI. The
+whole corpus of conversations is played there too; `make test` plays the copies in tests/data/trajectories.
 
 The tests of a property run in both: in the campaign with as many examples as hypothesis makes by default, in `make
 test` with fewer. `make soak` is every test at full size.

@@ -43,6 +43,7 @@ def check(found: list[dict[str, Any]], expected: dict[str, list[tuple[object, ..
             assert ours == theirs, one["id"]
 
 
+@pytest.mark.campaign
 def test_the_whole_corpus_is_reproduced_but_for_what_no_loop_produces(
     cli: Callable[..., Any], absent: Callable[[str], NoReturn]
 ) -> None:

@@ -34,8 +34,10 @@ def test_the_guide_has_the_figures() -> None:
 
 @pytest.mark.parametrize(
     ("corpus", "runs", "warned"),
-    [(COPIES, 71, {1: 48, 2: 0, 3: 0}), (CORPUS, 977, {1: 575, 2: 3, 3: 1})],
-    ids=["copies", "all"],
+    [
+        pytest.param(COPIES, 71, {1: 48, 2: 0, 3: 0}, id="copies"),
+        pytest.param(CORPUS, 977, {1: 575, 2: 3, 3: 1}, id="all", marks=pytest.mark.campaign),
+    ],
 )
 async def test_the_default_stops_no_recorded_conversation(
     corpus: Path, runs: int, warned: dict[int, int], absent: Callable[[str], NoReturn]

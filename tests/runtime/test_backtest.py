@@ -42,7 +42,10 @@ def carried(trace: RunTrace) -> RunTrace:
 
 
 @pytest.mark.parametrize("limits", [WIDE, TIGHT], ids=["wide", "tight"])
-@pytest.mark.parametrize(("corpus", "least"), [(COPIES, 60), (CORPUS, 900)], ids=["copies", "all"])
+@pytest.mark.parametrize(
+    ("corpus", "least"),
+    [pytest.param(COPIES, 60, id="copies"), pytest.param(CORPUS, 900, id="all", marks=pytest.mark.campaign)],
+)
 async def test_each_recorded_conversation_is_the_same_under_its_own_policy(
     corpus: Path, least: int, limits: dict[str, Any], absent: Callable[[str], NoReturn]
 ) -> None:

@@ -32,6 +32,7 @@ from tests.runtime.ralph_stage import NOT_QUALIFIED, World
 from tests.runtime.recorded_conversations import played
 from tests.with_runtime import with_runtime
 
+COPIES = Path(__file__).parents[1] / "data/trajectories"
 CORPUS = Path(__file__).parents[3] / "shared/data/trajectories"
 NO_WAIT = RetryPolicy(base=0.0, max_delay=0.0, jitter=0.0)
 WIDE: dict[str, Any] = {
@@ -63,17 +64,21 @@ async def checked(journal: MemoryJournal) -> tuple[GuardCheck, Counter[str]]:
 
 
 @pytest.mark.parametrize("limits", [WIDE, TIGHT], ids=["wide", "tight"])
+@pytest.mark.parametrize(
+    ("corpus", "least"),
+    [pytest.param(COPIES, 60, id="copies"), pytest.param(CORPUS, 900, id="all", marks=pytest.mark.campaign)],
+)
 async def test_each_decision_on_the_recorded_conversations_is_made_again(
-    limits: dict[str, Any], absent: Callable[[str], NoReturn]
+    corpus: Path, least: int, limits: dict[str, Any], absent: Callable[[str], NoReturn]
 ) -> None:
-    if not CORPUS.is_dir():
+    if not corpus.is_dir():
         absent("no corpus of conversations beside the repository (../shared/data/trajectories)")
-    journal, runs = await played(CORPUS, limits)
+    journal, runs = await played(corpus, limits)
     whole, found = await checked(journal)
     assert whole.different == []
     assert whole.unknown == 0
     assert whole.confirmed == found.total()
-    assert runs >= 300
+    assert runs >= least
     assert found["iterations"] >= runs
     turns = sum(
         record.kind == "transition" and record.body["event"] == "tools_executed"
