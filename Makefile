@@ -115,7 +115,7 @@ release: $(READY) $(UV) $(RELEASE) ## a dry run: the distribution built, checked
 # The adapters of vendors that the tests use raise some of those.
 $(LOWEST): pyproject.toml $(UV)
 	@mkdir -p $(@D)
-	@echo 'pydantic-ai-slim[google,groq,mistral]' > $@.in
+	@echo 'pydantic-ai-slim[bedrock,google,groq,mistral]' > $@.in
 	@$(UV) pip compile pyproject.toml $@.in --quiet --python-version 3.11 --extra all --resolution lowest-direct \
 	    --no-emit-index-url --no-emit-package fsm-orchestrator --no-header --no-annotate --output-file $@.constraints
 	@$(UV) pip compile pyproject.toml --quiet --python-version 3.11 --extra all --group test --group lint \

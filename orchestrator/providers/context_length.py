@@ -19,6 +19,7 @@ _TOO_LONG = re.compile(
     r"|Input tokens exceed the configured limit"  # Azure
     r"|Input is too long for requested model"  # Bedrock
     r"|too many (?:prompt|input) tokens"
+    r"|too many tokens: size limit exceeded"  # Cohere
     r"|prompt token count of \d+ exceeds the limit"  # GitHub Copilot
     r"|exceeded model token limit"  # Moonshot
     r"|reduce the length of the (?:messages|prompt)"  # Groq, Cerebras

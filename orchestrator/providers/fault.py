@@ -33,113 +33,13 @@ from urllib.parse import urlsplit
 from orchestrator.errors import LLMError
 from orchestrator.llm.retry import classify
 from orchestrator.providers.context_length import is_context_too_long
-
-_KINDS_OF_WORDS: dict[str, tuple[str, ...]] = {
-    "context_length": (
-        "context_length_exceeded",
-        "exceed_context_size_error",
-        "model_context_window_exceeded",
-        "contextwindowexceedederror",  # LiteLLM
-    ),
-    "content_filter": (
-        "content_filter",
-        "content_policy_violation",
-        "responsibleaipolicyviolation",
-        "image_content_policy_violation",
-        "invalid_prompt",  # OpenAI: flagged as against the usage policy
-        "bio_policy",
-        "misalignment_policy_violation",
-    ),
-    "rate_limited": (
-        "rate_limit_exceeded",
-        "rate_limit_error",
-        "ratelimitreached",
-        "ramp_limit_exceeded",
-        "resource_exhausted",
-    ),
-    "auth": (
-        "invalid_api_key",
-        "authentication_error",
-        "permission_error",
-        "unauthenticated",
-        "permission_denied",
-        "organization_on_hold",
-    ),
-    "timeout": ("timeout_error", "deadline_exceeded", "vector_store_timeout"),
-    "server_error": ("overloaded_error", "unavailable_error", "unavailable"),
-    "malformed": ("tool_use_failed", "json_validate_failed"),  # Groq checks the output of its model
-}
-_KIND_OF_WORD = {word: kind for kind, words in _KINDS_OF_WORDS.items() for word in words}
-
-_QUOTA = frozenset(
-    (
-        "insufficient_quota",
-        "billing_error",
-        "billing_hard_limit_reached",
-        "billing_not_active",
-        "contract_spend_limit_reached",
-        "enforced_spend_limit_reached",
-        "linked_organization_spend_limit_reached",
-    )
+from orchestrator.providers.fault_kind import (
+    KIND_OF_TYPE,
+    KIND_OF_WORD,
+    QUOTA,
+    REQUESTS_FAULT,
+    SENTENCES,
 )
-"""Limits that only money or another month lifts: rate_limited, and never retried."""
-
-_REQUESTS_FAULT = frozenset(
-    (
-        *("invalid_request_error", "not_found_error", "model_not_found", "request_too_large"),
-        *("invalid_argument", "not_found", "data_residency_mismatch"),
-        *("invalid_image", "invalid_image_format", "invalid_image_mode", "invalid_image_url"),
-        *("invalid_base64_image", "unsupported_image_media_type", "empty_image_file", "image_parse_error"),
-        *("image_too_large", "image_too_small", "image_file_too_large", "image_file_not_found"),
-        "failed_to_download_image",
-    )
-)
-"""The request is at fault. Used only without a status: beside one, providers use these words for anything."""
-
-_KIND_OF_TYPE = {
-    "TimeoutError": "timeout",
-    "TimeoutException": "timeout",
-    "APITimeoutError": "timeout",
-    "UnsupportedProtocol": "client_error",
-    "InvalidURL": "client_error",
-    "LocalProtocolError": "client_error",
-    "TooManyRedirects": "client_error",
-    "ConnectionError": "connection",
-    "gaierror": "connection",
-    "SSLError": "connection",
-    "TransportError": "connection",
-    "APIConnectionError": "connection",
-    "DecodingError": "malformed",
-    "JSONDecodeError": "malformed",
-    "UnicodeDecodeError": "malformed",
-    "RecursionError": "malformed",  # JSON that is nested too deeply
-    "APIResponseValidationError": "malformed",
-    "CredentialsError": "auth",
-    "SubjectTokenProviderError": "auth",
-    "ModelConnectionError": "connection",  # of pydantic-ai, like the next ones
-    "ModelTimeoutError": "timeout",
-    "ModelRequestTimeout": "timeout",
-    "ModelRateLimitError": "rate_limited",
-    "ModelServerError": "server_error",
-    "ModelUnavailableError": "server_error",
-    "ModelAuthenticationError": "auth",
-    "ModelContextWindowExceededError": "context_length",
-    "ModelRequestRejectedError": "client_error",
-    "ContentFilterError": "content_filter",
-    "UnexpectedModelBehavior": "malformed",
-}
-
-_SENTENCES = {
-    "timeout": "the provider did not answer in time",
-    "client_error": "the request could not be sent",
-    "connection": "the connection to the provider failed",
-    "malformed": "the provider sent no valid answer",
-    "auth": "there are no credentials to call the provider with",
-    "rate_limited": "the provider limits the rate of requests",
-    "server_error": "the provider failed",
-    "context_length": "the conversation is longer than the model reads",
-    "content_filter": "the provider refused the content",
-}
 
 _TOO_LONG_AT = frozenset((None, 400, 413, 422))
 _NOT_FOUND = 404
@@ -177,12 +77,17 @@ def of_answer(
     )
 
 
-def of_exception(error: BaseException, *, partial: str = "") -> LLMError | None:
-    """Return the error for an exception, or None if neither the provider nor the network caused it."""
+def of_exception(error: BaseException, *, partial: str = "", address: str = "") -> LLMError | None:
+    """Return the error for an exception, or None if neither the provider nor the network caused it.
+
+    `address` is named for a status of 404 if the exception does not hold the address of the request.
+    """
     response = getattr(error, "response", error)  # pydantic-ai's has the members of the response itself
-    status, body = getattr(response, "status_code", None), getattr(error, "body", None)
+    status, body = getattr(response, "status_code", None), _read(getattr(error, "body", None))
     if _is_error(status) or (body is not None and holds_error(body)):
-        return of_answer(status, getattr(response, "headers", None), body, partial=partial, url=_url(error))
+        return of_answer(
+            status, getattr(response, "headers", None), body, partial=partial, url=_url(error) or address
+        )
     if _is_redirect(status):
         return _redirected(status, getattr(response, "headers", {}))
     causes = list(_causes(error))
@@ -228,6 +133,8 @@ def _problem(body: object) -> Mapping[str, Any]:
         body = body[0]
     if not isinstance(body, Mapping):
         return {}
+    if isinstance(body.get("Error"), Mapping):  # of botocore
+        return {str(name).lower(): value for name, value in body["Error"].items()}
     inner = body.get("error")
     if isinstance(inner, Mapping):
         return inner
@@ -245,6 +152,15 @@ def _words(problem: Mapping[str, Any]) -> list[str]:
         problem.get("status"),
     )
     return [word.lower() for word in found if isinstance(word, str)]
+
+
+def _read(body: object) -> object:
+    """Return a body that a library left as bytes: as JSON, or as text."""
+    if not isinstance(body, bytes):
+        return body
+    with suppress(ValueError, RecursionError):
+        return json.loads(body)
+    return body.decode(errors="replace")
 
 
 def _number(problem: Mapping[str, Any]) -> int | None:
@@ -279,17 +195,17 @@ def _message(problem: Mapping[str, Any], body: object) -> str:
 
 
 def _kind(status: int | None, words: Sequence[str], message: str) -> str:
-    if any(word in _QUOTA for word in words):
+    if any(word in QUOTA for word in words):
         return "rate_limited"
     for word in words:
-        if word in _KIND_OF_WORD:
-            return _KIND_OF_WORD[word]
+        if word in KIND_OF_WORD:
+            return KIND_OF_WORD[word]
     if status in _TOO_LONG_AT and is_context_too_long(message):
         return "context_length"
     if status is not None:
         return classify(LLMError("", status=status)).kind
     # The call failed; without another cause, the server is at fault.
-    return "client_error" if any(word in _REQUESTS_FAULT for word in words) else "server_error"
+    return "client_error" if any(word in REQUESTS_FAULT for word in words) else "server_error"
 
 
 def _sentence(status: int | None, problem: Mapping[str, Any], message: str, url: str) -> str:
@@ -313,7 +229,7 @@ def _retryable(said: Mapping[str, str], status: int | None, words: Sequence[str]
     if told in ("true", "false"):
         return told == "true"
     # Too large stays too large, even if the code blames the tokens of a minute.
-    hopeless = status == _CONTENT_TOO_LARGE or any(word in _QUOTA for word in words)
+    hopeless = status == _CONTENT_TOO_LARGE or any(word in QUOTA for word in words)
     return False if hopeless else None
 
 
@@ -370,12 +286,12 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _kind_of_type(error: BaseException) -> str | None:
     names = (kind.__name__ for kind in type(error).__mro__)
-    return next((_KIND_OF_TYPE[name] for name in names if name in _KIND_OF_TYPE), None)
+    return next((KIND_OF_TYPE[name] for name in names if name in KIND_OF_TYPE), None)
 
 
 def _message_of(kind: str, error: BaseException | None, root: BaseException | None, partial: str) -> str:
     host = _host(error)
-    sentence = _SENTENCES[kind] + (f" at {host}" if host else "")
+    sentence = SENTENCES[kind] + (f" at {host}" if host else "")
     if partial:
         sentence += f" after {len(partial)} characters of its answer"
     if root is None:

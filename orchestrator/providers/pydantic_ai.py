@@ -8,11 +8,10 @@ retries are off, its agent is not used. `pydantic_ai_request` converts messages,
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import SecretStr
 
@@ -20,14 +19,24 @@ from orchestrator.errors import ConfigError, LLMError, MissingExtra
 from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.message import ArgumentsPiece, ReasoningPiece, Request, Response, encodable
 from orchestrator.providers import fault
-from orchestrator.providers.connection import check_address
-from orchestrator.providers.key_mask import mask_key
 from orchestrator.providers.loop_client import LoopClients
 from orchestrator.providers.openai_schema import is_object, named
 from orchestrator.providers.parameter import check_names
-from orchestrator.providers.readable_part import checked_kinds, refuse_unreadable
-from orchestrator.providers.reading import arguments, mapping, storable
+from orchestrator.providers.pydantic_ai_library import (
+    check_arguments,
+    close,
+    close_own,
+    default_settings,
+    doubles,
+    inferred,
+    is_cut,
+    profile_of,
+    setting_names,
+)
+from orchestrator.providers.readable_part import checked_kinds
+from orchestrator.providers.reading import arguments, mapping
 from orchestrator.providers.schema_prompt import instructed
+from orchestrator.providers.vendor_model import VendorModel
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -41,7 +50,7 @@ _READS: Final[Mapping[str, PartKind]] = {
 _CONTINUATIONS: Final = 10
 
 
-class PydanticAIModel:
+class PydanticAIModel(VendorModel):
     """A model of pydantic-ai.
 
     A model that is given by name has one client for each event loop, closed with the loop; `aclose()`, or
@@ -83,23 +92,25 @@ class PydanticAIModel:
             import pydantic_ai  # noqa: F401
         except ImportError as error:
             raise MissingExtra("pydantic-ai-slim", "pydantic-ai", "providers") from error
-        _check_arguments(model, structured, base_url, api_key)
+        check_arguments(model, structured, base_url, api_key)
         key = api_key.get_secret_value() if isinstance(api_key, SecretStr) else api_key
-        self._key = key or ""
+        self._key = SecretStr(key or "")
         self._structured = structured
-        first = _inferred(model, base_url, key) if isinstance(model, str) else model
-        self._clients = LoopClients(
-            lambda: _inferred(model, base_url, key) if isinstance(model, str) else model, _left, first
-        )
-        self._profile: Mapping[str, Any] = _profile_of(first)
+        if isinstance(model, str):
+            first = inferred(model, base_url, key)
+            self._clients = LoopClients(lambda: inferred(model, base_url, key), close_own, first)
+        else:
+            first = model
+            self._clients = LoopClients(lambda: model, close, first)
+        self._profile: Mapping[str, Any] = profile_of(first)
         readable = {kind for flag, kind in _READS.items() if self._profile.get(flag, True)}
         self.reads = checked_kinds(reads, tuple(kind for kind in KINDS if kind == "text" or kind in readable))
         self.model = first.model_name
         self.provider = first.system
         self.context_window: int | None = self._profile.get("context_window")
-        self.double = isinstance(first, _doubles())
-        self._settings = _setting_names(first)
-        self._defaults = _default_settings(first)
+        self.double = isinstance(first, doubles())
+        self._settings = setting_names(first)
+        self._defaults = default_settings(first)
 
     def __repr__(self) -> str:
         return f"PydanticAIModel({self.provider}:{self.model})"
@@ -107,26 +118,6 @@ class PydanticAIModel:
     def check_params(self, params: Mapping[str, Any]) -> None:
         """Raise ConfigError for a parameter that is no setting of the model."""
         check_names(params, self._settings, f"the pydantic-ai model {self.model!r}")
-
-    async def complete(self, request: Request) -> Response:
-        """Answer one request; stream the pieces if it has an `on_delta`. Raises LLMError, ConfigError."""
-        refuse_unreadable(self.model, self.reads, request.messages)
-        self.check_params(request.params)
-        try:
-            return storable(await self._answered(request))
-        except LLMError as error:
-            mask_key(error, self._key)
-            raise
-
-    async def aclose(self) -> None:
-        """Close the client of the running loop. The model stays usable: a new request opens a new one."""
-        await self._clients.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *failure: object) -> None:
-        await self.aclose()
 
     # ---- one answer ----
 
@@ -147,7 +138,7 @@ class PydanticAIModel:
         except LLMError:
             raise
         except Exception as error:
-            raise _converted(error, listener.partial) from error
+            raise _converted(error, listener.partial, llm.base_url or "") from error
         return response_of(answer)
 
     def _is_native(self, schema: Mapping[str, Any]) -> bool:
@@ -186,7 +177,10 @@ async def _streamed(
         except NotImplementedError:
             return None
         await listener.follow(stream)
-        return stream.get()
+        answer = stream.get()
+    if is_cut(llm, answer):
+        raise fault.of_cut(listener.partial)
+    return answer
 
 
 def _joined(first: ModelResponse, then: ModelResponse) -> ModelResponse:
@@ -222,6 +216,18 @@ def _choice(request: Request) -> dict[str, Any]:
         return {}
     single = request.tool_choice in ("none", "required")
     return {"tool_choice": request.tool_choice if single else [request.tool_choice]}
+
+
+def _converted(error: Exception, partial: str, address: str) -> Exception:
+    """Return the error of a failed call as ours; an error of a listener stays as it is.
+
+    `address` is that of the provider, for the libraries that do not report the address of a request.
+    """
+    from pydantic_ai.exceptions import UserError
+
+    if isinstance(error, UserError):
+        return ConfigError(f"pydantic-ai refused the request: {error}")
+    return fault.of_exception(error, partial=partial, address=address) or error
 
 
 # ---- streams ----
@@ -285,93 +291,3 @@ class _Listener:
     def _given(self, index: int, piece: str | dict[str, Any] | None) -> None:
         if piece and self._on_piece is not None:
             self._on_piece(ArgumentsPiece(*self._calls.get(index, (len(self._calls), "")), arguments(piece)))
-
-
-# ---- the library ----
-
-
-def _check_arguments(model: object, structured: str, base_url: str | None, api_key: object) -> None:
-    """Raise ConfigError for arguments that no model can have."""
-    from pydantic_ai.models import Model
-
-    if structured not in ("native", "prompt"):
-        raise ConfigError(f"structured is {structured!r}; possible: native, prompt")
-    if not isinstance(model, str | Model):
-        raise ConfigError(
-            f"model is a {type(model).__name__}; possible: PROVIDER:NAME, or a model of pydantic-ai"
-        )
-    if not isinstance(model, str) and (base_url is not None or api_key is not None):
-        raise ConfigError(
-            "a model object has its own address and key: give base_url and api_key to its provider"
-        )
-    if base_url is not None:
-        check_address(base_url)
-
-
-def _inferred(name: str, base_url: str | None, key: str | None) -> Model:
-    """Return the model of a name. Raises ConfigError."""
-    from pydantic_ai.exceptions import UserError
-    from pydantic_ai.models import infer_model
-    from pydantic_ai.providers import infer_provider_class
-
-    given = {
-        **({} if base_url is None else {"base_url": base_url}),
-        **({} if key is None else {"api_key": key}),
-    }
-    try:
-        if not given:
-            return infer_model(name)
-        return infer_model(name, lambda provider: infer_provider_class(provider)(**given))
-    except (UserError, ImportError, ValueError) as error:
-        raise ConfigError(f"model {name!r} of pydantic-ai cannot be used: {error}") from error
-    except TypeError as error:  # from the provider's class
-        shown = " and ".join(given)
-        raise ConfigError(f"the provider of {name!r} takes no {shown}; set its variables: {error}") from error
-
-
-async def _left(model: Model) -> None:
-    if model.provider is not None:
-        async with model:  # the library closes the client of a model that is left
-            pass
-
-
-def _profile_of(model: Model) -> Mapping[str, Any]:
-    """Return what the library knows about a model; nothing for one that only forwards to others."""
-    try:
-        return cast("Mapping[str, Any]", model.profile)
-    except NotImplementedError:
-        return {}
-
-
-def _setting_names(model: Model) -> frozenset[str]:
-    """Return the settings of a model: those in the `…ModelSettings` of its modules, and of the models that it wraps."""
-    found: set[str] = set()
-    for module in {sys.modules[kind.__module__] for kind in type(model).__mro__}:
-        for name in dir(module):
-            settings = getattr(module, name) if name.endswith("ModelSettings") else None
-            found |= getattr(settings, "__required_keys__", frozenset())
-            found |= getattr(settings, "__optional_keys__", frozenset())
-    inner = [*getattr(model, "models", ()), *filter(None, [getattr(model, "wrapped", None)])]
-    return frozenset(found).union(*map(_setting_names, inner))
-
-
-def _default_settings(model: Model) -> dict[str, Any]:
-    """Return the settings of every request: our retries are the only ones, and prompts are cached."""
-    own = {"cache": True, "max_retries": 0}
-    return {name: value for name, value in own.items() if name not in model.unsupported_settings}
-
-
-def _doubles() -> tuple[type, ...]:
-    from pydantic_ai.models.function import FunctionModel
-    from pydantic_ai.models.test import TestModel
-
-    return TestModel, FunctionModel
-
-
-def _converted(error: Exception, partial: str) -> Exception:
-    """Return the error of a failed call as ours; an error of a listener stays as it is."""
-    from pydantic_ai.exceptions import UserError
-
-    if isinstance(error, UserError):
-        return ConfigError(f"pydantic-ai refused the request: {error}")
-    return fault.of_exception(error, partial=partial) or error

@@ -7,23 +7,20 @@ answers; `fault` classifies failures. Answers are read raw: as JSON, or as the b
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from pydantic import SecretStr
 
 from orchestrator.errors import LLMError
-from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.message import ArgumentsPiece, ReasoningPiece, Request, Response
 from orchestrator.providers import fault
 from orchestrator.providers.event_stream import EventDecoder, EventTooLarge, ServerSentEvent
-from orchestrator.providers.key_mask import mask_key
 from orchestrator.providers.loop_client import LoopClients
 from orchestrator.providers.parameter import check_names
-from orchestrator.providers.readable_part import refuse_unreadable
-from orchestrator.providers.reading import malformed, parsed, storable
+from orchestrator.providers.reading import malformed, parsed
 from orchestrator.providers.size_limit import (
     body_of,
     check_limit,
@@ -31,6 +28,7 @@ from orchestrator.providers.size_limit import (
     too_large,
     watch_errors,
 )
+from orchestrator.providers.vendor_model import VendorModel
 
 _DRAIN_SECONDS = 0.1
 _SHOWN = 300
@@ -77,14 +75,13 @@ class ApiForm(Protocol):
         ...
 
 
-class SdkModel(ABC):
-    """A model. Each event loop has its own connection pool, closed with the loop; `aclose()` closes it earlier."""
+class SdkModel(VendorModel):
+    """A model behind the SDK of its vendor."""
 
     def __init__(
         self, model: str, form: ApiForm, key: SecretStr, host_client: Any | None, max_response_bytes: int
     ) -> None:
         self.model = model
-        self.reads: tuple[PartKind, ...] = KINDS
         self.max_response_bytes = check_limit("max_response_bytes", max_response_bytes)
         self._form = form
         self._key = key
@@ -122,31 +119,11 @@ class SdkModel(ABC):
         if params:
             check_names(params, self._parameters(), f"{type(self).__name__}({self.model!r})")
 
-    async def complete(self, request: Request) -> Response:
-        """Answer one request; stream the pieces if it has an `on_delta`. Raises LLMError, ConfigError."""
-        refuse_unreadable(self.model, self.reads, request.messages)
-        self.check_params(request.params)
-        body = self._form.body(self.model, request, streamed=request.on_delta is not None)
-        body = self._with_cache_hints(body, request)
-        try:
-            return storable(await self._answered(body, request))
-        except LLMError as error:  # from every source: servers repeat the key in answers of any status
-            mask_key(error, self._key.get_secret_value())
-            raise
-
-    async def aclose(self) -> None:
-        """Close the connections of the running loop. The model stays usable: a new request opens new ones."""
-        await self._clients.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *failure: object) -> None:
-        await self.aclose()
-
     # ---- one answer ----
 
-    async def _answered(self, body: dict[str, Any], request: Request) -> Response:
+    async def _answered(self, request: Request) -> Response:
+        body = self._form.body(self.model, request, streamed=request.on_delta is not None)
+        body = self._with_cache_hints(body, request)
         client = await self._client()
         resource = self._resource(client)
         opening = resource.with_streaming_response.create(**self._sendable(client, body))

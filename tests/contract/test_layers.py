@@ -76,7 +76,11 @@ DOORS: dict[str, tuple[str, ...]] = {
     "mcp": ("orchestrator.providers.mcp",),
     "mcp_types": ("orchestrator.providers.mcp",),
     "openai": ("orchestrator.providers.openai",),
-    "pydantic_ai": ("orchestrator.providers.pydantic_ai", "orchestrator.providers.pydantic_ai_request"),
+    "pydantic_ai": (
+        "orchestrator.providers.pydantic_ai",
+        "orchestrator.providers.pydantic_ai_library",
+        "orchestrator.providers.pydantic_ai_request",
+    ),
     "procrastinate": ("orchestrator.engines.procrastinate",),
     "prompt_toolkit": ("orchestrator.cli.chat",),
     "psycopg": (

@@ -5,64 +5,33 @@ One test for each cell of the table in `orchestrator/providers/README.md`.
 
 from __future__ import annotations
 
+import ast
 import base64
-from collections.abc import Callable, Mapping
-from importlib.metadata import version
+from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import pydantic_ai.models
 import pytest
 from pydantic import BaseModel
 
 from orchestrator import Agent, MemoryJournal, Message, Runtime, tool
+from orchestrator.errors import ConfigError
 from orchestrator.events import TextDelta
 from orchestrator.llm.content_part import image_part, text_part
 from orchestrator.llm.message import Request
-from orchestrator.llm.port import LLM
-from orchestrator.providers import Anthropic, OpenAI, PydanticAIModel, price_table
+from orchestrator.providers import price_table
+from tests.providers.family import FAMILIES, Family, every
 from tests.providers.loopback import Asked, Loopback
-from tests.providers.wire import CHAT, GEMINI, MESSAGES, RESPONSES, WEATHER, Call, Wire
+from tests.providers.wire import WEATHER, Call, Wire
 
-KEY = "key-0123456789"
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
 GUIDE = Path(__file__).resolve().parents[2] / "orchestrator" / "providers" / "README.md"
 
 
-class Family(NamedTuple):
-    """A family: its protocol, and a model of ours at the address of the server."""
-
-    wire: Wire
-    llm: Callable[[str], LLM]
-
-
-def _of_library(name: str, path: str = "") -> Callable[[str], LLM]:
-    return lambda url: PydanticAIModel(name, base_url=url + path, api_key=KEY)
-
-
-FAMILIES: Mapping[str, Family] = {
-    "openai": Family(CHAT, lambda url: OpenAI("m", base_url=f"{url}/v1", api_key=KEY)),
-    "openai-responses": Family(
-        RESPONSES, lambda url: OpenAI("m", base_url=f"{url}/v1", api_key=KEY, api="responses")
-    ),
-    "anthropic": Family(MESSAGES, lambda url: Anthropic("m", base_url=url, api_key=KEY)),
-    "pydantic-ai:openai-chat": Family(CHAT, _of_library("openai-chat:gpt-4o", "/v1")),
-    "pydantic-ai:openai": Family(RESPONSES, _of_library("openai:gpt-5", "/v1")),
-    "pydantic-ai:anthropic": Family(MESSAGES, _of_library("anthropic:claude-sonnet-5-5")),
-    "pydantic-ai:google": Family(GEMINI, _of_library("google:gemini-3.8-flash")),
-    "pydantic-ai:groq": Family(CHAT, _of_library("groq:meta-llama/llama-4-scout-17b-16e-instruct")),
-    "pydantic-ai:mistral": Family(CHAT, _of_library("mistral:mistral-large-latest")),
-}
-OLD_SDK = int(version("openai").split(".")[0]) < 3
-"""The adapters of pydantic-ai need a newer SDK than ours does."""
-every_family = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name, marks=pytest.mark.skipif(OLD_SDK and ":openai" in name, reason="an older SDK of OpenAI")
-        )
-        for name in FAMILIES
-    ],
-)
+every_family = every(FAMILIES)
 
 
 class City(BaseModel):
@@ -88,10 +57,9 @@ def shown(asked: Asked) -> str:
 
 
 @every_family
-async def test_chat(name: str) -> None:
-    wire, build = FAMILIES[name]
-    async with Loopback(script(wire, "Hello there.")) as server:
-        response = await build(server.url).complete(
+async def test_chat(family: Family) -> None:
+    async with Loopback(script(family.wire, "Hello there.")) as server:
+        response = await family.llm(server.url).complete(
             Request((Message("system", "Be brief."), Message("user", "Say hello.")))
         )
     assert response.message().text == "Hello there."
@@ -101,10 +69,9 @@ async def test_chat(name: str) -> None:
 
 
 @every_family
-async def test_stream(name: str) -> None:
-    wire, build = FAMILIES[name]
-    async with Loopback(script(wire, "Hello there.")) as server:
-        agent = Agent(build(server.url), observers=())
+async def test_stream(family: Family) -> None:
+    async with Loopback(script(family.wire, "Hello there.")) as server:
+        agent = Agent(family.llm(server.url), observers=())
         async with agent.stream("Say hello.") as stream:
             pieces = [event.text async for event in stream if isinstance(event, TextDelta)]
             result = await stream.result()
@@ -113,10 +80,9 @@ async def test_stream(name: str) -> None:
 
 @every_family
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-async def test_tools(name: str, streamed: bool) -> None:
-    wire, build = FAMILIES[name]
-    async with Loopback(script(wire, WEATHER, "It is sunny.")) as server:
-        agent = Agent(build(server.url), tools=[weather], observers=(), journal=MemoryJournal())
+async def test_tools(family: Family, streamed: bool) -> None:
+    async with Loopback(script(family.wire, WEATHER, "It is sunny.")) as server:
+        agent = Agent(family.llm(server.url), tools=[weather], observers=(), journal=MemoryJournal())
         if streamed:
             async with agent.stream("Weather in Oslo?") as stream:
                 result = await stream.result()
@@ -129,51 +95,100 @@ async def test_tools(name: str, streamed: bool) -> None:
 
 
 @every_family
-async def test_structured_output(name: str) -> None:
-    wire, build = FAMILIES[name]
-    async with Loopback(script(wire, '{"city": "Oslo", "people": 717710}')) as server:
-        result = await Agent(build(server.url), output_type=City, observers=()).run("Which city?")
+async def test_structured_output(family: Family) -> None:
+    async with Loopback(script(family.wire, '{"city": "Oslo", "people": 717710}')) as server:
+        result = await Agent(family.llm(server.url), output_type=City, observers=()).run("Which city?")
     assert result.output == City(city="Oslo", people=717710)
     assert "people" in shown(server.asked[0])
 
 
 @every_family
-async def test_parts(name: str) -> None:
-    wire, build = FAMILIES[name]
+async def test_parts(family: Family) -> None:
+    """A family without images refuses them before the first request."""
     message = Message("user", [text_part("What is this?"), image_part(PNG, "image/png")])
-    async with Loopback(script(wire, "A picture.")) as server:
-        await build(server.url).complete(Request((message,)))
-    assert base64.b64encode(PNG).decode() in shown(server.asked[0])
+    refused = nullcontext() if family.images else pytest.raises(ConfigError, match="reads text, but")
+    async with Loopback(script(family.wire, "A picture.")) as server:
+        with refused:
+            await family.llm(server.url).complete(Request((message,)))
+    assert [base64.b64encode(PNG).decode() in shown(asked) for asked in server.asked] == [
+        True
+    ] * family.images
 
 
 @every_family
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-async def test_usage(name: str, streamed: bool) -> None:
+async def test_usage(family: Family, streamed: bool) -> None:
     """Cached tokens are a part of the input, and have their own price."""
-    wire, build = FAMILIES[name]
-    async with Loopback(script(wire, "Hello.")) as server:
-        price = price_table({"m-dated": (1_000_000.0, 10_000_000.0, 100_000.0)})
-        agent = Agent(build(server.url), runtime=Runtime(price=price, observers=()))
+    async with Loopback(script(family.wire, "Hello.")) as server:
+        llm: Any = family.llm(server.url)
+        row = (1_000_000.0, 10_000_000.0, 100_000.0)
+        price = price_table({"m-dated": row, llm.model: row})
+        agent = Agent(llm, runtime=Runtime(price=price, observers=()))
         if streamed:
             async with agent.stream("Say hello.") as stream:
                 result = await stream.result()
         else:
             result = await agent.run("Say hello.")
-    usage = result.usage
-    assert (usage.input_tokens, usage.cached_input_tokens, usage.output_tokens) == (20, 5, 7)
-    assert usage.cost == 15 * 1.0 + 5 * 0.1 + 7 * 10.0
+    usage, cached = result.usage, family.cached
+    assert (usage.input_tokens, usage.cached_input_tokens, usage.output_tokens) == (20, cached, 7)
+    assert usage.cost == (20 - cached) * 1.0 + cached * 0.1 + 7 * 10.0
+
+
+# ---- completeness ----
+
+OTHER_CLASSES = {
+    "bases": {"Model", "AbstractModel", "InMemoryBatchModel", "DecisionModel"},
+    "doubles, in test_pydantic_ai.py": {"TestModel", "FunctionModel"},
+    "wrappers, which hold models": {
+        *("WrapperModel", "InstrumentedModel", "ConcurrencyLimitedModel", "BatchedModel", "FallbackModel"),
+    },
+    "models that decide, and write no text": {
+        *("TypeSafeModel", "SystemOneModel", "GoogleDecisionsModel", "OpenAIDecisionsModel"),
+    },
+    "the session of an MCP client, no provider": {"MCPSamplingModel"},
+    "speaks gRPC, the loopback server speaks HTTP": {"XaiModel"},
+}
+TABLE = ("chat", "stream", "tools", "structured output", "parts", "usage")
+
+
+def library_classes() -> set[str]:
+    """Return the names of the model classes of pydantic-ai, also of those whose library is not installed here."""
+    folder = Path(str(pydantic_ai.models.__file__)).parent
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in folder.rglob("*.py")]
+    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    return {one.name for one in classes if one.name.endswith("Model") and one.bases and one.name[0] != "_"}
+
+
+def test_every_model_class_of_the_library_is_a_family_or_is_left_out_for_a_reason() -> None:
+    families = {family.model_class for family in FAMILIES.values() if family.model_class}
+    others = set().union(*OTHER_CLASSES.values())
+    assert library_classes() - others <= families
+
+
+@every(name for name in FAMILIES if FAMILIES[name].model_class)
+def test_a_family_is_of_its_class(family: Family) -> None:
+    llm: Any = family.llm("http://127.0.0.1:9")
+    assert type(llm._clients._spare).__name__ == family.model_class
+
+
+def spelt(names: str) -> list[str]:
+    """Return the families of a row: `a`, `b` or `prefix:` with `a`, `b`."""
+    first, _, rest = names.replace("`", "").rpartition(" with ")
+    return [f"{first}{name}" for name in rest.split(", ")]
 
 
 def test_the_guide_has_a_row_for_each_family_and_a_column_for_each_test() -> None:
     rows = [
-        line.strip("| \n").split(" | ") for line in GUIDE.read_text().splitlines() if line.startswith("| ")
+        line.strip("| \n").split(" | ") for line in GUIDE.read_text().splitlines() if line.startswith("|")
     ]
     at = next(number for number, row in enumerate(rows) if row[0] == "family")
-    columns, cells = rows[at][1:], rows[at + 1 : at + 1 + len(FAMILIES)]
-    assert [f"test_{name.replace(' ', '_')}" for name in columns] == [
-        name
-        for name in globals()
-        if name.startswith("test_")
-        and name != "test_the_guide_has_a_row_for_each_family_and_a_column_for_each_test"
-    ]
-    assert cells == [[f"`{name}`", *["yes"] * len(columns)] for name in FAMILIES]
+    assert rows[at] == ["family", *TABLE]
+    assert all(f"test_{name.replace(' ', '_')}" in globals() for name in TABLE)
+    table = list(takewhile(lambda row: row[0].startswith("`"), rows[at + 2 :]))
+    assert sorted((name, *cells) for names, *cells in table for name in spelt(names)) == sorted(
+        (
+            *(name, "yes", "yes", "yes", "yes"),
+            *("yes" if one.images else "text", "yes" if one.cached else "no cached tokens"),
+        )
+        for name, one in FAMILIES.items()
+    )

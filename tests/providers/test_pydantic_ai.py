@@ -305,7 +305,7 @@ async def test_a_misspelt_setting_is_an_error_before_the_first_request() -> None
         ("nonsense", {}, "cannot be used: Unknown model: nonsense"),
         ("nowhere:m", {}, "cannot be used: Unknown model: nowhere:m"),
         ("groq:m", {}, "GROQ_API_KEY"),
-        ("cohere:m", {"api_key": "k"}, "pydantic-ai-slim"),
+        ("typesafe:m", {"api_key": "k"}, "pydantic-ai-slim"),
         ("groq:m", {"base_url": "localhost", "api_key": "k"}, "begins with http://"),
         ("groq:m", {"structured": "magic", "api_key": "k"}, "possible: native, prompt"),
         (7, {}, "model is a int; possible: PROVIDER:NAME"),

@@ -1,4 +1,5 @@
 """The protocols of model families, as far as a loopback server needs them to answer like the family's own server.
+`converse_wire` has the binary one of Bedrock.
 
 A wire answers a request with a text or with a call, whole or streamed, with the same usage: 20 tokens
 in, 5 of them cached, 7 out.
@@ -31,11 +32,14 @@ class Wire(NamedTuple):
     """A protocol: answers with a text or a call."""
 
     whole: Callable[[Said], Any]
-    streamed: Callable[[Said], str]
+    streamed: Callable[[Said], str | Reply]
     is_streamed: Callable[[Asked], bool] = lambda asked: bool(asked.json.get("stream"))
 
     def reply(self, asked: Asked, said: Said) -> Reply:
-        return stream_reply(self.streamed(said)) if self.is_streamed(asked) else json_reply(self.whole(said))
+        if not self.is_streamed(asked):
+            return json_reply(self.whole(said))
+        stream = self.streamed(said)
+        return stream if isinstance(stream, Reply) else stream_reply(stream)
 
 
 def _events(*events: Mapping[str, Any], named: bool = True, end: str = "") -> str:
@@ -74,11 +78,13 @@ def _chat(said: Said) -> Any:
     finish = "tool_calls" if isinstance(said, Call) else "stop"
     choice = {"index": 0, "message": _chat_message(said, {}), "finish_reason": finish, "logprobs": None}
     head = {"id": "chat-1", "object": "chat.completion", "created": 1_700_000_000, "model": "m-dated"}
+    head["provider"] = "loopback"  # required by OpenRouter's adapter
     return {**head, "choices": [choice], "usage": _CHAT_USAGE}
 
 
 def _chat_stream(said: Said) -> str:
     head = {"id": "chat-1", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "m-dated"}
+    head["provider"] = "loopback"
     deltas = (
         [_chat_message(said, {"index": 0})]
         if isinstance(said, Call)
@@ -236,3 +242,46 @@ def _gemini_stream(said: Said) -> str:
 
 
 GEMINI = Wire(_gemini, _gemini_stream, lambda asked: ":streamGenerateContent" in asked.path)
+
+
+# ---- Cohere ----
+
+
+def _cohere_call(said: Call, arguments: str) -> dict[str, Any]:
+    return {"id": said.id, "type": "function", "function": {"name": said.tool, "arguments": arguments}}
+
+
+def _cohere_end(said: Said) -> dict[str, Any]:
+    tokens = {"input_tokens": 20.0, "output_tokens": 7.0}
+    usage = {"billed_units": tokens, "tokens": tokens, "cached_tokens": 5.0}
+    return {"finish_reason": "TOOL_CALL" if isinstance(said, Call) else "COMPLETE", "usage": usage}
+
+
+def _cohere(said: Said) -> Any:
+    message: dict[str, Any] = {"role": "assistant"}
+    if isinstance(said, Call):
+        message |= {"tool_plan": "I look.", "tool_calls": [_cohere_call(said, json.dumps(said.arguments))]}
+    else:
+        message |= {"content": [{"type": "text", "text": said}]}
+    return {"id": "c1", "message": message, **_cohere_end(said)}
+
+
+def _cohere_stream(said: Said) -> str:
+    def event(kind: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        return {"type": kind, "index": 0, "delta": {"message": message}}
+
+    if isinstance(said, Call):
+        deltas = [event("tool-call-start", {"tool_calls": _cohere_call(said, "")})]
+        halves = [{"function": {"arguments": half}} for half in _halves(json.dumps(said.arguments))]
+        deltas += [event("tool-call-delta", {"tool_calls": half}) for half in halves]
+        ended = "tool-call-end"
+    else:
+        deltas = [event("content-start", {"content": {"type": "text", "text": ""}})]
+        deltas += [event("content-delta", {"content": {"text": half}}) for half in _halves(said)]
+        ended = "content-end"
+    start = {"type": "message-start", "id": "c1", "delta": {"message": {"role": "assistant", "content": []}}}
+    end = {"type": "message-end", "id": "c1", "delta": _cohere_end(said)}
+    return _events(start, *deltas, {"type": ended, "index": 0}, end, end="data: [DONE]\n\n")
+
+
+COHERE = Wire(_cohere, _cohere_stream)

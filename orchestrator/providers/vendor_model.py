@@ -1,0 +1,55 @@
+"""Common base of the models behind a vendor's library: their checks, the life of their clients, masked keys."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import SecretStr
+
+from orchestrator.errors import LLMError
+from orchestrator.llm.content_part import KINDS, PartKind
+from orchestrator.llm.message import Request, Response
+from orchestrator.providers.key_mask import mask_key
+from orchestrator.providers.loop_client import LoopClients
+from orchestrator.providers.readable_part import refuse_unreadable
+from orchestrator.providers.reading import storable
+
+
+class VendorModel(ABC):
+    """A model. Each event loop has its own client, closed with the loop; `aclose()` closes it earlier."""
+
+    model: str
+    reads: tuple[PartKind, ...] = KINDS
+    """Kinds of content parts that the model reads."""
+    _key: SecretStr
+    _clients: LoopClients[Any]
+
+    @abstractmethod
+    def check_params(self, params: Mapping[str, Any]) -> None:
+        """Raise ConfigError for a parameter that the model does not have."""
+
+    @abstractmethod
+    async def _answered(self, request: Request) -> Response:
+        """Answer one request. Raises LLMError, ConfigError."""
+
+    async def complete(self, request: Request) -> Response:
+        """Answer one request; stream the pieces if it has an `on_delta`. Raises LLMError, ConfigError."""
+        refuse_unreadable(self.model, self.reads, request.messages)
+        self.check_params(request.params)
+        try:
+            return storable(await self._answered(request))
+        except LLMError as error:  # from every source: servers repeat the key in answers of any status
+            mask_key(error, self._key.get_secret_value())
+            raise
+
+    async def aclose(self) -> None:
+        """Close the client of the running loop. The model stays usable: a new request opens a new one."""
+        await self._clients.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self.aclose()
