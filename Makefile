@@ -20,7 +20,7 @@ RUN     = $(PY) -m orchestrator replay --bundled --live
 COVERED = orchestrator/kernel/*,orchestrator/machines/llm_loop/*,*/orchestrator_callbacks/llm_loop/*,*/orchestrator_guards/*
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
-unexport PYTHONPATH
+unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

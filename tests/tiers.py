@@ -11,6 +11,7 @@ test` with fewer. `make soak` is every test at full size.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from pathlib import Path
@@ -57,12 +58,17 @@ def is_canary(item: pytest.Item) -> bool:
 
 
 def is_campaign(item: pytest.Item) -> bool:
-    folder = item.path.relative_to(ROOT / "tests").parts[0]
     return (
         item.get_closest_marker(CAMPAIGN) is not None
-        or folder in FOLDERS
+        or _folder(item.path) in FOLDERS
         or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     )
+
+
+@functools.cache
+def _folder(file: Path) -> str:
+    """Return the folder of tests/ in which a file lies."""
+    return file.relative_to(ROOT / "tests").parts[0]
 
 
 def sort_into_tier(item: pytest.Item) -> None:

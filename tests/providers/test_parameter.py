@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from orchestrator import Agent, Limits, Message, Runtime, tool
 from orchestrator.errors import ConfigError, LLMError
 from orchestrator.llm.message import Request
+from orchestrator.llm.port import LLM
 from orchestrator.providers import (
     Anthropic,
     Fallback,
@@ -40,18 +42,19 @@ async def weather(city: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "llm",
+    "made",
     [
-        chat(),
-        OpenAI("m", api="responses", api_key="k"),
-        Anthropic("m", api_key="k"),
-        PydanticAIModel("groq:m", api_key="k"),
-        Fallback([chat()]),
-        RateLimitedModel(chat(), RateLimit(concurrency=1)),
+        chat,
+        lambda: OpenAI("m", api="responses", api_key="k"),
+        lambda: Anthropic("m", api_key="k"),
+        lambda: PydanticAIModel("groq:m", api_key="k"),
+        lambda: Fallback([chat()]),
+        lambda: RateLimitedModel(chat(), RateLimit(concurrency=1)),
     ],
     ids=["chat", "responses", "anthropic", "pydantic-ai", "fallback", "rate limit"],
 )
-def test_a_misspelt_parameter_is_refused_when_the_agent_is_built(llm: Any) -> None:
+def test_a_misspelt_parameter_is_refused_when_the_agent_is_built(made: Callable[[], LLM]) -> None:
+    llm = made()
     with pytest.raises(ConfigError, match=r"'temprature' is no parameter of .*; did you mean 'temperature'"):
         Agent(llm, params={"temprature": 0})
     Agent(llm, params={"temperature": 0, "extra_body": {"anything": 1}})

@@ -22,7 +22,7 @@ from orchestrator.tools.spec import tool
 from orchestrator.tools.stored_result import MOST, mark_of, read_result
 from tests.runtime.stage import agent
 
-REPORT = "".join(f"line {number:,} of a long report\n" for number in range(400_000))
+REPORT = "".join(f"line {number:,}{12 * ' of a long report'}\n" for number in range(50_000))
 MEGABYTES = 10_000_000
 
 
