@@ -35,6 +35,7 @@ class TestPostgresJournalWithRoomForTwo(OnAServer):
         return self.journal(folder, queue=2)
 
 
+@pytest.mark.campaign  # make test has that store around SQLite, and a server without it
 class TestCrashingJournalOnAServerThatNeverCrashes(OnAServer):
     def store(self, folder: Path) -> Journal:
         return CrashingJournal(self.journal(folder))
