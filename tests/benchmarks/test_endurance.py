@@ -50,6 +50,7 @@ class CountedLLM(TalkativeLLM):
         return self._trace
 
 
+@pytest.mark.campaign
 @pytest.mark.skipif(sys.gettrace() is not None, reason="another tracer counts already")
 async def test_late_turns_execute_as_many_bytecodes_as_early_ones() -> None:
     model = CountedLLM(TURNS)

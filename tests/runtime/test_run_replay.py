@@ -40,10 +40,11 @@ async def test_each_ending_of_the_loop_is_replayed(case: str) -> None:
     await assert_replays(await played(answers, limits, **options), "r")
 
 
+@pytest.mark.parametrize("plays", [10, pytest.param(40, marks=pytest.mark.campaign)])
 async def test_random_runs_are_replayed_also_from_their_archive(
-    seed: int, campaign: Callable[[int, int], int]
+    seed: int, plays: int, campaign: Callable[[int, int], int]
 ) -> None:
-    for number in range(campaign(40, 1_000)):
+    for number in range(campaign(plays, 1_000)):
         one = Play(seed + number)
         _, _, journal = await one.run(one.recorded)
         records = await journal.load("r")

@@ -38,15 +38,17 @@ def sizes(costs: Costs, rates: tuple[float, ...] = (1, 100, 10_000)) -> Iterator
         )
 
 
-def simulated(costs: Costs, rates: tuple[float, ...] = (1, 10, 100), seed: int = 1) -> Iterator[str]:
-    """Yield the table of simulations of those fleets."""
+def simulated(
+    costs: Costs, rates: tuple[float, ...] = (1, 10, 100), seed: int = 1, turns: int = 40_000
+) -> Iterator[str]:
+    """Yield the table of simulations of those fleets, each of about so many turns."""
     yield f"{'runs/s':>8} {'delay p50':>10} {'delay p95':>10} {'workers':>8} {'server':>7} {'repeated turns':>15}"
     for rate in rates:
         need = needed(Demand(rate), costs)
         fleet = Fleet(
             need.workers, math.ceil(need.slots / need.workers), max(1, math.ceil(need.server_cores))
         )
-        seconds = min(3_600.0, 40_000 / rate / Demand(rate).turns)
+        seconds = min(3_600.0, turns / rate / Demand(rate).turns)
         found = simulate(Demand(rate), costs, fleet, seconds=seconds, seed=seed)
         yield (
             f"{rate:8,.0f} {found.delay_p50_s * 1e3:7.0f} ms {found.delay_p95_s * 1e3:7.0f} ms"
