@@ -21,7 +21,7 @@ McpOption = Annotated[
         "--mcp-option",
         metavar="NAME.OPTION=VALUE",
         help="An option of the MCP server NAME: include=TOOL,…, exclude=TOOL,…, effect=EFFECT (of all its tools) or "
-        "effect=TOOL:EFFECT,…, timeout=SECONDS, max_questions=N. Repeatable.",
+        "effect=TOOL:EFFECT,…, timeout=SECONDS, max_questions=N, sampling=deny|allow|ask, max_sampling=N. Repeatable.",
     ),
 ]
 McpEnv = Annotated[

@@ -42,11 +42,13 @@ class SamplingRequest:
     """Ignored if the run or its agent sets one, or if the model has no such parameter; None is the model's own."""
     stop: tuple[str, ...] = ()
     """Texts that end the answer, if the model has such a parameter."""
+    key: str = ""
+    """Distinguishes equal requests of a call, over all its attempts. Within an attempt they are counted."""
 
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the request: equal requests have the same one."""
-        parts: list[Any] = [self.instructions, self.max_tokens, self.temperature, list(self.stop)]
+        parts: list[Any] = [self.instructions, self.max_tokens, self.temperature, list(self.stop), self.key]
         parts += [message.to_openai() for message in self.messages]
         text = json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
         return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

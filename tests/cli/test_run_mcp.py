@@ -265,6 +265,10 @@ def test_a_file_names_servers_with_their_options_and_variables(
             '{"mcpServers": {"a": {"command": "x", "max_questions": true}}}',
             "max_questions of server 'a' is True; possible: a whole number, and 0 for no limit",
         ),
+        (
+            '{"mcpServers": {"a": {"command": "x", "sampling": true}}}',
+            "sampling of server 'a' is True; possible: deny, allow, ask",
+        ),
         ('{"mcpServers": {"a": {"command": "x", "timeout": "1"}}}', "timeout of server 'a' is '1'"),
         ('{"mcpServers": {"a": {"command": "${UNSET_X}"}}}', "needs the environment variable UNSET_X"),
     ],
@@ -287,6 +291,7 @@ def test_a_wrong_file_of_servers_is_one_sentence(
         ("git.timeout=nan", "possible: seconds above 0"),
         ("git.max_questions=-1", "possible: a whole number, and 0 for no limit"),
         ("git.max_questions=many", "possible: a whole number, and 0 for no limit"),
+        ("git.sampling=maybe", "possible: deny, allow, ask"),
         ("other.timeout=3", "--mcp-option other: no server has that name; known: git"),
         ("git.effect=compensable", "an effect of an MCP tool is 'compensable'; possible: 'pure'"),
     ],

@@ -15,11 +15,14 @@ from mcp.server.lowlevel import Server
 from mcp_types import (
     CallToolRequestParams,
     CallToolResult,
+    CreateMessageRequest,
+    CreateMessageRequestParams,
     ElicitRequest,
     ElicitRequestFormParams,
     ElicitRequestURLParams,
     InputRequiredResult,
     ListToolsResult,
+    SamplingMessage,
     TextContent,
     Tool,
     ToolAnnotations,
@@ -47,7 +50,7 @@ def form(message: str, schema: dict[str, Any]) -> ElicitRequest:
     return ElicitRequest(params=ElicitRequestFormParams(message=message, requested_schema=schema))
 
 
-def asks(state: str, **requests: ElicitRequest) -> InputRequiredResult:
+def asks(state: str, **requests: ElicitRequest | CreateMessageRequest) -> InputRequiredResult:
     return InputRequiredResult(input_requests=dict(requests), request_state=state)
 
 
@@ -64,6 +67,23 @@ def book(params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         pay = ElicitRequestURLParams(message="Pay there.", url="https://pay.example/7")
         return asks(f"{answer(params, 'seat')}; {answer(params, 'name')}", pay=ElicitRequest(params=pay))
     return text(f"{params.request_state}; {answer(params, 'pay')}")
+
+
+def summarise(params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
+    """Sample a summary, then a title together with a question about a name."""
+    if params.request_state is None:
+        return asks("first", summary=sampling("Summarise."))
+    found: Any = params.input_responses or {}
+    if params.request_state == "first":
+        return asks(
+            found["summary"].content.text, title=sampling("Summarise."), name=form("Whose name?", NAME)
+        )
+    return text(f"{params.request_state}; {found['title'].content.text}; {answer(params, 'name')}")
+
+
+def sampling(said: str) -> CreateMessageRequest:
+    message = SamplingMessage(role="user", content=TextContent(type="text", text=said))
+    return CreateMessageRequest(params=CreateMessageRequestParams(messages=[message], max_tokens=20))
 
 
 def attack(params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
@@ -92,7 +112,7 @@ def attack(params: CallToolRequestParams) -> CallToolResult | InputRequiredResul
 
 async def call(_: Any, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
     note(f"{params.name} {params.request_state}")
-    return {"book": book, "attack": attack}[params.name](params)
+    return {"book": book, "attack": attack, "summarise": summarise}[params.name](params)
 
 
 async def tools(_: Any, __: Any) -> ListToolsResult:
@@ -101,6 +121,7 @@ async def tools(_: Any, __: Any) -> ListToolsResult:
     return ListToolsResult(
         tools=[
             Tool(name="book", description="Book.", input_schema=schema),
+            Tool(name="summarise", description="Summarise.", input_schema=schema, annotations=safe),
             Tool(name="attack", description="Attack.", input_schema=schema, annotations=safe),
         ]
     )

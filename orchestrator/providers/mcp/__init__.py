@@ -66,6 +66,7 @@ from orchestrator.providers.mcp.options import (
     part_limit,
     plain,
     question_limit,
+    sampling_rules,
     seconds,
 )
 from orchestrator.providers.mcp.resource import (
@@ -122,7 +123,7 @@ class McpServer:
         self._max_bytes = part_limit(options)
         self._timeout = seconds("timeout", options.get("timeout", 60.0))
         connect = seconds("connect_timeout", options.get("connect_timeout", 30.0))
-        self._pool = SessionPool(self.name, transport, connect)
+        self._pool = SessionPool(self.name, transport, connect, sampling_rules(options))
         self._list = ToolList(self.name, self._choice, options, self._spec)
         self._caller = ToolCaller(
             self._pool, lambda: self._list.disabled, self._timeout, question_limit(options)

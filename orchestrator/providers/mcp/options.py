@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
+from typing import Any, Final, NamedTuple, TypeAlias, TypedDict, get_args
 
 from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError
+from orchestrator.providers.mcp.sampling import SamplingMode, SamplingRules
 from orchestrator.providers.size_limit import DEFAULT_BYTES, check_limit
 from orchestrator.tools.spec import Effect
 
@@ -44,6 +45,11 @@ class McpOptions(TypedDict, total=False):
     """Called with a sentence for each disabled tool; by default a warning is logged."""
     max_questions: int
     """Maximum questions of the server to a person in one call; 10, and 0 is no limit. Further ones are refused."""
+    sampling: SamplingMode
+    """Whether the server may ask the model of the run during a call, within the budgets of the run: `deny` (default),
+    `allow`, or `ask` a person each time."""
+    max_sampling: int
+    """Maximum requests of the server to the model in one call; 10, and 0 is no limit. Further ones are refused."""
     max_message_bytes: int
     """Maximum bytes of one message, after decompression; 32 MiB, and 0 is no limit. A longer message fails its call."""
 
@@ -72,10 +78,15 @@ def part_limit(options: McpOptions) -> int:
 
 def question_limit(options: McpOptions) -> int:
     """Return the checked limit of questions in one call. Raises ConfigError."""
-    limit = options.get("max_questions", 10)
-    if not _is_count(limit):
-        raise ConfigError(f"max_questions is {limit!r}; possible: {_COUNT}")
-    return limit
+    return _count("max_questions", options.get("max_questions", 10))
+
+
+def sampling_rules(options: McpOptions) -> SamplingRules:
+    """Return the checked rules for sampling requests. Raises ConfigError."""
+    mode = options.get("sampling", "deny")
+    if not _is_mode(mode):
+        raise ConfigError(f"sampling is {mode!r}; possible: {_MODES}")
+    return SamplingRules(mode, _count("max_sampling", options.get("max_sampling", 10)), part_limit(options))
 
 
 def seconds(name: str, value: float) -> float:
@@ -85,10 +96,17 @@ def seconds(name: str, value: float) -> float:
     return value
 
 
+def _count(name: str, limit: int) -> int:
+    if not _is_count(limit):
+        raise ConfigError(f"{name} is {limit!r}; possible: {_COUNT}")
+    return limit
+
+
 # ---- options of a file of servers and of the command line ----
 
 _TIME: Final = "seconds above 0"
 _COUNT: Final = "a whole number, and 0 for no limit"
+_MODES: Final = ", ".join(get_args(SamplingMode))
 
 
 class ServerOption(NamedTuple):
@@ -113,6 +131,10 @@ def _is_time(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
+
+
+def _is_mode(value: object) -> bool:
+    return isinstance(value, str) and value in get_args(SamplingMode)
 
 
 def _is_texts(value: object) -> bool:
@@ -156,5 +178,7 @@ SERVER_OPTIONS: Final[Mapping[str, ServerOption]] = {
     ),
     "timeout": ServerOption("timeout", "timeout=SECONDS", _TIME, _is_time, _number(float)),
     "max_questions": ServerOption("max_questions", "max_questions=N", _COUNT, _is_count, _number(int)),
+    "sampling": ServerOption("sampling", "sampling=MODE", _MODES, _is_mode, str.strip),
+    "max_sampling": ServerOption("max_sampling", "max_sampling=N", _COUNT, _is_count, _number(int)),
 }
 """Name on the command line -> option."""

@@ -18,6 +18,7 @@ from orchestrator.providers.mcp.answer import CallRefused, SessionLost
 from orchestrator.providers.mcp.live_call import LiveCalls
 from orchestrator.providers.mcp.offer import clean
 from orchestrator.providers.mcp.resource import has_resources
+from orchestrator.providers.mcp.sampling import SamplingRules
 from orchestrator.providers.mcp.transport import Http, LogLines, Stdio, leaf_of
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ class McpSession:
             message_handler=on_message,
             logging_callback=written.take,
             elicitation_callback=self.live_calls.elicit,
+            sampling_callback=self.live_calls.sampler,
             log_level="info",
             cache=None,
         ) as client:
@@ -285,19 +287,23 @@ async def _has_resources(client: Client) -> bool:
 class SessionPool:
     """The sessions of one server: one accepts new calls, and older ones finish theirs.
 
-    A server that asks within calls has further sessions, so that the calls of each belong to one run.
+    A server that asks within calls, or that may sample, has further sessions, so that the calls of each belong to one
+    run.
     """
 
-    def __init__(self, name: str, transport: Stdio | Http, connect_timeout: float) -> None:
+    def __init__(
+        self, name: str, transport: Stdio | Http, connect_timeout: float, sampling: SamplingRules
+    ) -> None:
         self.name = name
+        self.sampling = sampling
         self._transport = transport
         self._seconds = connect_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context: contextvars.Context | None = None
         self._listed: Listed | None = None
         self._current: McpSession | None = None
-        self._asks = False
-        """Whether the server has asked within a call: then runs with calls in flight share no session."""
+        self._asks = sampling.mode != "deny"
+        """Whether the server may ask within a call: then runs with calls in flight share no session."""
         self._live: dict[asyncio.Task[None], McpSession] = {}
 
     async def start(self, listed: Listed) -> McpSession:
@@ -358,7 +364,7 @@ class SessionPool:
 
     def _begin(self) -> McpSession:
         self._check_loop()  # the pool may have been closed during the check of another session
-        live = LiveCalls(lambda: self.name, self._note_request)
+        live = LiveCalls(lambda: self.name, self._note_request, self.sampling)
         session = McpSession(self._transport, self._seconds, self._listed, live)
         task = asyncio.get_running_loop().create_task(
             session.live(lambda: self.name), name=f"mcp {self.name}", context=self._context

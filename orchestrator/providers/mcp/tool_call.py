@@ -2,7 +2,8 @@
 
 A server of 2026-07-28 returns its requests in place of a result (`input_required`). They become questions to a person
 by InputRequired, and the call that follows has the answers and the server's own state. A server of an earlier
-specification asks in the middle of the call, which then stays in flight (`live_call`).
+specification asks in the middle of the call, which then stays in flight (`live_call`). Its sampling requests go to
+the model of the run in the task of the call, so they are stopped with it.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.providers.mcp.answer import CallRefused, SessionLost, ToolDisabled
 from orchestrator.providers.mcp.elicitation import BadElicitation, elicit_result, input_request
-from orchestrator.providers.mcp.live_call import LiveCall
+from orchestrator.providers.mcp.live_call import LiveCall, Sampling
 from orchestrator.providers.mcp.offer import ServerTool, clean
+from orchestrator.providers.mcp.sampling import CallSampling, plain_params, sampled
 from orchestrator.providers.mcp.session import McpSession, SessionPool, Unreachable
 from orchestrator.tools.input_request import EffectUnknown, InputAnswer, InputRequired
 from orchestrator.tools.input_request import InputRequest as PersonRequest
@@ -25,7 +27,7 @@ from orchestrator.tools.spec import ToolContext
 
 if TYPE_CHECKING:
     from mcp.shared.dispatcher import ProgressFnT
-    from mcp_types import CallToolResult, InputRequest, InputRequiredResult
+    from mcp_types import CallToolResult, CreateMessageRequestParams, InputRequest, InputRequiredResult
 
 _log = logging.getLogger("orchestrator.mcp")
 
@@ -39,6 +41,7 @@ _MOST_WAITING: Final = 32
 """Most calls of one server that wait for a person in flight; beyond it the oldest one is cancelled."""
 _REQUEST: Final = "elicitation"
 """Name of the one request of a round of a live call."""
+_REJECTED: Final = "a person rejected the request of the server to the model"
 _REPEATED: Final = frozenset(("pure", "idempotent"))
 
 
@@ -103,7 +106,7 @@ class ToolCaller:
     ) -> CallToolResult:
         if session.is_modern:
             return await self._with_input(session, context, offer, arguments)
-        live = LiveCall(context, self._questions)
+        live = LiveCall(context, self._questions, session.live_calls.rules.most)
         live.task = asyncio.ensure_future(
             self._in_flight(session, live, offer, arguments, self._seconds(context))
         )
@@ -134,23 +137,22 @@ class ToolCaller:
     # ---- earlier specifications: the server asks within the call ----
 
     async def _followed(self, context: ToolContext, live: LiveCall) -> CallToolResult:
-        """Return the result of a call in flight. Raises InputRequired if it asks a person first."""
+        """Return the result of a call in flight, with its requests to the model. Raises InputRequired for a person."""
         assert live.task is not None  # noqa: S101 - for type checkers
-        asked = asyncio.ensure_future(live.asked.wait())
         try:
-            await asyncio.wait((live.task, asked), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
+            while await _asks(live) and isinstance(one := live.open, Sampling) and one.is_allowed:
+                live.reply(one, await sampled(context, one.request))
+        except BaseException:
             await _cancelled(live)
             raise
-        finally:
-            asked.cancel()
         if live.task.done() or live.open is None:
             return await live.task
+        assert live.open.question is not None  # noqa: S101 - for type checkers
         live.context = None
         self._waiting[context.idempotency_key] = live
         if len(self._waiting) > _MOST_WAITING:
             await _cancelled(self._waiting.pop(next(iter(self._waiting))))
-        raise InputRequired({_REQUEST: live.open.request}, {"live": True})
+        raise InputRequired({_REQUEST: live.open.question}, {"live": True})
 
     async def _continued(self, context: ToolContext, live: LiveCall) -> CallToolResult | None:
         """Answer the request of a call in flight, and return its result.
@@ -174,8 +176,8 @@ class ToolCaller:
         from mcp_types import InputRequiredResult
 
         kept = context.input.state or {}
-        answered = {name: elicit_result(answer) for name, answer in context.input.answers.items()}
-        responses: dict[str, Any] | None = {**kept.get("responses", {}), **answered} or None
+        sampling = CallSampling(context, self._pool.sampling, self._pool.name, kept.get("sampled", 0))
+        responses: dict[str, Any] | None = await _given(context, kept, sampling) or None
         state: str | None = kept.get("request_state")
         async with asyncio.timeout(None if context.deadline is not None else self._timeout):
             for _ in range(_ROUNDS):
@@ -190,29 +192,37 @@ class ToolCaller:
                 if not isinstance(result, InputRequiredResult):
                     return result
                 state = result.request_state
-                responses = await self._responses(context, result)
+                responses = await self._responses(context, result, sampling)
         raise CallRefused(f"the server gave no result in {_ROUNDS:,} rounds")
 
-    async def _responses(self, context: ToolContext, result: InputRequiredResult) -> dict[str, Any] | None:
+    async def _responses(
+        self, context: ToolContext, result: InputRequiredResult, sampling: CallSampling
+    ) -> dict[str, Any] | None:
         """Return the responses to a server's requests; None if it has none. Raises InputRequired, CallRefused."""
         if len(result.request_state or "") > _STATE_CHARS:
             raise CallRefused(f"the server's state has more than {_STATE_CHARS:,} characters")
         if not result.input_requests:
             await asyncio.sleep(_POLL)
             return None
-        if self._questions and len(context.input.earlier) + len(result.input_requests) > self._questions:
+        samples = {} if sampling.mode == "deny" else _samples(result.input_requests)
+        allowed = samples if sampling.mode == "allow" else {}
+        asked = {
+            name: sampling.question(samples[name]) if name in samples else self._request(one)
+            for name, one in result.input_requests.items()
+            if name not in allowed
+        }
+        if self._questions and len(context.input.earlier) + len(asked) > self._questions:
             raise CallRefused(f"the server asks more often than max_questions={self._questions} in one call")
-        asked = {name: self._request(one) for name, one in result.input_requests.items()}
+        responses = {name: await sampling.response(params) for name, params in allowed.items()}
         declined = {digest for digest, one in context.input.earlier if one.action == "decline"}
         # The same question again after a no is no question.
-        responses = {
-            name: elicit_result(InputAnswer("decline"))
-            for name, one in asked.items()
-            if one.digest in declined
-        }
+        responses |= {name: {"action": "decline"} for name, one in asked.items() if one.digest in declined}
+        if (samples.keys() - allowed.keys()) & responses.keys():
+            raise CallRefused(_REJECTED)
         if requests := {name: one for name, one in asked.items() if name not in responses}:
-            kept = {name: {"action": "decline"} for name in responses}
-            raise InputRequired(requests, {"request_state": result.request_state, "responses": kept})
+            kept = {name: plain_params(params) for name, params in samples.items() if name in requests}
+            state = {"request_state": result.request_state, "responses": responses}
+            raise InputRequired(requests, state | {"sampling": kept, "sampled": sampling.count})
         return responses
 
     def _request(self, asked: InputRequest) -> PersonRequest:
@@ -227,6 +237,29 @@ class ToolCaller:
             raise CallRefused(f"the server asks for input in a way that is refused: {error}") from error
 
 
+async def _given(context: ToolContext, kept: Mapping[str, Any], sampling: CallSampling) -> dict[str, Any]:
+    """Return the responses to the requests of the last round, after its questions. Raises CallRefused."""
+    from mcp_types import CreateMessageRequestParams
+
+    found = dict(kept.get("responses", {}))
+    for name, answer in context.input.answers.items():
+        asked = kept.get("sampling", {}).get(name)
+        if asked is None:
+            found[name] = elicit_result(answer)
+        elif answer.action == "accept":
+            found[name] = await sampling.response(CreateMessageRequestParams.model_validate(asked))
+        else:
+            raise CallRefused(_REJECTED)
+    return found
+
+
+def _samples(requests: Mapping[str, InputRequest]) -> dict[str, CreateMessageRequestParams]:
+    """Return the sampling requests among the requests of a server."""
+    from mcp_types import CreateMessageRequest
+
+    return {name: one.params for name, one in requests.items() if isinstance(one, CreateMessageRequest)}
+
+
 def _progress(context: Callable[[], ToolContext | None]) -> ProgressFnT:
     """Return the callback for reports of progress, which start the timeout of the present attempt again."""
 
@@ -237,6 +270,17 @@ def _progress(context: Callable[[], ToolContext | None]) -> ProgressFnT:
             present.progress(clean(f"{part}: {message}" if message else part, _PROGRESS_CHARS))
 
     return on_progress
+
+
+async def _asks(live: LiveCall) -> bool:
+    """Wait until a call in flight has a request, or has ended; return whether it has a request."""
+    assert live.task is not None  # noqa: S101 - for type checkers
+    asked = asyncio.ensure_future(live.asked.wait())
+    try:
+        await asyncio.wait((live.task, asked), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        asked.cancel()
+    return not live.task.done() and live.open is not None
 
 
 def _ended(session: McpSession, live: LiveCall, task: asyncio.Task[CallToolResult]) -> None:

@@ -1,0 +1,208 @@
+"""Sampling requests of a server: the conversion to requests for the model of the run, and of its answers.
+
+Messages come from outside and go to the model unchanged, in a child run that has no tools and sees nothing of its
+parent. Texts for a person are cleaned and bounded. The preferences for a model are hints, and the context of the run
+is never added (`includeContext`); the specification allows a client to ignore both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+
+from orchestrator.errors import BudgetExceeded, RunStopped
+from orchestrator.llm.content_part import ContentPart, text_part
+from orchestrator.llm.message import Message, Response, encodable
+from orchestrator.providers.mcp.answer import CallRefused, Reader
+from orchestrator.providers.mcp.offer import clean
+from orchestrator.tools.context import ToolContext
+from orchestrator.tools.input_request import InputRequest
+from orchestrator.tools.sampling import SamplingRequest
+
+if TYPE_CHECKING:
+    from mcp_types import CreateMessageRequestParams, CreateMessageResult, ErrorData, SamplingMessage
+
+SamplingMode: TypeAlias = Literal["deny", "allow", "ask"]
+
+REJECTED: Final = -1
+"""Code of the specification for a request that the user rejected."""
+TOO_MANY: Final = "the server samples more often than max_sampling allows in one call"
+_MESSAGES: Final = 100
+_TEXT_BYTES: Final = 1_000_000
+"""Bytes of all texts of a request, some 250,000 tokens."""
+_SHOWN: Final = 2_000
+_TYPE_CHARS: Final = 100
+_STOPS: Final = 16
+_HOTTEST: Final = 2.0
+_STOP_REASONS: Final = {
+    **dict.fromkeys(("stop", "end_turn", "completed"), "endTurn"),
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "incomplete"), "maxTokens"),
+    "stop_sequence": "stopSequence",
+}
+
+
+class SamplingRules(NamedTuple):
+    """The host's rules for the sampling requests of a server."""
+
+    mode: SamplingMode = "deny"
+    most: int = 0
+    """Maximum requests of one call; 0 is no limit."""
+    max_bytes: int = 0
+    """Maximum bytes of one part; 0 is no limit."""
+
+    def question(self, server: str, request: SamplingRequest) -> InputRequest | None:
+        """Return the question to a person about a request; None if nobody is asked."""
+        return None if self.mode == "allow" else _question(server, request)
+
+
+class BadSampling(ValueError):
+    """A request that no model answers; the message is a clause for the server."""
+
+
+def sampling_request(params: CreateMessageRequestParams, reader: Reader) -> SamplingRequest:
+    """Return the request of a server as a request of its call. Raises BadSampling."""
+    if params.tools or params.tool_choice is not None:
+        raise BadSampling("this client offers no tools to the model of a sampling request; leave out `tools`")
+    if params.task is not None:
+        raise BadSampling("this client answers sampling requests at once; leave out `task`")
+    if params.max_tokens < 1:
+        raise BadSampling("maxTokens must be 1 or more")
+    if params.temperature is not None and not 0 <= params.temperature <= _HOTTEST:
+        raise BadSampling(f"temperature must be 0 to {_HOTTEST:g}")
+    if not 1 <= len(params.messages) <= _MESSAGES:
+        raise BadSampling(f"it must have 1 to {_MESSAGES} messages")
+    stop = tuple(params.stop_sequences or ())
+    if len(stop) > _STOPS:
+        raise BadSampling(f"it must have at most {_STOPS} stop sequences")
+    messages, said = [_message(message, reader) for message in params.messages], params.system_prompt or ""
+    texts = [said, *stop, *(message.text for message in messages)]
+    if sum(len(text.encode(errors="replace")) for text in texts) > _TEXT_BYTES:
+        raise BadSampling(f"its texts must have at most {_TEXT_BYTES:,} bytes")
+    return SamplingRequest(
+        messages, encodable(said) or None, params.max_tokens, params.temperature, tuple(map(encodable, stop))
+    )
+
+
+def sampling_result(response: Response) -> CreateMessageResult:
+    """Return the answer of the model in the form of the protocol."""
+    from mcp_types import CreateMessageResult, TextContent
+
+    return CreateMessageResult(
+        role="assistant",
+        content=TextContent(type="text", text=response.message().text or response.refusal or ""),
+        model=response.model or "unknown",
+        stop_reason=_STOP_REASONS.get(response.finish_reason or ""),
+    )
+
+
+async def sampled(context: ToolContext, request: SamplingRequest) -> CreateMessageResult | ErrorData:
+    """Ask the model of the run of a call. The server reads no details of a failure, because they name the host."""
+    from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData
+
+    if context.sample is None:
+        return ErrorData(code=INVALID_REQUEST, message="the call has no model that could answer")
+    try:
+        return sampling_result(await context.sample(request))
+    except BudgetExceeded:
+        return ErrorData(
+            code=INTERNAL_ERROR, message="the budget of the run allows no further request to the model"
+        )
+    except RunStopped:
+        return ErrorData(code=INTERNAL_ERROR, message="the model gave no answer")
+
+
+class CallSampling:
+    """The sampling requests of a call to a server of 2026-07-28, which returns them as results.
+
+    Args:
+        context: The context of the present attempt.
+        rules: The rules of the host.
+        server: Name of the server.
+        count: Requests of the call that the model answered in earlier attempts.
+    """
+
+    def __init__(self, context: ToolContext, rules: SamplingRules, server: str, count: int) -> None:
+        self.mode = rules.mode
+        self.count = count
+        """Requests of the call that the model answered so far."""
+        self._context = context
+        self._rules = rules
+        self._server = server
+
+    def question(self, params: CreateMessageRequestParams) -> InputRequest:
+        """Return the question to a person about a request. Raises CallRefused."""
+        return _question(self._server, self._request(params))
+
+    async def response(self, params: CreateMessageRequestParams) -> dict[str, Any]:
+        """Return the answer of the model as JSON. Raises CallRefused."""
+        from mcp_types import ErrorData
+
+        if self._rules.most and self.count >= self._rules.most:
+            raise CallRefused(TOO_MANY)
+        self.count += 1
+        reply = await sampled(self._context, replace(self._request(params), key=str(self.count)))
+        if isinstance(reply, ErrorData):
+            raise CallRefused(reply.message)
+        return reply.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    def _request(self, params: CreateMessageRequestParams) -> SamplingRequest:
+        try:
+            return sampling_request(params, Reader(self._context.reads, self._rules.max_bytes))
+        except BadSampling as error:
+            raise CallRefused(f"the server samples in a way that is refused: {error}") from error
+
+
+def rejected() -> ErrorData:
+    """Return the error for a request that a person did not allow."""
+    from mcp_types import ErrorData
+
+    return ErrorData(code=REJECTED, message="User rejected sampling request")
+
+
+def plain_params(params: CreateMessageRequestParams) -> dict[str, Any]:
+    """Return the parameters of a request as JSON data."""
+    return params.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _question(server: str, request: SamplingRequest) -> InputRequest:
+    """Return the question whether the model may answer. The digest makes questions about other requests differ."""
+    said = [
+        *([f"system: {request.instructions}"] if request.instructions else []),
+        *map(_shown, request.messages),
+    ]
+    shown = clean("\n".join(said), _SHOWN)
+    size = sum(map(len, said))
+    about = (
+        f"{size:,} characters, at most {request.max_tokens:,} tokens of answer, request {request.digest[:16]}"
+    )
+    return InputRequest(f"{server} asks to use the model of this run ({about}):\n{shown}")
+
+
+def _shown(message: Message) -> str:
+    parts = message.content if isinstance(message.content, list) else []
+    others = [str(part["type"]) for part in parts if part["type"] != "text"]
+    return f"{message.role}: {' '.join([message.text, *(f'[{kind}]' for kind in others)])}"
+
+
+def _message(message: SamplingMessage, reader: Reader) -> Message:
+    parts = [_part(block, reader) for block in message.content_as_list]
+    if all(part["type"] == "text" for part in parts):
+        return Message(message.role, "\n".join(str(part["text"]) for part in parts))
+    return Message(message.role, [dict(part) for part in parts])
+
+
+def _part(block: Any, reader: Reader) -> ContentPart:
+    """Return a block of a message as a part. Raises BadSampling."""
+    if block.type == "text":
+        return text_part(encodable(block.text))
+    if block.type not in ("image", "audio"):
+        raise BadSampling(
+            "its messages must have text, images and audio only: this client offers no tools there"
+        )
+    part = reader.part(block.mime_type, block.data, "")
+    if part is None:
+        media = clean(block.mime_type, _TYPE_CHARS)
+        raise BadSampling(
+            f"the model of this client cannot read its {block.type} ({media}), or it is too large"
+        )
+    return part
