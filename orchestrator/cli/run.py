@@ -105,7 +105,7 @@ def conducted(view: ViewOptions, launch: Launch, parts: LoadedParts, limits: Lim
         quiet = view.words is not None
         watched = SupervisedRun(view.run_id, journal, view.journal, show=not view.json, quiet=quiet)
 
-        async def conduct() -> Result:
+        async def conduct() -> Result | None:
             observers = [*watched.observers, live, *logs]
             making = launch.agent(parts, journal=journal, observers=observers, limits=limits)
             async with watched.stoppable(making) as agent:
@@ -115,6 +115,9 @@ def conducted(view: ViewOptions, launch: Launch, parts: LoadedParts, limits: Lim
             result = run_async(conduct())
     if watched.lost:
         return Exit.PIPE
+    if result is None:
+        complain(watched.left)
+        return Exit.CANCELLED
     totals = watched.screen.tally.totals() if watched.screen else None
     print_result(result, totals, shown_already=view.words is not None and view.words.answered)
     return EXIT_CODES[result.outcome]

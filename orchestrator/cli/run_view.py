@@ -69,11 +69,11 @@ class RunView(Generic[C, R]):
             self.run_id = fact.run_id
         if fact.run_id != self.run_id:
             return
-        if not self._began and self.screen is not None:
-            self.screen.notice(f"run {shown(fact.run_id)}, journal {shown(str(self._address))}")
-        self._began = True
+        is_first, self._began = not self._began, True
         if self._stopped:
             self._cancel()
+        if is_first and self.screen is not None:  # last, because the terminal may be gone
+            self.screen.notice(f"run {shown(fact.run_id)}, journal {shown(str(self._address))}")
 
     def _cancel(self) -> None:
         self._stopped = True

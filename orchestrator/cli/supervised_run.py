@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from orchestrator.cli import keyboard
-from orchestrator.cli.actor import actor_name
 from orchestrator.cli.output import complain, shown
 from orchestrator.cli.runs import question
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import OpenStore
-from orchestrator.cli.runs.typed_answer import typed_answer
+from orchestrator.cli.runs.typed_answer import TYPED, answer_typed
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.stop import on_signal
 from orchestrator.errors import ConfigError, Corrupt, RunError, RunExists
@@ -51,8 +51,12 @@ class SupervisedRun:
         self._making: asyncio.Task[Any] | None = None
         """The task that constructs the agent, during the construction."""
         self._parked: asyncio.Queue[RunParked] = asyncio.Queue()
-        self._goes_on = asyncio.Event()
-        """Set while no question of the last wait is open."""
+        self._answered: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        """Run id -> event that is set while the run does not wait."""
+        self._asking: set[str] = set()
+        """Ids of the runs that wait for the person at the terminal."""
+        self._driving: asyncio.Future[Result] | None = None
+        self._left = False
 
     @asynccontextmanager
     async def stoppable(self, making: AbstractAsyncContextManager[Agent]) -> AsyncIterator[Agent]:
@@ -75,8 +79,16 @@ class SupervisedRun:
                     self._making = None
                 yield agent
 
-    async def supervise(self, agent: Agent, go: Going, *, remind: bool) -> Result:
+    @property
+    def left(self) -> str:
+        """The sentence about a run that was left parked."""
+        command = self._store.command("resume", self.run_id)
+        return f"run {shown(self.run_id)} stays parked with its question; `{command}` continues it"
+
+    async def supervise(self, agent: Agent, go: Going, *, remind: bool) -> Result | None:
         """Open the journal, drive the run, and return its result; with `remind`, mention other open runs.
+
+        None means that a signal came while the run asked the person at the terminal: it stays parked.
 
         Raises ConfigError if the run cannot start; after the start, the errors of the run.
         """
@@ -89,15 +101,20 @@ class SupervisedRun:
                 raise
             raise ConfigError(shown(self._said(error), 4_000)) from error
 
-    async def _run_once(self, agent: Agent, go: Going, *, remind: bool) -> Result:
+    async def _run_once(self, agent: Agent, go: Going, *, remind: bool) -> Result | None:
         if remind:
             await self._remind()
         if self._stopped:
             raise KeyboardInterrupt
         with self.screen.showing() if self.screen else nullcontext():
             asking = asyncio.create_task(self._ask(agent), name="what the run asks")
+            self._driving = asyncio.ensure_future(go(agent))
             try:
-                return await go(agent)
+                return await self._driving
+            except asyncio.CancelledError:
+                if not self._left:
+                    raise
+                return None
             finally:
                 asking.cancel()
                 with suppress(asyncio.CancelledError):
@@ -106,15 +123,16 @@ class SupervisedRun:
     def observe(self, fact: Fact) -> None:
         """Record that the run has started, waits, or continues."""
         if isinstance(fact, RunStarted):
-            self._goes_on.set()
+            self._answered[fact.run_id].set()
+            self._asking.discard(fact.run_id)
         if isinstance(fact, RunStarted) and fact.run_id == self.run_id:
-            if not self._began and self.screen is not None:
-                self.screen.notice(f"run {shown(self.run_id)}, journal {shown(self._location)}")
-            self._began = True
+            is_first, self._began = not self._began, True
             if self._stopped:
                 self._cancel()
+            if is_first and self.screen is not None:  # last, because the terminal may be gone
+                self.screen.notice(f"run {shown(self.run_id)}, journal {shown(self._location)}")
         elif isinstance(fact, RunParked):
-            self._goes_on.clear()
+            self._answered[fact.run_id].clear()
             self._parked.put_nowait(fact)
 
     # ---- people ----
@@ -135,24 +153,18 @@ class SupervisedRun:
                 )
 
     async def _decide(self, agent: Agent, run_id: str, screen: Screen) -> None:
-        """Read yes or no from the terminal, unless another process answers first."""
+        """Read the answers from the terminal, unless another process answers first."""
         questions = await agent.pending(run_id)
         with screen.still():
             for one in questions:
-                if one.why == "approval" and len(questions) > 1:  # output of other questions has moved it up
+                if one.why not in TYPED:
+                    continue
+                if len(questions) > 1:  # output of other questions has moved it up
                     screen.notice("\n".join(question.described(self._store, run_id, one, (), time.time())))
-                if (
-                    one.why != "approval"
-                    or (said := await typed_answer(self._store, run_id, one, self._goes_on)) is None
-                ):
+                self._asking.add(run_id)
+                if not await answer_typed(agent, self._store, run_id, one, self._answered[run_id]):
                     return
-                decide = agent.approve if said else agent.reject
-                try:
-                    await decide(
-                        run_id, one.key, digest=one.digest, by=actor_name(None), why="at the terminal"
-                    )
-                except RunError as refused:  # another answer was earlier, or the question has expired
-                    complain(str(refused))
+            self._asking.discard(run_id)
 
     def _waiting(self, fact: RunParked, questions: list[Question]) -> Iterator[str]:
         if fact.reason == "paused":
@@ -179,7 +191,14 @@ class SupervisedRun:
     # ---- stopping ----
 
     def _cancel(self) -> None:
-        """Ask the run to stop; a run that has not started is asked at its start, one without an agent never starts."""
+        """Ask the run to stop; a run that has not started is asked at its start, one without an agent never starts.
+
+        A run that asks the person at the terminal is left parked instead: its question can be answered later.
+        """
+        if self._asking and self._driving is not None:
+            self._left = True
+            self._driving.cancel()
+            return
         self._stopped = True
         if self._making is not None:
             self._making.cancel()

@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 from orchestrator.journal.plan_question import PLAN
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.tools.input_request import InputRequest, form_fields, request_of
+from orchestrator.tools.input_form import form_fields
+from orchestrator.tools.input_request import InputRequest, request_of
 
 
 class AnswerForm(NamedTuple):

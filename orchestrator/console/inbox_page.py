@@ -22,7 +22,8 @@ from orchestrator.journal.plan_question import PLAN
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.approval.plan_review import PlanReview
 from orchestrator.runtime.runs.details import RunDetails
-from orchestrator.tools.input_request import form_fields, request_of
+from orchestrator.tools.input_form import form_fields
+from orchestrator.tools.input_request import request_of
 
 MOST: Final = 200
 """Most waiting runs in the list."""

@@ -18,22 +18,18 @@ would have to live for as long as a person thinks.
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from orchestrator.errors import ConfigError, OrchestratorError
-from orchestrator.llm.json_schema import Check, UnusableSchema, checker
+from orchestrator.llm.json_schema import UnusableSchema
 from orchestrator.tools.argument import listed
+from orchestrator.tools.input_form import canonical_text, form_faults, form_fields, form_values
 
 InputAction: TypeAlias = Literal["accept", "decline", "cancel"]
 """A person gave the input, refused to give it, or did not answer in time."""
-
-_NUMBERS = frozenset(("integer", "number"))
-_TRUE, _FALSE = frozenset(("true", "yes", "y")), frozenset(("false", "no", "n"))
 
 
 class PersonNeeded(OrchestratorError):
@@ -66,14 +62,14 @@ class InputRequest:
                 f"the schema of an input describes {self.schema['type']!r}; it must be an 'object'"
             )
         try:
-            _checker(_text(self.schema))
+            form_faults(self.schema, {})
         except UnusableSchema as error:
             raise ConfigError(f"the schema of an input cannot be used: {error}") from error
 
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the request: equal requests have the same one."""
-        return hashlib.sha256(_text(self.record()).encode(errors="surrogatepass")).hexdigest()
+        return hashlib.sha256(canonical_text(self.record()).encode(errors="surrogatepass")).hexdigest()
 
     def record(self) -> dict[str, Any]:
         """Return the request as JSON data."""
@@ -195,8 +191,8 @@ def read_answer(request: InputRequest, answer: Mapping[str, Any]) -> InputAnswer
     elif request.schema is None:
         return "this question has no form; approve or reject it"
     else:
-        values = _values(request.schema, str(answer.get("content") or ""))
-    faults = [] if request.schema is None else _checker(_text(request.schema))(values)
+        values = form_values(request.schema, str(answer.get("content") or ""))
+    faults = [] if request.schema is None else form_faults(request.schema, values)
     if not isinstance(values, dict):
         return f"the answer must be a JSON object with {_fields(request.schema or {})}"
     if faults:
@@ -204,67 +200,7 @@ def read_answer(request: InputRequest, answer: Mapping[str, Any]) -> InputAnswer
     return InputAnswer("accept", values)
 
 
-def _values(schema: Mapping[str, Any], content: str) -> Any:
-    """Return the values of an answer; the text of a form with one field may be its value."""
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        found = content
-    fields = schema.get("properties") or {}
-    if isinstance(found, dict) or len(fields) != 1:
-        return found
-    [(name, about)] = fields.items()
-    kind = about.get("type") if isinstance(about, Mapping) else None
-    if kind == "boolean" and content.strip().lower() in _TRUE | _FALSE:
-        return {name: content.strip().lower() in _TRUE}
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return {name: found if kind in _NUMBERS and is_number else content if kind == "string" else found}
-
-
 def _fields(schema: Mapping[str, Any]) -> str:
     """Return the fields of a form as a clause."""
     names = [f"{one.name!r}" + ("" if one.is_required else " (optional)") for one in form_fields(schema)]
     return ", ".join(names) or "no fields"
-
-
-class FormField(NamedTuple):
-    """One field of a form, for a person."""
-
-    name: str
-    kind: str
-    """Its JSON type; empty if the schema has none."""
-    about: str
-    """Title and description."""
-    choices: tuple[str, ...]
-    is_required: bool
-
-
-def form_fields(schema: Mapping[str, Any]) -> list[FormField]:
-    """Return the fields of a form in the order of its schema."""
-    found = []
-    for name, about in (schema.get("properties") or {}).items():
-        part: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
-        titles = [str(part[key]) for key in ("title", "description") if part.get(key)]
-        is_required = name in (schema.get("required") or ())
-        kind, choices = str(part.get("type", "")), _choices(part)
-        found.append(FormField(name, kind, ": ".join(dict.fromkeys(titles)), choices, is_required))
-    return found
-
-
-def _choices(part: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the values that a field allows, if its schema lists them."""
-    if isinstance(items := part.get("items"), Mapping):
-        return _choices(items)
-    if isinstance(values := part.get("enum"), list):
-        return tuple(map(str, values))
-    named = part.get("oneOf") or part.get("anyOf") or ()
-    return tuple(str(one["const"]) for one in named if isinstance(one, Mapping) and "const" in one)
-
-
-def _text(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
-
-
-@functools.lru_cache(maxsize=64)
-def _checker(schema: str) -> Check:
-    return checker(json.loads(schema))

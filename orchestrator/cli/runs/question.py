@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,8 @@ from orchestrator.cli.runs.phrase import many, moment, span
 from orchestrator.cli.runs.store import OpenStore
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.llm_loop.model import Question
-from orchestrator.tools.input_request import InputRequest, form_fields, request_of
+from orchestrator.tools.input_form import FormField, form_fields
+from orchestrator.tools.input_request import InputRequest, request_of
 
 DIGITS = 12
 """Characters of a digest in printed commands; at least as many as --digest requires."""
@@ -175,21 +177,32 @@ def _call(store: OpenStore, run_id: str, question: Question, *, full: bool) -> I
     if question.effect:
         yield f"      effect     {shown(question.effect, _LONGEST, keep='')}"
     if question.input is not None:
-        yield from _form(request_of(question.input))
+        yield from _form(request_of(question.input), full=full)
     if not view.hidden:
         yield f"      digest     {question.digest}"
 
 
-def _form(request: InputRequest) -> Iterator[str]:
+def _form(request: InputRequest, *, full: bool) -> Iterator[str]:
     """Return the lines of a request for input, every character visible."""
-    yield f"      asks       {shown(request.message, _MESSAGE, keep='')}"
+    yield f"      asks       {shown(request.message, sys.maxsize if full else _MESSAGE, keep='')}"
     if request.url:
         yield f"      address    {shown(request.url, _MESSAGE, keep='')}"
         yield "                 (open it only if you trust it; it is never opened for you)"
     for one in form_fields(request.schema or {}):
-        parts = [one.kind, "" if one.is_required else "optional", one.about, ", ".join(one.choices)]
-        about = "; ".join(filter(None, parts))
-        yield f"      field      {shown(one.name, 80, keep='')}: {shown(about, _LONGEST, keep='')}"
+        yield f"      field      {field_phrase(one)}"
+
+
+def field_phrase(field: FormField) -> str:
+    """Return a field in one line: its name, its type, and the values that it allows."""
+    parts = [
+        field.kind,
+        "" if field.is_required else "optional",
+        field.about,
+        f"one of {', '.join(field.choices)}" if field.choices else "",
+        "" if field.default is None else f"default {field.default}",
+    ]
+    about = "; ".join(shown(part, _LONGEST, keep="") for part in parts if part)
+    return f"{shown(field.name, 80, keep='')} ({about})"
 
 
 def as_json(store: OpenStore, run_id: str, question: Question, now: float) -> dict[str, Any]:
