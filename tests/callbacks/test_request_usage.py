@@ -88,6 +88,15 @@ def test_nothing_is_looked_up_twice_under_one_name() -> None:
     assert asked == ["new", "new"]
 
 
+def test_a_name_without_a_price_is_looked_up_as_one_of_the_models_provider() -> None:
+    def sold(name: str | None, _: Mapping[str, int]) -> float | None:
+        return 3.0 if name == "groq:new" else None
+
+    assert Pricing(sold, Model(provider="groq"), "new").cost(Usage(1, 1), None) == 3_000_000
+    assert Pricing(sold, Model(provider="other"), "new").cost(Usage(1, 1), None) is None
+    assert Pricing(sold, None, "groq:new").cost(Usage(1, 1), None) == 3_000_000
+
+
 def request(**params: Any) -> Request:
     return Request((Message("user", "go"),), (), params=params)
 

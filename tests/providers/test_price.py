@@ -222,3 +222,12 @@ async def test_a_known_cost_still_ends_a_run_that_has_used_it_up() -> None:
     result = await agent(script, price=price, limits=Limits(max_cost=0.5, wrap_up_turns=0)).run("go")
     assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "cost")
     assert result.usage.cost == pytest.approx(0.6)
+
+
+def test_genai_prices_knows_the_models_that_only_one_provider_names_so() -> None:
+    """`Pricing` asks so for a model of pydantic-ai whose name alone has no price."""
+    price = genai_prices()
+    tokens = {"input_tokens": 1_000, "output_tokens": 1_000, "cached_input_tokens": 500}
+    for name in ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "us.amazon.nova-lite-v1:0"):
+        assert price(name, tokens) is None
+        assert price(f"bedrock:{name}", tokens)

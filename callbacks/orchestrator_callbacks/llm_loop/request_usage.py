@@ -39,7 +39,8 @@ class Pricing(NamedTuple):
     """Information about the cost of one model."""
 
     price: Price | None
-    llm: LLM
+    llm: LLM | None
+    """The model, for what it says about its costs; None if another program calls it."""
     model: str
     """The configured name."""
 
@@ -100,6 +101,8 @@ class Pricing(NamedTuple):
             "cache_write_tokens": usage.cache_write_tokens,
         }
         cost: object = self.price(name, tokens)
+        if cost is None and (provider := getattr(self.llm, "provider", None)):
+            cost = self.price(f"{provider}:{name}", tokens)  # several providers may sell the model
         if cost is None:
             return None
         if not isinstance(cost, int | float) or not is_amount(cost):

@@ -95,9 +95,7 @@ def _priced(run: RalphRun, call: RoleCall) -> RoleCall:
     usage = call.usage
     if usage.cost_micros is not None or not call.model:
         return call
-    # The agent asks its model itself, so there is no object for it.
-    prices = Pricing(run.deps.price, None, call.model)  # type: ignore[arg-type]
-    micros = prices.cost(usage, None)
+    micros = Pricing(run.deps.price, None, call.model).cost(usage, None)
     if micros is None:
         return call
     return replace(call, usage=replace(usage, cost_micros=micros, estimated_cost_micros=micros))

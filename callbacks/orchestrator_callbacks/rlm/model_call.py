@@ -11,6 +11,7 @@ from orchestrator.errors import DeadlineExceeded, LLMError, StateTimeout
 from orchestrator.kernel.record import LLMCall, OperationAttempt
 from orchestrator.llm.attempt import attempt_row
 from orchestrator.llm.message import NO_USAGE, Request, Response, Route, Usage, input_bound
+from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryAttempt
 from orchestrator_callbacks.llm_loop.call_scope import model_scope
 from orchestrator_callbacks.llm_loop.request_usage import Pricing, lost_output, note_unpriced, with_cost
@@ -35,7 +36,7 @@ class OwnModel:
         run = self._run
         await allowed(run, run.deps.model)
         async with paid(run, own_pricing(run), request) as bill:
-            response = await request_answer(run, own_pricing(run), request)
+            response = await request_answer(run, run.deps.llm, own_pricing(run), request)
             bill.usage = response.usage
         check_cost(run, response)
         return response
@@ -60,7 +61,7 @@ def paid(run: ModeRun, pricing: Pricing, request: Request) -> AbstractAsyncConte
     return run.deps.budget.request(need, as_estimate(usage, pricing, run.ctx.largest_cost))
 
 
-async def request_answer(run: ModeRun, pricing: Pricing, request: Request) -> Response:
+async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Request) -> Response:
     """Call a model and publish each attempt. The usage of the answer includes its cost. Raises the last error."""
     deps, route = run.deps, Route()
     tries: list[RetryAttempt] = []
@@ -73,7 +74,7 @@ async def request_answer(run: ModeRun, pricing: Pricing, request: Request) -> Re
     began = deps.clock.monotonic()
     try:
         response: Any = await deps.retry.call(
-            _complete, run, pricing, replace(request, route=route), on_attempt=tried, clock=deps.clock
+            _complete, run, llm, pricing.model, replace(request, route=route), on_attempt=tried, clock=deps.clock
         )
     except asyncio.CancelledError:
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)
@@ -96,9 +97,9 @@ async def request_answer(run: ModeRun, pricing: Pricing, request: Request) -> Re
     return answer
 
 
-async def _complete(run: ModeRun, pricing: Pricing, request: Request) -> Response:
-    with model_scope(run, pricing.model) or _NO_SCOPE:
-        return await pricing.llm.complete(request)
+async def _complete(run: ModeRun, llm: LLM, model: str, request: Request) -> Response:
+    with model_scope(run, model) or _NO_SCOPE:
+        return await llm.complete(request)
 
 
 def check_cost(run: ModeRun, response: Response) -> None:

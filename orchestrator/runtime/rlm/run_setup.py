@@ -179,7 +179,7 @@ def _broker(given: RunResources, run: ModeRun, nested_run: NestedRun) -> SubCall
     _, pricing = given.pricing
 
     async def ask(request: Request) -> Response:
-        return await request_answer(run, pricing, request)
+        return await request_answer(run, given.sub_llm, pricing, request)
 
     async def nested(question: str, depth: int, budget: RunBudget) -> str:
         done = await nested_run(run, question, depth, budget, given.for_child())
