@@ -75,12 +75,13 @@ async def _questions_of(console: Console, actor: Actor, head: RunHead) -> dict[s
     details: RunDetails = await console.runs.get(head.run_id)
     pending = {question.key for question in await console.runs.pending(head.run_id)}
     now = time.time()
+    requests = [request_of(question.input) if question.input else None for question in details.questions]
     shown = [
         {
             "question": question,
             "plan": PlanReview.of(details.story.context) if question.why == PLAN else None,
-            "request": request_of(question.input) if question.input else None,
-            "fields": form_fields(request_of(question.input).schema or {}) if question.input else [],
+            "request": asked,
+            "fields": form_fields(asked.schema or {}) if asked else [],
             "open": question.key in pending,
             "expired": bool(question.expires_at) and question.expires_at <= now,
             "forms": answer_forms(question),
@@ -88,7 +89,7 @@ async def _questions_of(console: Console, actor: Actor, head: RunHead) -> dict[s
             "complete": actor.may_operate or console.content != "never",
             "answer": next((one for one in details.unread if one.body.get("call") == question.key), None),
         }
-        for question in details.questions
+        for question, asked in zip(details.questions, requests, strict=True)
     ]
     return {"story": details.story, "questions": shown}
 

@@ -36,6 +36,7 @@ from orchestrator.kernel.journal import (
     Posted,
     let_go,
     owner_name,
+    write_records,
 )
 from orchestrator.llm.port import Clock
 
@@ -108,9 +109,7 @@ class Registration:
         try:
             if (await self._journal.head(run_id)).status != "ended":
                 body = {"outcome": "lost", "reason": "process_died", "at": self._clock.time(), "by": by}
-                waiting = self._journal.append(lease, [Draft("ended", body)])
-                if waiting is not None:
-                    await waiting
+                await write_records(self._journal, lease, Draft("ended", body))
         finally:
             await let_go(self._journal, lease)
 
@@ -119,10 +118,7 @@ class Registration:
         async with self._writing:
             if self._lease is None:
                 raise JournalError(f"engine run {self.run_id!r} is not held here")
-            draft = Draft(kind, {"at": self._clock.time(), **body})
-            waiting = self._journal.append(self._lease, [draft])
-            if waiting is not None:
-                await waiting
+            await write_records(self._journal, self._lease, Draft(kind, {"at": self._clock.time(), **body}))
 
     async def notify(self, kind: str, body: Mapping[str, Any]) -> None:
         """Write a record durably, but wait at most NOTIFY_SECONDS: an unavailable store must not delay a stop."""

@@ -40,7 +40,7 @@ from orchestrator.files.change import (
 )
 from orchestrator.files.owned import OwnedFiles
 from orchestrator.files.path_safety import FileRefused, inside
-from orchestrator.kernel.journal import Draft, Journal, Lease
+from orchestrator.kernel.journal import Draft, Journal, Lease, write_records
 
 T = TypeVar("T")
 
@@ -253,9 +253,7 @@ class RollbackStack:
         return None if found == change.after else change.conflict(found)
 
     async def _append(self, kind: str, body: dict[str, Any], blobs: dict[str, bytes] | None = None) -> None:
-        waiting = self._journal.append(self._lease, [Draft(kind, body)], blobs)
-        if waiting is not None:
-            await waiting
+        await write_records(self._journal, self._lease, Draft(kind, body), blobs=blobs)
         self._keys += fold(self._stack, kind, body)
         self._hook(kind)
 

@@ -308,6 +308,15 @@ def owner_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
+async def write_records(
+    journal: JournalWriter, lease: Lease, *drafts: Draft, blobs: Mapping[str, bytes] | None = None
+) -> None:
+    """Append records and wait until they are durable. Raises the errors of `append`."""
+    written = journal.append(lease, drafts, blobs)
+    if written is not None:
+        await written
+
+
 async def let_go(journal: JournalWriter, lease: Lease) -> None:
     """Release a run after a success, or after an error that another error must not hide.
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.kernel.journal import Draft, Journal, Lease
+from orchestrator.kernel.journal import Draft, Journal, write_records
+
+write = write_records
+"""Short name for the many tests of a journal."""
 
 BODY: dict[str, Any] = {
     "graph": "llm_loop",
@@ -43,15 +46,6 @@ def in_a_loop(
 
     del run.__wrapped__  # pytest would read its signature
     return run
-
-
-async def write(
-    journal: Journal, lease: Lease, *drafts: Draft, blobs: Mapping[str, bytes] | None = None
-) -> None:
-    """Append, and wait if the store returns an awaitable."""
-    waiting = journal.append(lease, drafts, blobs)
-    if waiting is not None:
-        await waiting
 
 
 async def ended(journal: Journal, run_id: str, *, blobs: Sequence[bytes] = ()) -> None:

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from orchestrator import Agent, Limits, MemoryJournal, Response, Usage
 from orchestrator.backtest import Policy, Report, backtest
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.journal import Draft, Record
+from orchestrator.kernel.journal import Draft, Record, write_records
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.testing import ScriptedLLM
@@ -67,9 +67,7 @@ async def fill(file: Path, count: int) -> None:
         async def write(number: int) -> None:
             created, *rest = kinds[number % KINDS]
             lease = await journal.create(f"run-{number:06}", "benchmark", created.body)
-            written = journal.append(lease, [Draft(one.kind, one.body) for one in rest])
-            if written is not None:
-                await written
+            await write_records(journal, lease, *(Draft(one.kind, one.body) for one in rest))
             await journal.release(lease)
 
         for first in range(0, count, AT_ONCE):

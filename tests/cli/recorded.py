@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.journal import Draft, Lease, Posted
+from orchestrator.kernel.journal import Draft, Lease, Posted, write_records
 
 JOURNAL = "journal.db"
 SECRET = "the moon is made of cheese"  # noqa: S105  what nobody may read without --content
@@ -180,14 +180,8 @@ async def play(tape: Tape, journal: SqliteJournal, owner: str = "worker-1") -> L
     """Write a run; whoever has the lease holds it."""
     lease = await journal.create(tape.run_id, owner, tape.created)
     for drafts in tape.appends:
-        await write(journal, lease, drafts)
+        await write_records(journal, lease, *drafts)
     return lease
-
-
-async def write(journal: SqliteJournal, lease: Lease, drafts: Sequence[Draft]) -> None:
-    waiting = journal.append(lease, drafts)
-    if waiting is not None:
-        await waiting
 
 
 def record(*tapes: Tape, posts: Mapping[str, Sequence[Posted]] | None = None, path: str = JOURNAL) -> Path:

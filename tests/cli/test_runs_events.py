@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.journal import Draft
-from tests.cli.recorded import JOURNAL, SECRET, Call, Tape, play, record, write
+from orchestrator.kernel.journal import Draft, write_records
+from tests.cli.recorded import JOURNAL, SECRET, Call, Tape, play, record
 from tests.ending import rest
 
 Cli = Callable[..., Any]
@@ -74,11 +74,10 @@ def test_following_shows_what_comes_until_the_run_ends(start: Start, folder: Pat
             lease = await play(Tape("run-1").begin(), journal)
             running = start("runs", "events", "run-1", "--follow", *AT)
             await asyncio.to_thread(read_until, running, "init -> await_llm")
-            await write(journal, lease, [Draft("control", {"kind": "pause", "by": "ann", "at": 1.0})])
+            await write_records(journal, lease, Draft("control", {"kind": "pause", "by": "ann", "at": 1.0}))
             line = await asyncio.to_thread(read_until, running, "pause by ann")
-            await write(
-                journal, lease, [Draft("ended", {"outcome": "completed", "reason": "none", "t": 1.0})]
-            )
+            end = {"outcome": "completed", "reason": "none", "t": 1.0}
+            await write_records(journal, lease, Draft("ended", end))
             out, err = await asyncio.to_thread(rest, running)
             assert err == ""
             return line, out, running.returncode

@@ -15,8 +15,8 @@ from typing import Any, Self
 import pytest
 
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.journal import Draft, Lease, Posted
-from tests.cli.recorded import JOURNAL, Call, Tape, inbox, play, record, write
+from orchestrator.kernel.journal import Draft, Lease, Posted, write_records
+from tests.cli.recorded import JOURNAL, Call, Tape, inbox, play, record
 
 Cli = Callable[..., Any]
 AT = ("--journal", JOURNAL)
@@ -259,7 +259,7 @@ def test_cancelling_a_live_run_waits_for_its_end(cli: Cli, folder: Path) -> None
     async def ends(journal: SqliteJournal, lease: Lease, request: Posted) -> None:
         body = {"id": request.id, "kind": "cancel", "by": request.by, "number": request.number}
         end = {"outcome": "cancelled", "reason": "caller", "at": time.time(), "t": 1.0}
-        await write(journal, lease, [Draft("control", body), Draft("ended", end)])
+        await write_records(journal, lease, Draft("control", body), Draft("ended", end))
 
     with Owner(Tape("run-1").begin(), ends):
         done = cli("runs", "cancel", "run-1", "--by", "ann", "--why", "too dear", *AT)

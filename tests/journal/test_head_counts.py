@@ -15,16 +15,14 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.head_count import HeadCount, process_identity
-from orchestrator.kernel.journal import Draft, Lease
+from orchestrator.kernel.journal import Draft, Lease, write_records
 from orchestrator.testing.journal_case import BODY
 
 Open = Callable[[], Any]
 
 
 async def write(journal: Any, lease: Lease, kind: str, **body: object) -> None:
-    waiting = journal.append(lease, [Draft(kind, body)])
-    if waiting is not None:
-        await waiting
+    await write_records(journal, lease, Draft(kind, body))
 
 
 async def fill(journal: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from orchestrator import Agent, Limits, LocalEngine, MemoryJournal, Response, Runs, RunUnknown, Usage, tool
 from orchestrator.errors import AnswerRefused, ConfigError, RunError, RunOver
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.journal import Draft
+from orchestrator.kernel.journal import Draft, write_records
 from orchestrator.kernel.record import Fact, RunParked
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.llm_loop.result import Result
@@ -298,9 +298,7 @@ async def test_a_request_without_a_run_and_without_a_condition_is_refused(journa
 async def test_a_paused_run_refuses_another_pause_and_continues_on_request(journal: Store) -> None:
     one = support(journal, said(call("look")), said(text="done"))
     lease = await journal.create("p", "x", {"schema": 1, "graph": "llm_loop", "at": 1.0, "context": {}})
-    waiting = journal.append(lease, [Draft("parked", {"reason": "paused", "at": 2.0, "t": 0.0})])
-    if waiting is not None:
-        await waiting
+    await write_records(journal, lease, Draft("parked", {"reason": "paused", "at": 2.0, "t": 0.0}))
     await journal.release(lease)
     with pytest.raises(RunError, match="run 'p' is paused already"):
         await one.runs.pause("p")

@@ -74,7 +74,13 @@ async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Requ
     began = deps.clock.monotonic()
     try:
         response: Any = await deps.retry.call(
-            _complete, run, llm, pricing.model, replace(request, route=route), on_attempt=tried, clock=deps.clock
+            _complete,
+            run,
+            llm,
+            pricing.model,
+            replace(request, route=route),
+            on_attempt=tried,
+            clock=deps.clock,
         )
     except asyncio.CancelledError:
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)

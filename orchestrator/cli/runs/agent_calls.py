@@ -47,11 +47,15 @@ def usage_phrase(usage: Usage, calls: Sequence[RoleCall]) -> str:
     return ", ".join(parts)
 
 
+def token_counts(usage: Usage) -> str:
+    """Return the tokens of a usage."""
+    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+
+
 def tokens_phrase(usage: Usage) -> str:
     """Return the tokens, and the part of them that is an estimate."""
-    text = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
     estimate = usage.estimated_input_tokens + usage.estimated_output_tokens
-    return text + (f" ({estimate:,} estimated)" if estimate else "")
+    return token_counts(usage) + (f" ({estimate:,} estimated)" if estimate else "")
 
 
 def cost_phrase(usage: Usage) -> str:

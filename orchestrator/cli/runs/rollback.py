@@ -27,6 +27,7 @@ from orchestrator.kernel.journal import (
     Record,
     RunHead,
     let_go,
+    write_records,
 )
 
 _BACK = {
@@ -75,9 +76,7 @@ async def stand_again(journal: Journal, lease: Lease, records: Sequence[Record])
     last = records[-1]
     if last.kind not in ENDING_KINDS | PARKING_KINDS or lease.seq == last.seq:
         return
-    waiting = journal.append(lease, [Draft(last.kind, last.body)])
-    if waiting is not None:
-        await waiting
+    await write_records(journal, lease, Draft(last.kind, last.body))
 
 
 def _root(options: RollbackOptions, head: RunHead, records: Sequence[Record]) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.runs import path, question, tree
-from orchestrator.cli.runs.agent_calls import call_json, call_table, stored_calls
+from orchestrator.cli.runs.agent_calls import call_json, call_table, stored_calls, token_counts
 from orchestrator.cli.runs.phrase import heading, many, moment, roughly, span, table, tags_of
 from orchestrator.cli.runs.position import holder, position_of
 from orchestrator.cli.runs.run_service import engine_of, named, resumption
@@ -157,17 +157,13 @@ def _usage(story: Story) -> Iterator[str]:
         )
         yield f"  {many(story.requests, 'answer')}, {tokens}{_cost(own)}, {story.retries:,} retried"
     if story.estimated != NO_USAGE:
-        yield f"  estimate charged for lost answers: {_tokens(story.estimated)}{_cost(story.estimated)}"
+        yield f"  estimate charged for lost answers: {token_counts(story.estimated)}{_cost(story.estimated)}"
     if story.total != story.usage:
         total = story.total
-        whole = f"{total.input_tokens + total.output_tokens:,} tokens: {_tokens(total)}{_cost(total)}"
+        whole = f"{total.input_tokens + total.output_tokens:,} tokens: {token_counts(total)}{_cost(total)}"
         yield f"  counted by the limits, with child runs and estimates: {whole}"
     if story.requests:
         yield f"  models: {', '.join(f'{shown(name, 80)} ×{count:,}' for name, count in story.models.most_common())}"
-
-
-def _tokens(usage: Usage) -> str:
-    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
 
 
 def _cost(usage: Usage) -> str:

@@ -37,6 +37,7 @@ from orchestrator.kernel.journal import (
     RunConditions,
     RunCounts,
     RunHead,
+    write_records,
 )
 from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.runtime.approval.projection import Projection
@@ -175,9 +176,7 @@ class ProjectJournal:
     ) -> None:
         async with self._turn:
             drafts = self._with_question(drafts)
-            waiting = self.inner.append(lease, drafts, blobs)
-            if waiting is not None:
-                await waiting
+            await write_records(self.inner, lease, *drafts, blobs=blobs)
             self._hook("appended")
             for draft in drafts:
                 self.projection.take(draft.kind, draft.body)

@@ -26,7 +26,7 @@ from orchestrator.files.atomic import Hook, silent
 from orchestrator.files.change import AnyRecord, Change, Conflict, ExternalEdit, UndoReport
 from orchestrator.files.path_safety import FileRefused
 from orchestrator.files.rollback import RollbackStack
-from orchestrator.kernel.journal import Draft, Journal, Lease
+from orchestrator.kernel.journal import Draft, Journal, Lease, write_records
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.drift import DriftReport
@@ -336,9 +336,7 @@ class StepWork:
             self._done.remove(step_id)
 
     async def _append(self, *drafts: Draft) -> None:
-        waiting = self._journal.append(self._lease, drafts)
-        if waiting is not None:
-            await waiting
+        await write_records(self._journal, self._lease, *drafts)
         self._hook(drafts[0].kind)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -20,6 +20,11 @@ REASON_NAMES: Final = tuple(sorted(frozenset().union(*REASONS.values())))
 DECISIONS: Final = ("approve", "reject", "respond")
 _LONGEST_NAME: Final = 200
 _OF_THE_RUN: Final = frozenset(("name", "input", "messages", "metadata", "answers"))
+
+
+def digest_of(parts: Any, default: Callable[[object], object] | None = None) -> str:
+    """Return the SHA-256 (hex) of data as JSON with sorted keys; `default` converts what is no JSON."""
+    return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS, default=default)).hexdigest()
 
 
 def _listed(value: object) -> object:
@@ -228,5 +233,4 @@ class EvaluationCase(_Part):
         return self._digest(exclude=_OF_THE_RUN)
 
     def _digest(self, **parts: Any) -> str:
-        plain = self.model_dump(mode="json", **parts)
-        return hashlib.sha256(orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        return digest_of(self.model_dump(mode="json", **parts))

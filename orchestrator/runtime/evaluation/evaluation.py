@@ -9,7 +9,6 @@ changed, has other run ids and is executed again. If only its expectations chang
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
@@ -21,7 +20,7 @@ from orchestrator.errors import ConfigError, RunError, RunUnknown, StoreDown
 from orchestrator.kernel.journal import Journal
 from orchestrator.llm.port import Clock
 from orchestrator.machines.bound import out_of_range
-from orchestrator.runtime.evaluation.case import EvaluationCase
+from orchestrator.runtime.evaluation.case import EvaluationCase, digest_of
 from orchestrator.runtime.evaluation.case_run import CaseRun
 from orchestrator.runtime.evaluation.check import check_run
 from orchestrator.runtime.evaluation.judge import Judge, judge_run, named_judges
@@ -309,7 +308,7 @@ class _Evaluation:
 
     def _checks(self, unit: _Unit) -> str:
         """Return a digest of what the verdict depends on beside the run."""
-        return _digest([unit.case.checks_digest, *self._selected(unit.case)])
+        return digest_of([unit.case.checks_digest, *self._selected(unit.case)], _named)
 
     async def _refused(self) -> str:
         """Return that a person has cancelled the evaluation, or ""."""
@@ -335,7 +334,7 @@ def _units(cases: Sequence[EvaluationCase], repeat: int, evaluation_id: str, age
     """Yield the units: each case once, then each again, so that a budget stops repetitions first."""
     for repetition in range(1, repeat + 1):
         for case in cases:
-            digest = _digest([case.digest, agent, repetition])
+            digest = digest_of([case.digest, agent, repetition])
             yield _Unit(case, repetition, f"{evaluation_id}-{digest[:12]}")
 
 
@@ -343,11 +342,7 @@ def agent_digest(agent: Agent[Any, Any]) -> str:
     """Return a digest of what decides how an agent works. Functions count by their names."""
     handles, identity = agent._deps, agent.identity  # noqa: SLF001 - what a variant would have to change
     parts = [*identity, agent.hosting.models, agent._instructions, agent._limits, handles.params]  # noqa: SLF001
-    return _digest([*parts, None if handles.output is None else handles.output.schema])
-
-
-def _digest(parts: Any) -> str:
-    return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS, default=_named)).hexdigest()
+    return digest_of([*parts, None if handles.output is None else handles.output.schema], _named)
 
 
 def _named(value: object) -> str:

@@ -28,6 +28,7 @@ from orchestrator.kernel.journal import (
     RunHead,
     let_go,
     owner_name,
+    write_records,
 )
 from orchestrator.runtime.evaluation.report import CaseResult, EvaluationReport
 from orchestrator.runtime.service.run_data import new_id
@@ -91,9 +92,7 @@ class EvaluationLedger:
         return any(request.kind == "cancel" for request in await self.journal.inbox(self.run_id))
 
     async def _write(self, kind: str, body: Mapping[str, Any]) -> None:
-        waiting = self.journal.append(self.lease, [Draft(kind, {"at": self.now(), **body})])
-        if waiting is not None:
-            await waiting
+        await write_records(self.journal, self.lease, Draft(kind, {"at": self.now(), **body}))
 
     @classmethod
     async def claim(cls, run_id: str, journal: Journal, now: Callable[[], float]) -> Self:

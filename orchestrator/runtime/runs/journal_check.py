@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from orchestrator.errors import RunExists, RunUnknown
-from orchestrator.kernel.journal import ENGINE, RECORD_SCHEMA, Draft, Journal, Lease, let_go
+from orchestrator.kernel.journal import ENGINE, RECORD_SCHEMA, Draft, Journal, Lease, let_go, write_records
 
 CHECKS: Final = "doctor"
 """Id of the run that has the verdicts."""
@@ -58,9 +58,7 @@ async def record_check(journal: Journal, check: JournalCheck) -> None:
     lease = await _lease(journal, f"{check.host}:{CHECKS}:{check.at}", check.at)
     try:
         body = {"reason": "checked", "at": check.at, "t": 0.0, CHECKS: asdict(check)}
-        waiting = journal.append(lease, [Draft("parked", body)])
-        if waiting is not None:
-            await waiting
+        await write_records(journal, lease, Draft("parked", body))
     finally:
         await let_go(journal, lease)
 

@@ -12,7 +12,7 @@ from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.heads import heads
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead, let_go
+from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead, let_go, write_records
 from orchestrator.kernel.record import RunParked
 from orchestrator.runtime.service import deps_recovery, program_recovery
 from orchestrator.runtime.service.agent_identity import AgentIdentity, OtherDefinition, refuse_second
@@ -233,7 +233,9 @@ class Recovery:
                 return None
             stored, _ = await self.read(head.run_id)
             at, state = self._now(), stored.state or self._graph.initial.value
-            await self._append(lease, Draft("parked", {"reason": OTHER_GRAPH, "at": at, "t": stored.elapsed}))
+            await write_records(
+                self._journal, lease, Draft("parked", {"reason": OTHER_GRAPH, "at": at, "t": stored.elapsed})
+            )
             return RunParked(self._graph.name, head.run_id, state, OTHER_GRAPH, at, head.agent)
         finally:
             await let_go(self._journal, lease)
@@ -291,7 +293,7 @@ class Recovery:
         if head.stuck_claims < MOST_CLAIMS or stored.ended is not None:
             return
         body = {"reason": "poison", "at": head.updated_at, "t": stored.elapsed, "claims": head.stuck_claims}
-        await self._append(lease, Draft("parked", body))
+        await write_records(self._journal, lease, Draft("parked", body))
         raise Suspended(
             lease.run_id,
             f"poison: taken up {head.stuck_claims} times without a step; check its work in "
@@ -306,7 +308,9 @@ class Recovery:
     async def _park_without_deps(self, stored: StoredRun, lease: Lease) -> None:
         """Park a run for deps which cannot be made here, and raise DepsRequired."""
         if self._lacks_deps(stored):
-            await self._append(lease, Draft("parked", deps_recovery.parked_body(stored, self._now())))
+            await write_records(
+                self._journal, lease, Draft("parked", deps_recovery.parked_body(stored, self._now()))
+            )
             raise deps_recovery.DepsRequired(stored.run_id, parked=True)
 
     async def _end_programs(self, stored: StoredRun, lease: Lease, *, again: bool) -> Sequence[str]:
@@ -318,7 +322,7 @@ class Recovery:
             unread = await stored.unread(self._journal)
             if not program_recovery.is_answered(stored, unread):
                 body = program_recovery.parked_body(stored, why, unread, self._now())
-                await self._append(lease, Draft("parked", body))
+                await write_records(self._journal, lease, Draft("parked", body))
                 raise program_recovery.ProgramsUnknown(stored.run_id, why, parked=True)
         return ended
 
@@ -339,7 +343,7 @@ class Recovery:
             "next": changed.next,
             "context": changed.context | {"messages": changed.messages},
         }
-        await self._append(lease, Draft("migrated", body))
+        await write_records(self._journal, lease, Draft("migrated", body))
         changed.fingerprint = self._graph.fingerprint
         return changed
 
@@ -351,11 +355,6 @@ class Recovery:
         if migration is None:
             raise OtherGraph(stored.run_id, self._graph.name, stored.fingerprint, self._graph.fingerprint)
         return migration
-
-    async def _append(self, lease: Lease, draft: Draft) -> None:
-        waiting = self._journal.append(lease, [draft])
-        if waiting is not None:
-            await waiting
 
     def _migration(self, stored: StoredRun) -> Migration | None:
         made = stored.fingerprint

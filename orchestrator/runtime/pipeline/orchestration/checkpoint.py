@@ -25,7 +25,7 @@ from orchestrator.journal.address import address_of
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.clock import Clock, SystemClock
-from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, let_go
+from orchestrator.kernel.journal import RECORD_SCHEMA, Draft, Journal, let_go, write_records
 from orchestrator.kernel.outcome import Ending
 from orchestrator.kernel.record import Observer
 from orchestrator.machines.pipeline.graph import PIPELINE
@@ -120,9 +120,7 @@ class CheckpointManager:
             drafts = [Draft(KIND, body)]
             if end is not None:
                 drafts.append(Draft("ended", {"outcome": end.outcome.value, "reason": end.reason, "at": at}))
-            written = journal.append(lease, drafts)
-            if written is not None:
-                await written
+            await write_records(journal, lease, *drafts)
         finally:
             await let_go(journal, lease)
 
