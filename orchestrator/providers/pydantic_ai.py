@@ -57,9 +57,10 @@ class PydanticAIModel(VendorModel):
     `async with`, closes the client of the running loop earlier. A model object of that library is used on one event
     loop at a time. Parameters of a request are the library's model settings, for example `temperature` and
     `google_thinking_config`. `max_retries` is 0 and `cache` is True unless the parameters have them: providers that
-    take prompt-caching hints receive them. An answer of 404 names the address of the provider where its library does not
-    report the request (Bedrock, Cohere). A client of boto3 in a model object retries by itself: configure it with
-    `retries={"total_max_attempts": 1}`.
+    take prompt-caching hints receive them.
+
+    An answer of 404 names the address of the provider where its library does not report the request (Bedrock, Cohere).
+    A client of boto3 in a model object retries by itself: configure it with `retries={"total_max_attempts": 1}`.
 
     Args:
         model: `PROVIDER:NAME` as the library writes it (`google:gemini-3-pro`), or a model object of it.
