@@ -17,22 +17,17 @@ def present() -> bool:
 async def line() -> str | None:
     """Return the next line that is typed, without its line end; None at the end of the input.
 
-    The terminal keeps an incomplete line, so a cancelled wait loses no input.
+    A cancelled wait loses no input: nothing is read before the wait is over, and then without another one.
     """
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
-    typed: asyncio.Future[bytes] = loop.create_future()
-
-    def read() -> None:
-        loop.remove_reader(descriptor)
-        if not typed.done():
-            try:
-                typed.set_result(os.read(descriptor, _MOST))
-            except OSError:  # the terminal is gone
-                typed.set_result(b"")
-
-    loop.add_reader(descriptor, read)
+    typed = asyncio.Event()
+    loop.add_reader(descriptor, typed.set)
     try:
-        said = await typed
+        await typed.wait()
     finally:
         loop.remove_reader(descriptor)
+    try:
+        said = os.read(descriptor, _MOST)
+    except OSError:  # the terminal is gone
+        return None
     return said.decode(errors="replace").strip() if said else None
