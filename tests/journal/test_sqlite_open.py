@@ -91,6 +91,19 @@ async def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("version", [0, -1, schema.VERSION - (1 << 31)])
+async def test_a_version_that_never_existed_is_damage_and_is_left_alone(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "journal.db"
+    async with SqliteJournal(path):
+        pass
+    db = apsw.Connection(str(path))
+    db.pragma("user_version", version)
+    db.close()
+    before = path.read_bytes()
+    await one_sentence(SqliteJournal(path), Corrupt, f"version {version}", "--salvage")
+    assert path.read_bytes() == before
+
+
 async def test_records_of_a_newer_version_are_refused(tmp_path: Path) -> None:
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         await journal.create("run", "me", {**BODY, "schema": 99})

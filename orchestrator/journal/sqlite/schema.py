@@ -313,7 +313,7 @@ def misset(db: apsw.Connection) -> str:
 
 
 def refuse_foreign(db: apsw.Connection, path: Path, kind: FileKind = JOURNAL) -> None:
-    """Raise TooNew or StoreDown for a file of another kind or version; an empty file is accepted."""
+    """Raise TooNew, Corrupt or StoreDown for a file of another kind or version; an empty file is accepted."""
     # In one moment: another process may create the tables meanwhile.
     with nullcontext() if db.in_transaction else transaction(db):
         version, application, tables = db.pragma("user_version"), db.pragma("application_id"), _tables(db)
@@ -322,6 +322,8 @@ def refuse_foreign(db: apsw.Connection, path: Path, kind: FileKind = JOURNAL) ->
         raise TooNew(
             f"{noun} {path} has version {version}; this version of fsm-orchestrator reads up to {kind.version}"
         )
+    if application == kind.application and int(str(version)) < kind.version - len(kind.upgrades):
+        raise Corrupt(f"{noun} {path} has version {version}, which never existed; {kind.remedy}")
     if application != kind.application and (application or version or tables):
         raise StoreDown(f"{path} is a SQLite database, but not a {noun}")
 
