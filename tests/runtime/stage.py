@@ -116,7 +116,7 @@ def faults(messages: Sequence[Message]) -> list[str]:
 
 async def until(ready: Callable[[], Any]) -> Any:
     """Wait for a condition, not for a time."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             found = ready()
             found = await found if asyncio.iscoroutine(found) else found

@@ -286,14 +286,24 @@ async def test_a_reader_that_waits_for_a_run_gets_the_pieces_of_its_first_answer
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.runtime.runs.following.POLL", 100)  # it waits when the run becomes live
+    events: list[RunEvent] = []
+
+    async def model(_: Request) -> str:
+        await until(lambda: any(isinstance(event, ModelRequestStarted) for event in events))
+        return "two words"
+
+    async def follow(runner: Agent) -> None:
+        async for event in runner.runs.events("r", follow=True):
+            events.append(event)  # noqa: PERF401 - each as it arrives
+
     async with SqliteJournal(tmp_path / "journal.db") as journal:
-        llm = ScriptedLLM(["two words"])
+        llm = FunctionLLM(model)
         runner = agent(llm, journal=journal)
         await runner.deposit("go", run_id="r")
-        following = asyncio.create_task(read(runner.runs.events("r", follow=True)))
+        following = asyncio.create_task(follow(runner))
         await until(lambda: runner._live._awaited)
         await runner.resume("r")
-        events = await following
+        await following
         assert [event.text for event in events if isinstance(event, TextDelta)] == ["two", " words"]
         assert runner._live._awaited == {}
 

@@ -41,18 +41,19 @@ class RunRegistry:
             self._talking.add(conversation)
         parent = None if run.parent_run_id is None else self._runs.get(run.parent_run_id)
         readers = (run.control.follower, parent.control.follower if parent is not None else None)
-        if any(readers):
+        awaited = self._awaited.pop(run.run_id, ())
+        if any(readers) or awaited:
             run.follow(RunFeed(run.run_id, filter(None, readers)))
         self._runs[run.run_id] = run
         self._paths[run.run_id] = []
         if path:
             self._earlier[run.run_id] = path
-        for waiting in self._awaited.pop(run.run_id, ()):
+        for waiting in awaited:
             if not waiting.done():
                 waiting.set_result(None)
 
     async def wait_for(self, run_id: str, seconds: float) -> None:
-        """Return as soon as a run becomes live here, before its first model request; or after `seconds`."""
+        """Return when a run has become live here, and streams from then on; or after `seconds`."""
         opened = asyncio.get_running_loop().create_future()
         self._awaited.setdefault(run_id, set()).add(opened)
         try:
