@@ -7,6 +7,7 @@ is never added (`includeContext`); the specification allows a client to ignore b
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -31,6 +32,8 @@ _MESSAGES: Final = 100
 _TEXT_BYTES: Final = 1_000_000
 """Bytes of all texts of a request, some 250,000 tokens."""
 _SHOWN: Final = 2_000
+_DIGEST: Final = 32
+"""Characters of the digest in a question."""
 _TYPE_CHARS: Final = 100
 _STOPS: Final = 16
 _HOTTEST: Final = 2.0
@@ -166,22 +169,26 @@ def plain_params(params: CreateMessageRequestParams) -> dict[str, Any]:
 
 def _question(server: str, request: SamplingRequest) -> InputRequest:
     """Return the question whether the model may answer. The digest makes questions about other requests differ."""
-    said = [
-        *([f"system: {request.instructions}"] if request.instructions else []),
-        *map(_shown, request.messages),
-    ]
-    shown = clean("\n".join(said), _SHOWN)
-    size = sum(map(len, said))
-    about = (
-        f"{size:,} characters, at most {request.max_tokens:,} tokens of answer, request {request.digest[:16]}"
-    )
-    return InputRequest(f"{server} asks to use the model of this run ({about}):\n{shown}")
+    system = [("system", request.instructions)] if request.instructions else []
+    said = [*system, *((message.role, _text(message)) for message in request.messages)]
+    shown = clean("; ".join(f"{role}: {_quoted(text)}" for role, text in said), _SHOWN)
+    size = sum(len(text) for _, text in said)
+    name = request.digest[:_DIGEST]
+    about = f"{size:,} characters, at most {request.max_tokens:,} tokens of answer, request {name}"
+    return InputRequest(f"{server} asks to use the model of this run ({about}): {shown}")
 
 
-def _shown(message: Message) -> str:
+def _quoted(text: str) -> str:
+    """Return a text in quotes, so that it cannot look like another message."""
+    return json.dumps(clean(text, _SHOWN), ensure_ascii=False)
+
+
+def _text(message: Message) -> str:
+    """Return the text of a message, and the kinds of its other parts."""
     parts = message.content if isinstance(message.content, list) else []
-    others = [str(part["type"]) for part in parts if part["type"] != "text"]
-    return f"{message.role}: {' '.join([message.text, *(f'[{kind}]' for kind in others)])}"
+    return " ".join(
+        [message.text, *(f"[{part['type']}]" for part in parts if part["type"] != "text")]
+    ).strip()
 
 
 def _message(message: SamplingMessage, reader: Reader) -> Message:

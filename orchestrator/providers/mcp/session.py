@@ -343,7 +343,10 @@ class SessionPool:
         for one in tuple(self._live.values()):
             if one.ready.done() and one.serves(run_id) and await one.answers() and one.serves(run_id):
                 return one, False
-        return await _opened(self._begin()), True
+        while True:
+            session = await _opened(self._begin())
+            if session.serves(run_id):  # else a call of another run has taken it meanwhile
+                return session, True
 
     def _note_request(self) -> None:
         self._asks = True
