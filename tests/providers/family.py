@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from orchestrator.llm.port import LLM
 from orchestrator.providers import Anthropic, OpenAI, PydanticAIModel
 from tests.providers.converse_wire import CONVERSE
+from tests.providers.grok_server import GROK, GrokServer
+from tests.providers.loopback import Asked, Loopback, Reply
 from tests.providers.wire import CHAT, COHERE, GEMINI, MESSAGES, RESPONSES, Wire
 
 KEY = "key-0123456789"
@@ -29,6 +31,7 @@ class Family(NamedTuple):
     """Cached tokens that are counted of the 5 that the server reports."""
     library: str = ""
     """A library that this environment may lack."""
+    server: Callable[[Callable[[Asked], Reply]], Any] = Loopback
 
 
 def _named(name: str, path: str = "") -> Callable[[str], LLM]:
@@ -69,6 +72,12 @@ def _codex(url: str) -> LLM:
     return PydanticAIModel(model("gpt-5-codex", provider=provider))
 
 
+def _xai(url: str) -> LLM:
+    provider = import_module("pydantic_ai.providers.xai").XaiProvider(api_key=KEY, api_host=url)
+    model = import_module("pydantic_ai.models.xai").XaiModel
+    return PydanticAIModel(model("grok-4-fast", provider=provider))
+
+
 def _snowflake(url: str) -> LLM:
     provider = import_module("pydantic_ai.providers.snowflake").SnowflakeProvider(token=KEY, base_url=url)
     model = import_module("pydantic_ai.models.snowflake").SnowflakeModel
@@ -107,6 +116,7 @@ FAMILIES: Mapping[str, Family] = {
         cached=0,
         library="huggingface_hub",
     ),
+    "pydantic-ai:xai": Family(GROK, _xai, "XaiModel", library="xai_sdk", server=GrokServer),
     "pydantic-ai:openrouter": Family(
         CHAT, _addressed("openrouter", "OpenRouter", "openai/gpt-4o"), "OpenRouterModel"
     ),

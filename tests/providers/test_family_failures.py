@@ -12,6 +12,7 @@ from orchestrator.llm.message import Message, Request
 from orchestrator.providers import PydanticAIModel
 from tests.providers.converse_wire import frame, frames
 from tests.providers.family import AWS, FAMILIES, Family, every
+from tests.providers.grok_server import THROTTLED, GrokServer
 from tests.providers.loopback import Asked, Loopback, Reply, json_reply
 
 HELLO = Request((Message("user", "Say hello."),))
@@ -40,6 +41,14 @@ async def test_throttling_is_reported_with_its_delay_and_not_repeated(family: Fa
     error, asked, _ = await failure(family, json_reply(body, 429, {"retry-after": "3"}))
     assert (error.kind, error.retry_after, len(asked)) == ("rate_limited", 3.0, 1)
     assert "slow down" in str(error)
+
+
+@every(["pydantic-ai:xai"])
+async def test_throttling_by_grpc_is_reported_and_not_repeated(family: Family) -> None:
+    async with GrokServer(lambda _: THROTTLED) as server:
+        with pytest.raises(LLMError, match="slow down") as failed:
+            await family.llm(server.url).complete(HELLO)
+    assert (failed.value.kind, len(server.asked)) == ("rate_limited", 1)
 
 
 @every_library

@@ -24,7 +24,7 @@ from orchestrator.llm.content_part import image_part, text_part
 from orchestrator.llm.message import Request
 from orchestrator.providers import price_table
 from tests.providers.family import FAMILIES, Family, every
-from tests.providers.loopback import Asked, Loopback
+from tests.providers.loopback import Asked
 from tests.providers.wire import WEATHER, Call, Wire
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
@@ -58,7 +58,7 @@ def shown(asked: Asked) -> str:
 
 @every_family
 async def test_chat(family: Family) -> None:
-    async with Loopback(script(family.wire, "Hello there.")) as server:
+    async with family.server(script(family.wire, "Hello there.")) as server:
         response = await family.llm(server.url).complete(
             Request((Message("system", "Be brief."), Message("user", "Say hello.")))
         )
@@ -70,7 +70,7 @@ async def test_chat(family: Family) -> None:
 
 @every_family
 async def test_stream(family: Family) -> None:
-    async with Loopback(script(family.wire, "Hello there.")) as server:
+    async with family.server(script(family.wire, "Hello there.")) as server:
         agent = Agent(family.llm(server.url), observers=())
         async with agent.stream("Say hello.") as stream:
             pieces = [event.text async for event in stream if isinstance(event, TextDelta)]
@@ -81,7 +81,7 @@ async def test_stream(family: Family) -> None:
 @every_family
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_tools(family: Family, streamed: bool) -> None:
-    async with Loopback(script(family.wire, WEATHER, "It is sunny.")) as server:
+    async with family.server(script(family.wire, WEATHER, "It is sunny.")) as server:
         agent = Agent(family.llm(server.url), tools=[weather], observers=(), journal=MemoryJournal())
         if streamed:
             async with agent.stream("Weather in Oslo?") as stream:
@@ -96,7 +96,7 @@ async def test_tools(family: Family, streamed: bool) -> None:
 
 @every_family
 async def test_structured_output(family: Family) -> None:
-    async with Loopback(script(family.wire, '{"city": "Oslo", "people": 717710}')) as server:
+    async with family.server(script(family.wire, '{"city": "Oslo", "people": 717710}')) as server:
         result = await Agent(family.llm(server.url), output_type=City, observers=()).run("Which city?")
     assert result.output == City(city="Oslo", people=717710)
     assert "people" in shown(server.asked[0])
@@ -107,7 +107,7 @@ async def test_parts(family: Family) -> None:
     """A family without images refuses them before the first request."""
     message = Message("user", [text_part("What is this?"), image_part(PNG, "image/png")])
     refused = nullcontext() if family.images else pytest.raises(ConfigError, match="reads text, but")
-    async with Loopback(script(family.wire, "A picture.")) as server:
+    async with family.server(script(family.wire, "A picture.")) as server:
         with refused:
             await family.llm(server.url).complete(Request((message,)))
     assert [base64.b64encode(PNG).decode() in shown(asked) for asked in server.asked] == [
@@ -119,7 +119,7 @@ async def test_parts(family: Family) -> None:
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_usage(family: Family, streamed: bool) -> None:
     """Cached tokens are a part of the input, and have their own price."""
-    async with Loopback(script(family.wire, "Hello.")) as server:
+    async with family.server(script(family.wire, "Hello.")) as server:
         llm: Any = family.llm(server.url)
         row = (1_000_000.0, 10_000_000.0, 100_000.0)
         price = price_table({"m-dated": row, llm.model: row})
@@ -146,7 +146,6 @@ OTHER_CLASSES = {
         *("TypeSafeModel", "SystemOneModel", "GoogleDecisionsModel", "OpenAIDecisionsModel"),
     },
     "the session of an MCP client, no provider": {"MCPSamplingModel"},
-    "speaks gRPC, the loopback server speaks HTTP": {"XaiModel"},
 }
 TABLE = ("chat", "stream", "tools", "structured output", "parts", "usage")
 

@@ -137,7 +137,7 @@ async def test_the_thought_signature_of_a_gemini_call_is_journalled_and_sent_bac
     assert result.messages[1].content[0]["type"] == KEPT  # type: ignore[index]
     sent = [part for content in server.asked[1].json["contents"] for part in content["parts"]]
     assert [part["thoughtSignature"] for part in sent if "functionCall" in part] == ["c2lnbmVk"]
-    assert server.asked[1].path.startswith("/v1beta/models/gemini-3.8-flash:generateContent")
+    assert "/models/gemini-3.8-flash:generateContent" in server.asked[1].path
 
 
 def test_thinking_is_kept_and_left_out_by_the_adapters_of_other_vendors() -> None:

@@ -1,5 +1,5 @@
 """The protocols of model families, as far as a loopback server needs them to answer like the family's own server.
-`converse_wire` has the binary one of Bedrock.
+`converse_wire` has the binary one of Bedrock, `grok_server` that of xAI.
 
 A wire answers a request with a text or with a call, whole or streamed, with the same usage: 20 tokens
 in, 5 of them cached, 7 out.
@@ -36,10 +36,11 @@ class Wire(NamedTuple):
     is_streamed: Callable[[Asked], bool] = lambda asked: bool(asked.json.get("stream"))
 
     def reply(self, asked: Asked, said: Said) -> Reply:
-        if not self.is_streamed(asked):
-            return json_reply(self.whole(said))
-        stream = self.streamed(said)
-        return stream if isinstance(stream, Reply) else stream_reply(stream)
+        if self.is_streamed(asked):
+            stream = self.streamed(said)
+            return stream if isinstance(stream, Reply) else stream_reply(stream)
+        whole = self.whole(said)
+        return whole if isinstance(whole, Reply) else json_reply(whole)
 
 
 def _events(*events: Mapping[str, Any], named: bool = True, end: str = "") -> str:
