@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.bytecode import import_a_share, rewrite_fewer_asserts
 from tests.tiers import EXAMPLES, SOAK, sort_into_tier
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ def memory() -> Path | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    rewrite_fewer_asserts(config)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # ours is the order
     if place := memory():
@@ -169,10 +171,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """What is collected stays to the end: no garbage is looked for in it, neither meanwhile nor by any test."""
     gc.disable()
     try:
+        import_a_share(session)
         return (yield)
     finally:
         gc.freeze()
