@@ -238,12 +238,13 @@ class ApprovalCommands(CurrentRequest):
     # ---- private ----
 
     async def _answer(self, run: ApprovalRun) -> Posted | None:
-        return await posted.posted_answer(run, self._session.journal, self._clock.time())
+        return await posted.PostedAnswers(run, self._session.journal).next(self._clock.time())
 
     async def _next_answer(self, run: ApprovalRun) -> Posted | None:
         """Wait for an answer to the plan; None if the waiting is stopped. Raises GateRefused if the plan expires."""
+        answers = posted.PostedAnswers(run, self._session.journal)
         while not self._stops_waiting:
-            if (answer := await self._answer(run)) is not None:
+            if (answer := await answers.next(self._clock.time())) is not None:
                 return answer
             if before.expired(run) is not None:
                 await self._still_holds(run)

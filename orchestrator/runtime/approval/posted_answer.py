@@ -6,6 +6,8 @@ process with the project's folder carries the answer out: `wait`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from orchestrator.errors import Corrupt
 from orchestrator.kernel.journal import Posted
 from orchestrator.machines.approval.refusal import GateRefused
@@ -15,25 +17,38 @@ from orchestrator_callbacks.approval.deps import ApprovalRun
 from orchestrator_guards import BlockedGate, Refusal, describe_answer, judge_answer
 
 
-async def posted_answer(run: ApprovalRun, journal: ProjectJournal, now: float) -> Posted | None:
-    """Return the answer to the waiting plan that counts, or None. `now` is epoch seconds. Raises StoreDown."""
-    unread = await _unread(run, journal)
-    return next((one for one in unread if _counts(journal, one, now)), None)
+class PostedAnswers:
+    """The posted answers to the plan that waits: each call reads only those that were posted since the last one."""
+
+    def __init__(self, run: ApprovalRun, journal: ProjectJournal) -> None:
+        self._run = run
+        self._journal = journal
+        self._since = 0
+
+    async def next(self, now: float) -> Posted | None:
+        """Return the answer that counts, or None. `now` is epoch seconds. Raises StoreDown."""
+        posted = await _posted(self._run, self._journal, self._since)
+        self._since = max((one.number for one in posted), default=self._since)
+        unread = _unread(self._journal, posted)
+        return next((one for one in unread if _counts(self._journal, one, now)), None)
 
 
 async def refuse_late(run: ApprovalRun, journal: ProjectJournal) -> None:
     """Record that answers to a plan that does not wait any more are refused. Raises StoreDown."""
-    for posted in await _unread(run, journal):
+    for posted in _unread(journal, await _posted(run, journal)):
         if not _counts(journal, posted, 0.0):
             note_answer(run, posted, refused=f"the plan does not wait any more: {run.ctx.plan_status}")
 
 
-async def _unread(run: ApprovalRun, journal: ProjectJournal) -> list[Posted]:
-    handled = journal.projection.stored.handled
+async def _posted(run: ApprovalRun, journal: ProjectJournal, since: int = 0) -> list[Posted]:
     try:
-        posted = await journal.inbox(run.run_id)
+        return await journal.inbox(run.run_id, since)
     except Corrupt:  # a missing message was reported when the project was opened: read those after it
-        posted = await journal.inbox(run.run_id, run.control.inbox)
+        return await journal.inbox(run.run_id, max(since, run.control.inbox))
+
+
+def _unread(journal: ProjectJournal, posted: Iterable[Posted]) -> list[Posted]:
+    handled = journal.projection.stored.handled
     return [one for one in posted if one.kind in DECISIONS and one.id not in handled]
 
 

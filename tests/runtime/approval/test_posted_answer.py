@@ -14,11 +14,13 @@ import pytest
 from orchestrator import Runs, SqliteJournal
 from orchestrator.errors import AnswerRefused
 from orchestrator.journal.plan_question import plan_question
+from orchestrator.kernel.journal import Posted
 from orchestrator.llm.port import SystemClock
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.machines.approval.plan import FileChange, PlanDraft, PlanStep, StepKind
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.plan_review import PlanReview
+from orchestrator.runtime.approval.project_journal import ProjectJournal
 from tests.runtime.approval.stand import DONE, DRAFT, FILES, Script, contents, planted, project, refused
 
 NOTE = PlanDraft(
@@ -138,6 +140,32 @@ async def test_the_first_answer_counts_in_each_process(root: Path) -> None:
             assert "bob answered before (reject" in blocked.reason
         assert (await approval.wait()).plan_status == "rejected"
     assert contents(root) == FILES
+
+
+async def test_a_wait_reads_each_posted_answer_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await submitted(root, DRAFT)
+    async with elsewhere(root) as runs:
+        await runs.request_changes(RUN, "Less.", by="bob")
+    reads: list[tuple[int, list[str]]] = []
+    inbox = ProjectJournal.inbox
+
+    async def noted(journal: ProjectJournal, run_id: str, since: int = 0) -> list[Posted]:
+        found = await inbox(journal, run_id, since)
+        reads.append((since, [one.kind for one in found]))
+        return found
+
+    monkeypatch.setattr(ProjectJournal, "inbox", noted)
+    async with opened(root, Script((NOTE,))) as approval:
+        waiting = asyncio.create_task(approval.wait())
+        while (await Approval.look(root)).versions[-1] != ("plan-1", 2):  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.02)
+        reads.clear()
+        while len(reads) < 5:  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.02)
+        approval.ask_cancel()
+        found = [kinds for _, kinds in reads[:5] if kinds]
+        await waiting
+    assert len(found) <= 1, "only the first read of a wait has answers that were posted before"
 
 
 async def test_an_answer_that_does_not_fit_a_plan_is_refused_before_it_is_posted(root: Path) -> None:
