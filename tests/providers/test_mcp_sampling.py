@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp_types import CreateMessageRequestParams, ErrorData, SamplingMessage, TextContent
 
 from orchestrator import Agent, Limits, Runtime
 from orchestrator.errors import ConfigError
@@ -20,9 +21,10 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.message import Message, Request, Response, ToolCall, Usage
 from orchestrator.providers.mcp import McpServer
-from orchestrator.providers.mcp.live_call import NO_CALL
-from orchestrator.providers.mcp.sampling import TOO_MANY
+from orchestrator.providers.mcp.live_call import NO_CALL, SEVERAL_RUNS, LiveCall, LiveCalls, Sampling
+from orchestrator.providers.mcp.sampling import TOO_MANY, SamplingRules
 from orchestrator.providers.scripted import FunctionLLM
+from orchestrator.tools.spec import ToolContext
 from tests.providers.mcp_place import noted, nothing_left
 from tests.providers.test_mcp_elicitation import connected, next_question, read, request_of, running
 from tests.runtime.stage import until
@@ -369,6 +371,43 @@ async def test_the_error_of_the_model_is_no_news_for_the_server(tmp_path: Path) 
     async with sampler(tmp_path) as server:
         result = await agent_of(server, FunctionLLM(complete)).run("Go.")
     assert json.loads(read(result)) == [{"code": -32603, "message": "the model gave no answer"}]
+
+
+def asks(calls: LiveCalls, said: str) -> asyncio.Future[Any]:
+    message = SamplingMessage(role="user", content=TextContent(type="text", text=said))
+    params = CreateMessageRequestParams(messages=[message], max_tokens=5)
+    return asyncio.ensure_future(calls.sample(None, params))  # type: ignore[arg-type]
+
+
+async def test_a_request_that_could_belong_to_two_runs_is_answered_by_neither() -> None:
+    calls = LiveCalls(lambda: "server", lambda: None, SamplingRules("allow"))
+    live = [LiveCall(ToolContext(name, name), 10) for name in ("ann", "bob")]
+    for one in live:
+        calls.add(one)
+    asked = [asks(calls, "1"), asks(calls, "2")]
+    assert [(await one).message for one in asked] == [SEVERAL_RUNS] * 2
+    assert [one.open for one in live] == [None, None]
+
+
+async def test_a_withdrawn_request_makes_room_for_the_next_and_too_many_at_once_are_refused() -> None:
+    calls = LiveCalls(lambda: "server", lambda: None, SamplingRules("allow"))
+    live = LiveCall(ToolContext("ann", "ann"), 10)
+    calls.add(live)
+    asked = [asks(calls, str(number)) for number in range(102)]
+    await asyncio.sleep(0)
+    assert "too many requests" in (await asked[101]).message
+    first = live.open
+    asked[0].cancel()
+    await asyncio.wait([asked[0]])
+    assert isinstance(first, Sampling)
+    assert isinstance(live.open, Sampling)
+    assert (first.request.messages[0].text, live.open.request.messages[0].text) == ("0", "1")
+    live.reply(first, ErrorData(code=0, message="late"))  # the model answers a request that nobody waits for
+    assert live.open.request.messages[0].text == "1"
+    for one in asked:
+        one.cancel()
+    await asyncio.wait(asked)
+    assert live.open is None
 
 
 @pytest.mark.parametrize(
