@@ -19,6 +19,7 @@ from orchestrator.errors import ConfigError, LLMError, MissingExtra
 from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.message import ArgumentsPiece, ReasoningPiece, Request, Response, encodable
 from orchestrator.providers import fault
+from orchestrator.providers.bedrock_client import calls_end
 from orchestrator.providers.loop_client import LoopClients
 from orchestrator.providers.openai_schema import is_object, named
 from orchestrator.providers.parameter import check_names
@@ -137,7 +138,8 @@ class PydanticAIModel(VendorModel):
         listener = _Listener(request)
         try:
             messages = llm.prepare_messages(conversation(sent), parameters)
-            answer = await _requested(llm, messages, given, listener)
+            with calls_end():
+                answer = await _requested(llm, messages, given, listener)
         except LLMError:
             raise
         except Exception as error:

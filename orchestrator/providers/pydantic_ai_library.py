@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from orchestrator.errors import ConfigError
+from orchestrator.providers.bedrock_client import prepare
 from orchestrator.providers.connection import check_address
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ def inferred(name: str, base_url: str | None, key: str | None) -> Model:
     }
     try:
         if not given:
-            return _without_retries(infer_model(name))
-        return _without_retries(infer_model(name, lambda provider: infer_provider_class(provider)(**given)))
+            return _prepared(infer_model(name))
+        return _prepared(infer_model(name, lambda provider: infer_provider_class(provider)(**given)))
     except (UserError, ImportError, ValueError) as error:
         raise ConfigError(f"model {name!r} of pydantic-ai cannot be used: {error}") from error
     except TypeError as error:  # from the provider's class
@@ -115,12 +116,10 @@ def is_cut(model: Model, answer: ModelResponse) -> bool:
     return model.provider is not None and not (reported or assumed)
 
 
-def _without_retries(model: Model) -> Model:
+def _prepared(model: Model) -> Model:
     """Turn off the retries of a client whose library has no setting for them."""
     if _is_bedrock(model):
-        name = "bedrock-runtime"
-        events = model.client.meta.events  # type: ignore[attr-defined]
-        events.unregister(f"needs-retry.{name}", unique_id=f"retry-config-{name}")
+        prepare(model.client)  # type: ignore[attr-defined]
     return model
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from orchestrator.providers import PydanticAIModel
 from tests.providers.converse_wire import frame, frames
 from tests.providers.family import AWS, FAMILIES, Family, every
 from tests.providers.grok_server import THROTTLED, GrokServer
-from tests.providers.loopback import Asked, Loopback, Reply, json_reply
+from tests.providers.loopback import SILENCE, Asked, Loopback, Reply, in_a_thread, json_reply
 
 HELLO = Request((Message("user", "Say hello."),))
 LIBRARIES = (
@@ -124,6 +126,26 @@ async def test_missing_credentials_of_bedrock_are_an_error_of_authentication(
     with pytest.raises(LLMError, match="no credentials to call the provider with") as failed:
         await PydanticAIModel("bedrock:us.amazon.nova-lite-v1:0").complete(HELLO)
     assert failed.value.kind == "auth"
+
+
+@pytest.mark.parametrize("on_delta", [None, lambda _: None], ids=["whole", "streamed"])
+def test_a_cancelled_call_of_bedrock_holds_no_thread_that_delays_the_end_of_the_process(
+    on_delta: Any,
+) -> None:
+    async def cancelled(server: Loopback) -> None:
+        llm = FAMILIES["pydantic-ai:bedrock"].llm(server.url)
+        call = asyncio.ensure_future(llm.complete(Request(HELLO.messages, on_delta=on_delta)))
+        while not server.asked:  # noqa: ASYNC110 - the server is in another thread
+            await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    with in_a_thread(lambda _: SILENCE) as server:
+        asyncio.run(cancelled(server))
+        for thread in [one for one in threading.enumerate() if one.name == "AnyIO worker thread"]:
+            thread.join(timeout=60)
+            assert not thread.is_alive()
 
 
 async def test_a_model_of_bedrock_that_fails_in_a_stream_is_asked_again() -> None:
