@@ -14,6 +14,14 @@ from orchestrator.cli.spread import spread
 
 group = typer.Typer(help="Plan, execute and review tasks in tasks.md.", rich_markup_mode=None)
 
+_Examined = Annotated[
+    Path | None,
+    typer.Option(
+        "--agents",
+        metavar="FILE.toml",
+        help="A file of agents, e.g. ralph.toml: check it, and examine its agents.",
+    ),
+]
 _AgentsFile = Annotated[
     Path | None,
     typer.Option(
@@ -158,16 +166,16 @@ def run(options: RalphRunOptions) -> int:
 
 @group.command(epilog=EPILOG)
 @spread
-def doctor(*, ask: _Ask = False, json: given.Json = False) -> int:
+def doctor(*, agents: _Examined = None, ask: _Ask = False, json: given.Json = False) -> int:
     """Show which coding agents are installed and usable.
 
-    They are claude, codex, gemini and opencode.
+    They are claude, codex, gemini and opencode, and the exit code is 0 if at least one is usable.
 
-    The exit code is 0 if at least one is usable.
+    With --agents they are those that the file names, and the exit code is 0 if all are usable.
     """
     from orchestrator.cli.ralph.doctor import examine_agents
 
-    return examine_agents(ask=ask, json=json)
+    return examine_agents(file=agents, ask=ask, json=json)
 
 
 @group.command()

@@ -68,6 +68,43 @@ def test_ask_tells_a_program_that_answers_from_one_without_credentials(cli: Cli,
 
 # ---- agents files ----
 
+AIDER = """
+from orchestrator.ralph import CodingAnswer, CodingPreset
+
+AIDER = CodingPreset(
+    name="aider", program="aider", arguments=lambda call: [], read=lambda output: CodingAnswer(text=output.strip())
+)
+"""
+FILE = "".join(
+    f'[agents.{role}]\nagent = "{agent}"\n'
+    for role, agent in {"planner": "claude", "executor": "own:AIDER", "reviewer": "claude"}.items()
+)
+
+
+def test_the_agents_of_a_file_are_examined_with_those_of_the_host(
+    cli: Cli, programs: Any, folder: Path
+) -> None:
+    (folder / "own.py").write_text(AIDER)
+    (folder / "ralph.toml").write_text(FILE)
+    of_file = ("--agents", "ralph.toml")
+    programs("claude", "echo 2.1.330")
+    found = lines(cli, *of_file, code=1)
+    assert found[1:] == ["aider     not usable: not installed: there is no program 'aider'"]
+    programs("aider", 'test "$1" = --version && exit 2; cat >/dev/null; echo ready')
+    found = lines(cli, *of_file)
+    assert [line.partition(": ")[0] for line in found] == ["claude    usable", "aider     usable"]
+    assert "aider     usable" in lines(cli, *of_file, "--ask", code=1)[1]
+
+
+def test_a_file_with_an_unknown_agent_is_one_sentence(
+    cli: Cli, folder: Path, one_sentence: Callable[[Any], str]
+) -> None:
+    (folder / "ralph.toml").write_text(FILE.replace('"claude"', '"clod"', 1))
+    done = cli("ralph", "doctor", "--agents", "ralph.toml")
+    assert done.code == 2
+    assert "agent is 'clod'; possible: claude, codex, gemini, opencode" in one_sentence(done)
+
+
 OTHERS = {"executor": {"agent": "codex"}, "reviewer": {"agent": "claude", "model": "sonnet", "max_turns": 9}}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 from orchestrator.cli.exit import Exit
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.ralph.agents import AgentsFile
+from orchestrator.runtime.ralph.coding_agent import CodingAgent
 from orchestrator.runtime.ralph.coding_preset import PRESETS, CodingCall, CodingPreset, answer_of
 from orchestrator.runtime.service.program import ProgramExit, last_words, run_program
 
@@ -32,31 +34,44 @@ class CodingAgentReport:
     """Why it is not usable, and what to do."""
 
 
-def examine_agents(*, ask: bool, json: bool) -> int:
-    """Print a line for each coding agent; with `ask`, request one word from each. Exit code 0 if one is usable."""
-    found = run_async(_reports(ask=ask))
+def examine_agents(*, file: Path | None, ask: bool, json: bool) -> int:
+    """Print a line for each coding agent, and return the exit code; with `ask`, request one word from each.
+
+    Without a file these are the agents with a preset of ours, and 0 means that one is usable. With one they are the
+    agents that it names, and 0 means that all are. Raises ConfigError for a file with a fault.
+    """
+    presets = [*PRESETS.values()] if file is None else _presets_of(file)
+    found = run_async(_reports(presets, ask=ask))
     if json:
         say_json({"agents": [asdict(report) for report in found]})
     else:
         for line in _lines(found):
             say(line)
-    return Exit.COMPLETED if any(report.usable for report in found) else Exit.FAILED
+    usable = [report.usable for report in found]
+    return Exit.COMPLETED if (any(usable) if file is None else all(usable)) else Exit.FAILED
 
 
-async def _reports(*, ask: bool) -> list[CodingAgentReport]:
-    return list(await asyncio.gather(*(_report(preset, ask=ask) for preset in PRESETS.values())))
+def _presets_of(file: Path) -> list[CodingPreset]:
+    """Return the coding agents that a file of agents names. Raises ConfigError."""
+    ports = AgentsFile.read(file).ports().values()
+    return list({port.preset.name: port.preset for port in ports if isinstance(port, CodingAgent)}.values())
+
+
+async def _reports(presets: Sequence[CodingPreset], *, ask: bool) -> list[CodingAgentReport]:
+    return list(await asyncio.gather(*(_report(preset, ask=ask) for preset in presets)))
 
 
 async def _report(preset: CodingPreset, *, ask: bool) -> CodingAgentReport:
     path = shutil.which(preset.program)
     if path is None:
-        problem = f"not installed: {preset.install}"
+        problem = f"not installed: {preset.install or f'there is no program {preset.program!r}'}"
         return CodingAgentReport(agent=preset.name, usable=False, problem=problem)
     about: dict[str, Any] = {"agent": preset.name, "path": path}
     started = await _tried([path, "--version"], b"", _VERSION_SECONDS)
-    if isinstance(started, str):
+    if not isinstance(started, str):
+        about["version"] = started.out.decode(errors="replace").partition("\n")[0].strip()
+    elif preset.name in PRESETS:  # another program may have no --version
         return CodingAgentReport(**about, usable=False, problem=started)
-    about["version"] = next(iter(started.out.decode(errors="replace").split("\n")), "").strip()
     fault = await _answer_problem(preset, path) if ask else None
     return CodingAgentReport(**about, usable=fault is None, problem=fault)
 
