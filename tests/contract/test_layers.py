@@ -17,7 +17,7 @@ from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import pytest
 
@@ -139,9 +139,10 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 class Source(NamedTuple):
-    """The parts of a module that are judged."""
+    """The parts of a module that are judged. Its tree is not kept: later collections of garbage would walk it."""
 
-    functions: tuple[ast.FunctionDef | ast.AsyncFunctionDef, ...]
+    functions: tuple[tuple[str, int, int], ...]
+    """The name, the line and the number of lines of each function, without its docstring."""
     importing: tuple[ast.Import | ast.ImportFrom | ast.Call, ...]
     """The nodes that may import, in functions and for type checkers too."""
     import_lines: frozenset[int]
@@ -153,10 +154,28 @@ def parsed(text: str) -> Source:
     tree = ast.parse(text)
     nodes = list(ast.walk(tree))
     return Source(
-        tuple(node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)),
-        tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)),
+        tuple(
+            (
+                node.name,
+                node.lineno,
+                (node.end_lineno or node.lineno) - node.lineno + 1 - _docstring_lines(node),
+            )
+            for node in nodes
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ),
+        tuple(
+            node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) or _imports_by_name(node)
+        ),
         frozenset(_import_lines(tree.body)),
     )
+
+
+def _imports_by_name(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Return whether it is a call of `import_module` or `__import__`."""
+    match node:
+        case ast.Call(func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module")):
+            return True
+    return False
 
 
 def imports(name: str, file: Path, known: dict[str, Path]) -> Iterator[tuple[int, str]]:
@@ -171,10 +190,7 @@ def imports(name: str, file: Path, known: dict[str, Path]) -> Iterator[tuple[int
                 for alias in names:
                     inner = f"{source}.{alias.name}"
                     yield node.lineno, inner if inner in known else source
-            case ast.Call(
-                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
-                args=[ast.Constant(value=str(target)), *_],
-            ):
+            case ast.Call(args=[ast.Constant(value=str(target)), *_]):
                 yield node.lineno, resolve_name(target, package)
 
 
@@ -288,12 +304,9 @@ def length_problems(root: Path) -> list[str]:
         text, where = file.read_text(encoding="utf-8"), file.relative_to(root)
         if (lines := len(text.splitlines())) > LONGEST_FILE:
             problems.append(f"{where}: {lines} lines, at most {LONGEST_FILE}")
-        for node in parsed(text).functions:
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1 - _docstring_lines(node)
+        for name, line, lines in parsed(text).functions:
             if lines > LONGEST_FUNCTION:
-                problems.append(
-                    f"{where}:{node.lineno}: {node.name} has {lines} lines, at most {LONGEST_FUNCTION}"
-                )
+                problems.append(f"{where}:{line}: {name} has {lines} lines, at most {LONGEST_FUNCTION}")
     return problems
 
 

@@ -57,15 +57,23 @@ def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
                 yield value
 
 
+class Module(NamedTuple):
+    """What the tests read of a module. Its tree is not kept: every later collection of garbage would walk it."""
+
+    lines: list[Line]
+    """The lines of its docstrings."""
+    wrong_arguments: list[str]
+
+
 @cache
-def parsed(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))
-
-
-def lines_of(file: Path) -> Iterator[Line]:
-    for docstring in docstrings(parsed(file)):
-        for offset, text in enumerate(str(docstring.value).splitlines()):
-            yield Line(file, docstring.lineno + offset, text)
+def read(file: Path) -> Module:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    lines = [
+        Line(file, docstring.lineno + offset, text)
+        for docstring in docstrings(tree)
+        for offset, text in enumerate(str(docstring.value).splitlines())
+    ]
+    return Module(lines, list(wrong_arguments(tree)))
 
 
 def pages(folder: str) -> list[Path]:
@@ -139,13 +147,13 @@ def modules_with_examples() -> list[str]:
         for folder in folders()
         for file in sources(folder)
         if ">>> " in file.read_text(encoding="utf-8")  # few files are parsed to be collected
-        and any(">>> " in line.text for line in lines_of(file))
+        and any(">>> " in line.text for line in read(file).lines)
     ]
 
 
 @pytest.mark.parametrize("folder", folders())
 def test_docstrings_are_plain_english(folder: str) -> None:
-    lines = [line for file in sources(folder) for line in lines_of(file)]
+    lines = [line for file in sources(folder) for line in read(file).lines]
     assert lines
     assert not (found := problems(lines)), "\n".join(found)
 
@@ -185,7 +193,7 @@ def test_text_without_a_listed_word_has_no_problem() -> None:
 
 @pytest.mark.parametrize("folder", folders())
 def test_documented_arguments_exist_and_are_in_order(folder: str) -> None:
-    found = [f"{file}:{problem}" for file in sources(folder) for problem in wrong_arguments(parsed(file))]
+    found = [f"{file}:{problem}" for file in sources(folder) for problem in read(file).wrong_arguments]
     assert not found, "\n".join(found)
 
 

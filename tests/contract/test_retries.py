@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -124,6 +125,8 @@ def is_retry(loop: Loop) -> bool:
 
 def retries(source: str) -> list[str]:
     """Qualified names of the functions that have such a loop."""
+    if not re.search(r"\b(try|suppress)\b", source):  # half of the modules: a search is faster than a parser
+        return []
 
     def visit(node: ast.AST, path: tuple[str, ...]) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

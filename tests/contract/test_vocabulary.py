@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -15,19 +16,34 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("orchestrator", "callbacks/orchestrator_callbacks", "guards/orchestrator_guards")
 
 
+class Module(NamedTuple):
+    """What the tests read of a module. Its tree is not kept: every later collection of garbage would walk it."""
+
+    classes: list[tuple[str, int]]
+    """The name and the line of each public class."""
+    names: set[str]
+    """The names that it gives."""
+
+
 @cache  # not a constant: every worker collects this file, and one runs it
-def sources() -> dict[Path, ast.Module]:
+def sources() -> dict[Path, Module]:
     """Return the modules of the packages, by path from the root."""
     files = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
-    return {file.relative_to(ROOT): ast.parse(file.read_text(encoding="utf-8")) for file in files}
+    return {file.relative_to(ROOT): read(file) for file in files}
+
+
+def read(file: Path) -> Module:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    classes = [(node.name, node.lineno) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    public = [(name, line) for name, line in classes if not name.startswith("_")]
+    return Module(public, set(identifiers(file, tree)))
 
 
 def test_no_public_class_name_is_used_twice() -> None:
     places: dict[str, list[str]] = defaultdict(list)
-    for file, tree in sources().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(f"{file}:{node.lineno}")
+    for file, module in sources().items():
+        for name, line in module.classes:
+            places[name].append(f"{file}:{line}")
     assert len(places) > 700, "the packages were not read"
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
@@ -129,30 +145,25 @@ def words(identifier: str) -> set[str]:
     return {word.lower() for word in re.split(r"_|(?<=[a-z0-9])(?=[A-Z])", identifier)}
 
 
-def replaced(file: Path, tree: ast.Module) -> set[str]:
-    """Return the identifiers of a module that have a replaced word, but for those that keep it."""
-    return {name for name in identifiers(file, tree) if words(name) & REPLACED.keys()} - KEPT.keys()
-
-
-@cache
-def names_by_file() -> dict[Path, set[str]]:
-    return {file: set(identifiers(file, tree)) for file, tree in sources().items()}
+def replaced(names: Iterable[str]) -> set[str]:
+    """Return the identifiers that have a replaced word, but for those that keep it."""
+    return {name for name in names if words(name) & REPLACED.keys()} - KEPT.keys()
 
 
 @pytest.mark.parametrize("term", TERMS)
 def test_each_term_of_the_vocabulary_is_a_name(term: str) -> None:
-    assert any(term in names for names in names_by_file().values())
+    assert any(term in module.names for module in sources().values())
 
 
 def test_no_replaced_word_is_left_in_a_name() -> None:
     # Tests of stores are sentences: their names are prose.
-    left = {str(file): replaced(file, tree) for file, tree in sources().items()}
+    left = {str(file): replaced(module.names) for file, module in sources().items()}
     found = {file: {name for name in names if not name.startswith("test_")} for file, names in left.items()}
     assert {file: names for file, names in found.items() if names} == {}
 
 
 def test_every_kept_word_is_still_needed() -> None:
-    assert set().union(*names_by_file().values()) >= KEPT.keys()
+    assert set().union(*(module.names for module in sources().values())) >= KEPT.keys()
 
 
 @pytest.mark.parametrize(
@@ -161,7 +172,7 @@ def test_every_kept_word_is_still_needed() -> None:
      "from orchestrator.llm import memory as recall", "class A:\n    standing: int = 0"],
 )  # fmt: skip
 def test_a_planted_word_is_found(source: str) -> None:
-    assert len(replaced(Path("module.py"), ast.parse(source))) == 1
+    assert len(replaced(identifiers(Path("module.py"), ast.parse(source)))) == 1
 
 
 # ---- files that a concept is found by ----
