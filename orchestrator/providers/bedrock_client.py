@@ -18,7 +18,30 @@ from typing import Any, Final
 
 _SERVICE: Final = "bedrock-runtime"
 _OPERATIONS: Final = ("converse", "converse_stream")
-_CALLS: ContextVar[list[Future[Any]] | None] = ContextVar("orchestrator_bedrock_calls", default=None)
+
+
+class _Calls:
+    """The calls of one caller. One that starts when the caller has left ends at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[Future[Any]] = []
+        self._ended = False
+
+    def add(self, answer: Future[Any]) -> None:
+        with self._lock:
+            self._waiting.append(answer)
+            if self._ended:
+                answer.cancel()
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended = True
+            for answer in self._waiting:
+                answer.cancel()
+
+
+_CALLS: ContextVar[_Calls | None] = ContextVar("orchestrator_bedrock_calls", default=None)
 
 
 def prepare(client: Any) -> None:
@@ -31,26 +54,26 @@ def prepare(client: Any) -> None:
 @contextmanager
 def calls_end() -> Iterator[None]:
     """Free the threads that wait for calls of this block when the block is left."""
-    calls: list[Future[Any]] = []
+    calls = _Calls()
     token = _CALLS.set(calls)
     try:
         yield
     finally:
         _CALLS.reset(token)
-        for one in calls:
-            one.cancel()
+        calls.end()
 
 
 def _in_daemon(operation: Callable[..., Any]) -> Callable[..., Any]:
     def call(**params: Any) -> Any:
         answer: Future[Any] = Future()
         if (calls := _CALLS.get()) is not None:
-            calls.append(answer)
+            calls.add(answer)
         context = contextvars.copy_context()
         work = threading.Thread(
             target=context.run, args=(_settle, answer, operation, params), name="bedrock call", daemon=True
         )
-        work.start()
+        if not answer.cancelled():
+            work.start()
         return answer.result()
 
     return call

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,6 +36,8 @@ from orchestrator.providers.anthropic import MessagesForm
 from orchestrator.providers.openai_chat import ChatForm
 from orchestrator.providers.pydantic_ai_request import KEPT, conversation, response_of
 from orchestrator.testing import refuse_real_models
+from tests.providers.converse_wire import CONVERSE
+from tests.providers.family import FAMILIES
 from tests.providers.loopback import Loopback, Reply, in_a_thread, json_reply
 from tests.providers.wire import CHAT, GEMINI, WEATHER, Said
 
@@ -138,6 +141,15 @@ async def test_the_thought_signature_of_a_gemini_call_is_journalled_and_sent_bac
     sent = [part for content in server.asked[1].json["contents"] for part in content["parts"]]
     assert [part["thoughtSignature"] for part in sent if "functionCall" in part] == ["c2lnbmVk"]
     assert "/models/gemini-3.8-flash:generateContent" in server.asked[1].path
+
+
+async def test_a_model_of_bedrock_receives_hints_for_its_prompt_cache() -> None:
+    build = FAMILIES["pydantic-ai:bedrock"].llm
+    async with Loopback(lambda asked: CONVERSE.reply(asked, "Sunny.")) as server:
+        request = Request((Message("system", "Be brief."), *HELLO.messages))
+        await build(server.url).complete(request)
+        await build(server.url).complete(replace(request, params={"cache": False}))
+    assert [asked.body.count(b"cachePoint") for asked in server.asked] == [2, 0]
 
 
 def test_thinking_is_kept_and_left_out_by_the_adapters_of_other_vendors() -> None:
