@@ -45,7 +45,8 @@ def form_fields(schema: Mapping[str, Any]) -> list[FormField]:
         is_required = name in (schema.get("required") or ())
         choices = tuple(_shown(value, title) for value, title in _choices(part))
         default = _shown(part["default"]) if "default" in part else None
-        about, kind = ": ".join(dict.fromkeys(titles)), str(part.get("type", ""))
+        about, kinds = ": ".join(dict.fromkeys(titles)), part.get("type", "")
+        kind = " or ".join(map(str, kinds)) if isinstance(kinds, list) else str(kinds)
         found.append(FormField(name, kind, about, choices, is_required, default))
     return found
 
@@ -79,9 +80,12 @@ def field_value(schema: Mapping[str, Any], name: str, text: str) -> Any:
         return MISSING
     definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
     alone = {"type": "object", "properties": {name: part}, **definitions}
-    if faults := form_faults(alone, {name: value}):
-        raise ValueError(listed(faults))
-    return value
+    faults = form_faults(alone, {name: value})
+    if not faults:
+        return value
+    if text.strip() and not form_faults(alone, {name: text}):  # a number, for a field that takes text or null
+        return text
+    raise ValueError(listed(faults))
 
 
 def canonical_text(data: Mapping[str, Any]) -> str:
