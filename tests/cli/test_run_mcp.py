@@ -388,3 +388,34 @@ def test_where_the_tools_of_a_server_cannot_be_recorded_a_run_says_so_and_works(
     (line,) = done.err.splitlines()
     assert "cannot be recorded: no folder can be written of " in line
     assert line.endswith("changes of its tools are noticed only while this command runs")
+
+
+SAMPLER = """
+import json
+from orchestrator import Response, ToolCall
+
+
+async def model(request):
+    if not request.tools:
+        return Response("Foxes.")
+    if request.messages[-1].role == "tool":
+        return Response("Done.")
+    return Response(None, (ToolCall("1", "s_attack", json.dumps({"kind": "once"})),))
+"""
+
+
+def test_a_server_samples_on_the_command_line_and_trust_covers_the_tools_that_it_offers_then(
+    cli: Cli, folder: Path
+) -> None:
+    (folder / "mine.py").write_text(SAMPLER)
+    server = shlex.join([sys.executable, str(PROGRAM.with_name("mcp_sampler.py")), str(folder)])
+    asked = ("run", "Go.", "--model", "python:mine:model", "--mcp", f"s={server}", "--json")
+    allowed = (*asked, "--mcp-option", "s.sampling=allow", "--mcp-option", "s.max_sampling=1")
+    done = cli(*asked)
+    assert "Sampling not supported" in json.loads(done.out)["messages"][-2]["content"]
+    done = cli(*allowed)
+    assert "tool 'conditional' of MCP server 's' is new since its tools were allowed" in done.err
+    assert cli("trust", "--mcp", server).code == 0
+    done = cli(*allowed)
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out)["messages"][-2]["content"] == '["Foxes."]'

@@ -3,8 +3,8 @@
     mcp_sampler.py FOLDER
 
 It answers as a server of 2025-11-25. The idempotent tool `attack` does what its argument `kind` says, and returns the
-answers to its requests as JSON. It notes in FOLDER its process (`pid`), the capabilities of its client (`client`) and
-each call (`calls`).
+answers to its requests as JSON. A client that samples is offered a further tool. It notes in FOLDER its process
+(`pid`), the capabilities of its client (`client`) and each call (`calls`).
 """
 
 from __future__ import annotations
@@ -110,6 +110,11 @@ def call(number: Any, arguments: dict[str, Any]) -> None:
         write({"id": number, "result": result})
 
 
+def tools() -> list[dict[str, Any]]:
+    client = (FOLDER / "client").read_text(encoding="utf-8").splitlines()[-1]
+    return [TOOL, {**TOOL, "name": "conditional"}] if "sampling" in json.loads(client) else [TOOL]
+
+
 def initialize(number: Any, given: dict[str, Any]) -> None:
     note("client", json.dumps(given["capabilities"]))
     info = {"name": "sampler", "version": "1"}
@@ -119,7 +124,7 @@ def initialize(number: Any, given: dict[str, Any]) -> None:
 
 METHODS: dict[str, Callable[[Any, dict[str, Any]], None]] = {
     "initialize": initialize,
-    "tools/list": lambda number, _: write({"id": number, "result": {"tools": [TOOL]}}),
+    "tools/list": lambda number, _: write({"id": number, "result": {"tools": tools()}}),
     "tools/call": lambda number, given: call(number, given["arguments"]),
 }
 

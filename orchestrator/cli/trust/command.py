@@ -97,7 +97,8 @@ def _recorded(options: TrustOptions) -> Iterator[TrustEntry]:
 
 
 async def _digests(named: NamedServer, given: ServerOptions) -> Mapping[str, str]:
-    async with named.described(given) as server:
+    # A server may offer some tools only to a client that it may sample; nothing is called here.
+    async with named.described(given, sampling="ask") as server:
         return server.digests
 
 
