@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from orchestrator.errors import ConfigError
 from orchestrator.providers.bedrock_client import prepare
@@ -14,6 +14,10 @@ from orchestrator.providers.connection import check_address
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.models import Model
+
+
+_ADVERT: Final = " To try Pydantic AI without an API key"
+"""Start of what the library adds to the name of the missing variable; it is about an agent of its own."""
 
 
 def check_arguments(model: object, structured: str, base_url: str | None, api_key: object) -> None:
@@ -49,7 +53,8 @@ def inferred(name: str, base_url: str | None, key: str | None) -> Model:
             return _prepared(infer_model(name))
         return _prepared(infer_model(name, lambda provider: infer_provider_class(provider)(**given)))
     except (UserError, ImportError, ValueError) as error:
-        raise ConfigError(f"model {name!r} of pydantic-ai cannot be used: {error}") from error
+        reason = str(error).partition(_ADVERT)[0]
+        raise ConfigError(f"model {name!r} of pydantic-ai cannot be used: {reason}") from error
     except TypeError as error:  # from the provider's class
         shown = " and ".join(given)
         raise ConfigError(f"the provider of {name!r} takes no {shown}; set its variables: {error}") from error
