@@ -12,6 +12,7 @@ import pytest
 from orchestrator import Agent, ConfigError, MemoryJournal, tool
 from orchestrator.evaluation import EvaluationCase, evaluate, load_cases
 from orchestrator.providers.scripted import FunctionLLM, call
+from orchestrator.runtime.evaluation import yaml_node
 from orchestrator.runtime.evaluation.case_file import cases_text
 from orchestrator.runtime.evaluation.recorded_case import recorded_case
 
@@ -128,9 +129,11 @@ def test_a_fault_is_one_sentence_with_file_case_and_line(cases: Any, text: str, 
     assert "\n" not in message
 
 
-def test_aliases_that_expand_without_end_are_refused(cases: Any) -> None:
+def test_aliases_that_expand_without_end_are_refused(cases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert yaml_node._MOST_PARTS == 1_000_000
+    monkeypatch.setattr(yaml_node, "_MOST_PARTS", 10_000)
     levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 9))
-    with pytest.raises(ConfigError, match="aliases make more than 1,000,000 parts"):
+    with pytest.raises(ConfigError, match="aliases make more than 10,000 parts"):
         cases(f"defaults:\n  l0: &l0 [x]\n{levels}".replace("\nl", "\n  l"))
 
 
