@@ -36,6 +36,8 @@ class TracedLLM(PacedLLM):
         """Answer, and switch the count on and off."""
         turn = len(self.asked_at)
         if turn == FIRST:
+            # Python 3.12 looks only in `settrace` whether a frame traces opcodes.
+            sys._getframe().f_trace_opcodes = True
             sys.settrace(self._trace)
             frame: FrameType | None = sys._getframe()
             while frame is not None:  # those that were entered before
