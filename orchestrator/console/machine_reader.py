@@ -81,6 +81,7 @@ class MachineReader:
         """
         if self._task is None and not self._is_listed(since):
             self._task = asyncio.create_task(self._read(since), name=f"console {self.machine}")
+            self._task.add_done_callback(_retrieve)
         if (task := self._task) is not None:
             await asyncio.wait((task,), timeout=patience)
             if task.done():
@@ -122,3 +123,9 @@ class MachineReader:
             if (kept := self._kept.get(head.run_id)) is not None:
                 history.merge(kept[1])
         return MachineWindow(history, heads, self._more and len(heads) == len(self._heads))
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Retrieve the error of a task, which asyncio logs otherwise; the next page reads again and reports it."""
+    if not task.cancelled():
+        task.exception()

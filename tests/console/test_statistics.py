@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import time
 from enum import StrEnum
 from itertools import pairwise
@@ -14,6 +16,7 @@ from orchestrator.console import console_app, machine_reader
 from orchestrator.console.machine_reader import MachineReader
 from orchestrator.console.state_list import Way, state_list
 from orchestrator.drawing.mark import GraphMarks
+from orchestrator.errors import StoreDown
 from orchestrator.kernel.journal import Record
 from orchestrator.runtime.runs.journal_check import JournalCheck, record_check
 from tests.console.client import Client
@@ -70,6 +73,28 @@ async def test_the_page_of_machines_covers_a_window_and_says_what_was_read(
     monkeypatch.setattr(time, "time", lambda: old)
     page = (await Client(console_app(runs)).get("/machines?window=24h")).text
     assert "No run of this machine started in this window." in page
+
+
+async def test_a_journal_that_is_closed_while_a_machine_is_read_leaves_no_error_in_the_log(
+    journal: MemoryJournal, runs: Runs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(journal)
+    closed, ended = asyncio.Event(), asyncio.Event()
+
+    async def load(run_id: str, since: int = 0) -> list[Record]:
+        await closed.wait()
+        ended.set()
+        raise StoreDown("journal is closed")
+
+    monkeypatch.setattr(journal, "load", load)
+    reader = MachineReader(runs, "llm_loop")
+    assert (await reader.window(None, patience=0)).read == 0
+    closed.set()
+    await ended.wait()
+    await asyncio.sleep(0)
+    del reader
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_a_graph_of_many_states_is_a_list_around_the_present_state(
