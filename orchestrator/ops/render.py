@@ -44,7 +44,7 @@ def page(dashboards: Iterable[Dashboard], source: Prometheus, window: TimeWindow
             parts.append(f"<h2>{escape(row.title)}</h2><section>{inside}</section>")
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Orchestrator</title>'
-        f"<style>{_STYLE}</style><body><p>As of {now}, the last {window.seconds / 60:.0f} minutes.</p>"
+        f"<style>{_STYLE}</style><body><p>As of {now}, the last {window.seconds / 60:.0f} min.</p>"
         f"{''.join(parts)}</body></html>\n"
     )
 
