@@ -54,6 +54,7 @@ def test_a_look_at_runs_imports_neither_machines_nor_settings_nor_metrics(
     assert code == "0"
     needless = {"transitions", "prometheus_client", "structlog", "tenacity", "pydantic_settings"}
     assert not needless & set(modules)
+    assert "orchestrator.machines.ralph.contract" not in modules
 
 
 def test_the_names_of_graphs_are_those_of_the_graphs() -> None:

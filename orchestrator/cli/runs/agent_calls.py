@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import shown
 from orchestrator.cli.runs.phrase import many, table
 from orchestrator.llm.usage import Usage
-from orchestrator.machines.ralph.contract import Role
-from orchestrator.machines.ralph.model import RoleCall
+
+if TYPE_CHECKING:
+    from orchestrator.machines.ralph.model import RoleCall
 
 
 def stored_calls(context: Mapping[str, Any]) -> list[RoleCall]:
     """Return the calls in a stored context; none for a graph without coding agents."""
+    if not (stored := context.get("agent_calls")):
+        return []
+    from orchestrator.machines.ralph.contract import (
+        Role,
+    )  # slow: it builds schemas
+    from orchestrator.machines.ralph.model import RoleCall
+
     return [
         RoleCall(**{**one, "role": Role(one["role"]), "usage": Usage.of(one.get("usage") or {})})
-        for one in context.get("agent_calls") or ()
+        for one in stored
     ]
 
 
