@@ -42,7 +42,7 @@ def taken(value: Any) -> tuple[Any, Any]:
 
 def lasting_fields(kind: Any) -> frozenset[str]:
     """Return the fields of a dataclass whose values cannot be changed in place, by their types."""
-    return _lasting_fields(kind)
+    return _lasting_fields(kind)  # apart, because mypy takes a dataclass for unhashable
 
 
 @lru_cache(_KINDS)

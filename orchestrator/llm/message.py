@@ -334,7 +334,7 @@ def input_most(request: Request, known: int = 0, start: int = 0) -> int | None:
 
 def output_limit(params: Mapping[str, Any]) -> int:
     """Return `max_tokens` or a synonym from the parameters of a request; 0 if they do not limit the answer."""
-    return next((int(params[name]) for name in _MOST if params.get(name)), 0)
+    return next((int(params[name]) for name in OUTPUT_LIMITS if params.get(name)), 0)
 
 
 def output_bound(params: Mapping[str, Any]) -> int:
@@ -342,7 +342,8 @@ def output_bound(params: Mapping[str, Any]) -> int:
     return output_limit(params) or _ANSWER
 
 
-_MOST = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+OUTPUT_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+"""The parameters that limit the tokens of an answer."""
 _ANSWER = 4096
 _PREAMBLE = 1024
 """Tokens that a provider may add to a request: instructions for tool calls, the form of the answer."""

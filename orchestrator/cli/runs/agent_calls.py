@@ -18,9 +18,8 @@ def stored_calls(context: Mapping[str, Any]) -> list[RoleCall]:
     """Return the calls in a stored context; none for a graph without coding agents."""
     if not (stored := context.get("agent_calls")):
         return []
-    from orchestrator.machines.ralph.contract import (
-        Role,
-    )  # slow: it builds schemas
+    # Here, because the module builds schemas: an eighth of the instructions of `runs show`.
+    from orchestrator.machines.ralph.contract import Role
     from orchestrator.machines.ralph.model import RoleCall
 
     return [

@@ -53,9 +53,8 @@ async def answer_typed(
             return elsewhere.is_set()
         try:
             await _give(agent, run_id, asked, said)
-        except (
-            RunError
-        ) as refused:  # another answer was earlier, the question has expired, or the form refuses it
+        except RunError as refused:
+            # Another answer was earlier, the question has expired, or the form refuses it.
             complain(str(refused))
             if isinstance(refused, AnswerRefused) and refused.kind == "input":
                 continue

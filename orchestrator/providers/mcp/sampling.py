@@ -146,7 +146,7 @@ class CallSampling:
         reply = await sampled(self._context, replace(self._request(params), key=str(self.count)))
         if isinstance(reply, ErrorData):
             raise CallRefused(reply.message)
-        return reply.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return json_data(reply)
 
     def _request(self, params: CreateMessageRequestParams) -> SamplingRequest:
         try:
@@ -162,9 +162,9 @@ def rejected() -> ErrorData:
     return ErrorData(code=REJECTED, message="User rejected sampling request")
 
 
-def plain_params(params: CreateMessageRequestParams) -> dict[str, Any]:
-    """Return the parameters of a request as JSON data."""
-    return params.model_dump(mode="json", by_alias=True, exclude_none=True)
+def json_data(message: CreateMessageRequestParams | CreateMessageResult) -> dict[str, Any]:
+    """Return the parameters of a request, or its result, as JSON data."""
+    return message.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _question(server: str, request: SamplingRequest) -> InputRequest:

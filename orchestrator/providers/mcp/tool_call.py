@@ -19,7 +19,7 @@ from orchestrator.providers.mcp.answer import CallRefused, SessionLost, ToolDisa
 from orchestrator.providers.mcp.elicitation import BadElicitation, elicit_result, input_request
 from orchestrator.providers.mcp.live_call import LiveCall, Sampling
 from orchestrator.providers.mcp.offer import ServerTool, clean
-from orchestrator.providers.mcp.sampling import CallSampling, plain_params, sampled
+from orchestrator.providers.mcp.sampling import CallSampling, json_data, sampled
 from orchestrator.providers.mcp.session import McpSession, SessionPool, Unreachable
 from orchestrator.tools.input_request import EffectUnknown, InputAnswer, InputRequired
 from orchestrator.tools.input_request import InputRequest as PersonRequest
@@ -220,7 +220,7 @@ class ToolCaller:
         if (samples.keys() - allowed.keys()) & responses.keys():
             raise CallRefused(_REJECTED)
         if requests := {name: one for name, one in asked.items() if name not in responses}:
-            kept = {name: plain_params(params) for name, params in samples.items() if name in requests}
+            kept = {name: json_data(params) for name, params in samples.items() if name in requests}
             state = {"request_state": result.request_state, "responses": responses}
             raise InputRequired(requests, state | {"sampling": kept, "sampled": sampling.count})
         return responses

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.journal import Journal
-from orchestrator.llm.message import Response, output_limit
+from orchestrator.llm.message import OUTPUT_LIMITS, Response, output_limit
 from orchestrator.llm.port import check_params
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.agent_tool import ChildCall, member
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _DIGEST = 16
 """Characters of the digest in the id of a child run."""
-_MAX_TOKENS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _STOP = ("stop", "stop_sequences")
 
 
@@ -100,8 +99,8 @@ def sampling_params(deps: LoopDeps, request: SamplingRequest) -> dict[str, Any]:
     """Return the parameters of a request under the names that the model has, as far as the host sets no others."""
     own, found = deps.params, dict[str, Any]()
     most = min(request.max_tokens, output_limit(own) or request.max_tokens)
-    set_by_host = [name for name in _MAX_TOKENS if own.get(name)]
-    if most > 0 and (name := _known(deps.llm, set_by_host or _MAX_TOKENS, most, "max_tokens")):
+    set_by_host = [name for name in OUTPUT_LIMITS if own.get(name)]
+    if most > 0 and (name := _known(deps.llm, set_by_host or OUTPUT_LIMITS, most, "max_tokens")):
         found[name] = most
     if request.temperature is not None and "temperature" not in own:
         found |= _checked(deps.llm, {"temperature": request.temperature})
