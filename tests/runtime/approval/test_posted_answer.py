@@ -146,12 +146,12 @@ async def test_a_wait_reads_each_posted_answer_once(root: Path, monkeypatch: pyt
     await submitted(root, DRAFT)
     async with elsewhere(root) as runs:
         await runs.request_changes(RUN, "Less.", by="bob")
-    reads: list[tuple[int, list[str]]] = []
+    reads: list[list[str]] = []
     inbox = ProjectJournal.inbox
 
     async def noted(journal: ProjectJournal, run_id: str, since: int = 0) -> list[Posted]:
         found = await inbox(journal, run_id, since)
-        reads.append((since, [one.kind for one in found]))
+        reads.append([one.kind for one in found])
         return found
 
     monkeypatch.setattr(ProjectJournal, "inbox", noted)
@@ -160,12 +160,11 @@ async def test_a_wait_reads_each_posted_answer_once(root: Path, monkeypatch: pyt
         while (await Approval.look(root)).versions[-1] != ("plan-1", 2):  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.02)
         reads.clear()
-        while len(reads) < 5:  # noqa: ASYNC110 - see above
+        while len(reads) < 40 and not (len(reads) >= 5 and not any(reads[-5:])):  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.02)
         approval.ask_cancel()
-        found = [kinds for _, kinds in reads[:5] if kinds]
         await waiting
-    assert len(found) <= 1, "only the first read of a wait has answers that were posted before"
+    assert not any(reads[-5:]), "a wait reads the answers that were posted before it again and again"
 
 
 async def test_an_answer_that_does_not_fit_a_plan_is_refused_before_it_is_posted(root: Path) -> None:
