@@ -37,6 +37,7 @@ async def serve(
         log_config=None,
         access_log=False,
         lifespan="off",
+        ws="none",
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE,

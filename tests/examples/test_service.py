@@ -75,7 +75,7 @@ def served(folder: Path, make_agent: MakeAgent = at_once, **options: Any) -> Ite
     with pytest.MonkeyPatch.context() as patch, socket.create_server(("127.0.0.1", 0)) as listener:
         patch.setenv("ORCHESTRATOR_JOURNAL", str(folder / "runs.db"))
         app = create_app(make_agent, rescan=0.2, grace=0.0, **options)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         client = Client(listener.getsockname()[1])

@@ -22,7 +22,7 @@ def main(app: str = "orchestrator.examples.service:app") -> None:
     with tempfile.TemporaryDirectory() as folder:
         if options.workers > 1:  # each scrape adds up the workers
             os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", folder)
-        uvicorn.run(app, **vars(options))
+        uvicorn.run(app, ws="none", **vars(options))
 
 
 if __name__ == "__main__":

@@ -268,9 +268,8 @@ async def serve_http(
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family)
     app: Any = server.streamable_http_app(host=host)
-    config = uvicorn.Config(
-        app if token is None else _guarded(app, token), log_level="warning", lifespan="on"
-    )
+    answering = app if token is None else _guarded(app, token)
+    config = uvicorn.Config(answering, log_level="warning", lifespan="on", ws="none")
     name = f"[{host}]" if ":" in host else host
     ready(f"http://{name}:{listening.getsockname()[1]}/mcp")
     try:
