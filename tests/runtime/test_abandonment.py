@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.request import urlopen
 
 import pytest
@@ -45,6 +45,8 @@ from orchestrator_callbacks.llm_loop.admission import UNDECIDED
 from tests.providers.mcp_place import by_stdio
 from tests.runtime.stage import Facts, agent, faults, until
 from tests.telemetry.sampling import sampled
+
+T = TypeVar("T")
 
 SOON = 0.05
 """Seconds of grace, and of limits that are to pass."""
@@ -105,6 +107,7 @@ class Place:
     stubborn: Stubborn
     facts: Facts
     journal: MemoryJournal
+    clock: FakeClock
     kind: str
     """As the fact says it."""
 
@@ -185,7 +188,7 @@ async def standing(
     if kind == "mcp":
         swallowing(code)
     late = way == "timeout"
-    facts, journal = Facts(), MemoryJournal()
+    facts, journal, clock = Facts(), MemoryJournal(), FakeClock()
     asked = 0
 
     async def model(request: Request) -> Any:
@@ -212,10 +215,19 @@ async def standing(
             hooks=_hooks(kind, code),
             memory=_Memory(code) if kind == "memory" else None,
             graph=LLM_LOOP.extend(dwell=dwell),
+            clock=clock,
             limits=Limits(cancel_seconds=SOON, memory_seconds=SOON if late else 30.0),
         )
         said = {"thread": "tool", "point": "hook"}.get(kind, kind)
-        yield Place(runner, code, facts, journal, said)
+        yield Place(runner, code, facts, journal, clock, said)
+
+
+async def _in_time(clock: FakeClock, work: Awaitable[T]) -> T:
+    """Move the clock until some work has ended."""
+    waiting = asyncio.ensure_future(work)
+    while not waiting.done():
+        await clock.advance(SOON)
+    return await waiting
 
 
 async def _stopped(place: Place, way: str, monkeypatch: pytest.MonkeyPatch) -> Result | None:
@@ -225,7 +237,7 @@ async def _stopped(place: Place, way: str, monkeypatch: pytest.MonkeyPatch) -> R
         async with LocalEngine(place.runner, grace=0.0) as engine:
             handle = await engine.submit("go", run_id="r")
             await place.stubborn.reached.wait()
-            report = await engine.drain(0.0)
+            report = await _in_time(place.clock, engine.drain(0.0))
             assert (report.interrupted, report.ended) == (("r",), ())
             with pytest.raises(Suspended):
                 await handle
@@ -236,7 +248,7 @@ async def _stopped(place: Place, way: str, monkeypatch: pytest.MonkeyPatch) -> R
     await place.stubborn.reached.wait()
     if way == "cancel":
         await place.runner.cancel("r", why="enough")
-    return await running
+    return await _in_time(place.clock, running)
 
 
 @pytest.mark.canary("mcp-cancel")
@@ -514,21 +526,23 @@ async def test_a_grace_period_of_0_waits_for_as_long_as_it_takes() -> None:
 
 async def test_a_run_below_ends_by_its_own_grace_period_before_the_tool_that_it_is() -> None:
     async with stubbornly() as stubborn:
-        facts = Facts()
+        facts, clock = Facts(), FakeClock()
         below = agent(
             [call("pay"), "done"],
             [_pay("pure", stubborn, [])],
             observers=[facts],
+            clock=clock,
             limits=Limits(cancel_seconds=SOON),
         )
         above = agent(
             [call("ask", task="go"), "done"],
             [below.as_tool("ask", "Ask.")],
             observers=[facts],
+            clock=clock,
             limits=Limits(cancel_seconds=SOON),
         )
         running = asyncio.create_task(above.run("go", run_id="r"))
         await stubborn.reached.wait()
         await above.cancel("r")
-        assert (await running).outcome == Outcome.CANCELLED
+        assert (await _in_time(clock, running)).outcome == Outcome.CANCELLED
         assert [(fact.name, fact.run_id != "r") for fact in facts.of(WorkAbandoned)] == [("pay", True)]
