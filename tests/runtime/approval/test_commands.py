@@ -19,7 +19,9 @@ from orchestrator.runtime.approval.step_log import StepLog
 from orchestrator.runtime.approval.step_work import step_progress
 from orchestrator.runtime.service import surviving_program
 from orchestrator.runtime.service.surviving_program import ProgramEnd
+from tests.passing_time import pass_time
 from tests.runtime.approval.work_stage import Crash, Stage, project, refused
+from tests.runtime.stage import until
 
 
 @pytest.fixture
@@ -75,22 +77,23 @@ async def test_a_command_that_fails_is_told_and_what_files_it_made_stays(root: P
     assert [body.get("exit") for _, body in await stage.bodies()] == [None, 3]
 
 
-async def test_a_command_that_lasts_too_long_is_ended_with_all_it_started(root: Path) -> None:
+async def test_a_command_that_lasts_too_long_is_ended_with_all_it_started(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = (
         "import os, signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         f"child = subprocess.Popen([{sys.executable!r}, '-c', 'import time; time.sleep(600)']); "
         "open('pids', 'w').write(f'{os.getpid()} {child.pid}'); time.sleep(600)"
     )
-    stage = Stage(root, python(code, timeout=1.5))
+    stage = Stage(root, python(code, timeout=300))
     work = await stage.begin()
-    before = command.GRACE
-    command.GRACE = 0.2
-    try:
-        error = await refused(work, stage.plan, "1")
-    finally:
-        command.GRACE = before
-    assert error.code == "BLD-003"
-    for pid in map(int, (root / "pids").read_text().split()):
+    monkeypatch.setattr(command, "GRACE", 0.2)
+    lasting = asyncio.create_task(refused(work, stage.plan, "1"))
+    pids = root / "pids"
+    await until(lambda: pids.exists() and pids.read_text())
+    pass_time(monkeypatch, 300)
+    assert (await lasting).code == "BLD-003"
+    for pid in map(int, pids.read_text().split()):
         await gone(pid)
 
 

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,12 +19,18 @@ from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.limits import ApprovalLimits
 from orchestrator.runtime.approval.file_listing import ListingProgress
 from orchestrator.runtime.approval.workspace import Workspace
+from tests.passing_time import pass_time
 from tests.runtime.approval.stand import planted, waiting
 from tests.runtime.approval.stand import project as opened
 from tests.runtime.approval.work_stage import STEPS, Stage, project, refused, tree
+from tests.runtime.stage import until
 
-LIMIT = 0.5
-"""Seconds; more than anything takes that does not hang."""
+T = TypeVar("T")
+
+LIMIT = 60.0
+"""Seconds; more than anything takes that does not hang. They pass when it hangs."""
+AT_ONCE = 0.05
+"""Seconds; the limit where every file hangs."""
 
 
 class Disk:
@@ -39,7 +45,7 @@ class Disk:
     def __call__(self, name: str) -> None:
         if name == self._boundary and not self.hung:
             self.hung = True
-            self.answers.wait(30)
+            self.answers.wait(100)
             self.went_on.set()
 
 
@@ -55,40 +61,50 @@ def disk(request: pytest.FixtureRequest) -> Iterator[Disk]:
     made.answers.set()
 
 
+async def too_slow(
+    work: Coroutine[Any, Any, T], hangs: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
+) -> T:
+    """Begin some work, let its limit pass once the disk hangs, and wait for its end."""
+    task = asyncio.create_task(work)
+    await until(lambda: hangs() or task.done())
+    pass_time(monkeypatch, LIMIT)
+    return await task
+
+
 async def tidy(root: Path) -> None:
     """Wait until the thread that hung has taken away what it had prepared."""
-    async with asyncio.timeout(10):
-        while [path for path in root.rglob("*") if path.suffix == ".tmp"]:  # noqa: ASYNC110 - a file tells nobody
-            await asyncio.sleep(0.01)
+    await until(lambda: not [path for path in root.rglob("*") if path.suffix == ".tmp"])
 
 
 @pytest.mark.parametrize("step", ["1", "2"])
 @pytest.mark.parametrize("disk", ["written", "renamed"], indirect=True)
 async def test_a_write_that_hangs_fails_its_step_which_is_taken_back_and_stays_so(
-    root: Path, step: str, disk: Disk
+    root: Path, step: str, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree(root)
     stage = Stage(root, STEPS[int(step) - 1])
     work = await stage.begin(hook=disk, seconds=LIMIT)
-    error = await refused(work, stage.plan, step)
+    error = await too_slow(refused(work, stage.plan, step), lambda: disk.hung, monkeypatch)
     assert (error.code, error.retryable, work.done) == ("FS-012", False, ())
     assert "does not answer" in str(error)
     disk.answers.set()
-    assert await asyncio.to_thread(disk.went_on.wait, 10)
+    assert await asyncio.to_thread(disk.went_on.wait, 60)
     await tidy(root)
     assert tree(root) == before
     assert not await work.drift()
 
 
 @pytest.mark.parametrize("disk", ["written"], indirect=True)
-async def test_an_undo_that_hangs_says_so_and_can_be_asked_for_again(root: Path, disk: Disk) -> None:
+async def test_an_undo_that_hangs_says_so_and_can_be_asked_for_again(
+    root: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = tree(root)
     stage = Stage(root, STEPS[1])
     work = await stage.begin()
     await work.perform(stage.plan.steps[0])
     work = await stage.again(hook=disk, seconds=LIMIT)
     with pytest.raises(ApprovalError, match="FS-012: step 2: 'a\\.py' is on a file system"):
-        await work.undo_plan()
+        await too_slow(work.undo_plan(), lambda: disk.hung, monkeypatch)
     disk.answers.set()
     assert (await work.undo_plan()).conflicts == ()
     await tidy(root)
@@ -99,30 +115,30 @@ async def test_looking_at_a_project_that_does_not_answer_is_given_up(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(root, STEPS[1])
-    work = await stage.begin(seconds=LIMIT)
+    work = await stage.begin(seconds=AT_ONCE)
     answers, opening = threading.Event(), os.open
     monkeypatch.setattr(os, "open", lambda *args, **more: answers.wait(30) and opening(*args, **more))
     try:
         assert (await refused(work, stage.plan, "2")).code == "FS-012"
         with pytest.raises(ApprovalError, match="FS-012"):
-            await Workspace(root, seconds=LIMIT).validated(stage.draft, plan_id="plan-2", version=1)
+            await Workspace(root, seconds=AT_ONCE).validated(stage.draft, plan_id="plan-2", version=1)
     finally:
         answers.set()
 
 
 @pytest.mark.parametrize("disk", ["verified"], indirect=True)
 async def test_a_plan_on_such_a_disk_ends_in_failed_with_every_file_as_it_was(
-    tmp_path: Path, disk: Disk
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = planted(tmp_path / "project")
     before = tree(root)
     options = {"journal": MemoryJournal(), "limits": ApprovalLimits(file_seconds=LIMIT)}
     async with opened(root, hook=disk, **options) as approval:
         await waiting(approval)
-        status = await approval.approve()
+        status = await too_slow(approval.approve(), lambda: disk.hung, monkeypatch)
         assert (status.state, status.error["code"], status.error["step"]) == ("Failed", "FS-012", "1")
         disk.answers.set()
-        assert await asyncio.to_thread(disk.went_on.wait, 10)
+        assert await asyncio.to_thread(disk.went_on.wait, 60)
     await tidy(root)
     assert {name: what for name, what in tree(root).items() if not name.startswith(".orchestrator")} == before
 
@@ -138,10 +154,14 @@ class Lists:
         def hung(path: Any, *args: Any, **named: Any) -> int:
             self.read.append(str(path))
             if path == "stuck.py":
-                self.answers.wait(30)
+                self.answers.wait(100)
             return opening(path, *args, **named)
 
         monkeypatch.setattr(os, "open", hung)
+
+    def hang(self) -> bool:
+        """Tell whether a thread is held."""
+        return "stuck.py" in self.read
 
 
 @pytest.fixture
@@ -152,16 +172,14 @@ def lists(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lists]:
 
 
 async def test_a_file_that_is_too_slow_to_be_listed_is_named_and_nothing_after_it_is_read(
-    root: Path, lists: Lists
+    root: Path, lists: Lists, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / "stuck.py").write_text("x = 1\n")
     (root / "zz.py").write_text("z = 1\n")
     with pytest.raises(ApprovalError, match=r"FS-012: 'stuck\.py' is on a file system that does not answer"):
-        await Workspace(root, index_seconds=LIMIT).tree()
+        await too_slow(Workspace(root, index_seconds=LIMIT).tree(), lists.hang, monkeypatch)
     lists.answers.set()
-    async with asyncio.timeout(10):
-        while any(one.name == "file" for one in threading.enumerate()):  # noqa: ASYNC110 - a thread tells nobody
-            await asyncio.sleep(0.01)
+    await until(lambda: not any(one.name == "file" for one in threading.enumerate()))
     assert "a.py" in lists.read
     assert "zz.py" not in lists.read, "nobody waits for the rest"
     assert "zz.py" in [one.path for one in await Workspace(root).tree()]
@@ -179,14 +197,14 @@ def test_the_limit_of_a_listing_begins_anew_with_each_file() -> None:
 
 
 async def test_a_project_that_cannot_be_listed_is_not_planned_for_and_that_is_said(
-    tmp_path: Path, lists: Lists
+    tmp_path: Path, lists: Lists, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = planted(tmp_path / "project")
     (root / "stuck.py").write_text("x = 1\n")
     before = tree(root)
     options = {"journal": MemoryJournal(), "limits": ApprovalLimits(index_seconds=LIMIT)}
     async with opened(root, **options) as approval:
-        status = await approval.run("Please tidy up.")
+        status = await too_slow(approval.run("Please tidy up."), lists.hang, monkeypatch)
         assert (status.state, status.error["code"]) == ("Failed", "FS-012")
         assert "'stuck.py'" in status.error["message"]
     assert {name: what for name, what in tree(root).items() if not name.startswith(".orchestrator")} == before
