@@ -36,6 +36,7 @@ from tests.runtime.approval.stand import (
     tree,
     waiting,
 )
+from tests.runtime.stage import until
 
 
 class AtWork:
@@ -54,18 +55,17 @@ class AtWork:
 
     async def carried_out(self) -> str:
         options = {"on_step": self.on_step, "clock": SystemClock(), **self.options}
-        async with project(self.root, **options) as approval:
-            await waiting(approval)
-            status = await approval.approve()
+        async with project(self.root, **options) as self.approval:
+            await waiting(self.approval)
+            status = await self.approval.approve()
             return f"{status.state.value} {status.plan_status}"
 
-
-async def heard(root: Path) -> None:
-    """Wait until whoever works has read all that was posted."""
-    async with SqliteJournal(root / ".orchestrator/journal.db", only_reads=True) as journal:
-        posted = await journal.inbox("approval-0001")
-        assert posted
-        await asyncio.sleep(0.3)  # three looks: there is no sign of a wish that is read but not yet due
+    async def heard(self) -> None:
+        """Wait until it has read all that was posted."""
+        async with SqliteJournal(self.root / ".orchestrator/journal.db", only_reads=True) as journal:
+            *_, last = await journal.inbox("approval-0001")
+        run = self.approval._session.run
+        await until(lambda: run.control.inbox >= last.number)
 
 
 @pytest.mark.parametrize(("wish", "ends"), [("pause", "Paused approved"), ("cancel", "Idle cancelled")])
@@ -81,7 +81,7 @@ async def test_another_process_asks_the_one_that_works_to_stop(tmp_path: Path, w
     assert set(status.actions) >= {"pause", "cancel"}
     assert [one.status for one in status.steps] == ["done", "running", "pending", "pending", "pending"]
     await Approval.ask(root, wish, by="bob", why="lunch")
-    await heard(root)
+    await work.heard()
     with pytest.raises(GateRefused, match="IPC-006"):
         await Approval.ask(root, wish, by="bob")
     work.go.set()
@@ -117,7 +117,7 @@ async def test_who_looks_at_a_cancel_under_way_is_offered_nothing_that_would_be_
     task = asyncio.create_task(work.carried_out())
     await work.begun.wait()
     await Approval.ask(root, "cancel", by="bob")
-    await heard(root)
+    await work.heard()
     work.go.set()
     assert await asyncio.to_thread(undoing.begun.wait, 30)
     status = await Approval.look(root)
