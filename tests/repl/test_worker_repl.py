@@ -16,6 +16,7 @@ import pytest
 from orchestrator.errors import ConfigError
 from orchestrator.machines.code_mode.ports import CodeResult
 from orchestrator.repl import Level, ReplError, ReplLimits, Sandbox, WorkerRepl
+from tests.passing_time import pass_time
 from tests.repl.conftest import SMALL, Opener
 
 
@@ -187,18 +188,17 @@ async def test_a_broker_that_loses_answers_or_raises_fails_the_question_only(
         assert (await repl.run("1")).ok
 
 
-async def test_waiting_for_an_answer_is_no_time_of_the_code(opened: Opener) -> None:
-    answered = asyncio.Event()
-
+async def test_waiting_for_an_answer_is_no_time_of_the_code(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def slow(prompts: tuple[str, ...]) -> list[str]:
-        asyncio.get_running_loop().call_later(0.6, answered.set)
-        await answered.wait()
+        pass_time(monkeypatch, 600)
         return ["late"] * len(prompts)
 
     async with opened(broker=slow) as repl:
-        found = await repl.run("print(llm_query('x'))", seconds=0.5)
+        found = await repl.run("print(llm_query('x'))", seconds=60)
     assert (found.stdout, found.lost) == ("late\n", None)
-    assert found.seconds < 0.5
+    assert found.seconds < 60
 
 
 # ---- lost workers ----
@@ -322,7 +322,7 @@ async def test_the_worker_ends_with_the_program(tmp_path: Path) -> None:
     launcher, worker = map(int, (await program.stdout.readline()).split())
     program.kill()
     await program.wait()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for pid in (launcher, worker):
             while _lives(pid):  # noqa: ASYNC110  nobody tells us of a process that is not ours
                 await asyncio.sleep(0.01)
@@ -369,13 +369,12 @@ def test_what_cannot_work_is_refused_when_it_is_said(make: object, said: str) ->
         make()
 
 
-async def test_a_worker_is_up_in_a_second_and_a_small_block_takes_milliseconds(opened: Opener) -> None:
-    """Bounds with much room: they hold on a busy machine, and notice a wait that somebody put in by accident."""
+async def test_a_small_block_takes_milliseconds(opened: Opener) -> None:
+    """The fastest of fifty has no pause in it, unless somebody put one into each by accident."""
     async with opened() as repl:
-        began = time.monotonic()
-        await repl.isolation()
-        assert time.monotonic() - began < 20
-        began = time.monotonic()
+        taken = []
         for _ in range(50):
+            began = time.monotonic()
             await repl.run("1")
-        assert time.monotonic() - began < 5
+            taken.append(time.monotonic() - began)
+        assert min(taken) < 0.1
