@@ -89,7 +89,7 @@ def end(marks: Collection[str], grace: float = GRACE) -> ProgramEnd:
             opened = [fd for one in alive if (fd := _opened(one, stack)) is not None]
             if number == 0:
                 _signal(opened, signal.SIGTERM, grace)
-            _signal(opened, signal.SIGKILL, grace)
+            _signal(opened, signal.SIGKILL, GRACE)  # on a busy machine a killed process does not end at once
     return ProgramEnd(frozenset(found), tuple(one.pid for one in alive))
 
 
