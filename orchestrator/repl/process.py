@@ -27,8 +27,10 @@ from orchestrator.repl.inside.main import main
 main()
 """
 _PACKAGE = Path(__file__).resolve().parent.parent
+_EXIT = 5.0
+"""Seconds for a worker to exit after it closed its end. On a busy machine its memory is not freed at once."""
 _GRACE = 1.0
-"""Seconds for a worker to exit after it closed its end."""
+"""Seconds for the end of its outputs, which another process may hold open."""
 _SMALL = 1_000_000
 """Maximum bytes of a frame that holds no text of the code."""
 
@@ -158,7 +160,7 @@ class ReplProcess:
     async def _gone(self) -> WorkerLost:
         """Return the reason why the worker has ended."""
         try:
-            async with asyncio.timeout(_GRACE):
+            async with asyncio.timeout(_EXIT):
                 await self._process.wait()
         except TimeoutError:
             self.kill("exit", "it closed its end of the channel")
