@@ -94,12 +94,13 @@ async def run(argv: tuple[str, ...], *, root: Path, seconds: float, mark: str = 
     finally:
         os.close(writing)
     ended = asyncio.ensure_future(process.wait())
-    output = asyncio.ensure_future(_tail(reading))
+    kept = bytearray()
+    output = asyncio.ensure_future(_read_tail(reading, kept))
     try:
         in_time = await _waited(process, ended, output, seconds)
-        return CommandResult(
-            process.returncode if in_time else None, output.result() if output.done() else ""
-        )
+        if output.done():
+            output.result()
+        return CommandResult(process.returncode if in_time else None, kept.decode(errors="replace"))
     finally:
         output.cancel()
         if process.returncode is None:
@@ -131,7 +132,7 @@ async def _started(
 async def _waited(
     process: asyncio.subprocess.Process,
     ended: asyncio.Future[int],
-    output: asyncio.Future[str],
+    output: asyncio.Future[None],
     seconds: float,
 ) -> bool:
     """Wait until a command and all processes of its group that hold its output have ended.
@@ -154,18 +155,17 @@ async def _waited(
     return in_time
 
 
-async def _tail(fd: int) -> str:
+async def _read_tail(fd: int, kept: bytearray) -> None:
+    """Keep the last part of an output. What was read counts, also if its end is not waited for."""
     stream = asyncio.StreamReader()
     pipe = os.fdopen(fd, "rb", buffering=0)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(stream), pipe
     )
     try:
-        kept = bytearray()
         while chunk := await stream.read(OUTPUT_BYTES):
             kept += chunk
             del kept[:-OUTPUT_BYTES]
-        return kept.decode(errors="replace")
     finally:
         transport.close()
 

@@ -109,6 +109,21 @@ async def test_a_command_that_leaves_something_behind_does_not_hold_the_step(roo
     await gone(int((root / "pid").read_text()))
 
 
+async def test_the_output_of_a_command_is_told_though_a_program_outside_of_its_group_holds_it_open(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_LINGERING", 0.3)
+    code = (
+        f"import subprocess; child = subprocess.Popen([{sys.executable!r}, '-c', 'import time; time.sleep(600)'], "
+        "start_new_session=True); print('over', flush=True); open('pid', 'w').write(str(child.pid))"
+    )
+    stage = Stage(root, python(code))
+    work = await stage.begin()
+    report = await work.perform(stage.plan.steps[0])
+    os.kill(int((root / "pid").read_text()), signal.SIGKILL)
+    assert (report.exit_code, report.output) == (0, "over\n")
+
+
 async def gone(pid: int) -> None:
     """Wait until a process has ended; a zombie has."""
     while True:
