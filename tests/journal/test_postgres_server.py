@@ -16,6 +16,7 @@ from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.kernel.journal import Draft, Posted
 from orchestrator.testing.journal_case import BODY, NOTE, digest, ended, write
 from tests.journal.pooler import pooled
+from tests.journal.test_postgres_cut import quiet
 from tests.postgres import Cluster
 
 
@@ -45,7 +46,10 @@ async def test_a_server_that_is_stopped_at_once_and_restarted_loses_nothing_and_
             if chance.random() < 0.02:
                 await journal.post(run_id, Posted(str(lease.seq), "pause"))
 
-    async with PostgresJournal(database) as one, PostgresJournal(database) as two:
+    async with (
+        PostgresJournal(database, patience=100) as one,  # a server may start slowly
+        PostgresJournal(database, patience=100) as two,
+    ):
         working = [
             asyncio.create_task(work(journal, f"{name} {number}"))
             for name, journal in (("one", one), ("two", two))
@@ -71,11 +75,12 @@ async def test_a_server_that_is_stopped_at_once_and_restarted_loses_nothing_and_
 async def test_after_a_restart_nobody_is_dead_before_he_could_come_back(server: Cluster) -> None:
     database = server.database()
     async with (
-        PostgresJournal(database, ttl=4) as journal,
+        PostgresJournal(database) as journal,
         PostgresJournal(database) as other,
     ):
+        await quiet(journal)
         await journal.create("run", "me", BODY)
-        assert journal._handle is not None
+        told(database, "UPDATE holder SET seen = seen - interval '1 day', grace = 600")
         for _ in range(2):
             server.restart()
             assert (await other.head("run")).owner == "me"
