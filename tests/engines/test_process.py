@@ -14,7 +14,7 @@ from orchestrator.engines import engine_directory as roster
 from orchestrator.engines.registration import POLL
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import ENGINE, RunHead
-from tests.engines.process import Outside, Said, Start
+from tests.engines.process import Outside, Said, Start, Worker
 
 ALL_STEPS = [f"{step}" for step in range(4)]
 
@@ -32,7 +32,7 @@ def test_after_a_signal_another_process_resumes_the_rest_and_every_effect_happen
     start: Start, outside: Outside, number: int
 ) -> None:
     names = ("held a", "held b", "held c")
-    first = start(*names, "free", "ask", "held queued", slots=4, grace=0.0, settle=1.0)
+    first = start(*names, "free", "ask", "held queued", slots=4, grace=0.0, settle=True)
     outside.until(lambda: outside.effects() == once_each("free"))
     outside.go("held a-0", "held b-0")
     outside.until(lambda: {"held a:0", "held b:0"} <= outside.effects().keys())
@@ -42,6 +42,8 @@ def test_after_a_signal_another_process_resumes_the_rest_and_every_effect_happen
     first.process.send_signal(number)
     outside.until(lambda: any(record.kind == "control" for record in outside.records(first.engine)))
     outside.go("held a-1")  # it comes to the end of its step
+    outside.until(lambda: outside.reason("held a") == "shutdown")
+    outside.go("settled")
     report = first.report()
     assert sorted(report["parked"]) == ["ask", "held a"]
     assert sorted(report["interrupted"]) == ["held b", "held c", "held queued"]
@@ -67,7 +69,7 @@ def test_a_second_signal_ends_the_process_at_once_and_loses_nothing(start: Start
     first.process.send_signal(signal.SIGTERM)
     outside.until(lambda: any(record.kind == "control" for record in outside.records(first.engine)))
     first.process.send_signal(signal.SIGTERM)
-    assert first.process.wait(timeout=30) == -signal.SIGTERM
+    assert first.process.wait(timeout=60) == -signal.SIGTERM
     assert outside.head("held").owner is None
     outside.go(*all_steps("held"))
     assert start(recover="resume", finish=True).report() == {"held": "completed"}
@@ -109,6 +111,7 @@ def test_orders_reach_a_live_engine_and_stand_in_its_records(
         found: dict[str, Any] = json.loads(said.out)
         return found
 
+    outside.until(lambda: any(one["state"] == "await_llm" for one in status()["status"]["live"]))
     seen = status()
     assert (seen["name"], seen["run_id"], seen["alive"]) == ("mill", worker.engine, True)
     live = {"run_id": "held", "agent": "agent", "graph": "llm_loop", "state": "await_llm", "phase": "running"}
@@ -155,6 +158,7 @@ def test_all_runs_are_paused_resumed_and_cancelled_from_another_process(
     worker = start("held a", "held b", "ask")
     outside.until(lambda: outside.reason("ask") == "approval")
     assert operate("pause-all", "--graph", "llm_loop", "--by", "ann", "--why", "look").code == 0
+    outside.answered(worker.engine)  # it journals an order, carries it out, and then reads the next
     outside.go("held a-0", "held b-0")
     outside.until(lambda: outside.reason("held a") == outside.reason("held b") == "paused")
     assert outside.effects() == {}
@@ -167,6 +171,7 @@ def test_all_runs_are_paused_resumed_and_cancelled_from_another_process(
     asked = [(r.body["kind"], r.body["by"]) for r in outside.records("held a") if r.kind == "control"]
     assert asked == [("pause", "ann"), ("resume", "ben"), ("cancel", "ann")]
     assert POLL <= 0.2
+    outside.until(lambda: not outside.answered(worker.engine)["live"])  # a moment after their last record
     worker.process.send_signal(signal.SIGTERM)
     assert worker.report() == {"ended": [], "parked": [], "interrupted": [], "refused": []}
 
@@ -174,6 +179,9 @@ def test_all_runs_are_paused_resumed_and_cancelled_from_another_process(
 def test_orders_that_cannot_be_carried_out_are_one_sentence(
     start: Start, outside: Outside, operate: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def orders(worker: Worker) -> list[str]:
+        return [one.body["kind"] for one in outside.records(worker.engine) if one.kind == "control"]
+
     said = operate("status")
     assert said.code == 2
     assert "there is no journal" in said.err
@@ -210,11 +218,11 @@ def test_orders_that_cannot_be_carried_out_are_one_sentence(
     assert "has not answered within 0.5 s; start-admitting stays posted" in said.out
     assert "lives, but has not answered within 0.5 s: its event loop may be blocked" in operate("status").out
     frozen.send_signal(signal.SIGCONT)
+    outside.until(lambda: "start_admitting" in orders(two))
     for worker in (one, two):
         worker.process.send_signal(signal.SIGTERM)
         worker.report()
-    kinds = [r.body["kind"] for r in outside.records(two.engine) if r.kind == "control"]
-    assert kinds[:2] == ["stop_admitting", "start_admitting"]
+    assert orders(two)[:2] == ["stop_admitting", "start_admitting"]
     heads = outside.read(_engines)
     assert [head.status for head in heads] == ["ended", "ended"]
 

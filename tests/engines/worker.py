@@ -2,8 +2,8 @@
 
 Its journal is FOLDER/journal.db. The model asks for `steps` calls of `work`, one a turn, each of which adds a line to
 FOLDER/effects; a prompt that begins with `held` is answered in turn N once the file `go-PROMPT-N` exists. `ask` makes
-it call a tool that needs approval, `risk` one that adds its line and then hangs until `go-charge` exists. The process
-says "ready", then one line of JSON at its end.
+it call a tool that needs approval, `risk` one that adds its line and then hangs until `go-charge` exists. With `settle`
+a drain gives the runs time until `go-settled` exists. The process says "ready", then one line of JSON at its end.
 """
 
 from __future__ import annotations
@@ -69,9 +69,16 @@ class Work:
             file.write(f"{line}\n".encode())
 
 
+async def settled(folder: Path, engine: LocalEngine) -> None:
+    """End the time in which a drain lets runs finish their step."""
+    while not (folder / "go-settled").exists():  # noqa: ASYNC110 - another process makes it
+        await asyncio.sleep(0.005)
+    assert engine._drain is not None
+    engine._drain.hurry()
+
+
 async def main(folder: Path, options: dict[str, Any], prompts: list[str]) -> dict[str, Any]:
-    drain.SETTLE = options.pop("settle", drain.SETTLE)
-    finish = options.pop("finish", False)
+    settle, finish = options.pop("settle", False), options.pop("finish", False)
     work = Work(folder)
     async with SqliteJournal(folder / "journal.db") as journal:
         runner = Agent(
@@ -84,7 +91,12 @@ async def main(folder: Path, options: dict[str, Any], prompts: list[str]) -> dic
                 handles += engine.recovered.values()
                 return {handle.run_id: (await handle).outcome for handle in handles}
             line = f"ready {engine.run_id}"
-            return asdict(await engine.run_until_signal(ready=lambda: print(line, flush=True)))  # noqa: T201
+            stopping = engine.run_until_signal(ready=lambda: print(line, flush=True))  # noqa: T201
+            if not settle:
+                return asdict(await stopping)
+            drain.SETTLE = 3600.0
+            report, _ = await asyncio.gather(stopping, settled(folder, engine))
+            return asdict(report)
 
 
 if __name__ == "__main__":
