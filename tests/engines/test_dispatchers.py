@@ -112,7 +112,7 @@ async def test_a_process_that_is_frozen_between_two_statements_keeps_nobody_wait
     kind: str, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has locked what it wrote last: a sweep that tells of the same run waited for as long as it was frozen."""
-    monkeypatch.setattr(dbos, "_FROZEN", 0.3)
+    monkeypatch.setattr(dbos, "_FROZEN", 3.0)  # no session that works is idle in a transaction for so long
     async with started(kind, database, Work(held=True), slots=1) as one:
         await one.submit("r", 0)
         await one.submit("s", 0)
