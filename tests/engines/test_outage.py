@@ -9,6 +9,7 @@ import logging
 
 import pytest
 
+from orchestrator.engines import engine_directory as roster
 from orchestrator.engines import procrastinate, registration
 from orchestrator.engines.engine_directory import ask, engines
 from orchestrator.engines.local_engine import LocalEngine
@@ -59,6 +60,7 @@ async def test_a_worker_that_was_taken_for_dead_is_reached_again_and_looks_after
 ) -> None:
     """It was cut off for longer than its ttl, and the engine that closed its records has gone since."""
     monkeypatch.setattr(registration, "POLL", 0.01)
+    monkeypatch.setattr(roster, "ANSWERS_WITHIN", 30.0)
     async with (
         PostgresJournal(database) as host,
         PostgresJournal(database, name="w1") as journal,
