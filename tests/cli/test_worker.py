@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.engines import engine_directory
 from tests.postgres import Cluster
 
 Cli = Callable[..., Any]
@@ -95,6 +96,11 @@ def ended(cli: Cli, run: str, *at: str) -> Callable[[], bool]:
     return lambda: '"status": "ended"' in cli("runs", "show", run, "--json", *at).out
 
 
+def scraped(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as page:  # noqa: S310 - our own server
+        return str(page.read().decode())
+
+
 @pytest.mark.canary
 def test_what_is_submitted_is_carried_by_a_worker_which_stops_at_a_signal(
     cli: Cli, start: Start, database: str
@@ -117,10 +123,9 @@ def test_what_is_submitted_is_carried_by_a_worker_which_stops_at_a_signal(
     until(ended(cli, "second", *at))
     assert "w7" in cli("operate", "status", *at).out
     url = said.strip().rpartition(" ")[2].removesuffix("/metrics") + "/metrics"
-    with urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - our own server
-        series = page.read().decode()
     labels = 'agent="_none",machine="llm_loop",outcome="completed",reason="none"'
-    assert f"orchestrator_runs_completed_total{{{labels}}} 2.0" in series
+    until(lambda: f"orchestrator_runs_completed_total{{{labels}}} 2.0" in scraped(url))
+    series = scraped(url)
     waited = re.search(r'run_queue_wait_seconds_sum\{agent="_none",machine="llm_loop"\} (\S+)', series)
     assert waited is not None
     assert float(waited[1]) > 0.1, "since the first was left there, before there was a worker"
@@ -130,8 +135,9 @@ def test_what_is_submitted_is_carried_by_a_worker_which_stops_at_a_signal(
 
 
 def test_a_worker_carries_the_agents_of_a_module_a_pipeline_among_them_and_drains_when_it_is_told(
-    cli: Cli, start: Start, database: str, folder: Path
+    cli: Cli, start: Start, database: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(engine_directory, "ANSWERS_WITHIN", 30.0)
     at, placed_by = ("--dsn", database), ("--dispatcher", "procrastinate")
     agents = ("--agent", "mine:loop", "--agent", "build=mine:pipeline", "--agent", "mine:reader")
     process = start("worker", *agents, *placed_by, *at)
@@ -268,7 +274,7 @@ def test_a_worker_says_that_it_waits_for_a_server_that_does_not_answer(start: St
     said = process.stderr.readline()
     assert "waiting for postgresql://me@127.0.0.1:9/nowhere, which does not answer yet" in said
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) != 0
+    assert process.wait(60) != 0
     assert "Traceback" not in process.stderr.read()
 
 
