@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import pytest
 
+from orchestrator.cli.runs import request as requests
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Lease, Posted, write_records
 from tests.cli.recorded import JOURNAL, Call, Tape, inbox, play, record
@@ -255,7 +256,11 @@ class Owner:
                 await asyncio.sleep(0.01)
 
 
-def test_cancelling_a_live_run_waits_for_its_end(cli: Cli, folder: Path) -> None:
+def test_cancelling_a_live_run_waits_for_its_end(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "WAIT", 60.0)
+
     async def ends(journal: SqliteJournal, lease: Lease, request: Posted) -> None:
         body = {"id": request.id, "kind": "cancel", "by": request.by, "number": request.number}
         end = {"outcome": "cancelled", "reason": "caller", "at": time.time(), "t": 1.0}
