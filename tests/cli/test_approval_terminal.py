@@ -19,7 +19,7 @@ __all__ = ["shop"]
 
 Start = Callable[..., subprocess.Popen[str]]
 
-PACE = ("--pace", "20")
+PACE = ("--pace", "60")
 """Longer than any test waits: what goes on does so because something was done."""
 
 
@@ -46,6 +46,20 @@ def until(process: subprocess.Popen[str], text: str) -> str:
 def rest(process: subprocess.Popen[str]) -> Done:
     out, err = process.communicate(timeout=60)
     return Done(process.returncode, out, err)
+
+
+def before_step(number: int, start: Start, shop: Shop) -> subprocess.Popen[str]:
+    """Execute the plan up to a step that waits for the pace: each step before it is made because a signal came."""
+    command = "execute"
+    for step in range(1, number):
+        process = start("approval", command, *PACE, *shop.here)
+        until(process, f"step {step} of 5")
+        process.send_signal(signal.SIGINT)
+        assert rest(process).code == 3
+        command = "resume"
+    process = start("approval", command, *PACE, *shop.here)
+    until(process, f"step {number} of 5")
+    return process
 
 
 # ---- colour ----
@@ -136,7 +150,7 @@ def test_a_second_signal_ends_it_at_once_and_the_next_start_recovers(
 
 
 def test_a_reader_that_goes_away_pauses_it(approved: Cli, start: Start, shop: Shop) -> None:
-    process = start("approval", "execute", "--pace", "0.2", *shop.here)
+    process = start("approval", "execute", "--pace", "2", *shop.here)
     until(process, "step 1 of 5")
     assert process.stdout is not None
     process.stdout.close()
@@ -187,8 +201,7 @@ def test_a_signal_while_the_planner_is_asked_cancels_after_its_answer(
 def test_after_a_kill_the_next_start_says_what_was_recovered_and_what_can_be_done(
     approved: Cli, start: Start, shop: Shop
 ) -> None:
-    process = start("approval", "execute", "--pace", "2", *shop.here)
-    until(process, "step 3 of 5")
+    process = before_step(3, start, shop)
     process.kill()
     rest(process)
     found = approved("status")
@@ -209,8 +222,7 @@ def test_after_a_kill_the_next_start_says_what_was_recovered_and_what_can_be_don
 def test_whatever_command_comes_first_after_a_kill_says_what_was_recovered(
     approved: Cli, start: Start, shop: Shop
 ) -> None:
-    process = start("approval", "execute", "--pace", "2", *shop.here)
-    until(process, "step 2 of 5")
+    process = before_step(2, start, shop)
     process.kill()
     rest(process)
     done = approved("cancel")
