@@ -35,7 +35,8 @@ LIVES_ON = (
     "import os, subprocess, sys, time; "
     "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True, "
     "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); "
-    "open('../pids', 'w').write(f'{os.getpid()} {other.pid}'); os.kill(os.getppid(), 9)\n"
+    "open('../pids', 'w').write(f'{os.getpid()} {other.pid}'); open('late', 'a').write('x'); "
+    "os.kill(os.getppid(), 9)\n"
     "for _ in range(6000): open('late', 'a').write('x'); time.sleep(0.01)"
 )
 """One that ends its owner and goes on writing into the project."""
