@@ -84,7 +84,11 @@ class NamedProcess:
 
 PAGE = """<!doctype html><title>run</title><script>
 const seen = {ids: [], opened: 0, closed: false}
-const tell = () => fetch("/seen", {method: "POST", body: JSON.stringify(seen)}).catch(() => {})
+let told = Promise.resolve()
+const tell = () => {
+  const body = JSON.stringify(seen)
+  told = told.then(() => fetch("/seen", {method: "POST", body}).catch(() => {}))  // in order
+}
 const source = new EventSource("/runs/RUN/events")
 source.onopen = () => { seen.opened += 1; tell() }
 source.onerror = () => { seen.closed = source.readyState === EventSource.CLOSED; tell() }
@@ -99,7 +103,8 @@ async def page(run_id: str) -> HTMLResponse:
 
 
 async def seen(request: HttpRequest) -> None:
-    (FOLDER / "seen").write_bytes(await request.body())
+    (FOLDER / "telling").write_bytes(await request.body())
+    (FOLDER / "telling").rename(FOLDER / "seen")
 
 
 app = create_app(agent, grace=float(os.environ.get("SERVICE_GRACE", "20")), rescan=0.3)
