@@ -10,6 +10,7 @@ import asyncio
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -36,14 +37,7 @@ class TracedLLM(PacedLLM):
         """Answer, and switch the count on and off."""
         turn = len(self.asked_at)
         if turn == FIRST:
-            # Python 3.12 looks only in `settrace` whether a frame traces opcodes.
-            sys._getframe().f_trace_opcodes = True
-            sys.settrace(self._trace)
-            frame: FrameType | None = sys._getframe()
-            while frame is not None:  # those that were entered before
-                self._trace(frame, "call", None)
-                frame.f_trace = self._trace
-                frame = frame.f_back
+            trace_opcodes(self._trace)
         elif turn == self.last:
             sys.settrace(None)
         return await PacedLLM.complete(self, request)
@@ -53,6 +47,18 @@ class TracedLLM(PacedLLM):
         if event == "opcode":
             self.counts[frame.f_code.co_filename] += 1
         return self._trace
+
+
+def trace_opcodes(trace: Callable[[FrameType, str, Any], Any]) -> None:
+    """Call `trace` for each bytecode from now on, also of the frames that were entered before."""
+    # Python 3.12 looks only in `settrace` whether a frame traces opcodes.
+    sys._getframe().f_trace_opcodes = True
+    sys.settrace(trace)
+    frame: FrameType | None = sys._getframe().f_back
+    while frame is not None:
+        trace(frame, "call", None)
+        frame.f_trace = trace
+        frame = frame.f_back
 
 
 async def measured(turns: int = LAST - FIRST) -> Counter[str]:

@@ -15,6 +15,7 @@ import pytest
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.llm.message import Request, Response
 from tests.benchmarks.endurance import ShortLLM, TalkativeLLM, agent, lines, long_run, many_runs
+from tests.benchmarks.layers import trace_opcodes
 
 EARLY, LATE, COUNTED, TURNS = 200, 800, 100, 900
 """Turns from which COUNTED turns are counted: about one compaction."""
@@ -33,12 +34,7 @@ class CountedLLM(TalkativeLLM):
         self.lengths.append(sum(len(message.text) for message in request.messages))
         if self.asked in self.counts:
             self._at = self.asked
-            sys.settrace(self._trace)
-            frame: FrameType | None = sys._getframe()
-            while frame is not None:
-                self._trace(frame, "call", None)
-                frame.f_trace = self._trace
-                frame = frame.f_back
+            trace_opcodes(self._trace)
         elif self.asked in {EARLY + COUNTED, LATE + COUNTED}:
             sys.settrace(None)
         return await super().complete(request)
