@@ -39,6 +39,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "shared_buffers": "32MB",
     "max_connections": "200",
     "listen_addresses": "127.0.0.1",
+    # A server that stops waits so long for a client that connected and says nothing: less than PATIENCE.
+    "authentication_timeout": "20s",
     "log_min_messages": "warning",
     "log_line_prefix": "%m [%p] %a ",
 }
