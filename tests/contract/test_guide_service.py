@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.test_guides import ROOT, SERVICE, of_language
+from tests.ports import free_port
 
 COMMANDS, SERVERS = (block.text for block in of_language("sh") if block.place == SERVICE)
 
@@ -39,8 +39,7 @@ def waits(command: str, folder: Path, text: str) -> str:
 @contextmanager
 def serving(command: str, folder: Path, journal: str) -> Iterator[str]:
     """Run a command of the guide on a free port, which is the result."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     program, *arguments = shlex.split(command)
     module = [] if program == "python" else ["-m", program]
     place = ["--bind", f"127.0.0.1:{port}"] if program == "gunicorn" else ["--port", port]

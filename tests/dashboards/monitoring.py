@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,18 +22,12 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.ops.document import yaml
 from orchestrator.ops.pack import pack, shipped
 from orchestrator.ops.rule import smoke
+from tests.ports import free_port
 from tests.tiers import SOAK
 
 ROOT = Path(__file__).resolve().parents[2]
 SCALE = 30 if SOAK or os.environ.get("ORCHESTRATOR_PICTURES") else 50
 """What every duration of the rules is divided by."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -20,6 +19,7 @@ from orchestrator.journal.address import address_of
 from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.journal import RunHead
 from tests.examples.service_client import Client
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = "tests.examples.service_app:app"
@@ -42,8 +42,7 @@ class Service:
 
     def __init__(self, folder: Path, server: str, workers: int, journal: str, grace: float = 20.0) -> None:
         self._folder, self._journal = folder, journal
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         names = {"port": self.port, "workers": workers}
         self._command = [sys.executable, *(part.format(**names) for part in SERVERS[server])]
         self._environment = {

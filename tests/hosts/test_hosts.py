@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.testing import FunctionLLM
 from tests.examples.service_client import Client
 from tests.hosts.conftest import Host
+from tests.ports import free_port
 
 
 @contextmanager
@@ -31,12 +31,6 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(60)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
 
 
 def serves(host: Host, *server: str, path: str = "/ask?prompt=Mars") -> Client:

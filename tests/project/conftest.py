@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.examples.service_client import Client
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = [sysconfig.get_path("purelib"), *(str(ROOT / part) for part in (".", "callbacks", "guards"))]
@@ -96,8 +96,7 @@ class RunningService:
     """A process that serves runs, and its client."""
 
     def __init__(self, command: list[str], folder: Path, variables: Mapping[str, str]) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.command = [part.replace("8000", str(self.port)) for part in command]
         self.folder, self.variables = folder, {**clean_environment(), **variables}
         self.client = Client(self.port)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.node import NODE, node_modules
+from tests.ports import free_port
 
 _FOLDER = Path(__file__).with_name("mcp_servers")
 _ASKER = Path(__file__).with_name("mcp_asker.py")
@@ -61,7 +62,7 @@ class Official:
     def over_http(self) -> Iterator[str]:
         """Run the server on a free port of this machine; yield its address."""
         for _ in range(_ATTEMPTS):
-            port = _free_port()
+            port = free_port()
             process = self._serve(port)
             try:
                 if _listens(process, port):
@@ -100,12 +101,6 @@ def repository(folder: Path) -> Path:
         for words in (["init", "-q", "-b", "main"], ["add", "."], [*me, "commit", "-q", "-m", "Add notes"]):
             subprocess.run([git, *words], cwd=place, check=True)
     return place
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 def _listens(process: subprocess.Popen[bytes], port: int) -> bool:

@@ -17,6 +17,7 @@ from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.scripted import Item, ScriptedLLM
 from orchestrator.runtime.llm_loop.result import Result
 from tests.engines.stage import until
+from tests.ports import free_port
 
 T = TypeVar("T")
 PROGRAM = Path(__file__).with_name("mcp_program.py")
@@ -102,9 +103,12 @@ async def by_stdio(folder: Path, **options: Any) -> AsyncIterator[McpServer]:
 
 
 @asynccontextmanager
-async def by_http(folder: Path, *words: str, port: int = 0) -> AsyncIterator[asyncio.subprocess.Process]:
+async def by_http(
+    folder: Path, *words: str, port: int | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """The program over HTTP on loopback, killed at the end if it still lives; its port is noted in `port`."""
     started = len(noted(folder, "port"))
+    port = free_port() if port is None else port  # one that the program finds free again after it was killed
     environment = {"PATH": os.environ["PATH"]}
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(PROGRAM), str(folder), "http", str(port), *words, env=environment

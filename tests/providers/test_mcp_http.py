@@ -19,6 +19,7 @@ from orchestrator.llm.message import Request
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.scripted import Item, ScriptedLLM
 from tests.engines.stage import until
+from tests.ports import free_port
 from tests.providers.mcp_place import address, answers, by_http, call, noted, ran, results
 
 LOST = (
@@ -187,8 +188,7 @@ async def test_an_address_that_is_no_mcp_server_is_one_sentence(
 
 
 async def test_an_address_where_nobody_listens_is_one_sentence() -> None:
-    async with answering(b"") as place:
-        pass
+    place = f"127.0.0.1:{free_port()}"
     with pytest.raises(
         ConfigError, match=rf"^MCP server 'it' cannot be used: http://{place}/ does not answer \("
     ):

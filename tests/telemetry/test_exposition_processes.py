@@ -20,6 +20,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.telemetry.exposition import Batch
 from orchestrator.telemetry.exposition.batch import DURATION, SUCCESS, forget, write
 from tests.dashboards.monitoring import until
+from tests.ports import free_port
 from tests.telemetry.loop import CANARY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -316,9 +317,7 @@ def test_what_goes_wrong_in_a_job_is_in_no_figure(tmp_path: Path, gateway: Gatew
 def test_a_real_pushgateway_keeps_the_last_success_over_a_failure_until_the_job_is_forgotten(
     requires: Callable[[str], Path],
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     command: list[str | Path] = [
         requires("prometheus-pushgateway"),

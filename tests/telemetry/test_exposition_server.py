@@ -21,6 +21,7 @@ import pytest
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.exposition import MetricsServer, serve_metrics
 from orchestrator.telemetry.exposition import server as server_module
+from tests.ports import free_port
 from tests.telemetry.serving import SAMPLE, TOKEN, ask, bearer, counted, live_runs
 
 PATIENCE = 60.0
@@ -167,7 +168,7 @@ def test_closing_ends_every_thread_frees_the_port_and_waits_for_no_client(
 ) -> None:
     for owner, name in ((server_module, "LONGEST"), (server_module._Handler, "timeout")):
         monkeypatch.setattr(owner, name, 10 * PATIENCE)  # what a silent client is given otherwise
-    server = serve_metrics(counted(), port=0)
+    server = serve_metrics(counted(), port=free_port())
     silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
     until(lambda: len(ours()) == 6)
     began = time.monotonic()
@@ -254,7 +255,7 @@ async def test_a_server_begun_on_an_event_loop_shows_its_tasks_and_renders_besid
     "ignore:This process:DeprecationWarning"
 )  # of fork with threads: that is the test
 def test_a_forked_child_does_not_keep_the_port() -> None:
-    server = serve_metrics(counted(), port=0)
+    server = serve_metrics(counted(), port=free_port())
     read, write = os.pipe()
     child = os.fork()
     if not child:

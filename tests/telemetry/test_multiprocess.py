@@ -22,7 +22,8 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.ops.document import yaml
 from orchestrator.ops.pack import pack
 from orchestrator.ops.rule import smoke
-from tests.dashboards.monitoring import ROOT, Process, fetch, free_port, reachable, until
+from tests.dashboards.monitoring import ROOT, Process, fetch, reachable, until
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.campaign, pytest.mark.system("prometheus"), pytest.mark.timeout(300)]
 
