@@ -18,15 +18,53 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.record import RunParked, RunStarted
+from orchestrator.telemetry import watchdog
 from orchestrator.telemetry.catalogue import PREFIX
 from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.telemetry.watchdog import Watchdog, dump, on_signal, put
+from orchestrator.testing import FakeClock
 from tests.ending import rest
 from tests.telemetry.loop import CANARY
 from tests.telemetry.sampling import sampled
 from tests.telemetry.test_log import VALIDATOR
+
+
+class Hands:
+    """A clock that stands still until the test moves it: no stall of the machine makes a loop late by it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
+    """The clock of every watchdog."""
+    made = Hands()
+    monkeypatch.setattr(watchdog, "time", made)
+    return made
+
+
+class Looks:
+    """Counts how often the thread of a watchdog has looked for a heartbeat."""
+
+    def __init__(self, dog: Watchdog, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, age = 0, dog.age
+
+        def counted() -> float | None:
+            self.count += threading.current_thread().name == "orchestrator watchdog"
+            return age()
+
+        monkeypatch.setattr(dog, "age", counted)
+
+    async def two(self) -> None:
+        """Wait for two more looks, of which the first has had its effect."""
+        seen = self.count
+        await until(lambda: self.count >= seen + 2)
 
 
 def block(until: Callable[[], bool], *, secret: str = CANARY) -> str:
@@ -66,19 +104,22 @@ async def test_the_lag_of_the_loop_is_measured_while_it_is_watched_and_then_no_m
     assert dog.incidents == 0
 
 
-async def test_a_blocked_loop_is_told_once_for_each_time_with_all_stacks_and_no_values() -> None:
+async def test_a_blocked_loop_is_told_once_for_each_time_with_all_stacks_and_no_values(
+    hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
     metrics = Metrics(CollectorRegistry())
     printed, lines = io.StringIO(), io.BytesIO()
     log = TransitionLog(lines)
     dog = Watchdog(metrics, interval=0.01, blocked_after=0.2, stream=printed, logger=log.logger)
+    looks = Looks(dog, monkeypatch)
     async with dog:
         waiting = asyncio.create_task(asyncio.Event().wait(), name="somebody")
         await asyncio.sleep(0)
         for incident in (1, 2):
-            block(lambda wanted=incident: dog.incidents >= wanted)  # type: ignore[misc]
-            block(lambda: bool(lines.getvalue()))
-            await until(lambda: (dog.age() or 1) < 0.1)
-            await asyncio.sleep(0.1)
+            hands.now += 1
+            block(lambda wanted=incident: lines.getvalue().count(b"\n") >= wanted)  # type: ignore[misc]
+            await until(lambda: dog.age() == 0)
+            await looks.two()
         waiting.cancel()
     assert dog.incidents == 2
     assert metrics.registry.get_sample_value(f"{PREFIX}event_loop_blocked_total") == 2
@@ -94,13 +135,15 @@ async def test_a_blocked_loop_is_told_once_for_each_time_with_all_stacks_and_no_
     assert CANARY not in text + lines.getvalue().decode()
 
 
-async def test_a_cancelled_heart_is_no_blocked_loop() -> None:
+async def test_a_cancelled_heart_is_no_blocked_loop(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
     dog = Watchdog(interval=0.01, blocked_after=0.05, stream=io.StringIO())
+    looks = Looks(dog, monkeypatch)
     async with dog:
         assert dog._task is not None
         dog._task.cancel()
         await until(lambda: dog.age() is None)
-        await asyncio.sleep(0.2)
+        hands.now += 1
+        await looks.two()
     assert dog.incidents == 0
 
 
@@ -167,16 +210,18 @@ def test_importing_starts_nothing() -> None:
 # ---- on a signal ----
 
 
-def test_a_dump_names_live_runs_their_state_and_age() -> None:
+def test_a_dump_names_live_runs_their_state_and_age(monkeypatch: pytest.MonkeyPatch) -> None:
     live = LiveRuns()
-    now = time.time()
+    clock = FakeClock()
+    now = clock.time()
+    monkeypatch.setattr(watchdog, "time", clock)
     live.observe(RunStarted("loop", "r1", now - 100, state="think", dwell=5.0, elapsed=20.0))
     live.observe(RunStarted("loop", "r2", now, state="think"))
     live.observe(RunParked("loop", "r2", "ask", "approval", now - 30))
     text = dump(live.current_runs())
     assert "2 live runs" in text
-    assert "run r1 of loop: think for 105." in text
-    assert "run r2 of loop: ask for 30." in text
+    assert "run r1 of loop: think for 105.0 s, run 120.0 s" in text
+    assert "run r2 of loop: ask for 30.0 s" in text
     assert "parked: approval" in text
     assert "thread 'MainThread'" in text
 
