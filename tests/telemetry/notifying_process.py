@@ -12,7 +12,7 @@ from tests.telemetry.receiver import SECRET
 
 async def main(path: str, url: str) -> None:
     async with SqliteJournal(path) as journal:
-        channel = Webhook(url, SECRET, timeout=5.0)
+        channel = Webhook(url, SECRET, timeout=60.0)
         retry = RetryPolicy(attempts=2, base=0.01, jitter=0.0)
         async with Notifier(journal, channel, interval=0.05, pause=0.05, retry=retry):
             print("notifying", flush=True)  # noqa: T201

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from orchestrator.notification import verify_webhook
+from tests.ports import free_port
 
 SECRET = "whsec_dGhlIGtleSBvZiB0aGUgdGVzdHM="  # noqa: S105 - it opens nothing
 HANG = 30.0
@@ -26,7 +27,7 @@ class Receiver:
         """Bodies that were answered with 204."""
         self.faults: list[str] = []
         self.released = threading.Event()
-        self._port = 0
+        self._port = free_port()
         self._server: ThreadingHTTPServer | None = None
         self.start()
 
@@ -49,11 +50,11 @@ class Receiver:
                 """Say nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
-        self._server.daemon_threads = True
-        self._port = self._server.server_port
+        self._server.daemon_threads = False  # so that closing it waits for them
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def stop(self) -> None:
+        """Stop listening, and wait until every request that arrived before has been taken."""
         self.released.set()
         if self._server is not None:
             self._server.shutdown()

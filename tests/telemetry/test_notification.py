@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
@@ -135,19 +136,26 @@ async def test_a_question_that_is_answered_between_two_attempts_is_withdrawn(rec
     journal, registry = MemoryJournal(), CollectorRegistry()
     metrics = Metrics(registry)
     metrics.declare(LLM_LOOP)
-    receiver.behave = lambda: 500
+    answered = threading.Event()
+
+    def refuse() -> int:
+        if len(receiver.requests) == 2:
+            answered.wait(60)
+        return 500
+
+    receiver.behave = refuse
     async with waiting(journal, "r1") as agent:
         retry = RetryPolicy(attempts=50, base=0.02, max_delay=0.02, jitter=0.0)
-        async with Notifier(
-            journal, Webhook(receiver.url, SECRET), retry=retry, metrics=metrics, interval=0.01
-        ):
-            await until(lambda: len(receiver.requests) >= 2)
+        channel = Webhook(receiver.url, SECRET, timeout=60)
+        async with Notifier(journal, channel, retry=retry, metrics=metrics, interval=0.01):
+            await until(lambda: len(receiver.requests) == 2)  # an attempt that cannot be recalled any more
             await agent.reject("r1", by="ann")
             receiver.behave = lambda: 204
+            answered.set()
             await until(lambda: _count(registry, "withdrawn") == 1)
         assert receiver.accepted == []
         assert await marks(journal, "r1") == []
-        assert _count(registry, "failed") == len(receiver.requests)
+        assert _count(registry, "failed") == len(receiver.requests) == 2
         assert _count(registry, "delivered") == 0
 
 
@@ -165,7 +173,9 @@ async def test_a_receiver_that_fails_hangs_and_restarts_gets_every_open_question
     async with SqliteJournal(tmp_path / "journal.db") as journal, waiting(journal, *names) as agent:
         receiver.behave = lambda: chance.choice([500, 503, "hang", "drop"])
         channel = Webhook(receiver.url, SECRET, timeout=0.2)
-        async with Notifier(journal, channel, retry=QUICK, pause=0.02, interval=0.02, metrics=metrics):
+        async with Notifier(
+            journal, channel, retry=QUICK, pause=0.02, interval=0.02, metrics=metrics
+        ) as notifier:
             await until(lambda: len(receiver.requests) >= 20)
             receiver.stop()
             await until(
@@ -175,6 +185,7 @@ async def test_a_receiver_that_fails_hangs_and_restarts_gets_every_open_question
             answered = set(chance.sample(names, 4))
             for name in answered:
                 await agent.reject(name, asked[name].key, digest=asked[name].digest, by="ann")
+            await _attempts_of_now(notifier)
             before = len(receiver.requests)
             receiver.behave = lambda: chance.choice([500, "hang", "drop", 204, 204])
             receiver.start()
@@ -184,6 +195,13 @@ async def test_a_receiver_that_fails_hangs_and_restarts_gets_every_open_question
         assert later.keys() == receiver.ids  # no attempt for an answered question
         for name in answered:
             assert await marks(journal, name) == []
+
+
+async def _attempts_of_now(notifier: Notifier) -> None:
+    """Wait for the end of all attempts that have begun, also of those that were given up: none can be recalled."""
+    await asyncio.gather(*notifier._sending.values())
+    threads = [thread for thread in threading.enumerate() if thread.name == "notify-webhook"]
+    await until(lambda: not any(thread.is_alive() for thread in threads))
 
 
 async def test_two_notifiers_of_a_shared_database_send_one_id_and_the_run_is_answered_from_elsewhere(
@@ -245,15 +263,16 @@ async def test_several_questions_and_channels_have_marks_of_their_own(
 async def test_a_command_that_fails_or_hangs_is_a_failed_attempt_and_is_ended(tmp_path: Path) -> None:
     journal, started = MemoryJournal(), tmp_path / "started"
     async with waiting(journal, "r1"):
-        hanging = CommandChannel(
-            "/bin/sh", "-c", f"echo $$ >> {started}; sleep 60 & wait", name="slow", timeout=0.3
-        )
         failing = CommandChannel("/bin/sh", "-c", "cat > /dev/null; exit 3", name="wrong")
-        once = RetryPolicy(attempts=1)
-        assert await Notifier(journal, hanging, failing, retry=once).deliver() == 2
-        assert await marks(journal, "r1") == []
-        [pid] = started.read_text().split()
-        assert not Path(f"/proc/{pid}").exists()
+        once, seconds, pids = RetryPolicy(attempts=1), 0.3, list[str]()
+        while not pids:
+            program = f"echo $$ >> {started}; sleep 60 & wait"
+            hanging = CommandChannel("/bin/sh", "-c", program, name="slow", timeout=seconds)
+            assert await Notifier(journal, hanging, failing, retry=once).deliver() == 2
+            assert await marks(journal, "r1") == []
+            pids = started.read_text().split() if started.exists() else []
+            seconds *= 4  # a shell may not have begun within the first timeout
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 @pytest.mark.parametrize(
@@ -327,8 +346,10 @@ async def killed_and_restarted(path: Path, receiver: Receiver, runs: int, kills:
             finally:
                 await kill(process)
             assert await marks(journal, names[number % runs]) == []
+        receiver.stop()  # what the dead processes sent is taken or refused now, and not accepted later
         arrived = set(receiver.requests)
         receiver.behave = lambda: 204
+        receiver.start()
         process = await asyncio.to_thread(notifying, path, receiver.url)
         try:
             await marked(journal, *names)
