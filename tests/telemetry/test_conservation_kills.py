@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.campaign
 
 WORKER = """
 import asyncio, json, sys
-from orchestrator import Agent, tool
+from orchestrator import Agent, Limits, tool
 from orchestrator.errors import RunUnknown
 from orchestrator.journal.crashing import CrashingJournal, kill
 from orchestrator.journal.sqlite import SqliteJournal
@@ -71,9 +72,10 @@ async def one(agent, store, name):
 async def main():
     async with SqliteJournal(f"{folder}/j.db") as store:
         journal = Noting(store, at=at, when=when, crash=kill)
-        agent = Agent(Model(), tools=[look], journal=journal, observers=[TransitionLog(stream)])
+        agent = Agent(Model(), tools=[look], journal=journal, observers=[TransitionLog(stream)], limits=limits)
         await asyncio.gather(*(one(agent, store, f"r{number}") for number in range(runs)))
 
+limits = Limits(max_iterations=1_000_000)
 notes, stream = open(f"{folder}/notes", "ab", buffering=0), open(f"{folder}/log", "ab", buffering=0)
 asyncio.run(main())
 """
@@ -100,8 +102,9 @@ class Lives:
         self.folder, self.runs, self.turns = folder, runs, turns
         self.log, self.notes = folder / "log", folder / "notes"
 
-    def begin(self, at: int = 0, when: str = "before") -> subprocess.Popen[bytes]:
-        given = [str(self.folder), str(self.runs), str(self.turns), str(at), when]
+    def begin(self, at: int = 0, when: str = "before", turns: int | None = None) -> subprocess.Popen[bytes]:
+        length = self.turns if turns is None else turns
+        given = [str(self.folder), str(self.runs), str(length), str(at), when]
         quiet = subprocess.DEVNULL
         return subprocess.Popen([sys.executable, "-c", WORKER, *given], stdout=quiet, stderr=quiet)
 
@@ -178,17 +181,16 @@ def test_a_kill_at_any_moment_costs_each_run_under_way_the_lines_of_one_commit_a
 ) -> None:
     chance, lives, kills = random.Random(seed), Lives(tmp_path, 8, 20), 0
     for _ in range(campaign(2, 20)):
-        running = lives.begin()
+        running = lives.begin(turns=1_000_000)  # it has not ended, however late the kill comes
         more = (lives.log.stat().st_size if lives.log.exists() else 0) + chance.randint(2_000, 40_000)
         end = time.monotonic() + 60
         while not lives.log.exists() or lives.log.stat().st_size < more:
             assert time.monotonic() < end
             with contextlib.suppress(subprocess.TimeoutExpired):
-                running.wait(0.01)
-                break
+                raise AssertionError(f"it ended with {running.wait(0.01)}")
         running.kill()
-        kills += running.wait(60) < 0
-    assert kills >= 1
+        assert running.wait(60) == -signal.SIGKILL
+        kills += 1
     owed = list(lives.owed())
     assert max(Counter(name for name, _ in owed).values(), default=0) <= kills
     assert len(owed) <= kills * lives.runs
