@@ -31,6 +31,7 @@ from tests.crash.test_disk import ENVIRONMENT, ROOT
 
 LIMIT = 60.0
 """Seconds for what takes none."""
+SLOTS = 8
 
 DOUBT = LLM_LOOP.extend(
     without=[("update_budgets", "budget_ok")],
@@ -218,7 +219,7 @@ async def serve(path: Path, slots: int, recover: Any) -> None:
 class Incident(AbstractContextManager["Incident"]):
     """A live engine in a process, on the journal of a folder. `recover` is what it does with runs of dead ones."""
 
-    def __init__(self, folder: Path, slots: int = 8, recover: str = "list") -> None:
+    def __init__(self, folder: Path, slots: int = SLOTS, recover: str = "list") -> None:
         self.path = folder / "journal.db"
         typed = [sys.executable, "-m", "tests.dashboards.incident", str(self.path), str(slots), recover]
         self._process = subprocess.Popen(
@@ -231,6 +232,10 @@ class Incident(AbstractContextManager["Incident"]):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill the process."""
         self._process.kill()
         self._process.communicate()
 
@@ -265,6 +270,15 @@ class Incident(AbstractContextManager["Incident"]):
     def reaches(self, run: str, state: str) -> None:
         """Wait until a run is in a state."""
         self.until(run, lambda head: head.state == state)
+
+    def calls(self, run: str) -> None:
+        """Wait until a run has begun to call a tool."""
+
+        async def begun() -> bool:
+            async with SqliteJournal(self.path, only_reads=True) as journal:
+                return "intent" in {record.kind for record in await journal.load(run)}
+
+        self.until(run, lambda _: asyncio.run(begun()))
 
 
 def read(path: Path, run: str) -> RunHead:

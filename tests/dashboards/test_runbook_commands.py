@@ -6,6 +6,7 @@ The full disk of OrchestratorJournalWritesFailing needs a disk of its own: tests
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from orchestrator.testing.journal_case import ENDED, write
 from tests.cli import test_ralph as ralph
 from tests.cli.recorded import JOURNAL
 from tests.crash.test_disk import ENVIRONMENT, ROOT
-from tests.dashboards.incident import Incident, by_command_line, mitigations, read, typed
+from tests.dashboards.incident import SLOTS, Incident, by_command_line, mitigations, read, typed
 
 WORDS = {"AGENT": "support", "MODEL": "m", "TOOL": "look", "MACHINE": "llm_loop", "copy.db": "other/copy.db"}
 """Words in capital letters, as the labels of the alert and the listing have them."""
@@ -191,7 +192,9 @@ def invents(live: Incident) -> Words:
 
 
 def crowded(live: Incident) -> Words:
-    live.start(*(f"waits-{number}" for number in range(12)))  # more than there are slots
+    live.start(*(f"waits-{number}" for number in range(SLOTS + 4)))
+    for number in range(SLOTS):
+        live.reaches(f"waits-{number}", "await_llm")
     return {"RUN": "waits-1"}
 
 
@@ -208,11 +211,12 @@ def failing(run: str, reason: str, agent: str) -> Callable[[Incident], Words]:
 
 def kills_its_process(live: Incident) -> Words:
     """Start a run that ends its process, and each process that resumes it."""
-    for life in range(3):
-        with Incident(live.path.parent, recover="resume") as mortal:
-            if life == 0:
-                mortal.start("dies-1")
-            mortal.dies()
+    with Incident(live.path.parent) as first:
+        first.start("dies-1")
+        first.dies()
+    for _ in range(2):
+        with contextlib.closing(Incident(live.path.parent, recover="resume")) as mortal:
+            mortal.dies()  # perhaps before it has said that it is ready
     live.until("dies-1", lambda head: head.owner is None)
     return {"RUN": "dies-1"}
 
@@ -221,7 +225,7 @@ def undo_failed(live: Incident) -> Words:
     """Kill a process in the middle of a booking; its undo fails in the next process."""
     with Incident(live.path.parent) as killed:
         killed.start("books-1")
-        killed.reaches("books-1", "process_tools")
+        killed.calls("books-1")
     with Incident(live.path.parent, recover="resume") as after:
         after.until("books-1", lambda head: head.reason == "undo_failed")
     return {"RUN": "books-1", "OTHER": waits(live)["RUN"]}
