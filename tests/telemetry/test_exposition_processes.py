@@ -91,6 +91,10 @@ def test_workers_of_uvicorn_without_a_common_folder_are_named_once(
         environ.pop(name, None)
     output = tmp_path / "output"
     command = [sys.executable, "-m", "uvicorn", "host_app:app", "--port", "0", "--workers", str(workers)]
+    command += [
+        "--timeout-worker-healthcheck",
+        "60",
+    ]  # by default a worker is replaced that is silent for 5 s
     with output.open("w") as stream:
         server = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=stream, stderr=stream)
     try:
