@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from orchestrator import Agent
 from orchestrator.llm.message import ToolCall
-from orchestrator.providers.mcp import McpServer
+from orchestrator.providers.mcp import McpServer, session
 from orchestrator.providers.scripted import Item, ScriptedLLM
 from orchestrator.runtime.llm_loop.result import Result
 from tests.engines.stage import until
 from tests.ports import free_port
+from tests.with_runtime import with_runtime
 
 T = TypeVar("T")
 PROGRAM = Path(__file__).with_name("mcp_program.py")
@@ -44,7 +47,7 @@ def call(name: str, arguments: str = "{}") -> ToolCall:
 async def ran(tools: Iterable[Any], script: Iterable[Item], **options: Any) -> Result:
     """Run a script over the tools; all of the script is used."""
     llm = ScriptedLLM(script)
-    result = await Agent(llm, tools=[*tools], observers=(), **options).run("Go.")
+    result = await Agent(llm, tools=[*tools], **with_runtime(observers=(), **options)).run("Go.")
     llm.assert_complete()
     return result
 
@@ -75,13 +78,23 @@ class Shop:
 
 @contextmanager
 def shared(folder: Path, server: McpServer) -> Iterator[Shop]:
-    """Connect a server for several tests; nothing of it is left afterwards."""
-    with asyncio.Runner() as runner:
+    """Connect a server for several tests; nothing of it is left afterwards.
+
+    After a call without an answer it has a minute to answer again: with the usual three seconds a busy machine gives
+    it up, and the tests that count its processes find another one.
+    """
+    with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "_ALIVE", 60.0)
         runner.run(server.__aenter__())
         yield Shop(folder, server, runner)
         runner.run(server.__aexit__(None, None, None))
         assert not asyncio.all_tasks(runner.get_loop())
-    assert not [pid for pid in map(int, noted(folder, "pid")) if living(pid)]
+        runner.run(_ended(folder))
+
+
+async def _ended(folder: Path) -> None:
+    """Wait for the ends of the processes that the program noted: the SDK does not wait for one that it kills."""
+    await until(lambda: not [pid for pid in map(int, noted(folder, "pid")) if living(pid)])
 
 
 @asynccontextmanager
@@ -90,8 +103,7 @@ async def nothing_left(folder: Path) -> AsyncIterator[None]:
     before = asyncio.all_tasks()
     yield
     assert asyncio.all_tasks() == before
-    # The SDK does not wait for a program that it kills.
-    await until(lambda: not [pid for pid in map(int, noted(folder, "pid")) if living(pid)])
+    await _ended(folder)
 
 
 @asynccontextmanager

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from orchestrator import Runtime
 from orchestrator.errors import ConfigError
 from orchestrator.events import ToolFinished, ToolProgress
 from orchestrator.llm.content_part import kind_of
 from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.scripted import ScriptedLLM
 from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.testing import FakeClock
 from tests.engines.stage import until
 from tests.providers.mcp_official import Official, repository
 from tests.providers.mcp_place import Shop, answers, call, ran, results, shared
@@ -263,15 +265,20 @@ async def no_prompts(place: Place) -> None:
 
 @feature("everything")
 async def progress_is_an_event_and_extends_the_timeout(place: Place) -> None:
+    clock = FakeClock()
     tools = [
-        replace(tool, timeout=0.9)
+        replace(tool, timeout=10)
         for tool in place.server.tools
         if tool.name == "trigger-long-running-operation"
     ]
     llm = ScriptedLLM([call("trigger-long-running-operation", '{"duration": 2, "steps": 4}'), "Done."])
-    agent = Agent(llm, tools=tools, observers=())
+    agent = Agent(llm, tools=tools, runtime=Runtime(observers=(), clock=clock))
+    events = []
     async with agent.stream("Go.") as stream:
-        events = [event async for event in stream]
+        async for event in stream:
+            events.append(event)
+            if isinstance(event, ToolProgress):
+                await clock.advance(9)
     (finished,) = [event for event in events if isinstance(event, ToolFinished)]
     assert (finished.outcome, finished.result[:30]) == ("ok", "Long running operation complet")
     said = [event for event in events if isinstance(event, ToolProgress)]

@@ -28,6 +28,7 @@ from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.mcp.lines import LineDecoder
 from orchestrator.providers.mcp.transport import LineLogger
 from orchestrator.providers.scripted import Item, ScriptedLLM
+from orchestrator.testing import FakeClock
 from orchestrator.tools.spec import ToolSpec
 from tests.engines.stage import until
 from tests.providers.mcp_place import (
@@ -174,8 +175,12 @@ def test_a_tool_that_hangs_is_given_up_at_its_timeout_and_the_session_lives_on(s
     before = len(noted(shop.folder, "hang"))
 
     async def hung() -> list[tuple[str, bool]]:
-        tools = only(shop, "shop_hang", timeout=0.5)
-        result = await ran(tools, [call("shop_hang"), call("shop_add", '{"a": 1}'), "Done."])
+        tools, clock = only(shop, "shop_hang", timeout=0.5), FakeClock()
+        script: list[Item] = [call("shop_hang"), call("shop_add", '{"a": 1}'), "Done."]
+        running = asyncio.create_task(ran(tools, script, clock=clock))
+        await until(lambda: noted(shop.folder, "hang")[before:] == ["began"])
+        await clock.advance(0.5)
+        result = await running
         await until(lambda: noted(shop.folder, "hang")[before:] == ["began", "cancelled"])
         return results(result)
 
@@ -377,7 +382,7 @@ async def test_an_unknown_name_in_an_option_refuses_the_server_and_ends_it(tmp_p
     with pytest.raises(ConfigError, match="has no tool 'serch', named in include"):
         async with by_stdio(tmp_path, include=["serch"]):
             pytest.fail("not connected")
-    assert not living(int(noted(tmp_path, "pid")[0]))
+    await until(lambda: not living(int(noted(tmp_path, "pid")[0])))
 
 
 # ---- what a server writes ----
