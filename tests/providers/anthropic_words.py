@@ -13,7 +13,7 @@ HELLO = Request((Message("user", "hello"),))
 
 
 def model(url: str, **options: Any) -> Anthropic:
-    return Anthropic("m", base_url=url, api_key="sk-test", **{"timeout": 5.0, "cache_seconds": 0, **options})
+    return Anthropic("m", base_url=url, api_key="sk-test", **{"timeout": 60.0, "cache_seconds": 0, **options})
 
 
 def sent(*messages: Message, **request: Any) -> dict[str, Any]:

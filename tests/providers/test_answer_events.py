@@ -168,9 +168,9 @@ def replies(form: str, *, streamed: bool) -> list[Reply]:
 
 def model(form: str, url: str) -> Any:
     if form == "messages":
-        return Anthropic("m", base_url=url, api_key="sk-test", timeout=5.0)
+        return Anthropic("m", base_url=url, api_key="sk-test", timeout=60.0)
     api: Any = form
-    return OpenAI("m", base_url=url, api_key="sk-test", api=api, timeout=5.0)
+    return OpenAI("m", base_url=url, api_key="sk-test", api=api, timeout=60.0)
 
 
 # ---- the run ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import socket
 import ssl
@@ -22,6 +23,7 @@ from orchestrator.llm.port import LLM, SystemClock
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.providers.openai import OpenAI
 from orchestrator.runtime.service.runtime import Runtime
+from tests.ports import free_port
 from tests.providers.endpoint import GUARD, Guard, closed_port
 from tests.providers.exchange import Failed
 from tests.providers.loopback import SILENCE, Loopback, Reply, json_reply, stream_reply
@@ -147,15 +149,22 @@ CASES = {
 }  # fmt: skip
 
 
-def model(url: str, timeout: float = 1.0) -> OpenAI:
+def model(url: str, timeout: float = 60.0) -> OpenAI:
     return OpenAI("m", base_url=url, api_key="sk-test", timeout=timeout)
+
+
+def seconds(case: Case) -> float:
+    """How long to wait for a byte: not long where none will come, and on a busy machine elsewhere."""
+    if case.expected.kind != "timeout":
+        return 60.0
+    return 4.0 if case.partial else 1.0
 
 
 @pytest.mark.parametrize("name", CASES)
 async def test_each_failure_is_an_error_of_its_kind_with_what_had_come(name: str) -> None:
     case, pieces = CASES[name], list[str]()
     request = replace(HELLO, on_delta=pieces.append) if case.streamed else HELLO
-    async with Loopback([case.reply]) as server, model(server.url) as llm:
+    async with Loopback([case.reply]) as server, model(server.url, seconds(case)) as llm:
         with pytest.raises(LLMError) as caught:
             await llm.complete(request)
         assert Failed.of(caught.value) == case.expected
@@ -195,7 +204,7 @@ async def test_tls_against_a_server_that_speaks_none() -> None:
     async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         with GUARD.allow("127.0.0.1", port):
-            async with model(f"https://127.0.0.1:{port}/v1", 5) as llm:
+            async with model(f"https://127.0.0.1:{port}/v1") as llm:
                 with pytest.raises(LLMError, match="SSL") as caught:
                     await llm.complete(HELLO)
     assert Failed.of(caught.value) == Failed("connection", None, None, True)
@@ -304,6 +313,18 @@ class Facts:
             self.attempts.append(fact)
 
 
+class InTurn:
+    """Models that are asked one after the other, and over again: one for failures, one for answers."""
+
+    model = "m"
+
+    def __init__(self, *models: LLM) -> None:
+        self._next = itertools.cycle(models)
+
+    async def complete(self, request: Request) -> Response:
+        return await next(self._next).complete(request)
+
+
 class Streamed:
     """A model that is always asked for a stream."""
 
@@ -348,7 +369,12 @@ RETRIED = [name for name, case in CASES.items() if case.expected.retryable]
 async def test_a_run_goes_on_after_each_failure_that_may_pass(name: str) -> None:
     case, clock, facts = CASES[name], Hurried(), Facts()
     first, second = answers(streamed=case.streamed)
-    async with Loopback([case.reply, first, case.reply, second]) as server, model(server.url) as llm:
+    async with (
+        Loopback([case.reply, first, case.reply, second]) as server,
+        model(server.url, 1.0 if case.expected.kind == "timeout" else 60.0) as hasty,
+        model(server.url) as patient,
+    ):
+        llm = InTurn(hasty, patient)
         asked = Streamed(llm) if case.streamed else llm
         result = await agent(asked, clock, facts).run("Look at it.")
         assert (result.outcome, result.output) == ("completed", "Fine.")
@@ -385,8 +411,7 @@ async def test_a_run_goes_on_when_names_can_be_looked_up_again() -> None:
 async def test_a_run_goes_on_when_the_server_is_back() -> None:
     """Nobody listens at first; the server starts while the run waits for its next try."""
     facts = Facts()
-    with closed_port() as port:
-        pass
+    port = free_port()
     gone = GUARD.allow("127.0.0.1", port)
     started: list[Loopback] = []
 

@@ -26,6 +26,7 @@ from orchestrator.llm.retry import RetryPolicy
 from orchestrator.providers import OpenAI, price_table
 from tests.benchmarks.contestant import NotMeasured
 from tests.benchmarks.environments import peer
+from tests.ports import free_port
 from tests.providers.endpoint import GUARD
 from tests.providers.loopback import Asked, Loopback, Reply, in_a_thread, json_reply
 from tests.providers.wire import MESSAGES, WEATHER, Said
@@ -77,8 +78,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
         python = peer(Path(sys.prefix) / "litellm", PINS)
     except NotMeasured as error:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
-    with in_a_thread([]) as free:
-        port = free.port
+    port = free_port()
     with in_a_thread(answer) as server:
         (folder / "config.yaml").write_text(CONFIG.format(url=server.url))
         log = folder / "log"
