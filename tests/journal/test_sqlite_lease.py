@@ -166,7 +166,8 @@ async def test_an_idle_owner_renews_its_lease_without_a_write_to_the_database(tm
             await asyncio.sleep(0.01)
             seen.add(file.read_bytes())
         async with SqliteJournal(tmp_path / "journal.db", only_reads=True) as reader:
-            assert (await reader.head("run")).owner == "worker"
+            while (await reader.head("run")).owner != "worker":  # noqa: ASYNC110  the next heartbeat may be late
+                await asyncio.sleep(0.01)
         assert (tmp_path / "journal.db-wal").read_bytes() == log
         assert (await owner.head("run")).lease_expires_in is None
 
@@ -208,13 +209,15 @@ def test_a_heartbeat_that_cannot_be_read_proves_nothing(content: bytes) -> None:
 
 @given(st.floats(1, 1_000), st.floats(-1e6, 1e6))
 def test_a_lease_is_valid_for_its_ttl_after_the_last_heartbeat(ttl: float, silence: float) -> None:
-    state = _state(heartbeat(7, ttl, time.monotonic() - silence))
+    began = time.monotonic()
+    state = _state(heartbeat(7, ttl, began - silence))
+    most = silence + time.monotonic() - began
     assert state.pid == 7
     if silence > ttl:
         assert not state.alive
-    elif silence < ttl - 0.5:
+    elif most < ttl - 0.001:
         assert state.alive
-    if silence < 0:  # the clock of another time namespace
+    if most < 0:  # the clock of another time namespace
         assert not state.overdue
 
 

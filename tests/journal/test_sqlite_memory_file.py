@@ -115,7 +115,7 @@ async def test_a_file_that_another_process_holds_too_long_is_busy_and_not_broken
 
 
 async def test_one_that_is_cancelled_does_not_wait_and_leaves_nothing_half_done(path: Path) -> None:
-    async with SqliteMemory(path) as memory:
+    async with SqliteMemory(path, busy=100) as memory:
         await memory.store("ada", exchange(1))
         other = apsw.Connection(str(path))
         other.execute("BEGIN IMMEDIATE")
