@@ -114,9 +114,9 @@ class Relay:
             keep, self._keep = self._keep, False
             if keep:
                 self._kept.append((upstream, data))
+                self.cuts += 1  # before the client knows
         if keep:
             _reset(client)
-            self.cuts += 1
         return keep
 
     def _allowed(self, direction: Direction, size: int) -> int:

@@ -12,7 +12,7 @@ from orchestrator.errors import StoreDown
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.testing.journal_case import BODY, NOTE, write
 from tests.journal.relay import Relay, relayed
-from tests.journal.test_postgres_cut import waiting_for_the_row
+from tests.journal.test_postgres_cut import quiet, waiting_for_the_row
 
 NOWHERE = ("127.0.0.1", 1)
 
@@ -21,6 +21,14 @@ NOWHERE = ("127.0.0.1", 1)
 def relay(database: str) -> Iterator[Relay]:
     with relayed(database) as made:
         yield made
+
+
+async def beats_again(journal: PostgresJournal) -> None:
+    """Let a journal that was quiet look whether the server is back."""
+    assert journal._handle is not None
+    journal._handle.presence.beat = 0.2
+    journal._handle.presence.postpone()
+    journal._handle.writer._bell.put(True)  # it waits for its next heartbeat
 
 
 async def owned_by(journal: PostgresJournal, owner: str | None) -> None:
@@ -36,11 +44,13 @@ async def test_a_run_whose_creation_was_never_answered_is_free_once_the_server_i
         PostgresJournal(relay.through(database), patience=0) as journal,
         PostgresJournal(database) as other,
     ):
+        await quiet(journal)  # and with a grace that does not end
         await journal.create("before", "me", BODY)
         server, relay._server = relay._server, NOWHERE
         relay.cut_after("back", 0)
         with pytest.raises(StoreDown):
             await journal.create("run", "me", BODY)
+        await beats_again(journal)
         await owned_by(other, "me")
         relay._server = server
         await owned_by(other, None)
@@ -56,6 +66,7 @@ async def test_a_claim_that_lands_unanswered_is_given_back_whether_before_or_aft
         PostgresJournal(relay.through(database), patience=0) as journal,
         PostgresJournal(database) as other,
     ):
+        await quiet(journal)  # as above
         await journal.create("before", "me", BODY)
         await other.release(await other.create("run", "you", BODY))
         with psycopg.connect(database) as way:
@@ -66,6 +77,7 @@ async def test_a_claim_that_lands_unanswered_is_given_back_whether_before_or_aft
             relay.cut_clients()
             with pytest.raises(StoreDown):
                 await claiming
+            await beats_again(journal)
             if late:
                 relay._server = server
                 await waiting_for_the_row(database, 2)
