@@ -186,8 +186,7 @@ async def test_a_worker_that_was_lost_ends_the_turns_blocks_and_the_model_hears_
     llm = ScriptedLLM(
         [block("a = 1\nwhile True: pass") + block("print('never')"), block("print('a' in dir())"), "FINAL(x)"]
     )
-    ctx = CodeModeContext(prompt="p", limits=RlmLimits(code_seconds=1.0))
-    await ran(llm, repl(), ctx)
+    await ran(llm, repl(cpu_seconds=0.5), CodeModeContext(prompt="p"))
     assert "every variable, function and file is gone" in said(llm, 1)
     assert "The other 1 of your blocks did not run." in said(llm, 1)
     assert said(llm, 2) == "Result of your code:\nFalse"

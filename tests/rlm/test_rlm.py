@@ -470,7 +470,7 @@ async def test_a_batch_answers_in_order_with_a_bound_on_how_many_run_at_once() -
     async def model(request: Request) -> str:
         now[0] += 1
         most[0] = max(most[0], now[0])
-        await asyncio.sleep(0.005)
+        await until(lambda: most[0] >= 2)
         now[0] -= 1
         return f"FINAL({request.messages[-1].text.splitlines()[0]})"
 

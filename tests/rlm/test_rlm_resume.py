@@ -18,7 +18,7 @@ from orchestrator.providers.model_guard import refuse_real_models
 from orchestrator.providers.scripted import call
 from orchestrator.repl import WorkerRepl
 from orchestrator.rlm import Rlm, RlmLimits, RlmResult, StopAfter
-from orchestrator.testing import CrashingJournal, FunctionLLM
+from orchestrator.testing import CrashingJournal, FakeClock, FunctionLLM
 from orchestrator_callbacks.rlm.prompt import AGAIN, LOST
 from tests.runtime.stage import Facts, path, until
 from tests.with_runtime import with_runtime
@@ -198,12 +198,15 @@ async def test_a_question_that_is_cut_off_for_good_counts_as_if_it_had_been_answ
         await asyncio.Event().wait()
         return ""
 
-    limits = RlmLimits(max_seconds=0.05 if how == "out of time" else 0)
-    one = rlm(MemoryJournal(), hangs, params={"max_tokens": 50}, limits=limits)
+    clock = FakeClock()
+    limits = RlmLimits(max_seconds=60)
+    one = rlm(MemoryJournal(), hangs, params={"max_tokens": 50}, limits=limits, clock=clock)
     running = asyncio.create_task(one.run("p", run_id="r"))
     await asked.wait()
     if how == "cancelled":
         one.cancel("r")
+    else:
+        await clock.advance(60)
     done = await running
     assert done.outcome is (Outcome.CANCELLED if how == "cancelled" else Outcome.BUDGET_EXCEEDED)
     assert done.usage.output_tokens == 50
