@@ -216,12 +216,12 @@ def test_of_two_threads_that_run_one_context_one_is_refused() -> None:
 
     def holds(place: Place, _notes: Notes) -> Go | Finish:
         inside.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return Go() if place is Place.START else Finish()
 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(machine.run, Place.START, notes, holds)
-        assert inside.wait(10)
+        assert inside.wait(60)
         with pytest.raises(ContextInUse):
             machine.run(Place.START, notes, gives(Go(), Finish()))
         go_on.set()
@@ -233,7 +233,7 @@ def test_one_machine_runs_in_many_threads_with_a_context_each() -> None:
     start = threading.Barrier(8)
 
     def work(number: int) -> list[str]:
-        start.wait(10)
+        start.wait(60)
         last: list[str] = []
         for _ in range(20):
             events = [Again(number) for _ in range(50)]
@@ -382,6 +382,6 @@ def test_any_sequence_of_events_does_what_the_table_says(
 
 
 def test_no_thread_is_left_behind() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     toy(journal=MemoryJournal()).run(Place.START, Notes(), gives(Go(), Finish()))
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before, "one of an earlier test may end meanwhile"
