@@ -294,8 +294,8 @@ async def test_a_journal_that_is_dropped_lets_go_of_its_runs(tmp_path: Path) -> 
     async with SqliteJournal(tmp_path / "journal.db") as journal:
         assert (await journal.head("run")).owner == "you"
         del dropped
-        gc.collect()
-        assert (await journal.head("run")).owner is None
+        while (await journal.head("run")).owner is not None:
+            gc.collect()  # again: its thread lets go of the last call at any time
 
 
 # ---- forks ----
