@@ -14,7 +14,7 @@ def test_workers_carry_the_whole_workload_and_take_over_and_are_measured() -> No
     assert [(row.workers, row.runs) for row in carried] == [(1, 6)]
     assert carried[0].turns_per_s == pytest.approx(workers.TURNS * carried[0].runs_per_s)
     assert takeover is not None
-    assert 0.5 < takeover.p50_s <= takeover.p95_s < 60
+    assert (takeover.kills, takeover.p50_s <= takeover.p95_s) == (1, True)
     assert "takeover after kill -9: p50" in list(workers.lines(carried, takeover))[-1]
 
 
