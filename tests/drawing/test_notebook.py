@@ -22,9 +22,12 @@ EXECUTE = """
 import json, sys
 import nbclient, nbformat
 from nbformat.v4 import new_code_cell, new_notebook
+from traitlets.config import Config
 
 cells = [new_code_cell(one) for one in json.loads(sys.argv[1])]
-done = nbclient.NotebookClient(new_notebook(cells=cells), timeout=100, kernel_name="python3").execute()
+sockets = Config({"KernelManager": {"transport": "ipc"}})  # no ports that somebody else could take meanwhile
+notebook = new_notebook(cells=cells)
+done = nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3", config=sockets).execute()
 print(json.dumps([cell.outputs for cell in done.cells]))
 """
 
