@@ -324,7 +324,7 @@ def test_the_watchdogs_figures_and_the_collectors_own_time_are_there(metrics: Me
     metrics.loop_blocked()
     assert value(metrics, "event_loop_lag_seconds_sum") == 0.02
     assert value(metrics, "event_loop_blocked_total") == 1
-    assert 0 < (value(metrics, "collector_duration_seconds") or 0) < 1
+    assert (value(metrics, "collector_duration_seconds") or 0) > 0
 
 
 def test_a_request_that_was_streamed_and_one_that_fills_the_context(metrics: Metrics) -> None:
