@@ -153,6 +153,7 @@ class Stuck(io.RawIOBase):
 
 
 def test_lines_come_out_whole_and_in_order() -> None:
+    before = {*threading.enumerate()}
     stream = io.BytesIO()
     writer = BoundedWriter(stream)
     log = TransitionLog(writer)
@@ -161,7 +162,7 @@ def test_lines_come_out_whole_and_in_order() -> None:
     assert writer.flush()
     assert [line["seq"] for line in lines_of(stream)] == list(range(1, 1_501))
     writer.close()
-    assert "orchestrator log" not in {thread.name for thread in threading.enumerate()}
+    assert "orchestrator log" not in {thread.name for thread in {*threading.enumerate()} - before}
 
 
 def test_a_reader_that_stalls_costs_lines_that_are_counted_and_nobody_waits() -> None:
