@@ -348,7 +348,7 @@ server.run()
 
 
 def _run(
-    command: list[str], cwd: Path | None = None, timeout: float = 60
+    command: list[str], cwd: Path | None = None, timeout: float = 100
 ) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join(str(ROOT / folder) for folder in (".", "callbacks", "guards"))
     return subprocess.run(

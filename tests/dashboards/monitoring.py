@@ -261,7 +261,7 @@ class Monitoring:
         for process in self.processes:
             process.start()
         for address in (self.prometheus, self.alertmanager):
-            until(lambda address=address: reachable(f"{address}/-/ready"), 30, f"{address} is ready")  # type: ignore[misc]
+            until(lambda address=address: reachable(f"{address}/-/ready"), 60, f"{address} is ready")  # type: ignore[misc]
 
     def stop(self) -> None:
         for process in reversed(self.processes):

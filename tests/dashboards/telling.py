@@ -232,7 +232,7 @@ def _crash_loop(story: Story, monitoring: Monitoring, dying: AgentHost) -> None:
         until(under_way, 60, f"life {life} is scraped")
         if life < 3:
             dying.kill()
-            until(lambda: not source.instant(gone, time.time()), 20, "the scrape that fails")
+            until(lambda: not source.instant(gone, time.time()), 60, "the scrape that fails")
             dying.start()
 
 
