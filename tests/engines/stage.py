@@ -98,7 +98,7 @@ def agent(stage: Stage, journal: Journal | None = None, *, model: str = "stage",
     )
 
 
-async def until(ready: Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(ready: Callable[[], bool], seconds: float = 60.0) -> None:
     """Return once `ready`; fail when that takes far too long."""
     ends = time.monotonic() + seconds
     while not ready():
