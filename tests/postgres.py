@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+
+from tests.ports import free_port
 
 DEBIAN: Final = Path("/usr/lib/postgresql")
 USER: Final = "nobody"
@@ -65,7 +66,7 @@ class Cluster:
         self.data = folder / "data"
         self.log = folder / "server.log"
         self.password = secrets.token_hex(12)
-        self.port = _free_port()
+        self.port = free_port()
         self._bin = bin_folder
         self._settings = {**SETTINGS, **settings}
         self._process: subprocess.Popen[bytes] | None = None
@@ -242,12 +243,6 @@ def _privileges() -> list[str]:
         return []
     whose = [f"--reuid={USER}", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
     return [setpriv, *whose, "--pdeathsig=QUIT", "--"]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _turns(seconds: float) -> Iterator[None]:
