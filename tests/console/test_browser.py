@@ -280,9 +280,11 @@ def test_a_question_is_answered_and_a_run_is_cancelled_with_the_keyboard_alone(
     reach(page, "button", "Cancel 1 run")
     page.keyboard.press("Enter")
     page.get_by_text("was asked").wait_for()
+    page.wait_for_load_state()  # a page that is shown has no keys yet
     page.keyboard.press("g")
     page.keyboard.press("i")
     page.get_by_role("heading", name="Inbox").wait_for()
+    page.wait_for_load_state()
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     page.wait_for_url("**/inbox?run=asks")
@@ -312,6 +314,7 @@ def test_two_runs_are_compared_and_a_limit_is_tested_with_the_keyboard_alone(
     page.get_by_role("button", name="Compare two").focus()
     page.keyboard.press("Enter")
     page.locator("#verdict", has_text="transitions").wait_for()
+    page.wait_for_load_state()  # a page that is shown has no keys yet
     page.keyboard.press("g")
     page.keyboard.press("b")
     page.get_by_role("heading", name="Backtest").wait_for()
@@ -322,6 +325,7 @@ def test_two_runs_are_compared_and_a_limit_is_tested_with_the_keyboard_alone(
         page.keyboard.type(text)
         page.keyboard.press("Enter")
         page.get_by_text(answer).wait_for()
+    page.wait_for_load_state()
     page.keyboard.press("Escape")
     page.locator("main").focus()
     page.keyboard.press("j")
