@@ -113,7 +113,7 @@ class Fleet:
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.deaths: dict[int, float] = {}
-        """Process -> when it was killed (monotonic)."""
+        """Process -> when its kill began (monotonic)."""
 
     def start(self, name: str, *options: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -136,9 +136,9 @@ class Fleet:
 
     def kill(self, name: str) -> None:
         process = self.processes.pop(name)
+        self.deaths[process.pid] = time.monotonic()
         process.kill()
         process.wait()
-        self.deaths[process.pid] = time.monotonic()
 
     def signal(self, name: str, which: signal.Signals) -> None:
         self.processes[name].send_signal(which)
@@ -161,16 +161,19 @@ class Fleet:
     def most_at_once(self) -> int:
         """Return how many runs were in the middle of something at once, at most: of processes that lived then."""
         moments: list[tuple[float, int, str, int]] = []
+        last: dict[int, float] = {}
         for text in (self.folder / "windows").read_bytes().splitlines():
             line = orjson.loads(text)
+            last[line["pid"]] = max(line["at"], last.get(line["pid"], 0.0))
             if line["what"] == "prepare":
                 continue  # nobody says when it is over
             moments.append((line["at"], 1 if line["when"] == "before" else -1, line["run"], line["pid"]))
-        moments += [(at, 0, "", pid) for pid, at in self.deaths.items()]
+        # Whoever goes on with its runs does so later than this, however late this process saw the death.
+        moments += [(max(at, last.get(pid, 0.0)), 2, "", pid) for pid, at in self.deaths.items()]
         open_now: dict[tuple[int, str], int] = {}
         most = 0
         for _, change, run, pid in sorted(moments):
-            if not change:
+            if change == 2:
                 open_now = {key: count for key, count in open_now.items() if key[0] != pid}
                 continue
             count = open_now.get((pid, run), 0) + change
