@@ -44,6 +44,7 @@ def _hang(role: str) -> None:
     wish.unlink()
     if how == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _log(f"works {role}")  # before anybody may end it
     child = os.fork()
     if child:
         Path("there").write_text(f"{os.getpid()} {child}")
