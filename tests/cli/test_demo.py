@@ -26,6 +26,7 @@ NORMAL = (
     (r"\b\d+s( ago)?\b", r"TIME\1"),
     (r"\d+\.\d+ s\b", "TIME"),
     (r"(?m)^(  [a-z_]+ +\d+)( +\d+\.\d+){3} +\d+\.\d%$", r"\1 TIMES"),
+    (r"--pace \d+", "--pace TIME"),
     (r"→ ([a-z_]+) TIME", r"→ \1"),  # times of almost nothing are left out
     (r"path \(3 transitions\)\n  init (TIME )?→", "path (3 transitions)\n  init →"),
     (r" +", " "),
@@ -51,12 +52,13 @@ def transcript(tmp_path_factory: pytest.TempPathFactory) -> str:
     return shown_on_a_terminal("orchestrator.examples.approval_demo", tmp_path_factory.mktemp("elsewhere"))
 
 
-def shown_on_a_terminal(module: str, folder: Path) -> str:
-    """What a demonstration shows on a pseudo-terminal of its own."""
+def shown_on_a_terminal(module: str, folder: Path, change: str = "pass") -> str:
+    """What a demonstration shows on a pseudo-terminal of its own; `change` is a statement about `demo`, its module."""
+    program = f"import sys, {module} as demo; {change}; sys.exit(demo.main())"
     ours, theirs = pty.openpty()
     paths = os.pathsep.join(str(ROOT / folder) for folder in (".", "callbacks", "guards"))
     demo = subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", module],
+        [sys.executable, "-W", "error", "-c", program],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "error", "TERM": "xterm"},
         stdin=theirs,
