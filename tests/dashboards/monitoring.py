@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -286,14 +287,18 @@ def _quick(found: re.Match[str]) -> str:
 
 
 def fetch(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own, on loopback
-        return json.load(answer)
+    return json.loads(text_of(url))
 
 
 def text_of(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own, on loopback
-        text: str = answer.read().decode()
-        return text
+    """Return the body of an answer. Raises HTTPError, closed, for another status than 200."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own, on loopback
+            text: str = answer.read().decode()
+            return text
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise
 
 
 def reachable(url: str) -> bool:
