@@ -77,11 +77,12 @@ async def _measure(folder: Path, runs: int, turns: int, idle: float) -> ConsoleF
     await _long_run(folder / "long.db", turns)
     with _served(folder / "long.db") as (process, address):
         run_ms = _median_of_console(address, "/runs/long")
-        _open_tab(address)
+        opened = _open_tab(address)
         await asyncio.sleep(idle / 3)  # the first answer compiles the templates
         before = _cpu_seconds(process.pid)
         await asyncio.sleep(idle)
         tab = (_cpu_seconds(process.pid) - before) / idle * 100
+    opened.join()
     alone, watched = await _throughput(folder, max(turns // 20, 2))
     return ConsoleFigures(pages, run_ms, tab, alone, watched)
 
@@ -131,8 +132,9 @@ async def _throughput(folder: Path, turns: int) -> tuple[float, float]:
         async with SqliteJournal(path):
             pass
         with _served(path) as (_, address):
-            _open_tab(address)
+            opened = _open_tab(address)
             watched.append(await _engine(path, turns))
+        opened.join()
     return statistics.median(alone), statistics.median(watched)
 
 
@@ -180,12 +182,14 @@ def _median_of_console(address: str, page: str, calls: int = 5) -> float:
     return statistics.median(spans)
 
 
-def _open_tab(address: str) -> None:
-    """Follow the events of the page of runs until the console ends.
+def _open_tab(address: str) -> Thread:
+    """Follow the events of the page of runs until the console ends, in the thread that is returned.
 
     Like a page, ask for the rows after each change, at most once a second.
     """
-    Thread(target=_follow, args=(urlsplit(address).netloc,), daemon=True).start()
+    thread = Thread(target=_follow, args=(urlsplit(address).netloc,), daemon=True)
+    thread.start()
+    return thread
 
 
 def _follow(host: str) -> None:
