@@ -222,9 +222,8 @@ async def test_somebody_who_only_submits_need_not_be_a_worker(kind: str, databas
 @pytest.mark.campaign
 @each
 async def test_a_server_that_is_stopped_loses_nothing_that_was_submitted_and_who_submits_is_told(
-    kind: str, server: Cluster, monkeypatch: pytest.MonkeyPatch
+    kind: str, server: Cluster
 ) -> None:
-    monkeypatch.setattr(procrastinate, "_PATIENCE", 1.0)
     work = Work(held=True)
     async with started(kind, server.database(), work, slots=1) as one:
         for number in range(3):
