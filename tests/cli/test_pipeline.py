@@ -390,7 +390,7 @@ def test_a_reader_that_goes_away_cancels_the_run(start: Start, cli: Cli, spec: C
     until(running, "-> judging")
     assert running.stdout is not None
     running.stdout.close()
-    assert running.wait(timeout=30) == 141
+    assert running.wait(timeout=60) == 141
     assert "ended: cancelled (caller)" in cli("runs", "show", "r1").out
 
 
@@ -436,7 +436,7 @@ def test_ctrl_c_cancels_the_run_and_the_program_of_its_stage(
     with (folder / "alive").open() as said:
         assert said.readline() == "here\n"
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=30)
+        out, err = running.communicate(timeout=60)
         assert said.read() == ""  # the other end is closed: the program is dead
     assert (running.returncode, states(out)[-1]) == (6, "failed")
     assert err.startswith("orchestrator: the run ended as cancelled (caller)")
