@@ -66,7 +66,7 @@ class _Wrapper(io.TextIOBase):
 
     def isatty(self) -> bool:
         """Whether the wrapped stream is a terminal."""
-        return self.stream.isatty()
+        return _is_terminal(self.stream)
 
     def writable(self) -> bool:
         """Return True."""
@@ -115,6 +115,14 @@ class _StyledFile(_Wrapper):
     def write(self, text: str) -> int:
         """Write rendered text. Raises the errors of the wrapped stream."""
         return self.stream.write(StyledText(text))
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    """Whether the file of a stream is a terminal; rich before 15 denies it for each stream that it wraps."""
+    try:
+        return os.isatty(stream.fileno())
+    except (OSError, ValueError):  # not a file, or closed
+        return stream.isatty()
 
 
 def styled_file() -> TextIO:
@@ -180,7 +188,7 @@ def output_on_stderr() -> AbstractContextManager[object]:
 def show_cursor() -> None:
     """Show the cursor of the terminal again, without the buffer of the stream, which may be in use."""
     with suppress(OSError, ValueError):  # the terminal may be closed
-        if sys.stdout.isatty():
+        if _is_terminal(sys.stdout):
             os.write(sys.stdout.fileno(), _SHOW_CURSOR)
 
 
