@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import random
 import socket
 from typing import Final
 
 _PORTS: Final = range(20_000, 32_768)
 """Below the ports that Linux and macOS choose themselves, for `bind(0)` and for connections."""
-_CHANCE: Final = (
-    random.SystemRandom()
-)  # not `random`: a property test sets its seed, in each process to the same one
-_kept: list[socket.socket] = []
+_CHANCE: Final = random.SystemRandom()
+"""Not `random`: a property test sets its seed, in each process to the same one."""
+_kept = contextlib.ExitStack()
+"""The sockets that keep ports."""
+atexit.register(_kept.close)
 
 
 def free_port() -> int:
@@ -30,6 +33,6 @@ def free_port() -> int:
         except OSError:
             keeper.close()
         else:
-            _kept.append(keeper)
+            _kept.enter_context(keeper)
             return port
     raise AssertionError(f"no port from {_PORTS.start} to {_PORTS.stop} is free")

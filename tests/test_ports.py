@@ -23,7 +23,7 @@ def test_a_port_is_given_once_and_can_be_bound_again_and_again() -> None:
             assert line.recv(1) == b""
 
 
-def test_no_process_gets_the_port_of_another_one_or_one_that_the_system_chooses() -> None:
+def test_no_process_gets_the_port_of_another_one() -> None:
     first = free_port()
     script = (
         "from tests import ports\n"
@@ -35,6 +35,3 @@ def test_no_process_gets_the_port_of_another_one_or_one_that_the_system_chooses(
         [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
     )
     assert done.stdout == "kept\n"
-    range_of_system = Path("/proc/sys/net/ipv4/ip_local_port_range")
-    if range_of_system.exists():
-        assert first < int(range_of_system.read_text().split()[0])
