@@ -92,9 +92,8 @@ def test_make_bench_measures_what_it_was_said_to_measure() -> None:
     ],
 )
 def test_a_process_that_fails_is_not_measured_and_stays_so(command: tuple[str, ...], why: str) -> None:
-    seconds = (
-        1.0 if why.startswith("no answer") else 100.0
-    )  # to start and to end takes long on a busy machine
+    # To start and to end takes long on a busy machine.
+    seconds = 1.0 if why.startswith("no answer") else 100.0
     with Contestant("peer", command, timeout=seconds) as peer:
         for _ in range(2):
             with pytest.raises(NotMeasured, match=f"^{re.escape(why)}$"):

@@ -99,7 +99,7 @@ async def run(argv: tuple[str, ...], *, root: Path, seconds: float, mark: str = 
     try:
         in_time = await _waited(process, ended, output, seconds)
         if output.done():
-            output.result()
+            output.result()  # raises the error of the reading
         return CommandResult(process.returncode if in_time else None, kept.decode(errors="replace"))
     finally:
         output.cancel()
