@@ -120,9 +120,6 @@ REFUSED: dict[str, tuple[str, ...]] = {
 # These import the standard library and themselves.
 STANDARD_LIBRARY_ONLY = ("orchestrator.errors", "orchestrator.repl.inside", "orchestrator_guards")
 
-LONGEST_FILE = 400
-LONGEST_FUNCTION = 40
-
 
 # ---- reading ----
 
@@ -141,8 +138,6 @@ def modules(root: Path) -> dict[str, Path]:
 class Source(NamedTuple):
     """The parts of a module that are judged. Its tree is not kept: later collections of garbage would walk it."""
 
-    functions: tuple[tuple[str, int, int], ...]
-    """The name, the line and the number of lines of each function, without its docstring."""
     importing: tuple[ast.Import | ast.ImportFrom | ast.Call, ...]
     """The nodes that may import, in functions and for type checkers too."""
     import_lines: frozenset[int]
@@ -154,15 +149,6 @@ def parsed(text: str) -> Source:
     tree = ast.parse(text)
     nodes = list(ast.walk(tree))
     return Source(
-        tuple(
-            (
-                node.name,
-                node.lineno,
-                (node.end_lineno or node.lineno) - node.lineno + 1 - _docstring_lines(node),
-            )
-            for node in nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        ),
         tuple(
             node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) or _imports_by_name(node)
         ),
@@ -290,26 +276,6 @@ def import_cycle(root: Path) -> list[str]:
     return []
 
 
-def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of a docstring: arguments, errors and examples of a public function are no reason to split it."""
-    first = node.body[0]
-    if not (isinstance(first, ast.Expr) and ast.get_docstring(node)):
-        return 0
-    return (first.end_lineno or first.lineno) - first.lineno + 1
-
-
-def length_problems(root: Path) -> list[str]:
-    problems: list[str] = []
-    for file in modules(root).values():
-        text, where = file.read_text(encoding="utf-8"), file.relative_to(root)
-        if (lines := len(text.splitlines())) > LONGEST_FILE:
-            problems.append(f"{where}: {lines} lines, at most {LONGEST_FILE}")
-        for name, line, lines in parsed(text).functions:
-            if lines > LONGEST_FUNCTION:
-                problems.append(f"{where}:{line}: {name} has {lines} lines, at most {LONGEST_FUNCTION}")
-    return problems
-
-
 # ---- this repository ----
 
 
@@ -323,10 +289,6 @@ def test_imports_go_one_way_and_each_library_has_its_door() -> None:
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
     assert import_cycle(ROOT) == []
-
-
-def test_files_and_functions_are_short() -> None:
-    assert length_problems(ROOT) == []
 
 
 def test_every_exception_is_still_needed() -> None:
@@ -468,13 +430,3 @@ def test_a_cycle_inside_of_a_folder_is_found_but_not_one_of_type_checkers(tmp_pa
     assert import_cycle(root) == []
     there.write_text("class Two:\n    from orchestrator.llm import one\n")
     assert {"orchestrator.llm.one", "orchestrator.llm.two"} == set(import_cycle(root))
-
-
-def test_a_long_file_and_a_long_function_are_found(tmp_path: Path) -> None:
-    body = "    pass\n" * LONGEST_FUNCTION
-    source = f"def long():\n{body}\n" + "x = 1\n" * LONGEST_FILE
-    found = length_problems(tree(tmp_path, "orchestrator/llm/message.py", source))
-    assert [problem.partition(": ")[2] for problem in found] == [
-        "442 lines, at most 400",
-        "long has 41 lines, at most 40",
-    ]
