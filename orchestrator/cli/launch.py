@@ -51,7 +51,7 @@ class Launch:
     mcp_options: tuple[str, ...] = ()
     """Options of single MCP servers, as NAME.OPTION=VALUE."""
     without: tuple[str, ...] = ()
-    """Addresses of `base_url` and `mcp` that were stored without their user name and password."""
+    """Addresses of `base_url` and `mcp` that were stored without their user name, password and query."""
     approve: bool = False
     """A person is asked before each call of an irreversible tool."""
     instructions: str | None = None
@@ -100,7 +100,7 @@ class Launch:
         return ModelForm(self.base_url, self.structured or "native")
 
     def plain(self) -> dict[str, Any]:
-        """Return the data that is stored with the run: no user name or password of an address."""
+        """Return the data that is stored with the run: no user name, password or query of an address."""
         url = self.base_url and bare(self.base_url)
         mcp = tuple(map(kept, self.mcp))
         pairs = [(url, self.base_url), *zip(mcp, self.mcp, strict=True)]
@@ -268,18 +268,18 @@ def named(agent: Agent, head: RunHead) -> Agent:
 
 
 def _address(launch: Launch, run_id: str) -> str | None:
-    """Return the address of a stored run's model, with the user name and password that were not stored with it.
+    """Return the address of a stored run's model, with the user name, password and query that were not stored with it.
 
     Raises ConfigError without them, before the run is changed: a server that answers 401 would end the run as failed.
     """
     if launch.base_url not in launch.without:
         return launch.base_url
     given = project_settings().base_url
-    if given is not None and bare(given) == launch.base_url:
+    if given is not None and bare(given) == bare(launch.base_url or ""):
         return given
     raise ConfigError(
-        f"run {run_id} was started with a user name or password in the address {launch.base_url}, which is not kept: "
-        "give the whole address again with --base-url or ORCHESTRATOR_BASE_URL"
+        f"run {run_id} was started with a user name, password or query in the address {launch.base_url}, which is "
+        "not stored: give the whole address again with --base-url or ORCHESTRATOR_BASE_URL"
     )
 
 

@@ -57,7 +57,7 @@ class ServerOptions:
     choices: tuple[str, ...] = ()
     """Options of single servers, as NAME.OPTION=VALUE."""
     without: tuple[str, ...] = ()
-    """Addresses that were stored without user name and password."""
+    """Addresses that were stored without user name, password and query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ async def tools_of(
         except ConfigError as error:
             if one.text not in given.without:
                 raise
-            lost = "the user name and password in its address were not kept with the run"
+            lost = "the user name, password and query of its address are not stored with the run"
             raise ConfigError(f"{error}; {lost}: --mcp URL gives them again") from error
         pins.keep(server.digests)
         found = ServerTools(server, frozenset(owners), change)

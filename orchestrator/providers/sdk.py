@@ -21,6 +21,7 @@ from orchestrator.providers.event_stream import EventDecoder, EventTooLarge, Ser
 from orchestrator.providers.loop_client import LoopClients
 from orchestrator.providers.parameter import check_names
 from orchestrator.providers.reading import malformed, parsed
+from orchestrator.providers.secret_mask import secrets_of_address, secrets_of_headers
 from orchestrator.providers.size_limit import (
     body_of,
     check_limit,
@@ -92,6 +93,11 @@ class SdkModel(VendorModel):
         self._watched(host_client)
         self.address = str(getattr(spare or host_client, "base_url", ""))
         """Address of the requests, also if the host set none."""
+
+    def _secrets(self) -> Iterator[str]:
+        yield from super()._secrets()
+        yield from secrets_of_address(self.address)
+        yield from secrets_of_headers(getattr(self._host_client, "default_headers", {}))
 
     @abstractmethod
     def _new_client(self) -> Any:
@@ -198,11 +204,10 @@ class SdkModel(VendorModel):
         except EventTooLarge as error:
             raise too_large(error.limit) from error
         except Exception as error:
-            key = self._key.get_secret_value()
             failed = fault.of_exception(error, partial=_text_of(assembly))
             if failed is None:
                 raise
-            raise failed from (None if key and key in str(error) else error)
+            raise failed from error
 
     @contextmanager
     def _reading(self, assembly: AnswerAssembly | None = None) -> Iterator[None]:

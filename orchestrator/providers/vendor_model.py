@@ -1,9 +1,10 @@
-"""Common base of the models behind a vendor's library: their checks, the life of their clients, masked keys."""
+"""Common base of the models behind a vendor's library: their checks, the life of their clients, masked secrets."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, Self
 
 from pydantic import SecretStr
@@ -11,10 +12,10 @@ from pydantic import SecretStr
 from orchestrator.errors import LLMError
 from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.message import Request, Response
-from orchestrator.providers.key_mask import mask_key
 from orchestrator.providers.loop_client import LoopClients
 from orchestrator.providers.readable_part import refuse_unreadable
 from orchestrator.providers.reading import storable
+from orchestrator.providers.secret_mask import SecretMask, secrets_of_environment
 
 
 class VendorModel(ABC):
@@ -41,8 +42,17 @@ class VendorModel(ABC):
         try:
             return storable(await self._answered(request))
         except LLMError as error:  # from every source: servers repeat the key in answers of any status
-            mask_key(error, self._key.get_secret_value())
+            self._mask.mask(error)
             raise
+
+    def _secrets(self) -> Iterator[str]:
+        """Yield the secrets that an error of the server may repeat."""
+        yield self._key.get_secret_value()
+        yield from secrets_of_environment()  # where a library found a key by itself
+
+    @cached_property
+    def _mask(self) -> SecretMask:
+        return SecretMask(self._secrets())
 
     async def aclose(self) -> None:
         """Close the client of the running loop. The model stays usable: a new request opens a new one."""

@@ -64,6 +64,7 @@ def test_a_password_is_not_shown(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> N
         ("api_key", None, None),
         ("limits.max_input_tokens", 5, 5),
         ("journal", "a/b.db", "a/b.db"),
+        ("base_url", "https://m.test/v1?api_key=x&v=2", "https://m.test/v1?[redacted]"),
     ],
 )
 def test_what_says_secret_is_not_shown(name: str, value: object, expected: object) -> None:

@@ -115,7 +115,8 @@ class PipelineSpec:
                 )
             if stage.base_url is not None and bare(stage.base_url) != stage.base_url:
                 raise ConfigError(
-                    f"{where}: base_url of stages.{name} names a user or a password; it would be kept with the run"
+                    f"{where}: base_url of stages.{name} has a user, a password or a query, which would be stored with "
+                    "the run"
                 )
             if len(said) != 1:
                 raise ConfigError(

@@ -131,7 +131,9 @@ def _agent(given: Mapping[str, Any], where: str) -> RoleAgent:
     if len(ways) != 1 and ways != ["agent", "model"]:
         raise ConfigError(f"{where} takes one of {', '.join(_WAYS)}, not {len(ways)}")
     if agent.base_url is not None and bare(agent.base_url) != agent.base_url:
-        raise ConfigError(f"{where}: base_url names a user or a password; it would be kept with the run")
+        raise ConfigError(
+            f"{where}: base_url has a user, a password or a query, which would be stored with the run"
+        )
     return agent
 
 
