@@ -15,7 +15,7 @@ from orchestrator.errors import GraphError
 from orchestrator.kernel import lint
 
 Guard: TypeAlias = Callable[[Any], Any]
-"""(run.ctx) -> a verdict (any object with ok, guard, observed, limit) or a bool. Pure: no clock, no I/O."""
+"""(run.ctx) -> a Verdict, or a value equal to True or False; None is False. Pure: no clock, no I/O, no `await`."""
 
 Dwell: TypeAlias = tuple[float, StrEnum]
 """(seconds, event): the maximum duration of a state, and the event that ends it then."""

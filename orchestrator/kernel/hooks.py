@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from orchestrator.errors import GraphError
 from orchestrator.kernel.abandonment import host_function
-from orchestrator.kernel.lint import LintProblem, LintRule
+from orchestrator.kernel.lint import LintProblem, LintRule, is_async
 
 if TYPE_CHECKING:
     from orchestrator.kernel.graph import Graph
@@ -172,12 +172,6 @@ def _is_imported(value: object, name: str, module: str) -> bool:
     """Return whether a function was imported. A hook that another module's decorator has replaced has lost its name."""
     home = getattr(value, "__module__", module)
     return inspect.isfunction(value) and home != module and value.__name__ == name
-
-
-def is_async(value: object) -> bool:
-    """Return whether a function or a callable object is async."""
-    call = getattr(value, "__call__", None)  # noqa: B004 - an object with an async __call__ is a hook too
-    return inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(call)
 
 
 def _where(module: object, name: str) -> str:

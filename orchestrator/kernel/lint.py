@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from orchestrator.kernel.graph import Edge, Graph
@@ -200,9 +201,61 @@ def _guards(graph: Graph) -> Iterator[LintProblem]:
 
 def _async_guard(graph: Graph) -> Iterator[LintProblem]:
     for source, event, _, edge in graph.rows:
-        if inspect.iscoroutinefunction(edge.when):
-            message = f"the guard of {event.value!r} in {source.value!r} is async; a coroutine is always true"
+        if (why := async_part(edge.when)) is not None:
+            message = f"the guard of {event.value!r} in {source.value!r} {why}"
             yield LintProblem(LintRule.ASYNC_GUARD, message, source, event)
+
+
+def is_async(value: object) -> bool:
+    """Return whether a function or a callable object is async, also as a partial."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    call = getattr(value, "__call__", None)  # noqa: B004 - an object with an async __call__ is a hook too
+    return inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(call)
+
+
+def async_part(guard: object) -> str | None:
+    """Return why a guard would answer with a coroutine, or build its answer from one; None for a synchronous guard.
+
+    A guard can combine others: as a closure, as the arguments of a partial, or in a list or tuple of a callable object.
+    A guard runs on the event loop, so it cannot run a coroutine to its end; each async function in it is a fault.
+    """
+    ahead, seen = [guard], set[int]()
+    while ahead:
+        part = ahead.pop()
+        if id(part) in seen or isinstance(part, type):
+            continue
+        seen.add(id(part))
+        if is_async(part) or inspect.isasyncgenfunction(part):
+            if part is guard:
+                return "is async; a coroutine is always true"
+            name = getattr(part, "__name__", type(part).__name__)
+            return f"calls {name}, which is async; a coroutine is always true"
+        ahead += _parts_of(part)
+    return None
+
+
+def _parts_of(value: object) -> Iterable[object]:
+    """Return what a guard is made of, as far as it can be known without a call."""
+    if type(value) in {list, tuple}:
+        parts: Iterable[object] = value  # type: ignore[assignment]
+        return parts
+    if isinstance(value, functools.partial):
+        return (value.func, *value.args, *value.keywords.values())
+    if inspect.isfunction(value):
+        return [part for cell in value.__closure__ or () if (part := _content(cell)) is not None]
+    if inspect.isroutine(value) or not callable(value):
+        return ()
+    return [part for part in getattr(value, "__dict__", {}).values() if type(part) in {list, tuple}]
+
+
+def _content(cell: Any) -> object:
+    """Return the content of a cell of a closure; None for an empty one."""
+    try:
+        content: object = cell.cell_contents
+    except ValueError:
+        return None
+    return content
 
 
 def _unbounded_cycle(graph: Graph) -> Iterator[LintProblem]:

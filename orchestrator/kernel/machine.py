@@ -97,6 +97,8 @@ class Machine(transitions.Machine):
         self.compiled.graph = graph
         for _, callbacks in self._slots():
             callbacks.bound = tuple(callbacks)
+        for transition in self.get_transitions():
+            self._conditions(transition)
         self._whole = not list(self._missing(graph))
         """Whether every working state had an enter callback at that time."""
 
@@ -253,7 +255,7 @@ class Machine(transitions.Machine):
         event, source = graph.events(transition.event.name), graph.states(transition.source)
         dest = source if internal else graph.states(transition.dest)
         ahead, enter, after = self._lists(transition, event, source, dest)
-        conditions = tuple(self._resolved(condition) for condition in transition.conditions)
+        conditions = self._conditions(transition)
         return CompiledTransition(
             transition=transition,
             event=event,
@@ -294,14 +296,17 @@ class Machine(transitions.Machine):
         first = transition is transition.event.transitions[transition.source][0]
         return [*([("prepare_event", self.prepare_event)] if first else []), ("prepare", transition.prepare)]
 
-    def _resolved(self, condition: MachineCondition) -> MachineCondition:
-        try:
-            condition.resolve(self.hooks.modules, self._declared.name if self._checks_purity else None)
-        except LookupError as error:
-            raise GraphError(
-                self._declared.name, [LintProblem(LintRule.UNKNOWN_CALLBACK, str(error))]
-            ) from None
-        return condition
+    def _conditions(self, transition: MachineTransition) -> tuple[MachineCondition, ...]:
+        """Return the conditions of a transition, resolved. Raises GraphError for one that cannot be a condition."""
+        name, dest = self._declared.name, transition.dest or transition.source
+        edge = f"{transition.event.name!r} from {transition.source!r} to {dest!r}"
+        conditions: tuple[MachineCondition, ...] = tuple(transition.conditions)
+        for condition in conditions:
+            try:
+                condition.resolve(self.hooks.modules, name, edge, check_purity=self._checks_purity)
+            except LookupError as error:
+                raise GraphError(name, [LintProblem(LintRule.UNKNOWN_CALLBACK, str(error))]) from None
+        return conditions
 
     def _callbacks(self, lists: Iterable[tuple[str, Iterable[Any]]]) -> tuple[tuple[str, Hook], ...]:
         """Return (name, function) for each callback of these lists, in their order."""

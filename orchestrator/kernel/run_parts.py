@@ -42,8 +42,8 @@ class Cursor:
     """The event to fire next."""
     event_object: Any = None
     """Object of the event, in a machine whose events are objects: guards and actions receive it."""
-    guard_answer: tuple[object, Any] | None = None
-    """An async guard and its answer, which its condition reads."""
+    guard_answers: dict[object, Any] | None = None
+    """Async guards of a transition and their answers, which their conditions read."""
     step: CompiledTransition | None = None
     """The edge in flight, or the last one: event, source, dest, guard_name."""
     committed: bool = False

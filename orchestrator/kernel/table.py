@@ -12,7 +12,7 @@ list changes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -23,8 +23,10 @@ from transitions.core import listify
 from orchestrator.errors import GraphError, RunError
 from orchestrator.kernel.graph import guard_name
 from orchestrator.kernel.hooks import Hook, resolve
+from orchestrator.kernel.lint import LintProblem, LintRule, async_part, is_async
 from orchestrator.kernel.purity import pure_guard
 from orchestrator.kernel.run import add_may_method
+from orchestrator_guards.verdict import Verdict
 
 if TYPE_CHECKING:
     from orchestrator.kernel.graph import Graph
@@ -101,10 +103,21 @@ class MachineState(Watched, core.State):
 
 
 class MachineCondition(core.Condition):
-    """A guard of a transition. Its answer is a `Verdict`, or another value that is true or false.
+    """A guard of a transition. Its answer is a `Verdict`, or a value that is equal to True or False; None is False.
 
-    The library compares an answer with True; a Verdict is an object, so this class compares its truth.
+    Every other answer raises GraphError. A coroutine and most objects are true, so a guard that forgets an `await` or
+    answers with a text would let every event pass. The library compares an answer with True: then a condition with
+    `unless` would pass in place of the other.
     """
+
+    awaited = False
+    """Whether the function may be async: it is awaited before the condition is evaluated."""
+    waits = False
+    """Whether the function is async."""
+    graph = ""
+    """Name of the graph, for errors."""
+    edge = "a transition"
+    """Description of the transition, for errors."""
 
     name: str
     """Name in logs, metrics and tables."""
@@ -121,13 +134,22 @@ class MachineCondition(core.Condition):
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a condition does not change; replace it in the list `conditions` ({name})")
 
-    def resolve(self, modules: Iterable[object], pure_in: str | None = None) -> None:
-        """Find the function that `func` names. Raises LookupError.
+    def resolve(self, modules: Iterable[object], graph: str, edge: str, *, check_purity: bool) -> None:
+        """Find the function that `func` names. Raises LookupError, or GraphError for an async function.
 
-        With `pure_in`, the name of a graph, the function raises GraphError if it changes the context.
+        Args:
+            modules: Modules with functions that `func` may name.
+            graph: Name of the graph, for errors.
+            edge: Description of the transition, for errors.
+            check_purity: Whether the function raises GraphError if it changes the context.
         """
         function = resolve(self.func, modules)
-        vars(self)["function"] = function if pure_in is None else pure_guard(function, pure_in)
+        waits = self.awaited and is_async(function)
+        if not waits and (why := async_part(function)) is not None:
+            text = f"the guard {self.name} of {edge} {why}"
+            raise GraphError(graph, [LintProblem(LintRule.ASYNC_GUARD, text)])
+        function = pure_guard(function, graph) if check_purity else function
+        vars(self).update(function=function, waits=waits, graph=graph, edge=edge)
 
     def evaluate(self, run: Run[Any, Any]) -> Any:
         """Return the answer of the guard about the run: its context, and the event if that is an object."""
@@ -138,8 +160,34 @@ class MachineCondition(core.Condition):
         )
 
     def allows(self, answer: object) -> bool:
-        """Return whether this answer of the guard allows the transition; `unless` inverts the answer."""
-        return bool(answer) == self.target
+        """Return whether this answer of the guard allows the transition; `unless` inverts the answer.
+
+        Raises GraphError for an answer that is neither a Verdict nor equal to True or False. An awaitable is closed.
+        """
+        decision = answer.ok if isinstance(answer, Verdict) else answer
+        if decision is not True and decision is not False:
+            decision = self._decision(answer)
+        return decision == self.target
+
+    def _decision(self, answer: object) -> bool:
+        """Return the decision of an answer that is no Verdict with a bool, nor a bool. Raises GraphError."""
+        decision, kind = answer, type(answer).__name__
+        if isinstance(answer, Verdict):
+            decision, kind = answer.ok, f"Verdict whose ok is a {type(answer.ok).__name__}"
+        elif answer is None:
+            return False
+        if isinstance(decision, Awaitable):
+            if isinstance(decision, Coroutine):
+                decision.close()  # else Python warns that it was never awaited
+            todo = ", which is always true; wait in a hook, keep the result in the context and let the guard read it"
+        else:
+            if decision is answer:  # records have the `ok` of a Verdict, so that is a bool
+                for value in (True, False):
+                    if bool(decision == value):
+                        return value
+            todo = "; a guard returns a Verdict, or a value equal to True or False; None is False"
+        text = f"the guard {self.name} of {self.edge} returned a {kind}{todo}"
+        raise GraphError(self.graph, [text])
 
     def check(self, run: Run[Any, Any]) -> bool:  # type: ignore[override]  # the run is our event data
         """Evaluate the guard without counting it, and return whether it allows the transition."""

@@ -189,13 +189,13 @@ class TransitionExecutor:
             run.cursor.hook = condition.label
             try:
                 answer = condition.evaluate(run)
+                allowed = condition.allows(answer)
             except Exception as error:
                 self._report.guard(run, step, condition, "error")
                 if not step.failing:
                     raise
                 self._report.failed(run, step.event, error)
                 return None
-            allowed = condition.allows(answer)
             if self.journals and answer is not run.writes.decided:  # otherwise a hook has recorded it
                 run.attach_guards((_guard_row(condition.name, answer),))
             self._report.guard(run, step, condition, "allow" if allowed else "deny", answer)

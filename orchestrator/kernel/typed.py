@@ -27,7 +27,7 @@ import asyncio
 import contextvars
 import secrets
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeAlias, TypeVar, Union, cast, get_args, get_origin, overload
 
@@ -36,9 +36,8 @@ from orchestrator.kernel.clock import Clock
 from orchestrator.kernel.codec import Codec
 from orchestrator.kernel.diagram import FORMATS, mimebundle
 from orchestrator.kernel.graph import Graph
-from orchestrator.kernel.hooks import is_async
 from orchestrator.kernel.journal import JournalWriter
-from orchestrator.kernel.lint import LintProblem
+from orchestrator.kernel.lint import LintProblem, LintRule, is_async
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.kernel.record import Observer
 from orchestrator.kernel.run import Run
@@ -50,6 +49,7 @@ from orchestrator.kernel.typed_machine import (
     TypedEdge,
     TypedMachine,
     asyncs,
+    event_names,
     gaps,
     graph_of,
     state_name,
@@ -228,7 +228,7 @@ class StateMachine(Generic[S, E, C]):
             graph = self.graph
         except GraphError as error:
             return [problem for problem in error.problems if isinstance(problem, LintProblem)]
-        return [*graph.lint(), *gaps(graph)]
+        return [*_without_awaited(graph.lint(), self._declared), *gaps(graph)]
 
     def draw(self, form: str = "mermaid", current: S | None = None) -> str:
         """Return the table as mermaid, dot, table or json, with `current` marked. Raises ConfigError, GraphError."""
@@ -342,6 +342,17 @@ def _result(run: TypedRun) -> TypedResult[Any, Any]:
     done.run_id, done.transitions = run.run_id, run.cursor.seq
     done.outcome, done.reason = run.cursor.ending or ending(run)
     return done
+
+
+def _without_awaited(problems: Iterable[LintProblem], declared: Declaration) -> Iterator[LintProblem]:
+    """Yield the problems without those of async guards, which `arun` awaits."""
+    names = event_names(declared.edges)
+    awaited = {
+        (state_name(edge.source), names[edge.event]) for edge in declared.edges if is_async(edge.guard)
+    }
+    for problem in problems:
+        if problem.rule is not LintRule.ASYNC_GUARD or (problem.state, problem.event) not in awaited:
+            yield problem
 
 
 def _classes(event_type: object) -> tuple[type, ...]:

@@ -12,8 +12,8 @@ from transitions import core
 
 from orchestrator.errors import EventError, GraphError, RunError
 from orchestrator.kernel.graph import Edge, Graph, enum_of
-from orchestrator.kernel.hooks import Hook, Hooks, is_async
-from orchestrator.kernel.lint import LintProblem, LintRule, closure, edges_by_event
+from orchestrator.kernel.hooks import Hook, Hooks
+from orchestrator.kernel.lint import LintProblem, LintRule, closure, edges_by_event, is_async
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.table import CompiledTransition, MachineCondition, MachineEvent, MachineTransition
@@ -189,30 +189,43 @@ def asyncs(declared: Declaration) -> Iterator[str]:
 class AwaitedCondition(MachineCondition):
     """A guard in a state with async guards: a prepare callback awaits it, and the condition returns its answer."""
 
-    def asking(self) -> Hook:
-        """Return the prepare callback that awaits the guard."""
-        guard: Callable[..., Any] = self.function
-
-        async def ask(run: Run[Any, Any]) -> None:
-            try:
-                answer = guard(run.cursor.event_object, run.ctx)
-                if hasattr(answer, "__await__"):
-                    answer = await answer
-            except Exception as error:  # noqa: BLE001 - the condition raises it, so that it counts as the guard's
-                answer = error
-            run.cursor.guard_answer = self, answer
-
-        ask.__name__ = self.label
-        return ask
+    awaited = True
 
     def evaluate(self, run: Run[Any, Any]) -> Any:
         """Return the answer of the guard. Raises the error of the guard, or RunError if it was not awaited."""
-        given, run.cursor.guard_answer = run.cursor.guard_answer, None
-        if given is None or given[0] is not self:
+        answers = run.cursor.guard_answers
+        if answers is None or self not in answers:
             raise RunError(f"guard {self.name} is async; it is evaluated in a transition only")
-        if isinstance(given[1], Exception):
-            raise given[1]
-        return given[1]
+        answer = answers.pop(self)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def _asking(conditions: Sequence[AwaitedCondition]) -> Hook:
+    """Return the prepare callback that evaluates guards up to the first that does not allow, and awaits async ones.
+
+    An awaitable of another function stays the answer, which the condition refuses: only an async function says before
+    the run that it has to be awaited.
+    """
+
+    async def ask(run: Run[Any, Any]) -> None:
+        answers = run.cursor.guard_answers = {}
+        for condition in conditions:
+            run.cursor.hook = condition.label
+            try:
+                answer = condition.function(run.cursor.event_object, run.ctx)
+                if condition.waits:
+                    answer = await answer
+                answers[condition] = answer
+                if not condition.allows(answer):
+                    return
+            except Exception as error:  # noqa: BLE001 - the condition raises it, so that it counts as the guard's
+                answers[condition] = error
+                return
+
+    ask.__name__ = conditions[0].label
+    return ask
 
 
 class TypedEvent(MachineEvent):
@@ -295,7 +308,8 @@ class TypedMachine(Machine):
 
     def complete_transition(self, transition: MachineTransition) -> None:
         """Add the declared callables to a transition; on_exit and action run before all hooks."""
-        guard = transition.conditions[0].func if transition.conditions else None
+        conditions: list[MachineCondition] = transition.conditions
+        guard = conditions[0].func if conditions else None
         key = (transition.source, transition.event.name, transition.dest, id(guard))
         edge = self._edges[key].pop(0) if self._edges.get(key) else None  # None: it is not declared
         before: list[Hook] = []
@@ -305,10 +319,11 @@ class TypedMachine(Machine):
         if edge is not None and edge.action is not None:
             before.append(_hook("action", edge.action, takes_event=True))
         transition.before[:0] = before
-        if is_async(guard) or (edge is not None and guard is not None and transition.source in self._awaited):
-            condition = AwaitedCondition(guard)
-            transition.conditions = [condition]
-            transition.prepare.append(condition.asking())
+        waits = edge is not None and transition.source in self._awaited
+        if conditions and (waits or any(is_async(condition.func) for condition in conditions)):
+            awaited = [AwaitedCondition(condition.func, condition.target) for condition in conditions]
+            transition.conditions = awaited
+            transition.prepare.append(_asking(awaited))
 
 
 def _hook(name: str, function: Callable[..., Any], *, takes_event: bool = False) -> Hook:

@@ -24,6 +24,7 @@ from orchestrator.kernel.record import (
     Transition,
 )
 from orchestrator.testing.clock import FakeClock
+from orchestrator_guards.verdict import Verdict
 from tests.kernel.toy import TOY, Context, E, Facts, S, ToyRun, machine, new_run, nothing, rig
 
 
@@ -145,18 +146,13 @@ async def test_the_last_enter_hook_that_answers_decides() -> None:
 
 
 async def test_guards_are_asked_once_and_told() -> None:
-    asked = []
+    def guard(_: Context) -> Verdict:
+        asked.append(1)
+        return Verdict(ok=True, guard="turns", observed=7, limit=9)
 
-    class Verdict:
-        guard, observed, limit = "turns", 7, 9
-
-        def __bool__(self) -> bool:
-            asked.append(1)
-            return True
-
+    asked = list[int]()
     edges = tuple(
-        type(edge)(edge.event, edge.sources, edge.dest, (lambda _: Verdict()) if edge.when else None)
-        for edge in TOY.edges
+        type(edge)(edge.event, edge.sources, edge.dest, guard if edge.when else None) for edge in TOY.edges
     )
     graph = Graph("toy", S, E, S.INIT, edges, TOY.terminal, waiting=TOY.waiting, failure=E.FAIL, strict=False)
     a = rig(E.AGAIN, graph=graph)
@@ -164,12 +160,13 @@ async def test_guards_are_asked_once_and_told() -> None:
     (told,) = a.facts.of(GuardEvaluated)
     assert (told.event, told.guard, told.result, told.observed, told.limit) == (
         "again",
-        "<lambda>",
+        "guard",
         "allow",
         7,
         9,
     )
-    assert a.facts.of(Transition)[2].guard == "<lambda>"
+    assert asked == [1]
+    assert a.facts.of(Transition)[2].guard == "guard"
 
 
 async def test_a_denied_guard_fails_a_working_state() -> None:
