@@ -6,7 +6,8 @@
         assert server.asked[0].json["model"] == "m"
 
 It speaks as much of HTTP/1.1 as a provider's client does. Replies are given in order, or by a function of the request.
-It knows no vendor: what stands in the bodies is the test's business.
+It is as strict as the vendors are (`tests/providers/strict.py`): a request that they refuse is answered with HTTP 400,
+and fails the test at its end. A test of such a request passes `strict=False`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
 from tests.providers.endpoint import GUARD
+from tests.providers.strict import Vendor, VendorName
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +88,16 @@ def recorded_reply(response: Mapping[str, Any]) -> Reply:
 
 
 class Loopback:
-    """The server; `async with` starts and stops it. One too many requests is answered with 599, and fails the test."""
+    """The server; `async with` starts and stops it. One too many requests is answered with 599, and fails the test.
 
-    def __init__(self, replies: Replies, *, port: int = 0) -> None:
+    `vendor` adds the rules of a vendor to those of its protocol; `strict=False` leaves all of them out.
+    """
+
+    def __init__(
+        self, replies: Replies, *, port: int = 0, vendor: VendorName = "", strict: bool = True
+    ) -> None:
         self.port = port
+        self._vendor = Vendor(vendor) if strict else None
         self._reply_to = replies if callable(replies) else _in_order(replies)
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -152,12 +160,30 @@ class Loopback:
         if asked is None:
             return False
         await self._note(lambda: self.asked.append(asked))
+        if (refused := self._refusal(asked)) is not None:
+            return await _write(refused, reader, writer)
         try:
             reply = self._reply_to(asked)
         except Exception as error:  # noqa: BLE001  told at the end of the test, where it is seen
             self.errors.append(error)
             reply = Reply(599, {"x-should-retry": "false"})
+        if self._vendor is not None:
+            self._vendor.note(reply.chunks)
         return await _write(reply, reader, writer)
+
+    def _refusal(self, asked: Asked) -> Reply | None:
+        """Return the answer to a request that the vendor refuses."""
+        try:
+            body = asked.json if self._vendor and asked.body else None
+        except ValueError:  # no body of a provider's client
+            return None
+        refusal = self._vendor.refusal(asked.path, body) if self._vendor and body else None
+        if refusal is None:
+            return None
+        self.errors.append(AssertionError(f"{asked.path}: the vendor refuses this request: {refusal}"))
+        kind = "invalid_request_error"
+        error = {"message": refusal, "type": kind, "param": None, "code": None}
+        return json_reply({"type": "error", "error": error}, status=400)
 
 
 def _in_order(replies: Iterable[Reply]) -> Callable[[Asked], Reply]:
