@@ -11,8 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orchestrator
 from orchestrator.cli.load import imported, schema_from
 from orchestrator.cli.model import ModelChoice, ModelForm, model_of
+from orchestrator.cli.output import complain, shown
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.servers import ServerOptions, kept, tools_of
 from orchestrator.cli.trust.configuration import project_settings
@@ -24,6 +26,7 @@ from orchestrator.llm.port import LLM, Price
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.runtime.service.program import dropped
 from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.settings import Settings, build
 from orchestrator.tools.spec import ToolSpec, as_tool
@@ -258,6 +261,20 @@ def rebuilt(launch: Launch, run_id: str, instead: Replacement) -> tuple[Launch, 
         old = () if own else launch.tools
         tools = own or [_or_else("--tool", partial(imported, spec, "tool")) for spec in old]
     return now, LoadedParts(found, tools)
+
+
+def print_dropped_variables(programs: Sequence[Iterable[str]], folder: str) -> None:
+    """Print the names of the environment variables that no program of a run gets.
+
+    `programs` has, for each program, the names that it gets in addition to the usual ones; `folder` is that of the
+    file that names the programs. Those of our own examples need none.
+    """
+    names = dropped(programs)
+    if programs and names and not Path(folder).is_relative_to(Path(orchestrator.__file__).parent):
+        complain(
+            f"the programs of this run do not get {len(names)} environment variables, which may be secret: "
+            f'{shown(", ".join(names), 2_000)}; env = ["NAME"] passes one to a program, env = ["*"] all'
+        )
 
 
 def named(agent: Agent, head: RunHead) -> Agent:

@@ -431,7 +431,9 @@ def test_ctrl_c_cancels_the_run_and_the_program_of_its_stage(
     held = "alive = open('alive', 'w'); print('here', file=alive, flush=True)"
     script = f"import threading; {held}; threading.Event().wait()"
     running = start(
-        "pipeline", "run", spec(('python = "stages:good"', f'command = ["{{python}}", "-c", "{script}"]'))
+        "pipeline",
+        "run",
+        spec(('python = "stages:good"', f'command = ["{{python}}", "-c", "{script}"]\nenv = ["*"]')),
     )
     with (folder / "alive").open() as said:
         assert said.readline() == "here\n"

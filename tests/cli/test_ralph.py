@@ -108,7 +108,7 @@ def agents(folder: Path, **scripts: str) -> str:
         words = ["{python}", f"{{folder}}/{role}_agent.py"]
         if role not in scripts:
             words = ["{python}", "{folder}/hanging.py", role, str(AGENTS.parent)]
-        text += f"[agents.{role}]\ncommand = {json.dumps(words)}\ntimeout = 60\n"
+        text += f"[agents.{role}]\ncommand = {json.dumps(words)}\ntimeout = 60\nenv = ['*']\n"
     (folder / "hanging.py").write_text(HANGING)
     (folder / "ralph.toml").write_text(text)
     return "ralph.toml"

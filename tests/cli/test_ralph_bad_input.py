@@ -170,6 +170,20 @@ def test_a_planner_that_is_blocked_says_what_it_lacks_and_how_to_say_it(folder: 
     )
 
 
+def test_variables_that_no_program_gets_are_named_once(
+    folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANARY_TOKEN", "value-of-the-canary")
+    file = folder / agents(folder, planner=BLOCKED)
+    assert "CANARY_TOKEN" not in cli("ralph", "run", "x", "--agents", file.name).err
+    file.write_text(file.read_text().replace("env = ['*']", "env = ['OTHER']"))
+    err = cli("ralph", "run", "x", "--agents", file.name, "--trust").err
+    assert err.count("CANARY_TOKEN") == 1
+    assert "do not get" in err.splitlines()[0]
+    assert 'env = ["NAME"] passes one' in err
+    assert "value-of-the-canary" not in err
+
+
 # ---- the command line ----
 
 

@@ -22,7 +22,7 @@ from orchestrator.cli.trust.configuration import project_settings, settings_file
 from orchestrator.cli.trust.consent import TrustConsent, consents
 from orchestrator.cli.trust.decision import command_trust
 from orchestrator.cli.trust.project_file import ProjectFile
-from orchestrator.cli.trust.refusal import is_trusted_file
+from orchestrator.cli.trust.refusal import is_trusted_file, is_trusted_folder
 from orchestrator.errors import ConfigError
 from tests.cli.conftest import Cli, Done
 from tests.providers.loopback import Loopback, in_a_thread
@@ -223,6 +223,22 @@ def test_settings_of_an_untrusted_file_are_shown_marked_and_not_used(cli: Cli, p
     cli("trust")
     assert ("model", "orchestrator.toml") in shown(cli)
     assert not (project / "taken").exists()
+
+
+def test_a_folder_is_trusted_by_consent_to_a_file_in_it_or_by_the_environment(
+    cli: Cli, untrusted: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "orchestrator.toml"
+    for file in (elsewhere, untrusted / "orchestrator.toml"):
+        file.write_text("tool_timeout = 5\n")
+    assert not is_trusted_folder(untrusted)
+    assert cli("trust", str(elsewhere)).code == 0
+    assert not is_trusted_folder(untrusted)
+    assert cli("trust", "orchestrator.toml").code == 0
+    assert is_trusted_folder(untrusted)
+    assert not is_trusted_folder(untrusted.parent)
+    monkeypatch.setenv("ORCHESTRATOR_TRUST", str(untrusted.parent))
+    assert is_trusted_folder(untrusted.parent)
 
 
 def test_what_the_command_line_and_the_environment_name_needs_no_further_consent(

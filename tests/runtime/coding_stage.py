@@ -160,7 +160,9 @@ class CodingStage(NamedTuple):
     def agent(self, name: str, **more: Any) -> CodingAgent:
         given = {**PROGRAMS[name].options(self.server.url, self.home), **more}
         environment = {**self.environment(name), **given.pop("environment", {})}
-        return CodingAgent(name, folder=self.project, timeout=100, environment=environment, **given)
+        return CodingAgent(
+            name, folder=self.project, trusted=True, timeout=100, environment=environment, **given
+        )
 
     def environment(self, name: str) -> dict[str, str]:
         """Put a program on PATH, and return the variables of its home and of the model server."""

@@ -131,6 +131,7 @@ def test_a_resumed_run_continues_the_session_of_a_run_that_was_killed(name: str,
     with coding_stage(script, tmp_path) as (stage, model):
         given = {"agent": name, **PROGRAMS[name].options(stage.server.url, stage.home)}
         members = {key: value for key, value in given.items() if key != "environment"}
+        members["env"] = [*given["environment"]]
         (project / "ralph.toml").write_text(
             '[agents.planner]\npython = "others:plan"\n[agents.reviewer]\npython = "others:review"\n[agents.executor]\n'
             + "".join(f"{key} = {json.dumps(value)}\n" for key, value in members.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,39 @@ def test_a_program_is_told_what_it_may_do_and_which_session_it_continues(name: s
     told = [(tuple(preset.arguments(call)), str(preset.variables(call))) for call in calls]
     assert len(set(told)) == 3
     assert all("s-1" in arguments for arguments, _ in told)
+
+
+OWN_KEYS = {
+    "claude": "ANTHROPIC_API_KEY",
+    "codex": "OPENAI_API_KEY",
+    "gemini": "GEMINI_API_KEY",
+    "opencode": "OPENROUTER_API_KEY",
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+async def test_a_program_gets_its_own_keys_and_no_others(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in (*OWN_KEYS.values(), "DATABASE_PASSWORD", "GITHUB_TOKEN"):
+        monkeypatch.setenv(key, "canary")
+    prints = replace(
+        PRESETS[name],
+        program="/usr/bin/env",
+        arguments=lambda _: [],
+        read=lambda output: CodingAnswer(text=output),
+    )
+    text = await CodingAgent(prints, folder=tmp_path, env=["GITHUB_*"])(request(tmp_path))
+    names = {line.partition("=")[0] for line in text.splitlines() if line.endswith("=canary")}
+    assert {OWN_KEYS[name], "GITHUB_TOKEN"} <= names
+    assert "DATABASE_PASSWORD" not in names
+    assert name == "opencode" or names == {OWN_KEYS[name], "GITHUB_TOKEN"}
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_gemini_checks_a_folder_that_is_not_trusted(trusted: bool) -> None:
+    arguments = PRESETS["gemini"].arguments(CodingCall(permission="edit", trusted=trusted))
+    assert ("--skip-trust" in arguments) is trusted
 
 
 async def test_a_preset_of_the_host_runs_any_program(tmp_path: Path) -> None:

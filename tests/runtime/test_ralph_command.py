@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -50,9 +51,37 @@ def test_a_program_reads_one_object_and_what_it_prints_is_its_answer(tmp_path: P
         "fault": "no report",
         "notes": ["be quick"],
     }
-    import json
-
     assert json.loads(said) == [given, str(tmp_path), "hello"]
+
+
+PRINTS_NAMES = "import json, os; print(json.dumps(sorted(os.environ)))"
+
+
+@pytest.mark.parametrize(
+    ("env", "passed"),
+    [
+        ((), set()),
+        (("CANARY_TOKEN",), {"CANARY_TOKEN"}),
+        (("CANARY_*",), {"CANARY_TOKEN", "CANARY_KEY"}),
+        (("*",), {"CANARY_TOKEN", "CANARY_KEY", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY"}),
+    ],
+)
+def test_a_program_gets_the_usual_variables_and_those_that_env_names(
+    monkeypatch: pytest.MonkeyPatch, env: tuple[str, ...], passed: set[str]
+) -> None:
+    secret = ("CANARY_TOKEN", "CANARY_KEY", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY")
+    usual = ("PATH", "HOME", "LC_TIME", "XDG_STATE_HOME", "https_proxy", "SSL_CERT_FILE", "SSH_AUTH_SOCK")
+    for name in (*secret, *usual):
+        monkeypatch.setenv(name, os.environ.get(name, "x"))
+    names = json.loads(asked(PRINTS_NAMES, env=env))
+    assert set(usual) <= set(names)
+    assert set(secret) & set(names) == passed
+
+
+@pytest.mark.parametrize("wrong", ["TOKEN", ["A=b"], [""], [1], 7], ids=repr)
+def test_a_list_of_variables_that_cannot_be_one_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"possible: a list of names or patterns"):
+        CommandAgent(["x"], env=wrong)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,13 @@ from orchestrator.machines.pipeline.model import (
 )
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.rubric import Rubric
-from orchestrator.runtime.service.program import TooMuchSaid, last_words, run_program
+from orchestrator.runtime.service.program import (
+    TooMuchSaid,
+    check_names,
+    inherited,
+    last_words,
+    run_program,
+)
 
 _MAKERS = {OrchestrationState.PLANNING: Plan, OrchestrationState.IMPLEMENTING: Implementation}
 
@@ -47,7 +53,10 @@ class StageFailed(RunError):
 
 
 class CommandStage:
-    """The program of one stage. `timeout` in seconds, 0 means no limit."""
+    """The program of one stage.
+
+    `timeout` in seconds, 0 means no limit; `env` has the names or patterns of further variables that it gets.
+    """
 
     def __init__(
         self,
@@ -56,11 +65,13 @@ class CommandStage:
         *,
         timeout: float = 0.0,
         effect: str = "idempotent",
+        env: Sequence[str] = (),
         rubric: Rubric,
     ) -> None:
         self.stage = stage
         self.argv = tuple(argv)
         self.effect = effect
+        self.env = check_names(env)
         self._timeout = timeout or None
         self._rubric = rubric
 
@@ -120,7 +131,9 @@ class CommandStage:
     async def _run(self, request: StageRequest) -> tuple[int, bytes, bytes]:
         given = json.dumps(plain(request)).encode()
         try:
-            return await run_program(self.argv, given, call=request.key, seconds=self._timeout)
+            return await run_program(
+                self.argv, given, call=request.key, seconds=self._timeout, environment=inherited(self.env)
+            )
         except TimeoutError:
             raise self._failed(f"took longer than {self._timeout:g} s", b"") from None
         except TooMuchSaid as error:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.exit import EXIT_CODES, Exit
+from orchestrator.cli.launch import print_dropped_variables
 from orchestrator.cli.load import params_from
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, json_text, say, say_json, shown
-from orchestrator.cli.pipeline.command import evaluation_json, validation_json
+from orchestrator.cli.pipeline.command import CommandStage, evaluation_json, validation_json
 from orchestrator.cli.pipeline.spec import PipelineSpec
 from orchestrator.cli.pipeline_group import PipelineRunOptions
 from orchestrator.cli.run import error_json, logging_to, new_id, transition_json
@@ -92,6 +93,9 @@ def conducted(
 ) -> int:
     """Run one pipeline to completion, show its progress, and return the exit code of its outcome."""
     ports = spec.ports()
+    print_dropped_variables(
+        [port.env for port in ports.values() if isinstance(port, CommandStage)], spec.folder
+    )
     journal = journal_at(view.address)
     screen = None if view.json else functools.partial(Screen, PIPELINE)
     watched: RunView[Pipeline, PipelineResult] = RunView(PIPELINE, view.run_id, view.address, screen)

@@ -8,6 +8,7 @@
     [stages.planner]                        # planner, validator, implementer, judge: each is one of
     python = "module:function"              #   a callable that takes the request
     command = ["{python}", "{folder}/x.py"] #   a program, started without a shell (see `command`)
+    env = ["GITHUB_TOKEN"]                  #       further environment variables, or patterns; ["*"] is all of them
     prompt = "Plan it."                     #   a request to a model
     model = "openai:NAME"                   #       default: ORCHESTRATOR_MODEL
 
@@ -59,6 +60,8 @@ class StageSpec:
     """Whether a callable or a program may be run again after a crash: pure, idempotent (default), irreversible."""
     timeout: float = 0.0
     """Maximum seconds of a command; 0 means no limit."""
+    env: tuple[str, ...] = ()
+    """Names or patterns of environment variables that a command gets in addition to the usual ones."""
     model: str | None = None
     base_url: str | None = None
     instructions: str | None = None
@@ -152,6 +155,7 @@ class PipelineSpec:
                 argv,
                 timeout=stage.timeout,
                 effect=stage.effect or "idempotent",
+                env=stage.env,
                 rubric=self.pipeline_rubric(),
             )
         found = imported(str(stage.python), f"stages.{name}")

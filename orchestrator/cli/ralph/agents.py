@@ -7,6 +7,7 @@
     [agents.planner]                        # planner, executor, reviewer; questioner and checker may be left out
     command = ["{python}", "{folder}/x.py"] # a program, started without a shell in the working directory
     timeout = 600                           #   seconds; 0 means no limit
+    env = ["GITHUB_TOKEN"]                  #   further environment variables, or patterns; ["*"] is all of them
 
     [agents.executor]
     python = "module:function"              # a callable that takes the request
@@ -24,6 +25,7 @@
     max_turns = 50                          #   max_turns and max_cost, where the program enforces them
     instructions = "Be strict."
     arguments = ["--add-dir", "../lib"]     #   further arguments
+    env = ["GITHUB_*"]                      #   as of a command; the keys of the program itself are passed anyway
 
 The content of the file is stored with the run, so that `resume` does not need it.
 """
@@ -40,6 +42,7 @@ from orchestrator.cli.load import imported
 from orchestrator.cli.model import ModelForm, model_of
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.trust.configuration import configuration, project_settings
+from orchestrator.cli.trust.refusal import is_trusted_folder
 from orchestrator.errors import ConfigError
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.ralph.contract import Role
@@ -67,6 +70,7 @@ class RoleAgent:
     max_turns: int = 0
     max_cost: float = 0.0
     arguments: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +116,8 @@ class AgentsFile:
     def _port(self, name: str, agent: RoleAgent) -> Any:
         if agent.command:
             places = {"{python}": sys.executable, "{folder}": self.folder}
-            return CommandAgent([_filled(word, places) for word in agent.command], timeout=agent.timeout)
+            command = [_filled(word, places) for word in agent.command]
+            return CommandAgent(command, timeout=agent.timeout, env=agent.env)
         if agent.agent is not None:
             return _coding_agent(agent, agent.agent)
         if agent.model is not None:
@@ -149,6 +154,8 @@ def _coding_agent(agent: RoleAgent, name: str) -> Any:
         max_cost=agent.max_cost,
         instructions=agent.instructions,
         arguments=agent.arguments,
+        trusted=is_trusted_folder(Path.cwd()),
+        env=agent.env,
     )
 
 

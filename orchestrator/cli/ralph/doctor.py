@@ -13,9 +13,10 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.ralph.agents import AgentsFile
+from orchestrator.cli.trust.refusal import is_trusted_folder
 from orchestrator.runtime.ralph.coding_agent import CodingAgent
 from orchestrator.runtime.ralph.coding_preset import PRESETS, CodingCall, CodingPreset, answer_of
-from orchestrator.runtime.service.program import ProgramExit, last_words, run_program
+from orchestrator.runtime.service.program import ProgramExit, inherited, last_words, run_program
 
 _VERSION_SECONDS = 30.0
 _ANSWER_SECONDS = 120.0
@@ -78,8 +79,8 @@ async def _report(preset: CodingPreset, *, ask: bool) -> CodingAgentReport:
 
 async def _answer_problem(preset: CodingPreset, path: str) -> str | None:
     """Return why a coding agent gives no answer, or None if it gives one."""
-    call = CodingCall(permission="read")
-    environment = preset.variables(call)
+    call = CodingCall(permission="read", trusted=is_trusted_folder(Path.cwd()))
+    environment = {**inherited(preset.env), **preset.variables(call)}
     ended = await _tried(
         [path, *preset.arguments(call)], _QUESTION, _ANSWER_SECONDS, environment, any_code=True
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.cli.exit import EXIT_CODES, Exit
-from orchestrator.cli.launch import price_of
+from orchestrator.cli.launch import price_of, print_dropped_variables
 from orchestrator.cli.load import params_from
 from orchestrator.cli.loop import run_async
 from orchestrator.cli.output import complain, is_terminal, say, say_json, shown
@@ -35,6 +35,8 @@ from orchestrator.machines.ralph.graph import RALPH
 from orchestrator.machines.ralph.limits import RalphLimits
 from orchestrator.machines.ralph.model import RalphState
 from orchestrator.runtime.llm_loop.result import ended_as
+from orchestrator.runtime.ralph.coding_agent import CodingAgent
+from orchestrator.runtime.ralph.command_agent import CommandAgent
 from orchestrator.runtime.ralph.ralph import Ralph
 from orchestrator.runtime.ralph.result import RalphResult
 from orchestrator.runtime.ralph.session.directory import SessionDirectory, session_id_for
@@ -163,6 +165,10 @@ class RunAgents:
 def conducted(view: RalphViewOptions, run_agents: RunAgents, go: Going) -> int:
     """Run the loop to completion, show its progress, and return the exit code of its outcome."""
     ports = run_agents.agents.ports()
+    print_dropped_variables(
+        [port.env for port in ports.values() if isinstance(port, CommandAgent | CodingAgent)],
+        run_agents.agents.folder,
+    )
     journal = journal_at(view.address)
     look = TaskBoardReader(view.root, view.session)
     screen = None if view.json else functools.partial(Screen, RALPH, board=functools.partial(TaskBoard, look))

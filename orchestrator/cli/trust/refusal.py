@@ -10,7 +10,7 @@ from orchestrator.cli.output import shown
 from orchestrator.cli.redaction import redacted
 from orchestrator.cli.runs.phrase import words
 from orchestrator.cli.trust.consent import TrustConsent, consents
-from orchestrator.cli.trust.decision import is_allowed, is_everything_allowed
+from orchestrator.cli.trust.decision import is_allowed, is_everything_allowed, location
 from orchestrator.cli.trust.project_file import ProjectFile
 from orchestrator.cli.trust.signature import is_own
 from orchestrator.errors import ConfigError, see_guide
@@ -22,6 +22,7 @@ _USED = (
     "sub_model",
     "mcp",
     "mcp_env",
+    "env",
     "command",
     "python",
     "agent",
@@ -66,6 +67,18 @@ def is_trusted_file(file: ProjectFile) -> bool:
         or file.is_shipped
         or is_allowed(file.given, folder=file.folder)
         or TrustConsent.to(file).is_recorded
+    )
+
+
+def is_trusted_folder(folder: Path) -> bool:
+    """Return whether the user trusts the content of a folder: a configuration file in it, or the whole folder.
+
+    Raises ConfigError for a wrong ORCHESTRATOR_TRUST.
+    """
+    place = location(folder)
+    return is_allowed(folder) or any(
+        location(Path(consent.folder)) == place and Path(consent.file).is_relative_to(place)
+        for consent in consents()
     )
 
 

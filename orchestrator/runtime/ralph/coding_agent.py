@@ -36,7 +36,7 @@ from orchestrator.runtime.ralph.coding_preset import (
     answer_of,
 )
 from orchestrator.runtime.ralph.command_agent import agent_failed, run_agent_program
-from orchestrator.runtime.service.program import ProgramExit, last_words
+from orchestrator.runtime.service.program import ProgramExit, check_names, inherited, last_words
 
 _READERS: Final = frozenset((Role.REVIEWER, Role.CHECKER))
 _SHOWN: Final = 500
@@ -56,7 +56,11 @@ class CodingAgent:
         instructions: Text after the instructions of its role.
         arguments: Further arguments of the program, before those of the preset.
         folder: Working folder; the current one by default. It must contain the session.
-        environment: Variables in addition to those of this process.
+        trusted: You trust the content of the folder. Gemini CLI checks this by itself; with True its check is off.
+        env: Names or patterns of the variables of this process that the program gets, in addition to those of the
+            preset and those that every program gets (PATH, HOME, the locale, proxies, certificates); `["*"]` is the
+            whole environment.
+        environment: Further variables with their values.
 
     Raises:
         ConfigError: An argument cannot work.
@@ -78,6 +82,8 @@ class CodingAgent:
         instructions: str = "",
         arguments: Sequence[str] = (),
         folder: Path | str = ".",
+        trusted: bool = False,
+        env: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.preset = _preset(agent)
@@ -88,11 +94,14 @@ class CodingAgent:
         _check_limits(self.preset, {"max_turns": max_turns, "max_cost": max_cost})
         if isinstance(arguments, str):
             raise ConfigError(f"arguments is {arguments!r}; give a list of words")
-        self._call = CodingCall(permission=permission, model=model, max_turns=max_turns, max_cost=max_cost)
+        self._call = CodingCall(
+            permission=permission, model=model, max_turns=max_turns, max_cost=max_cost, trusted=trusted
+        )
         self._timeout = timeout or None
         self._instructions = instructions
         self._arguments = tuple(arguments)
         self._folder = Path(folder)
+        self.env = (*self.preset.env, *check_names(env))
         self._environment = dict(environment or {})
 
     def __repr__(self) -> str:
@@ -123,7 +132,12 @@ class CodingAgent:
             self._prompt(request).encode(),
             seconds=self._timeout,
             folder=self._folder,
-            environment={**self._folder_variable(), **self.preset.variables(call), **self._environment},
+            environment={
+                **inherited(self.env),
+                **self._folder_variable(),
+                **self.preset.variables(call),
+                **self._environment,
+            },
         )
 
     def _session(self, request: AgentRequest) -> str | None:

@@ -41,6 +41,8 @@ class CodingCall:
     max_turns: int = 0
     max_cost: float = 0.0
     """In US dollars; 0 is no limit, for both."""
+    trusted: bool = False
+    """The user trusts the content of the working folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class CodingPreset:
         install: Command that installs it.
         limits: Those of `max_turns` and `max_cost` that it enforces.
         environment: Returns variables for a call; None means none.
+        env: Names or patterns of the variables of this process that the program needs: its keys and its settings.
     """
 
     name: str
@@ -79,6 +82,7 @@ class CodingPreset:
     install: str = ""
     limits: frozenset[str] = frozenset()
     environment: Callable[[CodingCall], Mapping[str, str]] | None = None
+    env: tuple[str, ...] = ()
 
     def variables(self, call: CodingCall) -> Mapping[str, str]:
         """Return the variables of a call."""
@@ -191,7 +195,8 @@ def _codex_answer(output: str) -> CodingAnswer:
 def _gemini(call: CodingCall) -> list[str]:
     modes = {"read": "plan", "edit": "auto_edit", "all": "yolo"}
     return [
-        *("--output-format", "json", "--skip-trust", "--approval-mode", modes[call.permission]),
+        *("--output-format", "json", "--approval-mode", modes[call.permission]),
+        *(["--skip-trust"] if call.trusted else []),
         *_option("--model", call.model),
         *_option("--resume", call.session),
     ]
@@ -261,6 +266,23 @@ def _opencode_answer(output: str) -> CodingAnswer:
     )
 
 
+_CLOUDS: Final = ("AWS_*", "GOOGLE_*", "CLOUD_ML_REGION", "AZURE_*")
+_VENDORS: Final = (
+    *(
+        "ANTHROPIC",
+        "CEREBRAS",
+        "DEEPSEEK",
+        "FIREWORKS",
+        "GEMINI",
+        "GROQ",
+        "HF",
+        "MISTRAL",
+        "MOONSHOT",
+        "OPENAI",
+    ),
+    *("OPENROUTER", "TOGETHER", "XAI"),
+)
+
 PRESETS: Final[Mapping[str, CodingPreset]] = {
     preset.name: preset
     for preset in (
@@ -271,6 +293,7 @@ PRESETS: Final[Mapping[str, CodingPreset]] = {
             read=_claude_answer,
             install="npm install -g @anthropic-ai/claude-code",
             limits=frozenset(("max_turns", "max_cost")),
+            env=("ANTHROPIC_*", "CLAUDE_*", *_CLOUDS),
         ),
         CodingPreset(
             name="codex",
@@ -278,6 +301,7 @@ PRESETS: Final[Mapping[str, CodingPreset]] = {
             arguments=_codex,
             read=_codex_answer,
             install="npm install -g @openai/codex",
+            env=("OPENAI_*", "CODEX_*"),
         ),
         CodingPreset(
             name="gemini",
@@ -285,6 +309,7 @@ PRESETS: Final[Mapping[str, CodingPreset]] = {
             arguments=_gemini,
             read=_gemini_answer,
             install="npm install -g @google/gemini-cli",
+            env=("GEMINI_*", "GOOGLE_*"),
         ),
         CodingPreset(
             name="opencode",
@@ -293,6 +318,7 @@ PRESETS: Final[Mapping[str, CodingPreset]] = {
             read=_opencode_answer,
             install="npm install -g opencode-ai",
             environment=_opencode_environment,
+            env=("OPENCODE_*", *(f"{vendor}_*" for vendor in _VENDORS), *_CLOUDS),
         ),
     )
 }

@@ -24,7 +24,14 @@ from pathlib import Path
 from orchestrator.errors import ConfigError
 from orchestrator.machines.ralph.fault import AgentFailed
 from orchestrator.machines.ralph.ports import AgentRequest
-from orchestrator.runtime.service.program import ProgramExit, TooMuchSaid, last_words, run_program
+from orchestrator.runtime.service.program import (
+    ProgramExit,
+    TooMuchSaid,
+    check_names,
+    inherited,
+    last_words,
+    run_program,
+)
 
 TRY_AGAIN = 75
 """Exit code of a program that could not do its work at the moment."""
@@ -37,10 +44,12 @@ class CommandAgent:
         argv: Program and arguments.
         timeout: Maximum seconds of a call; 0 means no limit.
         folder: Working folder; the current one by default.
-        environment: Variables in addition to those of this process.
+        env: Names or patterns of the variables of this process that the program gets, in addition to those that every
+            program gets (PATH, HOME, the locale, proxies, certificates); `["*"]` is the whole environment.
+        environment: Further variables with their values.
 
     Raises:
-        ConfigError: `argv` or `timeout` is invalid.
+        ConfigError: `argv`, `timeout` or `env` is invalid.
     """
 
     def __init__(
@@ -49,6 +58,7 @@ class CommandAgent:
         *,
         timeout: float = 0.0,
         folder: Path | str | None = None,
+        env: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
         if isinstance(argv, str) or not argv or not all(isinstance(word, str) for word in argv):
@@ -58,7 +68,8 @@ class CommandAgent:
         self.argv = tuple(argv)
         self._timeout = timeout or None
         self._folder = None if folder is None else Path(folder)
-        self._environment = None if environment is None else dict(environment)
+        self.env = check_names(env)
+        self._environment = dict(environment or {})
 
     async def __call__(self, request: AgentRequest) -> str:
         """Run the program for a request and return its output. Raises AgentFailed."""
@@ -68,7 +79,7 @@ class CommandAgent:
             json.dumps(plain(request)).encode(),
             seconds=self._timeout,
             folder=self._folder,
-            environment=self._environment,
+            environment={**inherited(self.env), **self._environment},
         )
         if ended.code:
             said = last_words(ended.err)
@@ -84,7 +95,7 @@ async def run_agent_program(
     *,
     seconds: float | None,
     folder: Path | None,
-    environment: Mapping[str, str] | None,
+    environment: Mapping[str, str],
 ) -> ProgramExit:
     """Run the program of an agent to its end. Raises AgentFailed if it cannot be started or does not end in time."""
     try:

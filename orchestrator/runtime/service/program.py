@@ -17,15 +17,16 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.errors import RunError
+from orchestrator.errors import ConfigError, RunError
 from orchestrator.kernel.run import Run
 from orchestrator.runtime.service.run_scope import here
-from orchestrator.runtime.service.surviving_program import host_name, variable
+from orchestrator.runtime.service.surviving_program import MARK, host_name, variable
 
 _TAIL = 500
 """Characters of standard error that an error quotes."""
@@ -33,6 +34,67 @@ _KEPT = 65_536
 """Last bytes of standard error that are kept."""
 _MOST = 32 * 1024 * 1024
 """Maximum bytes of standard output."""
+
+
+INHERITED = (
+    "PATH",
+    "HOME",
+    "USER",
+    "SHELL",
+    "TERM",
+    "TMPDIR",
+    "LANG",
+    "LC_*",
+    "XDG_*",
+    "SSH_AUTH_SOCK",
+    *(form for name in ("HTTP", "HTTPS", "ALL", "NO") for form in (f"{name}_PROXY", f"{name.lower()}_proxy")),
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "GIT_SSL_CAINFO",
+)
+"""Names and patterns of the environment variables that every program gets; the others may be keys."""
+
+
+_OF_THE_SHELL = {"PWD", "OLDPWD", "SHLVL", "_", MARK}
+
+
+def inherited(names: Iterable[str] = ()) -> dict[str, str]:
+    """Return the environment variables that a program gets from this process.
+
+    Args:
+        names: Names or patterns (`AWS_*`) of variables in addition to INHERITED; `*` is the whole environment.
+
+    Example:
+        >>> "PATH" in inherited() and "ANTHROPIC_API_KEY" not in inherited()
+        True
+    """
+    patterns = (*INHERITED, *names)
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
+def dropped(programs: Iterable[Iterable[str]]) -> list[str]:
+    """Return the names of the environment variables that no program gets; `programs` has their lists of names."""
+    passed = inherited(name for names in programs for name in names).keys()
+    return sorted(os.environ.keys() - passed - _OF_THE_SHELL)
+
+
+def check_names(names: object) -> tuple[str, ...]:
+    """Return names or patterns of variables. Raises ConfigError for anything else."""
+    if isinstance(names, Sequence) and not isinstance(names, str):
+        texts = tuple(name for name in names if isinstance(name, str) and name and "=" not in name)
+        if len(texts) == len(names):
+            return texts
+    raise ConfigError(
+        f"env is {names!r}; possible: a list of names or patterns of environment variables, for example "
+        "['GITHUB_TOKEN', 'AWS_*']; ['*'] is the whole environment"
+    )
 
 
 class TooMuchSaid(RunError):
@@ -78,7 +140,8 @@ async def run_program(
     """Run a program until it and all processes that hold its output have ended.
 
     An interrupted program is killed with all processes that it started. `given` is its standard input, `call` the key
-    of its work for the current run, `seconds` its time limit; `environment` is added to that of this process.
+    of its work for the current run, `seconds` its time limit; `environment` is its whole environment, by default the
+    `inherited()` part of that of this process.
 
     Raises:
         OSError: The program cannot be started.
@@ -91,7 +154,7 @@ async def run_program(
         running = await start_program(
             argv,
             mark,
-            {**os.environ, **(environment or {})},
+            inherited() if environment is None else environment,
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,
