@@ -66,11 +66,19 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The content as plain text: text parts joined by line breaks, without the other parts."""
+        """The content as plain text: text parts joined by line breaks, without the other parts.
+
+        A text after a citation continues its sentence, so that no line break stands between them.
+        """
         if isinstance(self.content, str):
             return self.content
-        parts = self.content or ()
-        return "\n".join(str(part["text"]) for part in parts if part.get("type") == "text")
+        pieces: list[str] = []
+        cited = False
+        for part in self.content or ():
+            if part.get("type") == "text":
+                pieces += ("" if cited or not pieces else "\n", str(part["text"]))
+            cited = part.get("type") in _CITATIONS
+        return "".join(pieces)
 
     def to_openai(self, *, strict: bool = False) -> dict[str, Any]:
         """Return OpenAI chat form. `strict` omits the members that OpenAI itself does not know."""
@@ -109,6 +117,8 @@ class Message:
         )
 
 
+_CITATIONS = frozenset(("reference", "tool_reference"))
+"""Types of the parts that Mistral puts inside a sentence."""
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
 
 

@@ -11,20 +11,21 @@ import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import SecretStr
 
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.llm.message import Request, Response, encodable
-from orchestrator.providers.anthropic_answer import MessageAssembly, merged, response_of
+from orchestrator.providers.answer_signal import MESSAGES
+from orchestrator.providers.anthropic_answer import MessageAssembly, response_of
 from orchestrator.providers.anthropic_request import conversation, tools
 from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of
 from orchestrator.providers.openai_schema import is_object
 from orchestrator.providers.parameter import with_extra
 from orchestrator.providers.prompt_cache import check_cache_seconds, with_breakpoints
 from orchestrator.providers.readable_part import checked_kinds
-from orchestrator.providers.reading import mapping
+from orchestrator.providers.reading import mapping, merged
 from orchestrator.providers.schema_prompt import instructed
 from orchestrator.providers.sdk import SdkModel
 from orchestrator.providers.size_limit import DEFAULT_BYTES
@@ -176,6 +177,7 @@ def _known_parameters() -> frozenset[str]:
 class MessagesForm:
     """Requests and answers of the Messages API."""
 
+    signals: ClassVar = MESSAGES
     max_tokens: int = 4096
     structured: Literal["native", "prompt"] = "native"
 

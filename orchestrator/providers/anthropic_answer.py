@@ -5,22 +5,33 @@
   requires it back unchanged with the results. The same applies to blocks that are neither text nor call (the
   provider's own tools). Every other answer is its text. In both cases the thinking is in `reasoning`.
 - The input of a streamed call is kept as received, even if cut off; an empty one becomes the arguments `{}`.
+- A stream ends with `message_stop`, or with a stop reason in `message_delta` after which nothing is added. Proxies end
+  it with `[DONE]`, also after a failure: without a stop reason that counts only if every block was closed.
 - A refusal (`stop_reason`) is an answer with `refusal` set; an answer without any block has no content.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.llm.message import ArgumentsPiece, Content, ReasoningPiece, Response, ToolCall, Usage
 from orchestrator.providers import fault
+from orchestrator.providers.answer_signal import MESSAGES, checked, error_of, finish_reason
 from orchestrator.providers.event_stream import ServerSentEvent
-from orchestrator.providers.reading import count, malformed, mapping, objects, parsed, text, text_or_none
+from orchestrator.providers.reading import (
+    count,
+    malformed,
+    mapping,
+    merged,
+    objects,
+    parsed,
+    text,
+    text_or_none,
+)
 from orchestrator.providers.size_limit import kept_size
 
 _THINKING = frozenset(("thinking", "redacted_thinking"))
@@ -38,15 +49,15 @@ _CUT_INPUT = "partial_json"
 
 def response_of(raw: Mapping[str, Any]) -> Response:
     """Read a message. Raises LLMError for an error object, and for anything but a message."""
-    if fault.holds_error(raw):
-        raise fault.of_answer(None, None, raw)
+    if (error := error_of(raw, MESSAGES)) is not None:
+        raise fault.of_answer(None, None, error)
     if not isinstance(raw.get("content"), list):
         raise malformed("there is no content in it")
     blocks = objects(raw["content"])
     calls = tuple(_call(block) for block in blocks if block.get("type") == "tool_use")
     thought = "\n\n".join(filter(None, (text(block.get("thinking")) for block in blocks)))
-    stop = text_or_none(raw.get("stop_reason"))
-    return Response(
+    stop = finish_reason(raw.get("stop_reason"))
+    response = Response(
         _content(blocks, keeps_thinking=bool(calls) or stop == "pause_turn"),
         calls,
         stop,
@@ -55,6 +66,7 @@ def response_of(raw: Mapping[str, Any]) -> Response:
         _refusal(mapping(raw.get("stop_details"))) if stop == "refusal" else None,
         thought or None,
     )
+    return checked(response, MESSAGES)
 
 
 def usage_of(usage: Mapping[str, Any]) -> Usage:
@@ -75,24 +87,6 @@ def _content(blocks: list[Mapping[str, Any]], *, keeps_thinking: bool) -> Conten
         return merged(_whole(block) for block in blocks if block.get("type") != "tool_use")
     said = [text(block.get("text")) for block in blocks if block.get("type") == "text"]
     return "".join(said) if said else None
-
-
-def merged(parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return parts with adjacent texts joined: the API splits a sentence where it cites."""
-    found: list[dict[str, Any]] = []
-    for is_text, group in itertools.groupby(parts, lambda part: part.get("type") == "text"):
-        together = list(group)
-        found += [_one_text(together)] if is_text else together
-    return found
-
-
-def _one_text(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    if len(parts) == 1:
-        return parts[0]
-    cited = [citation for part in parts for citation in part.get("citations") or ()]
-    members = {name: value for part in reversed(parts) for name, value in part.items()}
-    said = "".join(text(part.get("text")) for part in parts)
-    return {**members, "text": said, **({"citations": cited} if cited else {})}
 
 
 def _whole(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,11 +138,14 @@ class MessageAssembly:
 
     def __init__(self) -> None:
         self.over = False
+        self.ended = False
         self.size = 0
         self.others: list[ReasoningPiece | ArgumentsPiece] = []
         self._raw: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
         self._blocks: dict[int | str | None, _Block] = {}
+        self._open = False
+        """The last block was started and not stopped."""
         self._said: list[str] = []
 
     @property
@@ -158,30 +155,39 @@ class MessageAssembly:
 
     def take(self, event: ServerSentEvent) -> str:
         """Add an event and return its new text."""
+        if event.data.strip() == MESSAGES.end_mark:
+            self.over, self.ended = True, self.ended or (bool(self._blocks) and not self._open)
+            return ""
         raw = parsed(event.data)
-        if fault.holds_error(raw):
-            raise fault.of_answer(None, None, raw, partial=self.text)
+        if (error := error_of(raw, MESSAGES)) is not None:
+            raise fault.of_answer(None, None, error, partial=self.text)
         raw = mapping(raw)
         match raw.get("type"):
             case "message_start":
                 self._start(mapping(raw.get("message")))
             case "content_block_start":
                 self.size += kept_size(event.data)
+                self.ended, self._open = False, True
                 block = dict(mapping(raw.get("content_block")))
                 self._blocks[_index(raw)] = _Block(block)
                 return self._add_text(text(block.get("text")))
             case "content_block_delta":
                 return self._delta(_index(raw), mapping(raw.get("delta")))
             case "message_delta":
-                self._raw.update(mapping(raw.get("delta")))
+                delta = mapping(raw.get("delta"))
+                if finish_reason(delta.get("stop_reason")) is not None and not self.ended:
+                    self._raw.update(delta)
+                    self.ended = True
                 self._count(mapping(raw.get("usage")))
-            case "message_stop":
-                self.over = True
+            case "content_block_stop":
+                self._open = False
+            case kind if kind in MESSAGES.end_events:
+                self.over = self.ended = True
         return ""
 
     def response(self) -> Response:
         """Return the message. Raises LLMError if the stream was cut or had no message."""
-        if not self.over and self._raw.get("stop_reason") is None:
+        if not self.ended:
             raise fault.of_cut(self.text)
         if not self._raw:
             raise malformed("there is no message in the stream")
@@ -203,6 +209,7 @@ class MessageAssembly:
 
     def _delta(self, index: int | str | None, delta: Mapping[str, Any]) -> str:
         block = self._blocks.setdefault(index, _Block({"type": "text"}))
+        self.ended = False
         kind = delta.get("type")
         if isinstance(kind, str) and kind in _PIECES:
             member, added_to = _PIECES[kind]

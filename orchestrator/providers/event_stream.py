@@ -3,6 +3,10 @@
 The SDK has a decoder too, but it does not distinguish the end of a stream (`[DONE]`) from a connection that closed
 without an error, and it raises error objects itself, without their status. Lines are split on bytes: text has more
 line ends than the format, and they may occur inside JSON.
+
+Two lines that the format does not know are read, because servers report errors in them: a field `error` is an event
+of that name, and JSON without a field name (a line that begins with a brace or a bracket, up to the empty line) is the
+data of an event. An event without data is a keep-alive and is dropped.
 """
 
 from __future__ import annotations
@@ -12,6 +16,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
+_FIELDS = frozenset(("data", "event", "error", "id", "retry", ""))
+"""The names of fields; the empty one is that of a comment."""
+_JSON = (b"{", b"[")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -43,6 +50,8 @@ class EventDecoder:
         self._size = 0
         self._name = ""
         self._data: list[str] = []
+        self._unframed = False
+        """The lines of the event are JSON without field names."""
         self._begun = False
         self._after_return = False
 
@@ -65,8 +74,15 @@ class EventDecoder:
         self._after_return = self._after_return or chunk.endswith(b"\r")
 
     def finish(self) -> Iterator[ServerSentEvent]:
-        """Yield an event that lacks only its empty line. Half a line is lost: the connection was cut in it."""
-        if self._line.removeprefix(b"data:").strip() == b"[DONE]":
+        """Yield an event that lacks only its empty line. Half a line is lost: the connection was cut in it.
+
+        The end mark and JSON without a field name need no line end; JSON that was cut is invalid.
+        """
+        if (
+            self._unframed
+            or self._line[:1] in _JSON
+            or self._line.removeprefix(b"data:").strip() == b"[DONE]"
+        ):
             yield from self._ended_line()
         self._line.clear()
         yield from self._ended_line()
@@ -81,15 +97,30 @@ class EventDecoder:
         size, line = len(self._line), self._line.decode()
         self._line.clear()
         if not line:
-            if self._data:
-                yield ServerSentEvent(self._name, "\n".join(self._data))
-            self._name, self._data, self._size = "", [], 0
+            yield from self._ended_event()
             return
         field, _, value = line.partition(":")
+        if field not in _FIELDS and (self._unframed or line[0] in "{["):
+            if not self._unframed:
+                yield from self._ended_event(size)
+                self._unframed = True
+            self._data.append(line)
+            return
         value = value.removeprefix(" ")
         if field == "data":
             self._data.append(value)
         elif field == "event":
             self._name = value
+        elif field == "error":
+            yield from self._ended_event(size)
+            self._name = field
+            self._data.append(value)
         else:
             self._size -= size  # a comment or an id: ignored
+
+    def _ended_event(self, size: int = 0) -> Iterator[ServerSentEvent]:
+        """Yield the event unless it has no data; `size` is the bytes of the line that begins another one."""
+        data = "\n".join(self._data)
+        if data.strip():
+            yield ServerSentEvent(self._name, data)
+        self._name, self._data, self._size, self._unframed = "", [], size, False

@@ -3,22 +3,26 @@
 Behaviour of real servers, and how it is handled (recordings in tests/data/provider_exchanges):
 
 - Arguments of a call are kept exactly as received: an empty text, `null`, or cut off. `null` in place of text is "".
-- A stream may never set a finish reason: then `[DONE]` ends it. A stream with neither was cut.
+- A stream may never set a finish reason, or an empty one with each chunk: then `[DONE]` ends it. A stream with neither
+  was cut, and so was one that continued after its finish reason and has no other end.
+- A whole completion may arrive as the event of a stream, or as the last one after its pieces, which it repeats.
 - Fragments of calls are joined by `index`. If a server omits it, or gives every call the index 0, a new id with a new
   name starts another call.
 - Usage arrives in a last chunk without choices, in the chunk before `[DONE]`, or never.
 - Reasoning is called `reasoning_content` or `reasoning`. It is sent back only under the name that the host sets:
   OpenAI refuses unknown names, some servers refuse a history without it.
-- A finish reason of `error` or `insufficient_system_resource` is a failed call, not an answer.
+- Content may be a list: texts, thinking, and parts inside a sentence (the references of Mistral). Texts and thinking
+  are read, every other part is kept in its place.
+
+`answer_signal` has the finish reasons that are failures, and the places of error objects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from orchestrator.errors import LLMError
 from orchestrator.llm.message import (
     ArgumentsPiece,
     Content,
@@ -29,6 +33,7 @@ from orchestrator.llm.message import (
     ToolCall,
 )
 from orchestrator.providers import fault
+from orchestrator.providers.answer_signal import CHAT, checked, error_of, finish_reason
 from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
@@ -37,6 +42,7 @@ from orchestrator.providers.reading import (
     arguments,
     malformed,
     mapping,
+    merged,
     objects,
     parsed,
     text,
@@ -47,8 +53,6 @@ from orchestrator.providers.reading import (
 from orchestrator.providers.schema_prompt import instructed
 from orchestrator.providers.size_limit import kept_size
 
-DONE = "[DONE]"
-_BROKEN_OFF = frozenset(("error", "insufficient_system_resource"))
 _CALL_BYTES = 500
 """Memory of an unfinished call, in addition to its texts."""
 _OPAQUE = frozenset(("reasoning", "thinking", "redacted_thinking", "pydantic_ai"))
@@ -59,6 +63,7 @@ _OPAQUE = frozenset(("reasoning", "thinking", "redacted_thinking", "pydantic_ai"
 class ChatForm:
     """Requests and answers of chat completions."""
 
+    signals: ClassVar = CHAT
     options: OpenAIOptions = field(default_factory=OpenAIOptions)
 
     def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
@@ -84,8 +89,8 @@ class ChatForm:
 
     def response(self, raw: Mapping[str, Any]) -> Response:
         """Read a completion. Raises LLMError for an error object, and for a completion without a message."""
-        if fault.holds_error(raw):
-            raise fault.of_answer(None, None, raw)
+        if (error := error_of(raw, CHAT)) is not None:
+            raise fault.of_answer(None, None, error)
         choices = objects(raw.get("choices"))
         if not choices:
             raise malformed("there is no choice in it")
@@ -93,18 +98,16 @@ class ChatForm:
         if not isinstance(message, Mapping):
             raise malformed("there is no message in it")
         content, thought = _content(message.get("content"))
-        finish = choices[0].get("finish_reason")
-        if finish in _BROKEN_OFF:
-            raise _broken_off(finish, content if isinstance(content, str) else "")
-        return Response(
+        response = Response(
             content,
             _calls(message),
-            finish if isinstance(finish, str) else None,
+            finish_reason(choices[0].get("finish_reason")),
             usage(raw.get("usage") or mapping(raw.get("x_groq")).get("usage")),
             text_or_none(raw.get("model")),
             text_or_none(message.get("refusal")),
             _reasoning(message) or thought,
         )
+        return checked(response, CHAT)
 
     def _message(self, message: Message) -> dict[str, Any]:
         raw = message.to_openai(strict=True)
@@ -164,15 +167,21 @@ def _tools(request: Request) -> dict[str, Any]:
 
 
 def _content(content: object) -> tuple[Content, str | None]:
-    """Return content and reasoning. A list of text and thinking (Mistral) is separated; other parts stay a list."""
+    """Return content and reasoning. The content is text, unless a list has parts that are neither text nor thinking."""
     if not isinstance(content, list):
         return (content if isinstance(content, str) else None), None
-    parts = objects(content)
-    if any(part.get("type") not in ("text", "thinking") for part in parts):
-        return [dict(part) for part in parts], None
-    said = "".join(text(part.get("text")) for part in parts if part["type"] == "text")
-    thought = "".join(_thought(part) for part in parts if part["type"] == "thinking")
-    return said, thought or None
+    listed = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
+    thoughts = [_thought(part) for part in objects(listed) if part.get("type") == "thinking"]
+    parts = merged(
+        {**part, "text": text(part.get("text"))} if part.get("type") == "text" else dict(part)
+        for part in objects(listed)
+        if part.get("type") != "thinking"
+    )
+    if all(part.get("type") == "text" for part in parts):
+        return "".join(part["text"] for part in parts), "".join(thoughts) or None
+    return [part for part in parts if part.get("text") != "" or part["type"] != "text"], "".join(
+        thoughts
+    ) or None
 
 
 def _thought(part: Mapping[str, Any]) -> str:
@@ -194,11 +203,6 @@ def _calls(message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
         tool_call(call.get("id"), function.get("name"), function.get("arguments"))
         for call, function in zip(calls, functions, strict=True)
     )
-
-
-def _broken_off(finish: str, partial: str) -> LLMError:
-    message = f"the provider aborted its answer (finish reason {finish!r})"
-    return LLMError(message, kind="server_error", partial=partial)
 
 
 # ---- streams ----
@@ -224,12 +228,14 @@ class ChatAssembly:
 
     def __init__(self) -> None:
         self.over = False
+        self.ended = False
         self.size = 0
         self.others: list[ReasoningPiece | ArgumentsPiece] = []
         self._raw: dict[str, Any] = {}
         self._finish: str | None = None
         self._begun = False
-        self._said: list[str] | None = None
+        self._parts: list[str | dict[str, Any]] | None = None
+        """The content in pieces of text and other parts; None as long as there is none."""
         self._refused: list[str] = []
         self._thought: list[str] = []
         self._calls: list[_Call] = []
@@ -240,16 +246,16 @@ class ChatAssembly:
     @property
     def text(self) -> str:
         """The text so far."""
-        return "".join(self._said or ())
+        return "".join(part for part in self._parts or () if isinstance(part, str))
 
     def take(self, event: ServerSentEvent) -> str:
         """Add a chunk and return its new text."""
-        if event.data.startswith(DONE):
-            self.over = True
+        if event.data.strip() == CHAT.end_mark:
+            self.over = self.ended = True
             return ""
         chunk = parsed(event.data)
-        if fault.holds_error(chunk):
-            raise fault.of_answer(None, None, chunk, partial=self.text)
+        if (error := error_of(chunk, CHAT)) is not None:
+            raise fault.of_answer(None, None, error, partial=self.text)
         chunk = mapping(chunk)
         self._raw.update({name: chunk[name] for name in ("model", "usage", "x_groq") if chunk.get(name)})
         for choice in objects(chunk.get("choices")):
@@ -259,11 +265,11 @@ class ChatAssembly:
 
     def response(self) -> Response:
         """Return the completion. Raises LLMError if the stream was cut, aborted, or empty."""
-        if not self.over and self._finish is None:
+        if not self.ended:
             raise fault.of_cut(self.text)
         calls = [(call.id, call.name, "".join(call.arguments)) for call in self._calls]
         message = {
-            "content": None if self._said is None else self.text,
+            "content": self._parts,
             "refusal": "".join(self._refused),
             "reasoning_content": "".join(self._thought),
             "tool_calls": [
@@ -278,10 +284,21 @@ class ChatAssembly:
         return ChatForm().response({**self._raw, "choices": choices})
 
     def _choice(self, choice: Mapping[str, Any]) -> str:
-        self._begun = True
         delta = mapping(choice.get("delta"))
-        finish = choice.get("finish_reason")
-        self._finish = finish if isinstance(finish, str) else self._finish
+        if (
+            choice.get("delta") is None and not self.size
+        ):  # a whole completion; after its pieces it only repeats them
+            delta = mapping(choice.get("message"))
+        size, self._begun = self.size, True
+        said = self._delta(delta)
+        if self.size > size:
+            self.ended = False
+        reason = finish_reason(choice.get("finish_reason"))
+        if reason is not None and not self.ended:
+            self._finish, self.ended = reason, True
+        return said
+
+    def _delta(self, delta: Mapping[str, Any]) -> str:
         for part in objects(delta.get("tool_calls")):
             self._fragment(part)
         legacy = mapping(delta.get("function_call"))
@@ -292,13 +309,21 @@ class ChatAssembly:
         if reasoning := _reasoning(delta) or thought:
             self._add(self._thought, reasoning)
             self.others.append(ReasoningPiece(reasoning))
-        if not isinstance(content, str):
+        if content is None:
             return ""
-        self._said = self._said or []
-        self._add(self._said, content)
-        return content
+        parts = self._parts = self._parts or []
+        if isinstance(content, str):
+            self._add(parts, content)
+            return content
+        for part in content:
+            if part.get("type") == "text":
+                self._add(parts, part["text"])
+            else:
+                parts.append(part)
+                self.size += kept_size(str(part))
+        return "".join(part["text"] for part in content if part.get("type") == "text")
 
-    def _add(self, pieces: list[str], piece: str) -> None:
+    def _add(self, pieces: list[Any], piece: str) -> None:
         if piece:
             pieces.append(piece)
             self.size += kept_size(piece)

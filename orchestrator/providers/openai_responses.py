@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from orchestrator.llm.message import ArgumentsPiece, Message, ReasoningPiece, Request, Response
 from orchestrator.providers import fault
+from orchestrator.providers.answer_signal import CHAT, RESPONSES, checked, error_of, finish_reason
 from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
@@ -39,7 +40,6 @@ from orchestrator.providers.reading import (
 from orchestrator.providers.schema_prompt import instructed
 from orchestrator.providers.size_limit import kept_size
 
-_ENDS = frozenset(("response.completed", "response.incomplete", "response.failed", "response.cancelled"))
 _THOUGHT = frozenset(("response.reasoning_summary_text.delta", "response.reasoning_text.delta"))
 _BETWEEN = "\n"
 """Separator of the texts of two messages in one answer."""
@@ -49,6 +49,7 @@ _BETWEEN = "\n"
 class ResponsesForm:
     """Requests and answers of the Responses API."""
 
+    signals: ClassVar = RESPONSES
     options: OpenAIOptions = field(default_factory=OpenAIOptions)
 
     def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
@@ -75,8 +76,8 @@ class ResponsesForm:
     def response(self, raw: Mapping[str, Any]) -> Response:
         """Read a response. Raises LLMError if it failed, is not finished, or is not a response."""
         status = raw.get("status")
-        if fault.holds_error(raw) or status == "failed":
-            raise fault.of_answer(None, None, raw)
+        if (error := error_of(raw, RESPONSES)) is not None or status == "failed":
+            raise fault.of_answer(None, None, error or raw)
         if status not in ("completed", "incomplete", None):
             raise malformed(f"its status is {status!r}")
         if not isinstance(raw.get("output"), list):
@@ -88,7 +89,7 @@ class ResponsesForm:
         thoughts = [item for item in items if item.get("type") == "reasoning"]
         kept = [dict(item) for item in thoughts if item.get("encrypted_content")]
         payload = {"type": "text", "text": content}
-        return Response(
+        response = Response(
             [*kept, *([payload] if content else ())] if kept else content,
             tuple(
                 tool_call(item.get("call_id"), item.get("name"), item.get("arguments"))
@@ -101,12 +102,13 @@ class ResponsesForm:
             text_or_none("".join(text(part.get("refusal")) for part in parts)),
             text_or_none("\n\n".join(filter(None, map(_thought, thoughts)))),
         )
+        return checked(response, RESPONSES)
 
 
 def _finish_reason(raw: Mapping[str, Any]) -> str | None:
     """Return the finish reason: the reason why the answer is incomplete, else the status."""
     reason = mapping(raw.get("incomplete_details")).get("reason")
-    return text_or_none(reason) or text_or_none(raw.get("status"))
+    return finish_reason(reason) or finish_reason(raw.get("status"))
 
 
 def _text_of(item: Mapping[str, Any]) -> str:
@@ -194,6 +196,7 @@ class ResponsesAssembly:
 
     def __init__(self) -> None:
         self.over = False
+        self.ended = False
         self.size = 0
         self.others: list[ReasoningPiece | ArgumentsPiece] = []
         self._calls: dict[object, tuple[int, str]] = {}
@@ -210,14 +213,17 @@ class ResponsesAssembly:
 
     def take(self, event: ServerSentEvent) -> str:
         """Add an event and return its new text."""
-        if event.data.startswith("[DONE]"):  # from compatible servers; OpenAI ends with the response
+        if (
+            event.data.strip() == CHAT.end_mark
+        ):  # from compatible servers, also after a failure: it ends nothing
             return ""
-        payload = mapping(parsed(event.data))
-        if fault.holds_error(payload):
-            raise fault.of_answer(None, None, payload, partial=self.text)
+        payload = parsed(event.data)
+        if (error := error_of(payload, RESPONSES)) is not None:
+            raise fault.of_answer(None, None, error, partial=self.text)
+        payload = mapping(payload)
         kind = payload.get("type")
-        if kind in _ENDS:
-            self.over, self._final = True, mapping(payload.get("response"))
+        if kind in RESPONSES.end_events:
+            self.over, self.ended, self._final = True, True, mapping(payload.get("response"))
         elif kind == "response.output_item.done":
             self._done.append(mapping(payload.get("item")))
             self.size += kept_size(event.data)
@@ -232,7 +238,7 @@ class ResponsesAssembly:
         if self._final is None:
             raise fault.of_cut(self.text)
         raw = dict(self._final)
-        if fault.holds_error(raw) or raw.get("status") == "failed":
+        if raw.get("status") == "failed":
             raise fault.of_answer(None, None, raw, partial=self.text)
         raw["output"] = raw.get("output") or self._done
         return ResponsesForm().response(raw)

@@ -32,9 +32,10 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import RequestUsage
 
-from orchestrator.errors import ConfigError, LLMError
+from orchestrator.errors import ConfigError
 from orchestrator.llm.content_part import data_of
 from orchestrator.llm.message import Content, Message, Response, ToolCall, Usage
+from orchestrator.providers.answer_signal import LIBRARY, checked, finish_reason
 from orchestrator.providers.call_id import NO_RESULT, CallIds
 from orchestrator.providers.member import json_type
 from orchestrator.providers.reading import mapping, text
@@ -185,26 +186,30 @@ def _sourced(source: str, address: type[ImageUrl | DocumentUrl | AudioUrl]) -> U
 
 
 def response_of(answer: ModelResponse) -> Response:
-    """Return an answer of pydantic-ai as ours. Raises LLMError if its finish reason is an error."""
+    """Return an answer of pydantic-ai as ours. Raises LLMError if its finish reason is that of a failure."""
     said = _text(answer)
-    if answer.finish_reason == "error":
-        raise LLMError(
-            "the provider aborted its answer (finish reason 'error')", kind="server_error", partial=said
-        )
     thoughts = [part.content for part in answer.parts if isinstance(part, ThinkingPart) and part.content]
     content: Content = said or None
     if not all(map(_is_plain, answer.parts)):
         payload = {"type": "text", "text": said}
         content = [{"type": KEPT, "answer": _stored(answer)}, *([payload] if said else ())]
-    finish = answer.finish_reason
-    return Response(
+    response = Response(
         content,
         _calls(answer),
-        finish and _FINISH.get(finish, finish),
+        _finish_reason(answer),
         usage_of(answer.usage),
         answer.model_name or None,
         reasoning="\n\n".join(thoughts) or None,
     )
+    return checked(response, LIBRARY)
+
+
+def _finish_reason(answer: ModelResponse) -> str | None:
+    """Return the finish reason in the library's words; for a failure, and where it has none, in the vendor's."""
+    known = answer.finish_reason
+    if known is None or known == "error":
+        return finish_reason((answer.provider_details or {}).get("finish_reason")) or known
+    return _FINISH.get(known, known)
 
 
 def _is_plain(part: object) -> bool:

@@ -6,9 +6,10 @@ more members, fewer and different ones. If a required member is missing, `malfor
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -107,6 +108,24 @@ def arguments(value: object) -> str:
 def tool_call(id_: object, name: object, given: object) -> ToolCall:
     """Return a call from its parts in a provider's answer."""
     return ToolCall(text(id_), text(name), arguments(given))
+
+
+def merged(parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return parts with adjacent texts joined: Anthropic splits a sentence where it cites."""
+    found: list[dict[str, Any]] = []
+    for is_text, group in itertools.groupby(parts, lambda part: part.get("type") == "text"):
+        together = list(group)
+        found += [_one_text(together)] if is_text else together
+    return found
+
+
+def _one_text(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    if len(parts) == 1:
+        return parts[0]
+    cited = [citation for part in parts for citation in part.get("citations") or ()]
+    members = {name: value for part in reversed(parts) for name, value in part.items()}
+    said = "".join(text(part.get("text")) for part in parts)
+    return {**members, "text": said, **({"citations": cited} if cited else {})}
 
 
 def storable(response: Response) -> Response:

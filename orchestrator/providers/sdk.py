@@ -7,16 +7,18 @@ answers; `fault` classifies failures. Answers are read raw: as JSON, or as the b
 from __future__ import annotations
 
 import asyncio
+import re
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from pydantic import SecretStr
 
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import ArgumentsPiece, ReasoningPiece, Request, Response
 from orchestrator.providers import fault
+from orchestrator.providers.answer_signal import AnswerSignals, error_of
 from orchestrator.providers.event_stream import EventDecoder, EventTooLarge, ServerSentEvent
 from orchestrator.providers.loop_client import LoopClients
 from orchestrator.providers.parameter import check_names
@@ -33,13 +35,20 @@ from orchestrator.providers.vendor_model import VendorModel
 
 _DRAIN_SECONDS = 0.1
 _SHOWN = 300
+_BLANK = b"\xef\xbb\xbf \t\r\n"
+"""Bytes before the beginning of a body: a byte order mark, and the white space that keeps a connection open."""
+_FIELD = re.compile(rb"(?:data|event|error|id|retry)?:")
+"""The first line of an event stream; JSON never begins so."""
+_LONGEST_FIELD = len(b"event:")
 
 
 class AnswerAssembly(Protocol):
     """Assembles a streamed answer."""
 
     over: bool
-    """The stream reported its end."""
+    """The stream reported its end: whatever follows does not belong to the answer."""
+    ended: bool
+    """The answer is complete, even if the stream has not reported its end or breaks before it."""
     size: int
     """Approximate bytes stored of the stream so far."""
 
@@ -62,6 +71,8 @@ class AnswerAssembly(Protocol):
 
 class ApiForm(Protocol):
     """The format of an API."""
+
+    signals: ClassVar[AnswerSignals]
 
     def body(self, model: str, request: Request, *, streamed: bool) -> dict[str, Any]:
         """Return the body of the HTTP request."""
@@ -136,22 +147,31 @@ class SdkModel(VendorModel):
         with self._judged(), short_errors():
             answer = await opening.__aenter__()
         try:
+            chunks = answer.iter_bytes()
+            with self._judged():
+                beginning = await _beginning(chunks)
             kind = answer.headers.get("content-type", "")
-            # also from a server that does not stream, or failed before
-            if request.on_delta is None or "json" in kind:
-                return await self._whole(answer, request)
-            if "html" in kind:  # from a proxy, or the wrong address: not a cut stream
+            if _is_stream(beginning, kind, expected=request.on_delta is not None):
+                return await self._streamed(beginning, chunks, request)
+            if "html" in kind or beginning.startswith(b"<"):  # from a proxy, or the wrong address
                 raise malformed("it is an HTML page")
-            return await self._streamed(answer.iter_bytes(), request)
+            return await self._whole(beginning, chunks, answer.headers, request)
         finally:
             await opening.__aexit__(None, None, None)
 
-    async def _whole(self, answer: Any, request: Request) -> Response:
+    async def _whole(
+        self, beginning: bytes, chunks: AsyncIterator[bytes], headers: Mapping[str, str], request: Request
+    ) -> Response:
         """Read an answer that is not streamed."""
         with self._judged():
-            content = await body_of(answer.iter_bytes(), self.max_response_bytes)
+            content = await body_of(beginning, chunks, self.max_response_bytes)
         with self._reading():
-            response = self._form.response(_object(content, answer.headers))
+            raw = parsed(content)
+            if (error := error_of(raw, self._form.signals)) is not None:
+                raise fault.of_answer(None, headers, error)
+            if not isinstance(raw, dict):
+                raise malformed("it is not a JSON object")
+            response = self._form.response(raw)
         if request.on_delta is not None:
             reasoning = [ReasoningPiece(response.reasoning)] if response.reasoning else []
             calls = enumerate(response.tool_calls)
@@ -162,31 +182,38 @@ class SdkModel(VendorModel):
 
     # ---- streams ----
 
-    async def _streamed(self, chunks: AsyncIterator[bytes], request: Request) -> Response:
+    async def _streamed(self, beginning: bytes, chunks: AsyncIterator[bytes], request: Request) -> Response:
+        """Read a stream to the end of the answer. An error of a listener is not the provider's, and is passed on."""
         assembly = self._form.assembly()
-        await self._followed(chunks, assembly, request)
+        decoder = EventDecoder(self.max_response_bytes)
+        events, at_end = decoder.feed(beginning), False
+        while not assembly.over:
+            try:
+                with self._judged(assembly):
+                    event = next(events, None)
+                    if event is None and not at_end:
+                        chunk = await anext(chunks, None)
+                        at_end = chunk is None
+                        events = decoder.finish() if chunk is None else decoder.feed(chunk)
+                        continue
+            except LLMError:
+                if assembly.ended:  # only the usage can be missing
+                    break
+                raise
+            if event is None:
+                break
+            said = self._taken(assembly, event)
+            others, assembly.others = assembly.others, []
+            _deliver(request, said, others)
         with self._reading(assembly):
             response = assembly.response()
         await _drained(chunks)
         return response
 
-    async def _followed(
-        self, chunks: AsyncIterator[bytes], assembly: AnswerAssembly, request: Request
-    ) -> None:
-        """Read the stream to its end. An error of the listener is not the provider's fault, and is passed on."""
-        decoder = EventDecoder(self.max_response_bytes)
-        chunk: bytes | None = b""
-        while chunk is not None and not assembly.over:
-            with self._judged(assembly):
-                chunk = await anext(chunks, None)
-                events = list(decoder.finish() if chunk is None else decoder.feed(chunk))
-            for event in events:
-                said = self._taken(assembly, event)
-                others, assembly.others = assembly.others, []
-                _deliver(request, said, others)
-
     def _taken(self, assembly: AnswerAssembly, event: ServerSentEvent) -> str:
         with self._reading(assembly):
+            if event.name == "error":
+                raise fault.of_answer(None, None, _json_or_text(event.data), partial=assembly.text)
             piece = assembly.take(event)
         if 0 < self.max_response_bytes < assembly.size:
             raise too_large(self.max_response_bytes)
@@ -238,18 +265,32 @@ def _deliver(request: Request, said: str, others: Iterable[ReasoningPiece | Argu
             request.on_piece(piece)
 
 
-def _object(content: bytes | bytearray, headers: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the JSON object of an answer. Raises ValueError, or LLMError for an error or another JSON type."""
-    raw = parsed(content)
-    if fault.holds_error(raw):
-        raise fault.of_answer(None, headers, raw)
-    if not isinstance(raw, dict):
-        raise malformed("it is not a JSON object")
-    return raw
-
-
 def _text_of(assembly: AnswerAssembly | None) -> str:
     return "" if assembly is None else assembly.text
+
+
+def _json_or_text(data: str) -> object:
+    try:
+        return parsed(data)
+    except (ValueError, RecursionError):
+        return data
+
+
+async def _beginning(chunks: AsyncIterator[bytes]) -> bytes:
+    """Return the first bytes of a body that are not blank: enough to tell its format, fewer only if it is shorter."""
+    beginning = b""
+    while len(beginning) < _LONGEST_FIELD and (chunk := await anext(chunks, None)) is not None:
+        beginning = (beginning + chunk).lstrip(_BLANK)
+    return beginning
+
+
+def _is_stream(beginning: bytes, content_type: str, *, expected: bool) -> bool:
+    """Return whether a body is an event stream. Its first bytes decide, because servers give wrong content types."""
+    if beginning[:1] in (b"{", b"[", b"<"):
+        return False
+    if _FIELD.match(beginning):
+        return True
+    return expected and ("event-stream" in content_type or not beginning)
 
 
 async def _drained(chunks: AsyncIterator[bytes]) -> None:

@@ -47,13 +47,15 @@ def kept_size(*pieces: str) -> int:
     return sum(_PIECE_BYTES + len(piece) for piece in pieces if piece)
 
 
-async def body_of(chunks: AsyncIterator[bytes], limit: int) -> bytearray:
-    """Return all chunks as one. Raises LLMError as soon as they exceed the limit."""
+async def body_of(beginning: bytes, chunks: AsyncIterator[bytes], limit: int) -> bytearray:
+    """Return the beginning and all chunks as one. Raises LLMError as soon as they exceed the limit."""
     body = bytearray()
-    async for chunk in chunks:
+    chunk: bytes | None = beginning
+    while chunk is not None:
         body += chunk
         if 0 < limit < len(body):
             raise too_large(limit)
+        chunk = await anext(chunks, None)
     return body
 
 

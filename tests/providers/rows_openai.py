@@ -230,14 +230,14 @@ ROWS: dict[Place, Expected] = {
     ("37-chat-finish-reason-empty-string", 0): Response(
         "",
         (ToolCall("toolu_bdrk_015BgHUFs4HS1TVWWwNRNxip", "get_weather", '{"city":"Mexico City"}'),),
-        "",
+        None,
         Usage(568, 55),
         "claude-sonnet-4-6",
     ),
     ("37-chat-finish-reason-empty-string", 1): Response(
         "The weather in Mexico City is currently sunny with a pleasant temperature of 25°C.",
         (),
-        "",
+        None,
         Usage(642, 21),
         "claude-sonnet-4-6",
     ),

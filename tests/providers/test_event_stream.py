@@ -26,7 +26,15 @@ def decoded(*chunks: bytes) -> list[ServerSentEvent]:
         (b": a comment\n\nid: 7\nretry: 3\n\ndata: a\n\n", [ServerSentEvent("", "a")]),
         (b"event: ping\n\ndata: a\n\n", [ServerSentEvent("", "a")]),
         (b"\xef\xbb\xbfdata: a\n\n", [ServerSentEvent("", "a")]),
-        (b"data\n\n", [ServerSentEvent("", "")]),
+        (b"data\n\n", []),
+        (b"data:\n\ndata: \r\n\r\nevent: ping\ndata:\n\ndata: a\n\n", [ServerSentEvent("", "a")]),
+        (b"data:\ndata: a\n\n", [ServerSentEvent("", "\na")]),
+        (b"error: {}\n\n", [ServerSentEvent("error", "{}")]),
+        (b"data: a\nerror: b\n\n", [ServerSentEvent("", "a"), ServerSentEvent("error", "b")]),
+        (b'{"a": 1}', [ServerSentEvent("", '{"a": 1}')]),
+        (b'data: a\n\n[\n  {"data": 1\n', [ServerSentEvent("", "a"), ServerSentEvent("", '[\n  {"data": 1')]),
+        (b'data: a\n{"b": 1}\n\ndata: c\n\n', [ServerSentEvent("", one) for one in ("a", '{"b": 1}', "c")]),
+        (b"unknown: {}\nUnknown\n\n", []),
         (b"data: a\n", [ServerSentEvent("", "a")]),
         (b"data: a", []),
         (b"data: a\n\ndata: [DONE]", [ServerSentEvent("", "a"), ServerSentEvent("", "[DONE]")]),
@@ -59,7 +67,7 @@ def test_chunks_of_any_size_give_the_same_events(
         size = sizes[len(chunks) % len(sizes)]
         chunks.append(text[at : at + size])
         at += size
-    assert decoded(*chunks) == [ServerSentEvent(name, data) for name, data in events]
+    assert decoded(*chunks) == [ServerSentEvent(name, data) for name, data in events if data.strip()]
 
 
 def test_what_is_no_text_is_said_so() -> None:

@@ -119,9 +119,14 @@ def test_usage_may_stand_where_groq_puts_it() -> None:
     assert read(raw).usage == Usage(3, 1)
 
 
-@pytest.mark.parametrize("finish", ["stop", "length", "content_filter", "", "of tomorrow", None])
+@pytest.mark.parametrize("finish", ["stop", "length", "content_filter", "of tomorrow", None])
 def test_the_finish_reason_is_kept_as_it_is(finish: str | None) -> None:
     assert read(answer({"content": "x"}, finish)).finish_reason == finish
+
+
+@pytest.mark.parametrize("finish", ["", " ", "null", 7, {}])
+def test_an_empty_finish_reason_is_none(finish: object) -> None:
+    assert read(answer({"content": "x"}, finish)).finish_reason is None
 
 
 def test_a_filtered_answer_is_an_answer_and_a_filtered_question_an_error() -> None:

@@ -1,0 +1,105 @@
+"""The table of wire shapes: the bytes of servers that people use, our answer, the requests of a run and its cost.
+
+Each shape is sent as it is described, in chunks of 1 and 7 bytes and in one, and as plain JSON. Rows join with a module
+of `SHAPES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from orchestrator import Agent, tool
+from orchestrator.errors import LLMError
+from orchestrator.llm.message import Request, Response
+from orchestrator.llm.port import LLM
+from orchestrator.providers import price_table
+from orchestrator.runtime.service.runtime import Runtime
+from tests.providers import shapes_stream
+from tests.providers.exchange import Failed
+from tests.providers.family import FAMILIES
+from tests.providers.loopback import Asked, Reply
+from tests.providers.shape import Shape
+from tests.providers.test_failures import Hurried
+
+SHAPES: dict[str, Shape] = {**shapes_stream.SHAPES}
+PRICE = (1_000_000.0, 10_000_000.0)
+
+
+class Recorded:
+    """A model that remembers what came of its first answer, and may stream."""
+
+    def __init__(self, llm: LLM, *, streamed: bool) -> None:
+        self.model = "m"
+        self.came: list[Response | LLMError] = []
+        self.said: list[str] = []
+        self._llm = llm
+        self._streamed = streamed
+
+    async def complete(self, request: Request) -> Response:
+        first = not self.came
+        on_delta = (self.said.append if first else lambda _: None) if self._streamed else None
+        try:
+            answer = await self._llm.complete(Request(request.messages, request.tools, on_delta=on_delta))
+        except LLMError as error:
+            self.came.append(error)
+            raise
+        self.came.append(answer)
+        return answer
+
+
+@tool(effect="pure")
+async def weather(city: str) -> str:
+    """Look up the weather."""
+    return f"{city}: sunny"
+
+
+@tool(effect="pure")
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def forms(shape: Shape) -> Iterator[tuple[str, Reply]]:
+    """Yield the ways in which a shape is sent."""
+    stream = shape.stream.encode() if isinstance(shape.stream, str) else shape.stream
+    headers = {"content-type": shape.content_type} if shape.content_type else {}
+    for size in (1, 7, len(stream)) if stream else ():
+        pieces = tuple(stream[at : at + size] for at in range(0, len(stream), size))
+        yield f"a stream in chunks of {size}", Reply(200, headers, pieces, shape.then)
+    if shape.whole:
+        yield "plain JSON", Reply(200, {"content-type": "application/json"}, (shape.whole.encode(),))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+async def test_each_shape_is_its_answer(name: str, request: pytest.FixtureRequest) -> None:
+    shape = SHAPES[name]
+    family = FAMILIES[shape.family]
+    if family.library:
+        request.getfixturevalue("vendor_libraries")
+    left: list[Reply] = []
+
+    def answer(asked: Asked) -> Reply:
+        return left.pop() if left else family.wire.reply(asked, "Fine.")
+
+    async with family.server(answer) as server:
+        llm: Any = family.llm(server.url)
+        price = price_table(dict.fromkeys(("m", "m-dated", llm.model), PRICE))
+        for form, reply in forms(shape):
+            asked = len(server.asked)
+            left[:] = [reply]
+            model = Recorded(llm, streamed=form != "plain JSON")
+            runtime = Runtime(price=price, observers=(), clock=Hurried())
+            result = await Agent(model, tools=[weather, add], runtime=runtime).run("Hello?")
+            first = model.came[0]
+            came = Failed.of(first) if isinstance(first, LLMError) else first
+            assert came == shape.answer, form
+            assert shape.says in str(first), form
+            assert len(server.asked) - asked == shape.requests, form
+            assert result.usage.cost == shape.cost, form
+            assert (result.outcome == "failed") == (isinstance(came, Failed) and not came.retryable), form
+            if isinstance(first, Response) and model.said:
+                assert "".join(model.said) == first.message().text, form
+        await llm.aclose()
