@@ -29,6 +29,7 @@ from orchestrator.cli.runs.export import FORMAT
 from orchestrator.cli.runs.phrase import seconds_in
 from orchestrator.cli.runs.store import OpenStore, at_journal
 from orchestrator.errors import ConfigError
+from orchestrator.files.bounded import read_file, read_lines
 from orchestrator.runtime.backtest.backtest import sweep
 from orchestrator.runtime.backtest.comparison import RunComparison
 from orchestrator.runtime.backtest.plot import backtest_svg
@@ -118,7 +119,7 @@ def _limits_in(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     try:
-        members: object = tomllib.loads(file.read_text(encoding="utf-8"))
+        members: object = tomllib.loads(read_file(file).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not TOML ({error})") from None
     if isinstance(members, dict) and isinstance(members.get("limits"), dict):
@@ -135,13 +136,12 @@ def _limits_in(file: Path | None) -> dict[str, Any]:
 def exported(files: Iterable[Path]) -> Iterator[RunTrace]:
     """Yield the trace of each exported run, one line after the other. Raises ConfigError, or OSError."""
     for file in files:
-        with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _exported(line, f"{file}, line {number}")
+        for number, line in enumerate(read_lines(file), 1):
+            if line.strip():
+                yield _exported(line, f"{file}, line {number}")
 
 
-def _exported(line: str, where: str) -> RunTrace:
+def _exported(line: bytes, where: str) -> RunTrace:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):

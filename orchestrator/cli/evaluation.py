@@ -22,6 +22,7 @@ from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.worker import made, named_target
 from orchestrator.errors import ConfigError
 from orchestrator.files.atomic import atomic_write
+from orchestrator.files.bounded import read_file
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.kernel.record import Observer
 from orchestrator.runtime.evaluation.case import EvaluationCase
@@ -121,7 +122,7 @@ def _report_in(file: Path) -> EvaluationReport | None:
     if not file.is_file():
         return None
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(read_file(file))
     except (ValueError, RecursionError):
         raise ConfigError(f"{file} is not JSON; give what `orchestrator eval --json` printed") from None
     try:

@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.cli.output import shown
 from orchestrator.errors import ConfigError, GraphError
+from orchestrator.files.bounded import read_file, read_stream
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.settings import build
 
@@ -24,7 +25,7 @@ def decoded_text(text: str, what: str) -> str:
             text.encode()  # bytes that are not UTF-8 arrive from the shell as lone surrogates
             return text
         raw = getattr(sys.stdin, "buffer", None)
-        return str(sys.stdin.read()) if raw is None else str(raw.read().decode())
+        return str(sys.stdin.read()) if raw is None else read_stream(raw, "standard input").decode()
     except UnicodeEncodeError as error:
         raise ConfigError(f"{what} is no text: character {error.start + 1:,} is not UTF-8") from error
     except UnicodeDecodeError as error:
@@ -128,7 +129,7 @@ def members_of(limits: Limits) -> dict[str, Any]:
 def schema_from(file: Path) -> Mapping[str, Any]:
     """Return the JSON schema in a file. Raises ConfigError when it is none, or OSError."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(read_file(file))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is not JSON ({_fault(error)})") from error
     if not isinstance(found, dict):

@@ -14,6 +14,7 @@ from orchestrator.cli.exit import Exit
 from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.screen import print_report
 from orchestrator.errors import ConfigError
+from orchestrator.files.bounded import read_lines
 from orchestrator.kernel.record import Transition
 from orchestrator.telemetry.history import History, StateStats
 
@@ -87,11 +88,10 @@ class LogReport:
 
     def read(self, file: Path) -> None:
         """Add a file. Raises OSError."""
-        with file.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    self.lines += 1
-                    self._take(line, f"{file}, line {number}")
+        for number, line in enumerate(read_lines(file), 1):
+            if line.strip():
+                self.lines += 1
+                self._take(line, f"{file}, line {number}")
 
     def _take(self, text: bytes, where: str) -> None:
         try:

@@ -28,6 +28,7 @@ from orchestrator.kernel.record import Transition
 from orchestrator.llm.message import Message
 from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.runtime.llm_loop.result import BaseResult, Result, ended_as
+from orchestrator.runtime.service.argument_check import check_run_id
 from orchestrator.telemetry.live import LiveRuns
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.watchdog import on_signal
@@ -85,14 +86,11 @@ def _prompt(options: RunOptions, launch: Launch) -> str | list[Message]:
     return [*run_async(prompt_messages(launch.mcp, servers, options.server_prompt, arguments)), *own]
 
 
-def new_id(given: str | None) -> str:
-    """Return the id of a new run. Raises ConfigError for an id that cannot be typed."""
+def new_id(given: str | None, name: str = "run_id") -> str:
+    """Return the id of a new run. Raises ConfigError for an id that no route or command line can name."""
     if given is None:
         return uuid4().hex
-    if not given or not given.isprintable() or given != given.strip() or given.startswith("-"):
-        raise ConfigError(
-            f"run id {shown(given, 80)!r} is none: printable characters, no blanks around it, no dash first"
-        )
+    check_run_id(given, name)
     return given
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import OrchestratorError
+from orchestrator.files.bounded import read_file, read_lines
 from orchestrator.llm.message import NO_USAGE, Message, Usage
 from orchestrator.providers.member import (
     MalformedConversation,
@@ -102,17 +103,16 @@ def scan(path: str | Path) -> Iterator[ProviderRecord | ReplayError]:
 
 def _scan_lines(file: Path) -> Iterator[ProviderRecord | ReplayError]:
     try:
-        with file.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _parsed(line, file, number)
+        for number, line in enumerate(read_lines(file), 1):
+            if line.strip():
+                yield _parsed(line, file, number)
     except OSError as error:
         yield ReplayError(f"cannot be read ({error.strerror})", file=str(file))
 
 
 def _scan_whole(file: Path) -> Iterator[ProviderRecord | ReplayError]:
     try:
-        yield _parsed(file.read_bytes(), file, None)
+        yield _parsed(read_file(file), file, None)
     except OSError as error:
         yield ReplayError(f"cannot be read ({error.strerror})", file=str(file))
 

@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.errors import ConfigError
+from orchestrator.files import bounded
 
 Cli = Callable[..., Any]
 
@@ -180,6 +181,35 @@ def test_a_file_that_cannot_be_read_is_named(
         nobody_can_open_this_not_even_root.bind("locked.jsonl")
 
         assert "locked.jsonl: " in one_sentence(cli("replay", "locked.jsonl"))
+
+
+ENDLESS = [
+    ("replay", "{zero}.json"),
+    ("replay", "{zero}.jsonl"),
+    (*RUN, "replay:{zero}.jsonl"),
+    ("report", "{zero}.log"),
+    ("backtest", "{zero}.jsonl", "--set", "max_iterations=3"),
+    (*ANSWERS, "--output-schema", "{zero}.json"),
+    (*ANSWERS, "--mcp", "{zero}.json"),
+    ("eval", "{zero}.jsonl", "--agent", "models:unfit"),
+    ("rlm", "run", "{zero}.txt", "--prompt", "what?", "--model", "python:models:answers"),
+    ("pipeline", "run", "--example", "--requirements", "{zero}.toml"),
+    ("ralph", "run", "--example", "--import", "{zero}.md"),
+    ("ralph", "run", "x", "--example", "--answers", "{zero}.json"),
+]
+
+
+@pytest.mark.parametrize("arguments", ENDLESS, ids=" ".join)
+def test_a_file_without_an_end_is_one_sentence(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(bounded, "LARGEST", 1_000)
+    for suffix in ("json", "jsonl", "log", "txt", "toml", "md"):
+        (folder / f"zero.{suffix}").symlink_to("/dev/zero")
+    done = cli(*(word.replace("{zero}", "zero") for word in arguments))
+    assert done.code == 2, done.err
+    assert "has more than 1,000 bytes" in done.err
+    assert "zero." in done.err
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])

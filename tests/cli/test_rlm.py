@@ -206,7 +206,7 @@ def test_a_run_that_never_answers_ends_at_its_limit_of_turns(cli: Cli) -> None:
         (("book.txt", "--sub-model", "nobody:x"), "unknown model 'nobody:x'"),
         (("book.txt", "--output", "no/where"), "there is no folder no"),
         (("book.txt", "--least", "iron"), "Invalid value for '--least'"),
-        (("book.txt", "--run-id", "-x"), "is none: printable characters"),
+        (("book.txt", "--run-id", "-x"), "which no route or command line can name"),
     ],
 )
 def test_what_cannot_work_is_one_sentence_and_nothing_is_begun(

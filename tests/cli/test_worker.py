@@ -197,7 +197,7 @@ BAD = [
         "no limits across workers",
     ),
     (("submit", "x", "--tenant", "a\nb"), "tenant is"),
-    (("submit", "x", "--run-id", "-"), "is none: printable characters"),
+    (("submit", "x", "--run-id", "-"), "which no route or command line can name"),
     (("submit", "x", "--agent", "mine:nothing"), "leaves no runs"),
     (("submit", "x", "--agent", "mine:broken"), "OSError: no key"),
     (("submit", "x", "--agent", "mine:elsewhere"), "another journal"),

@@ -131,6 +131,10 @@ IDS = [
     ("", "run_id is ''; give text of 1 to 256"),
     ("a/b\n", r"run_id is 'a/b\n'; give text"),
     ("a\x00", "run_id is"),
+    *(
+        (text, "which no route or command line can name")
+        for text in ("a b/c", "/", ".", "..", " a", "a ", "-a")
+    ),
     ("a" * 257, "run_id is 257 characters long; give text of 1 to 256"),
     ("\ud800", "run_id is"),
 ]
@@ -143,8 +147,8 @@ async def test_a_run_id_that_could_not_be_shown_or_stored_is_refused(run_id: Any
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("run_id", ["a", "é", "../a b", "x" * 256, "会議-1", "p:1:0"])
-async def test_any_printable_run_id_will_do(run_id: str) -> None:
+@pytest.mark.parametrize("run_id", ["a", "é", "a b", "a?b#c%d", "x" * 256, "会議-1", "p:1:0"])
+async def test_any_run_id_that_a_route_can_name_will_do(run_id: str) -> None:
     assert (await agent(["x"]).run("go", run_id=run_id)).run_id == run_id
 
 

@@ -35,7 +35,7 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 def chat(options: ChatOptions) -> int:
     """Talk until the end of the input, and return the exit code."""
-    conversation = new_id(options.conversation)
+    conversation = new_id(options.conversation, "conversation_id")
     make = _described(options) if options.made_by is None else _own(options.made_by, options)
     with logging_to(options.log, project_settings().log_level) as logs:
         return run_async(_chat(options, make, conversation, logs))

@@ -34,6 +34,7 @@ from orchestrator.cli.pipeline.command import CommandStage
 from orchestrator.cli.redaction import bare
 from orchestrator.cli.trust.configuration import configuration, project_settings
 from orchestrator.errors import ConfigError
+from orchestrator.files.bounded import read_file
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import OrchestrationState
@@ -219,11 +220,10 @@ def _counts(found: Any) -> bool:
 
 
 def _toml(file: Path) -> dict[str, Any]:
-    with file.open("rb") as text:
-        try:
-            return tomllib.load(text)
-        except (ValueError, RecursionError) as error:  # also raised for bytes that are not UTF-8
-            raise ConfigError(f"{file} is not TOML ({error})") from error
+    try:
+        return tomllib.loads(read_file(file).decode())
+    except (ValueError, RecursionError) as error:  # also raised for bytes that are not UTF-8
+        raise ConfigError(f"{file} is not TOML ({error})") from error
 
 
 def _data(file: Path) -> Any:
@@ -231,7 +231,7 @@ def _data(file: Path) -> Any:
     if file.suffix == ".toml":
         return _toml(file)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_file(file).decode()
         return json.loads(text) if file.suffix == ".json" else text
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} cannot be read ({error})") from error

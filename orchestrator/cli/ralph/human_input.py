@@ -17,6 +17,7 @@ from orchestrator.cli import keyboard
 from orchestrator.cli.output import say, shown
 from orchestrator.cli.screen import Screen
 from orchestrator.errors import ConfigError
+from orchestrator.files.bounded import read_file
 from orchestrator.machines.ralph.ports import PlanQuestion
 from orchestrator.machines.ralph.questions import can_name
 
@@ -25,7 +26,7 @@ ALL = "*"
 
 def read_answers(file: Path) -> Mapping[str, str]:
     """Read a file of answers, also to questions that are not asked yet. Raises ConfigError and OSError."""
-    text = file.read_text(encoding="utf-8", errors="replace")
+    text = read_file(file).decode(errors="replace")
     try:
         if file.suffix == ".json":
             answers = _texts(json.loads(text), file)

@@ -17,6 +17,7 @@ from orchestrator.cli.rlm.isolation import level_of
 from orchestrator.cli.trust.configuration import project_settings
 from orchestrator.cli.trust.signature import signed
 from orchestrator.errors import ConfigError
+from orchestrator.files.bounded import read_file, read_stream
 from orchestrator.kernel.journal import Journal
 from orchestrator.kernel.record import Observer
 from orchestrator.llm.retry import RetryPolicy
@@ -100,7 +101,9 @@ def context_from(file: Path, *, as_json: bool) -> Any:
     Raises ConfigError.
     """
     try:
-        text = (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode("utf-8")
+        text = (
+            read_stream(sys.stdin.buffer, "standard input") if str(file) == "-" else read_file(file)
+        ).decode()
     except UnicodeDecodeError as error:
         name = "standard input" if str(file) == "-" else str(file)
         raise ConfigError(f"{name} is no text: byte {error.start:,} is not UTF-8") from error

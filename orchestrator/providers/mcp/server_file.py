@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.files.bounded import read_file
 from orchestrator.providers.mcp.options import SERVER_OPTIONS
 
 _KEYS = ("mcpServers", "servers")
@@ -73,7 +74,7 @@ def read_servers(path: Path) -> tuple[ServerEntry, ...]:
         ConfigError: The file cannot be read, or an entry has a wrong form; the message names it.
     """
     try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
+        whole = json.loads(read_file(path))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; name a JSON file of MCP servers") from error
     except (ValueError, RecursionError) as error:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.errors import ConfigError
+from orchestrator.files.bounded import read_file
 from orchestrator.runtime.evaluation.case import EvaluationCase
 from orchestrator.runtime.evaluation.yaml_node import NodePath, YamlFault, read_yaml, yaml_text
 
@@ -49,7 +50,7 @@ def load_cases(file: Path | str) -> list[EvaluationCase]:
     if path.suffix not in {*_YAML, *_JSONL}:
         raise ConfigError(f"{path} must end in .yaml, .yml or .jsonl, so that its format is known")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_file(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is no text: byte {error.start:,} is not UTF-8") from None
     found: list[EvaluationCase] = []

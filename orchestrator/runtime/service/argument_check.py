@@ -55,11 +55,23 @@ def check_run(
 ) -> None:
     """Check the arguments of one run; None is always valid. `kind` is the class of its limits. Raises ConfigError."""
     if run_id is not None:
-        _refuse([_id("run_id", run_id)])
+        check_run_id(run_id)
     if conversation_id is not None:
         _refuse([_id("conversation_id", conversation_id)])
     if limits is not None or deadline is not None:
         _refuse([_limits(limits, kind), _deadline(deadline)])
+
+
+def check_run_id(run_id: object, name: str = "run_id") -> None:
+    """Check the id of a new run: routes, links and command lines must be able to name it. Raises ConfigError."""
+    fault = _id(name, run_id)
+    text = str(run_id)
+    if not fault and ("/" in text or text in (".", "..") or text != text.strip() or text.startswith("-")):
+        fault = (
+            f"{name} is {_shown(run_id)}, which no route or command line can name; give text without a slash, "
+            "without blanks around it, and without a dash first; '.' and '..' are taken"
+        )
+    _refuse([fault])
 
 
 def check_concurrent(most: object) -> None:

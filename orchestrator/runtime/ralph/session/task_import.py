@@ -13,6 +13,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.files.bounded import read_file
 from orchestrator.machines.ralph import amend, prd, tasklist
 from orchestrator.machines.ralph.fault import SessionFileError
 from orchestrator.machines.ralph.marker import Marker
@@ -38,7 +39,7 @@ class ImportedTasks:
                 named, 0, "give one list (prd.json, tasks.md), and with a prd.json its progress.txt"
             )
         self.file = lists[0]
-        text = decoded(self.file.read_bytes())
+        text = decoded(read_file(self.file))
         if self.file.suffix == ".md":
             if logs:
                 raise SessionFileError(str(logs[0]), 0, "goes with a prd.json, not with a list in Markdown")
@@ -46,7 +47,7 @@ class ImportedTasks:
         else:
             found = prd.read_prd(text, str(self.file))
             known = [story.id for story in found.stories]
-            log = prd.read_log(decoded(logs[0].read_bytes()), str(logs[0]), known) if logs else None
+            log = prd.read_log(decoded(read_file(logs[0])), str(logs[0]), known) if logs else None
             self.request, self._files = found.description or found.title, _of_prd(found, log)
 
     def tasks(self) -> tuple[Task, ...]:
