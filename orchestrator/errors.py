@@ -76,6 +76,23 @@ class ModelRetry(OrchestratorError):
     """Raised by a tool or an output validator: the model reads the text and tries again."""
 
 
+class ResultUnreadable(OrchestratorError):
+    """Raised by a tool that did its work but has no result that can be read: the call counts as done.
+
+    The model reads the reason, and that the tool ran. `result` is what there is instead of a result; its type and the
+    start of its `repr` are stored with the call.
+
+    Example:
+        >>> raise ResultUnreadable("the receipt is not valid XML", b"<receipt")
+        Traceback (most recent call last):
+        orchestrator.errors.ResultUnreadable: the receipt is not valid XML
+    """
+
+    def __init__(self, message: str, result: object = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
 class EventError(OrchestratorError):
     """An event was not carried out; `graph`, `state` and `event` name the place."""
 

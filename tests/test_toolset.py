@@ -7,7 +7,6 @@ import contextvars
 import dataclasses
 import enum
 import functools
-import io
 import json
 import subprocess
 import sys
@@ -146,31 +145,6 @@ async def test_a_value_becomes_the_text_of_the_result(value: object, content: st
     for handler in (give, lambda: value):
         result = await one(handler)
         assert (result.content, result.outcome, result.cut) == (content, "ok", False)
-
-
-def circle() -> list[Any]:
-    ring: list[Any] = []
-    ring.append(ring)
-    return ring
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"bytes",
-        bytearray(b"b"),
-        object(),
-        iter([1]),
-        io.StringIO("a"),
-        {"a": b"\xff"},
-        circle(),
-        ["a\ud800"],
-    ],
-)
-async def test_a_value_without_a_text_is_an_error_result(value: object) -> None:
-    result = await one(lambda: value)
-    assert result.is_error
-    assert error_of(result)[1]
 
 
 class Mute(Exception):

@@ -19,6 +19,7 @@ from orchestrator.runtime.runs.graph_marks import run_marks
 from orchestrator.runtime.runs.story import RUNNING, CallStory, Story
 from orchestrator.runtime.runs.transcript import TranscriptEntry
 from orchestrator.runtime.runs.verdicts import GuardHistory, guard_histories
+from orchestrator.tools.result import RETURNED
 
 COLUMNS: Final = 40
 """Most columns of the guards by turn; a column of a longer run is the maximum of several turns."""
@@ -203,7 +204,7 @@ class RunSections:
             row = grouped.setdefault(call.tool, start)
             row["calls"] += 1
             row["seconds"] += call.seconds
-            row["failed"] += call.outcome not in {"ok", RUNNING}
+            row["failed"] += call.outcome not in RETURNED | {RUNNING}
         return sorted(grouped.values(), key=lambda row: -row["seconds"])
 
     def times(self) -> list[tuple[str, int, float, float]]:

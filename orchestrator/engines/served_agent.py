@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from pydantic_core import to_json
 
-from orchestrator.errors import AnswerRefused, RunUnknown
+from orchestrator.errors import AnswerRefused, ResultUnreadable, RunUnknown
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.run_event import QuestionAsked, RunEvent, ToolStarted
 from orchestrator.machines.llm_loop.model import Question
@@ -18,6 +18,7 @@ from orchestrator.providers.mcp.serving import RunAnswer, RunQuestion
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.llm_loop.result import Result, ended_as
 from orchestrator.tools.input_request import request_of
+from orchestrator.tools.result import output_text, unreadable_text
 
 _PREFIX = "mcp-"
 """Of the ids of its runs: a client can continue no other run of the journal."""
@@ -154,7 +155,10 @@ def _text(question: Question) -> str:
 
 def _answer(result: Result[Any]) -> RunAnswer:
     output = result.output
-    text = output if isinstance(output, str) else to_json(output, fallback=str).decode()
+    try:
+        text = output_text(output)
+    except ResultUnreadable as error:  # the run has ended all the same, and a client must not start it again
+        text = unreadable_text(str(error))
     if result.outcome is not Outcome.COMPLETED:
         text = f"the run {ended_as(result)}" + ("" if output is None else f"; its last answer: {text}")
     data = {"run_id": result.run_id, "outcome": result.outcome.value, "reason": result.reason}

@@ -77,20 +77,11 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         ),
         "intent": {**_whole("effect", "turn", "key", "step", "change", "path", "mode", "at"), "calls": _CALL},
         "step": _whole("step", "status", "at"),
-        "done": _whole(
-            "effect",
-            "key",
-            "step",
-            "exit",
-            "tool",
-            "registered",
-            "outcome",
-            "seconds",
-            "queued",
-            "cut",
-            "at",
-            "whole",
-        ),
+        "done": {
+            **_whole("effect", "key", "step", "exit", "tool", "registered", "outcome", "seconds", "queued"),
+            **_whole("cut", "at", "whole"),
+            "returned": _whole("type"),
+        },
         "memory": _whole("stored"),
         "stage": {**_whole("seq", "state", "tokens", "counts", "at", "error"), "made": _whole("score")},
         "program": _whole("mark", "call", "name", "host"),
@@ -119,7 +110,7 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         },
         "migrated": {**_whole("from", "to", "at", "by", "state", "next"), "context": _CONTEXT},
         "recovered": {**_whole("from", "to", "state", "why", "at"), "context": _CONTEXT},
-        "ended": _whole("outcome", "reason", "at", "t"),
+        "ended": {**_whole("outcome", "reason", "at", "t"), "returned": _whole("type")},
     }
 )
 """Kind -> visible part of its body. A kind that is not here is content as a whole."""
@@ -209,6 +200,7 @@ _PARTLY = frozenset(
         "calls",
         "spent",
         "made",
+        "returned",
         "verdict",
     )
 )

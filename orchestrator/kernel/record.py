@@ -186,7 +186,8 @@ class ToolExecution:
     tool: str
     """The registered name, or `_unregistered`."""
     outcome: str
-    """`ok`, `error`, `timeout`, `retry`, `denied`, `invalid_args`, `duplicate_keys`, `unstable_args` or `cancelled`."""
+    """`ok`, `result_unreadable` (the tool ran and its result cannot be shown), `error`, `timeout`, `retry`, `denied`,
+    `invalid_args`, `duplicate_keys`, `unstable_args` or `cancelled`."""
     seconds: float
     queued: float = 0.0
     result_chars: int = 0

@@ -191,7 +191,7 @@ class ToolFinished(RunEvent):
     key: str
     tool: str
     outcome: str
-    """As in the fact ToolExecution: `ok`, `error`, `denied` …"""
+    """As in the fact ToolExecution: `ok`, `result_unreadable`, `error`, `denied` …"""
     result: str = ""
     """The text that the model reads."""
     seconds: float = 0.0

@@ -332,7 +332,7 @@ _OBSERVED: tuple[Metric, ...] = (
         "agent tool outcome",
         "Tool calls; `_unregistered` is a name that the model invented.",
         ToolExecution,
-        outcome=("ok", "error", "timeout", "retry", "denied", *INVALID, "cancelled"),
+        outcome=("ok", "result_unreadable", "error", "timeout", "retry", "denied", *INVALID, "cancelled"),
     ),
     histogram("tool_call_duration_seconds", "agent tool", _TOOL, "Time of one tool call.", ToolExecution),
     # ---- journal ----

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 
 from orchestrator.errors import ConfigError
+from orchestrator.kernel.redaction import REDACTED
 from orchestrator.telemetry.field_name import Renamer
-from orchestrator.telemetry.redaction import REDACTED
 from orchestrator.telemetry.sink import Stream, write_rest, writer_to
 from orchestrator.telemetry.tally import LineCounts
 

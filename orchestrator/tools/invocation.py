@@ -25,7 +25,12 @@ async def _invoke_sync(spec: ToolSpec, bound: Sequence[ToolContext], arguments: 
     stop = bound[0].cancelled.set if bound else None
     value = await _in_thread(functools.partial(spec.call, *bound, **arguments), spec, stop)
     # A sync wrapper around an async function returns its coroutine.
-    return await host_call(value, spec.kind, spec.name) if inspect.isawaitable(value) else value
+    try:
+        if not inspect.isawaitable(value):
+            return value
+    except Exception:  # noqa: BLE001 - a lazy proxy raises when its class is read; the tool has run all the same
+        return value
+    return await host_call(value, spec.kind, spec.name)
 
 
 async def _in_thread(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from pydantic_core import to_json
+import orjson
+from pydantic_core import to_json, to_jsonable_python
 
-from orchestrator.errors import ModelRetry
+from orchestrator.errors import ModelRetry, ResultUnreadable
+from orchestrator.kernel.redaction import scrub
 from orchestrator.kernel.time_limit import TimeLimitPassed
 from orchestrator.kernel.value import value
 from orchestrator.llm.content_part import described, returned_parts
@@ -19,6 +22,7 @@ from orchestrator.tools.input_request import PersonNeeded
 
 ToolOutcome: TypeAlias = Literal[
     "ok",
+    "result_unreadable",
     "error",
     "timeout",
     "retry",
@@ -29,9 +33,13 @@ ToolOutcome: TypeAlias = Literal[
     "cancelled",
 ]
 
+RETURNED: Final = frozenset(("ok", "result_unreadable"))
+"""Outcomes of calls whose tool returned: none of them is a failure, also if the result cannot be shown."""
 READ_RESULT = "read_result"
 """Name of the tool that reads stored results (`tools.stored_result`): with it, whole results are stored."""
 _ERROR_CHARS = 2_000
+_REPR_CHARS = 1_000
+_TYPE_CHARS = 200
 _ABANDONED = "; it did not stop when it was cancelled, was abandoned and may still be running"
 _TRY_AGAIN = "; correct the call and try again"
 _SHOWN_LEAVES = 5
@@ -59,10 +67,12 @@ class ToolResult:
     """Why the call cannot continue without a person; `content` is for a caller that cannot ask one."""
     parts: tuple[dict[str, Any], ...] = field(default=(), repr=False)
     """Content parts for the model if the tool returned any; `content` then describes them."""
+    returned: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+    """`description_of` a value that cannot be shown (`result_unreadable`)."""
 
     @property
     def is_error(self) -> bool:
-        return self.outcome != "ok"
+        return self.outcome not in RETURNED
 
     def message(self) -> Message:
         """Return the tool message that answers the call."""
@@ -110,6 +120,8 @@ def failure_of(error: BaseException, *, may_retry: bool = False) -> tuple[ToolOu
     """
     if may_retry and isinstance(error, ModelRetry):
         return "retry", error_text(f"{why_of(error)}{_TRY_AGAIN}", "ModelRetry")
+    if isinstance(error, ResultUnreadable):
+        return "result_unreadable", unreadable_text(why_of(error))
     if isinstance(error, BadArguments):
         return _REASONS.get(type(error), "invalid_args"), error_text(str(error), type(error).__name__)
     if isinstance(error, TimeLimitPassed):
@@ -146,14 +158,67 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
         yield from _leaves(error) if isinstance(error, BaseExceptionGroup) else (error,)
 
 
-def shortened(value: object, limit: int, *, keep: bool) -> tuple[str, bool, str | None]:
-    """Return the returned value of a tool as text, whether it was cut, and with `keep` the whole text if it was.
+def unreadable_text(why: str) -> str:
+    """Return JSON for the model about a call that ran and whose result cannot be shown; `why` is capped."""
+    return to_json(unreadable_notice("tool", "call", why)).decode()
 
-    Raises TypeError or ValueError if the value has no text form.
+
+def unreadable_notice(what: str, repeated: str, why: str) -> dict[str, Any]:
+    """Return the data for a model about a tool or stage that ran and whose result cannot be shown; `why` is capped."""
+    said = why if len(why) <= _ERROR_CHARS else f"{why[: _ERROR_CHARS - 1]}…"
+    notice = f"the {what} ran, but its result cannot be shown: {said}. Do not repeat the {repeated} for that reason."
+    return {"ran": True, "notice": str(encodable(notice))}
+
+
+def description_of(value: object) -> dict[str, str]:
+    """Return `type` and start of the `repr` of a value without probable secrets, whatever its `repr` does."""
+    try:
+        # Scrubbed before it is cut, because half a secret is not recognized.
+        text = scrub(repr(value))[:_REPR_CHARS]
+    except Exception as error:  # noqa: BLE001 - a broken __repr__ is part of the value
+        text = f"<no repr: {type(error).__name__}>"
+    return {"type": _type_name(value), "repr": str(encodable(text))}
+
+
+def _type_name(value: object) -> str:
+    return str(encodable(type(value).__name__[:_TYPE_CHARS]))
+
+
+class ShownResult(NamedTuple):
+    """A returned value as the model reads it."""
+
+    content: str
+    cut: bool
+    whole: str | None
+    """The whole text if it was cut and is kept."""
+    parts: tuple[dict[str, Any], ...]
+    """Content parts, if the tool returned any."""
+
+
+def shown_result(value: object, limit: int, *, keep: bool) -> ShownResult:
+    """Return the returned value of a tool as text of at most `limit` characters, and its content parts.
+
+    Raises any error if the value has no text form: its own code can take part in the conversion.
     """
-    whole = value if type(value) is str else _serialised(value)
-    shown, was_cut = cut(whole, limit)
-    return _encodable(shown), was_cut, _encodable(whole) if was_cut and keep else None
+    parts: tuple[dict[str, Any], ...] = ()
+    if type(value) is str:
+        whole = value
+    elif returned := returned_parts(value):
+        whole = "\n".join(map(described, returned))
+        parts = tuple(_shown_part(part, limit) for part in returned)
+        orjson.dumps(parts)
+    else:
+        whole = _serialised(value)
+    content, was_cut = cut(whole, limit)
+    return ShownResult(_encodable(content), was_cut, _encodable(whole) if was_cut and keep else None, parts)
+
+
+def _shown_part(part: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    shown = dict(part)
+    if shown.get("type") == "text":
+        shown["text"] = cut(str(shown["text"]), limit)[0]
+    copied: dict[str, Any] = encodable(shown)
+    return copied
 
 
 def _encodable(text: str) -> str:
@@ -161,13 +226,67 @@ def _encodable(text: str) -> str:
 
 
 def _serialised(value: object) -> str:
+    """Return a value as text. Text in nested data is made encodable, as a result that is text."""
     if isinstance(value, str):
         return str.__str__(value)
-    if parts := returned_parts(value):
-        return "\n".join(map(described, parts))
-    if isinstance(value, bytes | bytearray | memoryview | Iterator):
+    if isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"the tool returned {type(value).__name__}; a result is text or a JSON value")
+    try:
+        orjson.dumps(value)
+    except TypeError:  # a value of another kind, or text with lone surrogates
+        value = json_data(value)
     return to_json(value, inf_nan_mode="strings").decode()
+
+
+def stored_json(value: object) -> Any:
+    """Return a value as JSON data that a record can hold; an object becomes its `str`, text is made encodable.
+
+    Raises any error if there is no such form.
+    """
+    plain = json_data(value, str)
+    orjson.dumps(plain)  # refuses a number beyond 64 bits
+    return plain
+
+
+def output_text(output: object) -> str:
+    """Return the output of a run as text for another model. Raises ResultUnreadable."""
+    if isinstance(output, str):
+        return _encodable(output)
+    try:
+        return to_json(json_data(output, str), inf_nan_mode="strings").decode()
+    except Exception as error:
+        raise ResultUnreadable(no_json_form(output, error), output) from error
+
+
+def no_json_form(value: object, error: BaseException) -> str:
+    """Return why a value has no JSON form, as a clause."""
+    return f"its type {_type_name(value)} has no JSON form ({why_of(error)})"
+
+
+def json_data(value: object, fallback: Callable[[Any], Any] | None = None) -> Any:
+    """Return a value as JSON data with encodable text; `fallback` converts an object that has none.
+
+    Raises any error: code of the value can take part in the conversion.
+    """
+    _refuse_iterators(value)
+    try:
+        plain = to_jsonable_python(value, fallback=fallback)
+    except UnicodeEncodeError:  # in the name of a member
+        plain = to_jsonable_python(encodable(value), fallback=fallback)
+    return encodable(plain)
+
+
+def _refuse_iterators(value: object) -> None:
+    """Raise TypeError for an iterator at any depth: it can be endless, and to read it runs code of the tool."""
+    known: set[int] = set()
+    left = [value]
+    while left:
+        present = left.pop()
+        if isinstance(present, Iterator):
+            raise TypeError(f"the tool returned {type(present).__name__}; a result is text or a JSON value")
+        if isinstance(present, dict | list | tuple | set | frozenset | deque) and id(present) not in known:
+            known.add(id(present))
+            left += present.values() if isinstance(present, dict) else present
 
 
 def cut(text: str, limit: int, more: str = "") -> tuple[str, bool]:

@@ -17,23 +17,25 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeAlias
 
-from orchestrator.errors import ConfigError, ModelRetry, RunError
+from orchestrator.errors import ConfigError, ModelRetry, ResultUnreadable, RunError
 from orchestrator.kernel.abandonment import AbandonableTask, here, until_ended
 from orchestrator.kernel.cancel_scope import cancellations
 from orchestrator.kernel.time_limit import TimeLimit, TimeLimitPassed, limited
-from orchestrator.llm.content_part import returned_parts
-from orchestrator.llm.message import ToolCall, encodable
+from orchestrator.llm.message import ToolCall
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.tools.collection import ToolCollection, check_names, listed
 from orchestrator.tools.input_request import PersonNeeded
 from orchestrator.tools.invocation import invoke
 from orchestrator.tools.result import (
     READ_RESULT,
+    ShownResult,
     ToolOutcome,
     ToolResult,
-    cut,
+    description_of,
     failure_of,
-    shortened,
+    no_json_form,
+    shown_result,
+    unreadable_text,
 )
 from orchestrator.tools.sampling import UntimedSampler
 from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, canonical_arguments, parse_arguments
@@ -41,6 +43,7 @@ from orchestrator.tools.spec import ToolContext, ToolSpec, as_tool, canonical_ar
 _SUGGESTIONS = 3
 _SYSTEM_CLOCK = SystemClock()
 _NO_SCOPE = nullcontext()
+_NOTHING = ShownResult("", cut=False, whole=None, parts=())
 
 
 ContextFor: TypeAlias = Callable[[ToolCall, int], ToolContext]
@@ -241,8 +244,9 @@ class ToolSet:
         restarts = TimeLimit()
         bound = (self._narrowed(context_for(call, position), spec, restarts),) if spec.takes_context else ()
         outcome: ToolOutcome = "ok"
-        short, abandoned, whole, needs, before = False, False, None, None, _cancels()
+        abandoned, needs, returned, before = False, None, None, _cancels()
         value: object = None
+        shown = _NOTHING
         try:
             arguments = parse_arguments(spec, call.arguments, exact=exact)
             with _NO_SCOPE if around is None else around(spec, position):
@@ -251,7 +255,6 @@ class ToolSet:
                 else:
                     work = functools.partial(invoke, spec, bound, arguments)
                     value = await limited(work, spec.timeout, self._clock, restarts)
-            content, short, whole = shortened(value, spec.max_result_chars, keep=READ_RESULT in self._exact)
         except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
             for context in bound:
                 context.cancelled.set()
@@ -261,9 +264,33 @@ class ToolSet:
             outcome, content = failure_of(error, may_retry=may_retry)
             abandoned = isinstance(error, TimeLimitPassed) and error.abandoned
             needs = error if isinstance(error, PersonNeeded) else None
+            returned = description_of(error.result) if isinstance(error, ResultUnreadable) else None
+        else:
+            # The tool has run. From here on nothing may count as its failure, or the model repeats the call.
+            try:
+                shown = shown_result(value, spec.max_result_chars, keep=READ_RESULT in self._exact)
+                content = shown.content
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - code of the value can raise anything
+                outcome, returned = "result_unreadable", description_of(value)
+                content = unreadable_text(no_json_form(value, error))
         took = self._clock.monotonic() - started
-        done = ToolResult(call, position, content, outcome, took, queued, short, at, abandoned, whole, needs)
-        return done if type(value) is str else _with_parts(done, value, spec.max_result_chars)
+        return ToolResult(
+            call,
+            position,
+            content,
+            outcome,
+            took,
+            queued,
+            shown.cut,
+            at,
+            abandoned,
+            shown.whole,
+            needs,
+            shown.parts,
+            returned,
+        )
 
     def _narrowed(self, context: ToolContext, spec: ToolSpec, restarts: TimeLimit) -> ToolContext:
         """Return the context with the tool's own timeout in its deadline."""
@@ -361,15 +388,6 @@ class _Group:
     def _stop(self) -> None:
         for task in self.tasks:
             task.cancel()
-
-
-def _with_parts(result: ToolResult, value: object, limit: int) -> ToolResult:
-    """Return a result with the content parts that its tool returned; at most `limit` characters of each text."""
-    parts = [] if result.is_error else returned_parts(value)
-    for part in parts:
-        if part.get("type") == "text":
-            part["text"] = cut(str(part["text"]), limit)[0]
-    return replace(result, parts=tuple(encodable(dict(part)) for part in parts)) if parts else result
 
 
 def _cancels() -> int:

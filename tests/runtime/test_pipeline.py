@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -31,8 +33,10 @@ from orchestrator.machines.pipeline.model import (
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.pipeline.result import PipelineResult
+from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing.clock import FakeClock
+from tests.result_kinds import KINDS
 from tests.runtime.pipeline_stage import BAD, GOOD, HARD, PASS, SOFT, Purse, Stages
 from tests.runtime.stage import Facts, path, until
 from tests.telemetry.sampling import sampled
@@ -369,10 +373,37 @@ def test_a_validator_that_cannot_be_read_lets_nothing_pass(said: Any) -> None:
     assert result.transitions[-1].source == "validating"
 
 
+_JSON = ("bytes", "a part without content")
+"""Kinds that are JSON data, although a model cannot read them as the result of a tool."""
+
+
 @pytest.mark.parametrize("stage", ["plan", "made"])
-@pytest.mark.parametrize("said", [None, object(), {"f": print}])
-def test_content_that_cannot_be_stored_fails_its_stage(stage: str, said: Any) -> None:
-    assert run(Stages(**{stage: [said]})).reason == "stage_error"
+def test_a_stage_that_returns_nothing_has_failed(stage: str) -> None:
+    assert run(Stages(**{stage: [None]})).reason == "stage_error"
+
+
+@pytest.mark.parametrize("stage", ["plan", "made"])
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"nothing", "exception", "a proxy that raises"}))
+def test_a_stage_that_returned_has_run_whatever_its_content_is(stage: str, kind: str) -> None:
+    value = KINDS[kind].make()
+    stages, journal, lines = Stages(**{stage: [value]}), MemoryJournal(), StringIO()
+    done = stages.pipeline(journal=journal, observers=[TransitionLog(lines)]).run_sync("a spec", run_id="r")
+    assert done.reason == "none"
+    name = OrchestrationState.PLANNING if stage == "plan" else OrchestrationState.IMPLEMENTING
+    assert stages.calls[name] == 1
+    records = asyncio.run(journal.load("r"))
+    [made] = [
+        record.body["made"]["content"]
+        for record in records
+        if record.kind == "stage" and record.body["state"] == name
+    ]
+    unreadable = isinstance(made, dict) and made.get("ran") is True
+    assert unreadable == (kind == "large number" or (KINDS[kind].text is None and kind not in _JSON))
+    logged = [json.loads(line)["state"] for line in lines.getvalue().splitlines() if "unreadable" in line]
+    assert logged == ([name] if unreadable else [])
+    read = stages.implementer.requests[0].plan if stage == "plan" else stages.judge.requests[0].implementation
+    assert read is not None
+    assert read.content == made
 
 
 def test_stages_may_give_plain_data() -> None:

@@ -281,6 +281,8 @@ def note_result(run: LoopRun, result: ToolResult) -> None:
         body["cut"] = True
     if result.parts:
         body["parts"] = result.parts
+    if result.returned is not None:
+        body["returned"] = result.returned
     if result.whole is not None:
         body["whole"] = run.store(result.whole.encode())
     announced = effective_call(ctx, position)

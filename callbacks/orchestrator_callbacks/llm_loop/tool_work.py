@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+import orjson
+
+from orchestrator.errors import RunError
 from orchestrator.kernel.record import RolledBack, ToolExecution
-from orchestrator.llm.message import ToolCall
+from orchestrator.llm.message import ToolCall, encodable
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator.tools.input_request import CallInput, EffectUnknown, InputRequired
-from orchestrator.tools.result import ToolResult, cut
+from orchestrator.tools.result import ToolResult, cut, explain
 from orchestrator.tools.spec import ToolContext
 from orchestrator.tools.stored_result import mark_of
 from orchestrator_callbacks.llm_loop import human_input
@@ -94,6 +97,8 @@ async def _execute(run: LoopRun) -> None:
             return provisional
         hooked = "after_tool_execution" in deps.points
         changed = await through(run, "after_tool_execution", result) if hooked else result
+        if hooked or "before_tool_execution" in deps.points:
+            changed = _storable(changed)
         if changed.whole is not None:
             changed = _with_handle(run, changed, shown=result.content)
         note_result(run, changed)
@@ -119,6 +124,23 @@ async def _execute(run: LoopRun) -> None:
         after=finished,
         exact=True,
         around=tool_scope(run),
+    )
+
+
+def _storable(result: ToolResult) -> ToolResult:
+    """Return a result that a hook may have made, with text that can be stored. Raises RunError for another content.
+
+    The result of the tool itself is recorded then, because the run has it already.
+    """
+    try:
+        content = str.__str__(encodable(result.content))
+        parts = tuple(encodable(dict(part)) for part in result.parts)
+        orjson.dumps(parts)
+    except Exception as error:
+        why = f"a hook returned a ToolResult that cannot be stored ({explain(error)})"
+        raise RunError(f"{why}; content must be text, parts must be JSON data") from error
+    return (
+        result if content == result.content and not parts else replace(result, content=content, parts=parts)
     )
 
 

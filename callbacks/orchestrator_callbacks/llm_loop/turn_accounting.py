@@ -14,7 +14,7 @@ from orchestrator.machines.llm_loop.model import (
     RepeatedSuccess,
     TurnDecision,
 )
-from orchestrator.tools.result import ToolResult
+from orchestrator.tools.result import RETURNED, ToolResult
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider
 from orchestrator_callbacks.llm_loop.guard_record import record_guards
 from orchestrator_guards import (
@@ -75,7 +75,7 @@ def _count_model_retries(state: Progress, results: Iterable[ToolResult | None]) 
     asked = {tool_key(result.call.name) for result in done if result.outcome == "retry"}
     for tool in asked:
         state.model_retries[tool] = state.model_retries.get(tool, 0) + 1
-    for tool in {tool_key(result.call.name) for result in done if result.outcome == "ok"} - asked:
+    for tool in {tool_key(result.call.name) for result in done if result.outcome in RETURNED} - asked:
         state.model_retries.pop(tool, None)
 
 

@@ -19,6 +19,7 @@ from orchestrator.machines.pipeline.model import (
 )
 from orchestrator.machines.pipeline.ports import StageRequest
 from orchestrator.machines.pipeline.progress import Made
+from orchestrator.telemetry.scope import logger_from_context
 from orchestrator_callbacks.pipeline import result
 from orchestrator_callbacks.pipeline.deps import PipelineRun
 from orchestrator_guards import (
@@ -136,6 +137,8 @@ async def _run_stage(run: PipelineRun) -> None:
         if request.used and run.control.halted:  # otherwise the process that resumes it counts
             _take(run, None, StageResult(run.seq, sum(request.used), "CancelledError"))
         raise
+    if isinstance(getattr(made, "content", None), result.UnreadableContent):
+        logger_from_context().warning("stage.result_unreadable", state=state.value, iteration=ctx.iteration)
     used = made.tokens + sum(request.used)
     _take(run, replace(made, tokens=used), StageResult(run.seq, used))
     await run.settle()

@@ -19,11 +19,11 @@ from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
 from orchestrator.engines.engine_directory import EngineInfo
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
+from orchestrator.kernel.redaction import scrub
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.runtime.runs.path import folded
 from orchestrator.runtime.runs.story import RUNNING, Body, Story
 from orchestrator.runtime.runs.tree import RunTree, read_tree
-from orchestrator.telemetry.redaction import scrub
 
 
 @dataclass(frozen=True, slots=True)

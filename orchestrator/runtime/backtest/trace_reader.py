@@ -14,6 +14,7 @@ from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.llm_loop.model import LoopEvent, LoopState
 from orchestrator.runtime.backtest.policy import limits_of
 from orchestrator.runtime.backtest.trace import Kind, Point, Row, RunTrace, TracedCall, fingerprint_of, named
+from orchestrator.tools.result import RETURNED
 from orchestrator_callbacks.llm_loop.request_usage import requires_price
 from orchestrator_guards import TurnFingerprint, call_key, tool_key
 from orchestrator_guards.evaluation import GUARDS
@@ -142,7 +143,7 @@ class _TraceReader:
         self._stored.fold(record.kind, body)
         if body.get("effect") != TOOL:
             return
-        if body["outcome"] == "ok":
+        if body["outcome"] in RETURNED:
             self._worked += 1
         else:
             self._failed += 1

@@ -30,6 +30,7 @@ from orchestrator.runtime.llm_loop.run_options import NO_OPTIONS, RunSettings
 from orchestrator.runtime.service.child_run_guard import ChildRunGuard, joined
 from orchestrator.runtime.service.run_data import SHARED, stored_data
 from orchestrator.runtime.service.run_scope import ChildWaitObserver, RunScope, here
+from orchestrator.tools.result import output_text
 from orchestrator.tools.spec import ApprovalRule, Progress, ToolContext, ToolSpec, tool
 from orchestrator_callbacks.llm_loop.budget_account import lend_limits
 from orchestrator_callbacks.llm_loop.deps import LoopRun, open_account
@@ -242,20 +243,19 @@ async def drive_child(  # noqa: PLR0917 - the arguments of a child run
 
 
 def _answer(result: Result) -> str:
-    """Return the output as text. Raises RunStopped, for the model to read, if the run did not complete."""
-    said = result.output
-    if said is not None and not isinstance(said, str):
-        from pydantic_core import to_json
+    """Return the output as text. Raises RunStopped, for the model to read, if the run did not complete.
 
-        said = to_json(said, fallback=str).decode()
+    Raises ResultUnreadable if it did, and its output has no text form.
+    """
     if result.outcome is Outcome.COMPLETED:
-        return said or ""
+        return "" if result.output is None else output_text(result.output)
+    said = result.output
     try:
         result.raise_for_outcome()
     except RunStopped as stopped:
         if not said:
             raise
-        raise type(stopped)(f"{stopped}; the last it said: {said}", result) from stopped
+        raise type(stopped)(f"{stopped}; the last it said: {output_text(said)}", result) from stopped
     raise AssertionError("unreachable")
 
 

@@ -13,7 +13,7 @@ from orchestrator.kernel.machine import Machine
 from orchestrator.llm.message import Message, Response, ToolCall, Usage
 from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, LoopState, Question
 from orchestrator.runtime.service.position import rebuilt
-from orchestrator.tools.result import ToolResult
+from orchestrator.tools.result import ToolResult, description_of, stored_json
 from orchestrator_callbacks.llm_loop import answer, memory, output_validation
 from orchestrator_callbacks.llm_loop.admission import UNDECIDED, close_turn, effective_call, key_of
 from orchestrator_callbacks.llm_loop.approval_rule import tool_digest
@@ -61,13 +61,19 @@ def _says(message: Message, result: ToolResult | None) -> bool:
 
 
 def _output(ctx: LoopContext) -> Mapping[str, Any]:
-    """Return the output if the last message does not contain it."""
-    output = ctx.output
-    if output is None or (isinstance(output, str) and output == ctx.messages[-1].text):
-        return {}
-    from pydantic_core import to_jsonable_python
+    """Return the output if the last message does not contain it.
 
-    return {"output": to_jsonable_python(output, fallback=str)}
+    An output that no record can hold is described, because the run has ended all the same.
+    """
+    output = ctx.output
+    if output is None:
+        return {}
+    try:
+        if isinstance(output, str) and output == ctx.messages[-1].text:
+            return {}
+        return {"output": stored_json(output)}
+    except Exception:  # noqa: BLE001 - code of the output can raise anything
+        return {"output": None, "returned": description_of(output)}
 
 
 def restored(
@@ -143,6 +149,7 @@ def _result(entry: EffectEntry, call: ToolCall) -> ToolResult:
         body.get("cut", False),
         body.get("at", 0.0),
         parts=tuple(body.get("parts", ())),
+        returned=body.get("returned"),
     )
 
 

@@ -9,7 +9,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.redacted import parted
 from orchestrator.kernel.journal import Draft, Record
-from orchestrator.telemetry.redaction import replace_secrets
+from orchestrator.kernel.redaction import replace_secrets
 
 FORMAT: Final = "orchestrator-records/1"
 _LEFT_OUT: Final = frozenset(("launch", "metadata", "deposited"))

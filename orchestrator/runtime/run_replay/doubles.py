@@ -136,4 +136,5 @@ class RecordedTools(ToolSet):
             waited,
             bool(done.get("cut")),
             parts=tuple(done.get("parts", ())),
+            returned=done.get("returned"),
         )

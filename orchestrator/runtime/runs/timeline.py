@@ -17,6 +17,7 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF
 from orchestrator.runtime.runs.timeline_builder import OpenCall, TimelineBuilder, number
+from orchestrator.tools.result import RETURNED
 from orchestrator_guards.evaluation import GUARDS, read_row
 
 Body = Mapping[str, Any]
@@ -157,7 +158,8 @@ class _Reader(TimelineBuilder):
         found = self.under_way.pop(key, OpenCall(Lane.TOOLS, Kind.TOOL, tool_word(body), self.at))
         start = number(body.get("at")) or found.since
         seconds, queued = number(body.get("seconds")), number(body.get("queued"))
-        kind, note = (found.kind, "") if outcome == "ok" else (Kind.FAILED, outcome)
+        kind = found.kind if outcome in RETURNED else Kind.FAILED
+        note = "" if outcome == "ok" else outcome
         turn = int(number(key.partition(":")[0]))
         self.span(found.lane, kind, start, start + seconds, found.name, note=note, turn=turn)
         if queued >= _QUEUED:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.tools.result import RETURNED
+
 Raw = Mapping[str, Any]
 
 
@@ -41,7 +43,7 @@ def _result(key: str, done: Mapping[str, Raw], calls: Sequence[Raw]) -> Transcri
     call = body.get("call") or _call(key, calls)
     message: dict[str, Any] = {"role": "tool", "content": body.get("content", "")}
     message |= {"tool_call_id": call.get("id", ""), "name": call.get("name", "")}
-    if body.get("outcome") != "ok":
+    if body.get("outcome") not in RETURNED:
         message["is_error"] = True
     return TranscriptEntry(message, done=body)
 
