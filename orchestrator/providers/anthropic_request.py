@@ -1,14 +1,11 @@
 """Convert conversations to the form of Anthropic's Messages API.
 
-The API is stricter than conversations from other sources, or after a cut: roles alternate and the user is first, the
-next message answers every call, ids are unique, names and ids have a small alphabet, inputs are objects, no text is
-empty, and called tools must be declared. This module repairs violations of these rules, for this request only, and
-drops no information.
+The API is stricter than conversations from other sources, or after a cut: roles alternate and the user is first,
+inputs are objects, no text is empty, and called tools must be declared. This module repairs violations of these rules,
+for this request only, and drops no information. `history` has repaired names, ids and results before.
 
 - System and developer messages, at any position, become the `system` member.
-- Results of a turn become one user message, in the order of the calls; a call without a result gets one that says so,
-  a result without a call becomes text.
-- Empty, repeated or invalid ids are replaced; arguments that are not a JSON object are sent as text, under
+- Results of a turn become one user message; arguments that are not a JSON object are sent as text, under
   `unparsed_arguments`.
 - Thinking is sent back with its signature and at its position, or not at all: the API refuses it otherwise. It is
   stored in the content parts of the message (`anthropic_answer`); reasoning of other vendors is not sent.
@@ -26,11 +23,8 @@ from pydantic_core import from_json
 from orchestrator.errors import ConfigError
 from orchestrator.llm.content_part import data_of
 from orchestrator.llm.message import Content, Message, Request, ToolCall
-from orchestrator.providers.call_id import NO_RESULT, ODD, CallIds
+from orchestrator.providers.history import BEGINNING
 from orchestrator.providers.reading import mapping
-
-_NAME_CHARS = 64
-_BEGINNING = "(The conversation begins with the assistant.)"
 
 Block = dict[str, Any]
 
@@ -92,7 +86,6 @@ class _Turns:
 
     def __init__(self) -> None:
         self._messages: list[Block] = []
-        self._calls: CallIds[Block] = CallIds()
 
     def said(self, blocks: list[Block]) -> None:
         if blocks:
@@ -102,25 +95,17 @@ class _Turns:
         blocks = _blocks(message.content) or _blocks(message.refusal)
         if not blocks and not message.tool_calls:
             return  # an empty answer has no form here
-        self._settle()
         if not self._messages:
-            self._add("user", [{"type": "text", "text": _BEGINNING}])
-        self._add("assistant", blocks)
-        for call in message.tool_calls:
-            name = ODD.sub("_", call.name)[:_NAME_CHARS] or "unnamed"
-            sent = {"type": "tool_use", "id": self._calls.sent(call.id), "name": name, "input": _input(call)}
-            self._calls.open(call.id, sent)
-            self._add("assistant", [sent])
+            self._add("user", [{"type": "text", "text": BEGINNING}])
+        calls = [
+            {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call)}
+            for call in message.tool_calls
+        ]
+        self._add("assistant", [*blocks, *calls])
 
     def result(self, message: Message) -> None:
-        call = self._calls.answered(message.tool_call_id or "")
-        content = _blocks(message.content)
-        if call is None:
-            name = f" of {message.name}" if message.name else ""
-            self._add("user", [{"type": "text", "text": f"[result{name}]"}, *content])
-            return
-        result: Block = {"type": "tool_result", "tool_use_id": call["id"]}
-        if content:
+        result: Block = {"type": "tool_result", "tool_use_id": message.tool_call_id}
+        if content := _blocks(message.content):
             only_text = len(content) == 1 and content[0].keys() == {"type", "text"}
             result["content"] = content[0]["text"] if only_text else content
         if message.is_error:
@@ -128,13 +113,8 @@ class _Turns:
         self._add("user", [result])
 
     def finished(self) -> list[Block]:
-        """Return the messages; in a user message, results precede all other content."""
-        self._settle()
         if not self._messages:
-            self._add("user", [{"type": "text", "text": _BEGINNING}])
-        for message in self._messages:
-            if message["role"] == "user":
-                message["content"].sort(key=lambda block: block["type"] != "tool_result")
+            self._add("user", [{"type": "text", "text": BEGINNING}])
         return self._messages
 
     def _add(self, role: str, blocks: list[Block]) -> None:
@@ -142,17 +122,6 @@ class _Turns:
             self._messages[-1]["content"] += blocks
         else:
             self._messages.append({"role": role, "content": [*blocks]})
-
-    def _settle(self) -> None:
-        """Answer the open calls: the API refuses a call without a result in the next message."""
-        for call in self._calls.unanswered():
-            missing = {
-                "type": "tool_result",
-                "tool_use_id": call["id"],
-                "content": NO_RESULT,
-                "is_error": True,
-            }
-            self._add("user", [missing])
 
 
 def _input(call: ToolCall) -> dict[str, Any]:

@@ -8,6 +8,7 @@ The SDK does transport, authentication and addresses, with its retries off: `Ret
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +19,7 @@ from pydantic import SecretStr
 from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.llm.content_part import KINDS
 from orchestrator.llm.message import Request, encodable
+from orchestrator.providers.chat_server import server_of
 from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of
 from orchestrator.providers.openai_chat import ChatForm
 from orchestrator.providers.openai_form import OpenAIOptions
@@ -57,6 +59,8 @@ class OpenAI(SdkModel):
         reasoning_field: Name under which reasoning is sent back (`reasoning_content` for DeepSeek); None sends none.
         reads: Kinds of content parts that the model reads, of `text`, `image`, `file` and `audio`; None means all
             that the API carries. A request with another part is a ConfigError and is not sent.
+        provider: Vendor behind the address, for a proxy of yours: its rules for chat completions apply. None means
+            the vendor of the address. The possible names are those of `chat_server.CHAT_SERVERS`.
 
     Raises:
         ConfigError: An argument cannot work.
@@ -84,6 +88,7 @@ class OpenAI(SdkModel):
         stream_usage: bool = True,
         reasoning_field: str | None = None,
         reads: Collection[str] | None = None,
+        provider: str | None = None,
     ) -> None:
         try:
             import openai
@@ -107,6 +112,7 @@ class OpenAI(SdkModel):
             own = client.with_options(max_retries=0)
             super().__init__(model, form, SecretStr(client.api_key), own, max_response_bytes)
         self.reads = kinds
+        self.call_id = _RESPONSES_ID if api == "responses" else server_of(self.address, provider).call_id
 
     @property
     def reports_cost(self) -> bool:
@@ -154,6 +160,7 @@ class OpenAI(SdkModel):
         return {"model": body["model"], said: [], "stream": body["stream"], "extra_body": encodable(body)}
 
 
+_RESPONSES_ID = re.compile(r"(?s).{1,64}")
 _FORMS: dict[str, Callable[[OpenAIOptions], ApiForm]] = {"chat": ChatForm, "responses": ResponsesForm}
 
 

@@ -134,7 +134,10 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
         yield {"role": message.role, "content": content}
         return
     parts = message.content if isinstance(message.content, list) else []
-    yield from (part for part in parts if part.get("type") == "reasoning")
+    if (
+        message.text or message.refusal is not None or message.tool_calls
+    ):  # the API requires an item after them
+        yield from (part for part in parts if part.get("type") == "reasoning")
     if message.text:
         yield {"role": "assistant", "content": [{"type": "output_text", "text": message.text}]}
     if message.refusal is not None:

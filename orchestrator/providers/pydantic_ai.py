@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pydantic import SecretStr
 
@@ -49,6 +50,16 @@ _READS: Final[Mapping[str, PartKind]] = {
     "supports_audio_file_input": "audio",
 }
 _CONTINUATIONS: Final = 10
+_DECLARING: Final = frozenset(("anthropic", "bedrock"))
+"""Providers that refuse calls in the history of a request without tools."""
+
+
+class _Declaration(NamedTuple):
+    """A tool that was called and is no longer offered."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = MappingProxyType({})
 
 
 class PydanticAIModel(VendorModel):
@@ -129,6 +140,10 @@ class PydanticAIModel(VendorModel):
         from orchestrator.providers.pydantic_ai_request import conversation, response_of
 
         llm = await self._clients.get()
+        if self.provider in _DECLARING and not request.tools:
+            called = {call.name for message in request.messages for call in message.tool_calls}
+            declared = tuple(_Declaration(name) for name in sorted(called))
+            request = replace(request, tools=declared, tool_choice="none")
         schema = request.output_schema
         native = schema is not None and self._is_native(schema)
         sent = request.messages if schema is None or native else instructed(request.messages, schema)

@@ -36,7 +36,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.llm.content_part import data_of
 from orchestrator.llm.message import Content, Message, Response, ToolCall, Usage
 from orchestrator.providers.answer_signal import LIBRARY, checked, finish_reason
-from orchestrator.providers.call_id import NO_RESULT, CallIds
+from orchestrator.providers.history import BEGINNING
 from orchestrator.providers.member import json_type
 from orchestrator.providers.reading import mapping, text
 
@@ -65,7 +65,8 @@ class _Conversation:
     def __init__(self) -> None:
         self._messages: list[ModelMessage] = []
         self._parts: list[ModelRequestPart] = []
-        self._calls: CallIds[ToolCallPart] = CallIds()
+        self._names: dict[str, str] = {}
+        """Id of a call -> name of its tool."""
 
     def add(self, message: Message) -> None:
         if message.role == "assistant":
@@ -82,32 +83,27 @@ class _Conversation:
         return self._messages
 
     def _close_request(self) -> None:
-        missing = [
-            ToolReturnPart(call.tool_name, NO_RESULT, call.tool_call_id, outcome="interrupted")
-            for call in self._calls.unanswered()
-        ]
-        if parts := [*missing, *self._parts]:
-            self._messages.append(ModelRequest(parts))
+        if self._parts:
+            self._messages.append(ModelRequest(self._parts))
             self._parts = []
 
     def _answered(self, message: Message) -> None:
         if not (message.content or message.tool_calls or message.refusal):
             return
+        begun = any(not isinstance(part, SystemPromptPart) for part in self._parts)
+        if not begun and not any(isinstance(earlier, ModelResponse) for earlier in self._messages):
+            self._parts.append(UserPromptPart(BEGINNING))  # Anthropic, Gemini and Bedrock require it
         self._close_request()
         answer = _kept(message) or _answer_of(message)
         for part, call in zip(_calls_in(answer), message.tool_calls, strict=True):
-            part.tool_call_id = self._calls.sent(call.id)
-            self._calls.open(call.id, part)
+            part.tool_call_id, part.tool_name = call.id, call.name  # repaired
+            self._names[call.id] = call.name
         self._messages.append(answer)
 
     def _result(self, message: Message) -> ModelRequestPart:
-        call = self._calls.answered(message.tool_call_id or "")
-        content = _content(message.content)
-        if call is None:
-            about = f"[result of {message.name}]" if message.name else "[result]"
-            return UserPromptPart([about, *([content] if isinstance(content, str) else content)])
+        id_ = message.tool_call_id or ""
         outcome: Any = "failed" if message.is_error else "success"
-        return ToolReturnPart(call.tool_name, content, call.tool_call_id, outcome=outcome)
+        return ToolReturnPart(self._names[id_], _content(message.content), id_, outcome=outcome)
 
 
 def _answer_of(message: Message) -> ModelResponse:
@@ -128,7 +124,8 @@ def _kept(message: Message) -> ModelResponse | None:
         return None
     if not isinstance(answer, ModelResponse) or _text(answer) != message.text:
         return None
-    return answer if _calls(answer) == message.tool_calls else None
+    given = [call.arguments for call in message.tool_calls]  # names and ids may be repaired
+    return answer if [call.arguments for call in _calls(answer)] == given else None
 
 
 def _calls_in(answer: ModelResponse) -> list[ToolCallPart]:

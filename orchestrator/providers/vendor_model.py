@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -12,6 +14,7 @@ from pydantic import SecretStr
 from orchestrator.errors import LLMError
 from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.message import Request, Response
+from orchestrator.providers.history import PLAIN_ID, repaired
 from orchestrator.providers.loop_client import LoopClients
 from orchestrator.providers.readable_part import refuse_unreadable
 from orchestrator.providers.reading import storable
@@ -24,6 +27,8 @@ class VendorModel(ABC):
     model: str
     reads: tuple[PartKind, ...] = KINDS
     """Kinds of content parts that the model reads."""
+    call_id: re.Pattern[str] = PLAIN_ID
+    """Ids of calls that the vendor accepts."""
     _key: SecretStr
     _clients: LoopClients[Any]
 
@@ -39,6 +44,8 @@ class VendorModel(ABC):
         """Answer one request; stream the pieces if it has an `on_delta`. Raises LLMError, ConfigError."""
         refuse_unreadable(self.model, self.reads, request.messages)
         self.check_params(request.params)
+        offered = [offer.name for offer in request.tools]
+        request = replace(request, messages=repaired(request.messages, offered, self.call_id))
         try:
             return storable(await self._answered(request))
         except LLMError as error:  # from every source: servers repeat the key in answers of any status

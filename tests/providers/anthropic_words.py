@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.llm.message import Message, Request, ToolCall
 from orchestrator.providers.anthropic import Anthropic, MessagesForm
+from orchestrator.providers.history import repaired
 
 HELLO = Request((Message("user", "hello"),))
 
@@ -18,7 +19,9 @@ def model(url: str, **options: Any) -> Anthropic:
 
 def sent(*messages: Message, **request: Any) -> dict[str, Any]:
     """The body of a request."""
-    return MessagesForm(max_tokens=100).body("m", Request(messages, **request), streamed=False)
+    offered = [offer.name for offer in request.get("tools", ())]
+    sent = Request(repaired(messages, offered), **request)
+    return MessagesForm(max_tokens=100).body("m", sent, streamed=False)
 
 
 def turns(*messages: Message) -> list[tuple[str, Any]]:

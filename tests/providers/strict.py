@@ -6,7 +6,8 @@ Responses, Anthropic's messages, and Gemini's own API. A vendor of a compatible 
 - `openai` refuses members of messages that it does not know;
 - `gemini` needs the thought signature of the first call of each step since the last user message, and accepts the
   documented placeholder for a call that it did not make;
-- `deepseek` needs `reasoning_content` in every assistant message with calls, empty or not.
+- `deepseek` needs `reasoning_content` in every assistant message with calls, empty or not;
+- `mistral` needs ids of nine letters and digits.
 
 A vendor also remembers the signatures that it gave, and refuses a history in which its own call comes without.
 """
@@ -18,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
-VendorName: TypeAlias = Literal["", "openai", "gemini", "deepseek"]
+VendorName: TypeAlias = Literal["", "openai", "gemini", "deepseek", "mistral"]
 PLACEHOLDERS = frozenset(("skip_thought_signature_validator", "context_engineering_is_the_way_to_go"))
 """Signatures that Gemini documents for calls that it did not make."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -112,7 +113,6 @@ class Vendor:
                 f"responding to each 'tool_call_id'. Without a response: {open_calls}",
             )
             if role == "assistant":
-                ids.clear()  # within a message
                 open_calls = [self._chat_call(at, call, ids) for call in message.get("tool_calls") or ()]
         _need(not open_calls, f"tool calls without a response at the end of 'messages': {open_calls}")
         _check_tools(body, [tool["function"] for tool in body.get("tools") or () if "function" in tool])
@@ -151,6 +151,8 @@ class Vendor:
         id_, function = call.get("id"), call.get("function") or {}
         _need(isinstance(id_, str) and id_, f"Invalid '{where}.id': {id_!r}")
         _need(len(id_) <= 40 or self.name != "openai", f"Invalid '{where}.id': string too long")
+        nine = self.name != "mistral" or re.fullmatch(r"[a-zA-Z0-9]{9}", id_)
+        _need(nine, f"Tool call id was {id_} but must be a-z, A-Z, 0-9, with a length of 9.")
         _need(id_ not in ids, f"Duplicate value for '{where}.id': {id_!r}")
         ids.add(id_)
         _need(call.get("type") == "function", f"Invalid value: '{where}.type'")
@@ -224,7 +226,7 @@ def _responses(body: Any) -> None:
         if kind == "function_call":
             id_, name = item.get("call_id"), item.get("name")
             _need(isinstance(id_, str) and 0 < len(id_) <= 64, f"Invalid '{where}.call_id': {id_!r}")
-            _need(calls.get(id_, True), f"Duplicate '{where}.call_id': {id_!r}")
+            _need(id_ not in calls, f"Duplicate '{where}.call_id': {id_!r}")
             _need(isinstance(name, str) and _NAME.fullmatch(name), f"Invalid '{where}.name': {name!r}")
             _need(isinstance(item.get("arguments"), str), f"Invalid type for '{where}.arguments'")
             calls[id_] = False
@@ -269,16 +271,22 @@ def _messages(body: Any) -> None:
     messages = body.get("messages")
     _need(isinstance(messages, list) and messages, "messages: at least one message is required")
     _need(messages[0].get("role") == "user", 'messages: first message must use the "user" role')
-    ids: set[str] = set()
-    open_calls: list[str] = []
-    named: set[str] = set()
+    turns: list[tuple[str, list[Any]]] = []
     for at, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
         _need(not message.keys() - {"role", "content"}, f"messages.{at}: Extra inputs are not permitted")
-        _need(role == ("assistant" if at % 2 else "user"), f"messages: roles must alternate, at {at}")
+        _need(role in ("user", "assistant"), f"messages.{at}.role: Input should be 'user' or 'assistant'")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         _need(isinstance(blocks, list), f"messages.{at}.content: Input should be a valid list")
         _need(blocks or at == len(messages) - 1, f"messages.{at}: all messages must have non-empty content")
+        if turns and turns[-1][0] == role:  # the API joins them
+            turns[-1][1].extend(blocks)
+        else:
+            turns.append((role, [*blocks]))
+    ids: set[str] = set()
+    open_calls: list[str] = []
+    named: set[str] = set()
+    for at, (role, blocks) in enumerate(turns):
         results = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
         _need(
             sorted(map(str, results)) == sorted(open_calls),
@@ -328,6 +336,7 @@ def _messages_block(where: str, role: str, block: Any, ids: set[str]) -> None:
 def _gemini(body: Any) -> None:
     contents = body.get("contents")
     _need(isinstance(contents, list) and contents, "contents is not specified")
+    _need(contents[0].get("role") == "user", "contents: the first turn must be one of the user")
     users = [at for at, content in enumerate(contents) if _is_said(content)]
     last = max(users, default=-1)
     calls: list[str] = []

@@ -107,7 +107,7 @@ def test_a_call_without_a_result_gets_one_and_a_result_without_a_call_becomes_te
     ]
     assert turns(user("hi"), said(None, ToolCall("a", "look")))[2] == ("user", [missing])
     assert turns(user("hi"), result("zzz", "lost", name="look")) == [
-        ("user", [text_block("hi"), text_block("[result of look]"), text_block("lost")])
+        ("user", [text_block("hi"), text_block("[result of look]\nlost")])
     ]
 
 

@@ -33,6 +33,7 @@ from orchestrator.llm.content_part import audio_part, file_part, image_part
 from orchestrator.llm.message import Request
 from orchestrator.providers import Fallback, PydanticAIModel
 from orchestrator.providers.anthropic import MessagesForm
+from orchestrator.providers.history import repaired
 from orchestrator.providers.openai_chat import ChatForm
 from orchestrator.providers.pydantic_ai_request import KEPT, conversation, response_of
 from orchestrator.testing import refuse_real_models
@@ -157,7 +158,7 @@ def test_thinking_is_kept_and_left_out_by_the_adapters_of_other_vendors() -> Non
     response = response_of(ModelResponse([thought, TextPart("Hi.")], provider_name="anthropic"))
     message = response.message()
     assert (message.text, message.reasoning) == ("Hi.", "Hm.")
-    assert isinstance(again := conversation([message])[0], ModelResponse)
+    assert isinstance(again := conversation([message])[1], ModelResponse)
     assert again.parts == [thought, TextPart("Hi.")]
     request = Request((Message("user", "x"), message))
     assert KEPT not in str(ChatForm().body("m", request, streamed=False))
@@ -169,7 +170,7 @@ def test_a_changed_message_is_sent_as_it_is_now() -> None:
     message = response_of(ModelResponse([thought, TextPart("Hi.")])).message()
     assert isinstance(message.content, list)
     message.content[1]["text"] = "Hello."
-    assert conversation([message])[0].parts == [TextPart("Hello.")]
+    assert conversation([message])[1].parts == [TextPart("Hello.")]
 
 
 async def test_its_reasoning_is_streamed() -> None:
@@ -192,31 +193,27 @@ async def test_its_reasoning_is_streamed() -> None:
 # ---- conversations ----
 
 
-def test_empty_and_repeated_call_ids_become_unique_and_each_call_gets_a_result() -> None:
+def test_a_repaired_conversation_has_a_form() -> None:
     calls = (ToolCall("", "a", "{}"), ToolCall("x", "b", "{}"), ToolCall("x", "c", "not json"))
-    sent = conversation(
-        [
-            Message("user", "go"),
-            Message("assistant", None, calls),
-            Message("tool", "A", tool_call_id=""),
-            Message("tool", "B", tool_call_id="x", is_error=True),
-            Message("tool", "from elsewhere", tool_call_id="other", name="d"),
-            Message("user", "and?"),
-        ]
-    )
-    assert [part.tool_call_id for part in sent[1].parts if isinstance(part, ToolCallPart)] == [
-        "call",
-        "x",
-        "x_2",
+    messages = [
+        Message("user", "go"),
+        Message("assistant", None, calls),
+        Message("tool", "A", tool_call_id=""),
+        Message("tool", "B", tool_call_id="x", is_error=True),
+        Message("tool", "from elsewhere", tool_call_id="other", name="d"),
+        Message("user", "and?"),
     ]
+    sent = conversation(repaired(messages))
+    called = [part for part in sent[1].parts if isinstance(part, ToolCallPart)]
+    assert [part.tool_call_id for part in called] == ["call", "x", "x_2"]
     returned = [part for part in sent[2].parts if isinstance(part, ToolReturnPart)]
     assert [(part.tool_name, part.outcome) for part in returned] == [
-        ("c", "interrupted"),
         ("a", "success"),
         ("b", "failed"),
+        ("c", "failed"),
     ]
     assert isinstance(sent[2].parts[-2], UserPromptPart)
-    assert sent[2].parts[-2].content == ["[result of d]", "from elsewhere"]
+    assert sent[2].parts[-2].content == "[result of d]\nfrom elsewhere"
 
 
 def test_every_kind_of_part_has_a_form_and_an_unknown_one_is_refused() -> None:

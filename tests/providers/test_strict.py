@@ -88,7 +88,8 @@ TEXT = {"type": "text", "text": "Add."}
 MESSAGES: dict[str, tuple[list[Any], str | None]] = {
     "a call and its result": ([turn("user", TEXT), turn("assistant", use()), turn("user", answer())], None),
     "the assistant first": ([turn("assistant", TEXT)], "first message"),
-    "a role twice": ([turn("user", TEXT), turn("user", TEXT)], "alternate"),
+    "a role twice": ([turn("user", TEXT), turn("user", TEXT)], None),
+    "a system message": ([turn("user", TEXT), turn("system", TEXT)], "role"),
     "no result": ([turn("user", TEXT), turn("assistant", use()), turn("user", TEXT)], "immediately after"),
     "a result without a call": ([turn("user", answer())], "immediately after"),
     "text before the result": (
