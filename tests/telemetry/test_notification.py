@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -90,14 +93,14 @@ async def marked(journal: Journal, *run_ids: str) -> None:
 async def test_a_webhook_is_signed_has_the_link_and_no_content(receiver: Receiver) -> None:
     journal = MemoryJournal()
     link = "https://console.example/runs/{run_id}?question={question}&digest={digest}"
-    async with waiting(journal, "r/1") as agent:
+    async with waiting(journal, "r?1") as agent:
         notifier = Notifier(journal, Webhook(receiver.url, SECRET), link=link)
         assert await notifier.deliver() == 0
-        [question] = await agent.pending("r/1")
+        [question] = await agent.pending("r?1")
         [told] = receiver.accepted
         assert told | {"id": "", "text": ""} == {
             "id": "",
-            "run_id": "r/1",
+            "run_id": "r?1",
             "agent": "billing",
             "machine": "llm_loop",
             "state": "process_tools",
@@ -107,7 +110,7 @@ async def test_a_webhook_is_signed_has_the_link_and_no_content(receiver: Receive
             "digest": question.digest,
             "expires_at": question.expires_at,
             "tags": {"team": "a"},
-            "link": f"https://console.example/runs/r%2F1?question=1%3A0&digest={question.digest}",
+            "link": f"https://console.example/runs/r%3F1?question=1%3A0&digest={question.digest}",
             "text": "",
         }
         assert "canary" not in json.dumps(told)
@@ -157,6 +160,79 @@ async def test_a_question_that_is_answered_between_two_attempts_is_withdrawn(rec
         assert await marks(journal, "r1") == []
         assert _count(registry, "failed") == len(receiver.requests) == 2
         assert _count(registry, "delivered") == 0
+
+
+HOSTILE = {
+    "a redirect to another server": (
+        b"HTTP/1.1 307 T\r\nLocation: {elsewhere}\r\nContent-Length: 0\r\n\r\n",
+        "307",
+    ),
+    "no answer": (b"", "timed out|no answer within"),
+    "one byte after the other": (b"HTTP/1.1 200 OK\r\nX-Slow: " + b"x" * 10_000, "no answer within 0.5 s"),
+    "an endless header": (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 1_000_000, "got more than 65536 bytes"),
+    "headers without an end": (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1_000_000, "got more than 100 headers"),
+    "no HTTP": (b"\x00\xff" * 1_000 + b"\r\n", "BadStatusLine|\\\\x00"),
+}
+
+
+class HostileTarget:
+    """A server that reads a request and writes bytes until its client leaves."""
+
+    def __init__(self, chunks: Iterable[bytes], pause: float = 0.0) -> None:
+        self._chunks, self._pause = chunks, pause
+        self._left = asyncio.Event()
+        self.written = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._left.wait()
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            for chunk in self._chunks:
+                writer.write(chunk)
+                await writer.drain()
+                self.written += len(chunk)
+                await asyncio.sleep(self._pause)
+            await reader.read()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        self._left.set()
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+async def test_a_hostile_target_of_a_webhook_fails_the_attempt_and_gets_nothing_else(
+    case: str, receiver: Receiver
+) -> None:
+    data, said = HOSTILE[case]
+    data = data.replace(b"{elsewhere}", receiver.url.encode())
+    slow = "byte" in case
+    chunks = [data[at : at + 1] for at in range(len(data))] if slow else [data]
+    async with HostileTarget(chunks, 0.02 if slow else 0.0) as target:
+        channel = Webhook(target.url, SECRET, timeout=0.5)
+        with pytest.raises((OSError, http.client.HTTPException)) as failure:
+            await channel.send(Notice(id="n-1", run_id="r1"))
+    assert re.search(said, f"{type(failure.value).__name__}: {failure.value}")
+    assert receiver.requests == []
+
+
+async def test_a_body_of_100_megabytes_is_not_read() -> None:
+    body = (bytes(1 << 20) for _ in range(100))
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n"
+    async with HostileTarget(chain([head], body)) as target:
+        journal = MemoryJournal()
+        async with waiting(journal, "r1"):
+            assert await Notifier(journal, Webhook(target.url, SECRET)).deliver() == 0
+            assert await marks(journal, "r1") != []
+    assert target.written < 50 << 20
 
 
 def _count(registry: CollectorRegistry, outcome: str) -> float | None:

@@ -10,10 +10,13 @@ import base64
 import binascii
 import hashlib
 import hmac
+import http.client
 import inspect
 import json
 import os
 import signal
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -55,7 +58,43 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-_OPENER = urllib.request.build_opener(_NoRedirects)
+class _InTime(http.client.HTTPConnection):
+    """Ends an answer that is not complete in time: a socket's timeout starts again with each byte."""
+
+    def getresponse(self) -> http.client.HTTPResponse:
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            with suppress(OSError):  # closed by now
+                self.sock.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(self.timeout or 0.0, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            return super().getresponse()
+        finally:
+            timer.cancel()
+            if late.is_set():  # also if the part that arrived looks like an answer
+                raise TimeoutError(f"no answer within {self.timeout:g} s")
+
+
+class _InTimeWithTls(_InTime, http.client.HTTPSConnection):
+    pass
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_InTime, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_InTimeWithTls, req)
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects, _Http, _Https)
 
 
 class Webhook:
