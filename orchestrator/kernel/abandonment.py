@@ -127,6 +127,7 @@ class AbandonableTask(Generic[T]):
         self._name = name
         self._context = contextvars.copy_context()
         self._passed_on = 0
+        self._message: object = None
         self._timer: Cancellable | None = None
         self._begin(work)
 
@@ -148,10 +149,14 @@ class AbandonableTask(Generic[T]):
         """Return the number of cancellations that were not revoked, over all tasks of the work."""
         return self._passed_on + self.task.cancelling()
 
-    def cancel(self) -> None:
-        """Cancel the work. Host code that does not end within the grace period is abandoned."""
+    def cancel(self, message: object = None) -> None:
+        """Cancel the work. Host code that does not end within the grace period is abandoned.
+
+        The work gets a CancelledError with the message, by which a cancel scope of anyio recognises its own request.
+        """
+        self._message = message
         if not self._frames.is_to_raise:
-            self.task.cancel()
+            self.task.cancel(message)
         if self._timer is None:
             self._watch()
 
@@ -212,7 +217,7 @@ class AbandonableTask(Generic[T]):
         left.set_name(f"abandoned {call.kind} {call.name} of {left.get_name()}")
         work = self._frames.hand_over(call.work, left.cancelling())
         _ABANDONED[left] = self.policy.report(call.kind, call.name)
-        self._begin(work, asyncio.CancelledError())
+        self._begin(work, asyncio.CancelledError(*() if self._message is None else (self._message,)))
 
 
 class _Frames(Generic[T]):
@@ -258,16 +263,21 @@ class _Frames(Generic[T]):
 
 
 async def until_ended(tasks: Sequence[AbandonableTask[Any]]) -> asyncio.CancelledError | None:
-    """Wait until all tasks have ended. A cancellation meanwhile is passed on to them, and returned."""
+    """Wait until all tasks have ended. A cancellation meanwhile is passed on to them, and returned.
+
+    A cancel scope of anyio repeats its request in each iteration of the event loop until its task has left the scope.
+    The tasks get it once, so that the host's code can clean up within its grace period, as with any other request.
+    """
     late: asyncio.CancelledError | None = None
     with grace_for_children():
         while open_ones := [task for task in tasks if not task.done]:
             try:
                 await _all_ended(open_ones)
             except asyncio.CancelledError as error:
+                is_repeated = late is not None and bool(error.args) and error.args == late.args
                 late = error
-                for task in open_ones:
-                    task.cancel()
+                for task in () if is_repeated else open_ones:
+                    task.cancel(*error.args[:1])
     return late
 
 

@@ -44,12 +44,15 @@ class CancelScope:
         self._fired = False
         policy = AbandonPolicy(self._clock, self._run.control.cancel_seconds, self._abandoned)
         task = self._work = AbandonableTask(work, policy, name=self._run.run_id, requests=self.requests)
+        late = None
         try:
             late = await until_ended((task,))
             task.result()
             if late is not None:
                 raise late  # it came when the work had ended, or a hook swallowed it
         except asyncio.CancelledError:
+            if late is not None:
+                raise late  # noqa: B904 - the caller's own, also if a hook swallowed it or raised another one
             if not self._fired or self.cancelled():
                 raise
         finally:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LLMError, StateTimeout
+from orchestrator.kernel.abandonment import host_call
 from orchestrator.kernel.record import LLMCall, OperationAttempt
 from orchestrator.llm.attempt import attempt_row
 from orchestrator.llm.message import NO_USAGE, Request, Response, Route, Usage, input_bound
@@ -105,7 +106,7 @@ async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Requ
 
 async def _complete(run: ModeRun, llm: LLM, model: str, request: Request) -> Response:
     with model_scope(run, model) or _NO_SCOPE:
-        return await llm.complete(request)
+        return await host_call(llm.complete(request), "model", model)
 
 
 def check_cost(run: ModeRun, response: Response) -> None:

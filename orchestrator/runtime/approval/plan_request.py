@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
+from orchestrator.kernel.abandonment import host_call, host_function
 from orchestrator.llm.port import Clock, SystemClock
 from orchestrator.llm.retry import RetryAttempt
 from orchestrator.machines.approval.fault import ApprovalError, Fault
@@ -27,7 +28,8 @@ async def extracted(
     if len(text) > LONGEST_REQUEST:
         said = f"the request has {len(text)} characters, at most {LONGEST_REQUEST} are allowed"
         raise ApprovalError(Fault("VAL-001", said))
-    return await RETRIES.call(planner.extract, text, on_attempt=on_attempt, clock=clock or SystemClock())
+    extract = host_function(planner.extract, "stage", "planner")
+    return await RETRIES.call(extract, text, on_attempt=on_attempt, clock=clock or SystemClock())
 
 
 async def drafted(
@@ -48,7 +50,7 @@ async def drafted(
 
     async def attempt() -> ApprovalPlan:
         nonlocal asked
-        draft = await planner.plan(asked)
+        draft = await host_call(planner.plan(asked), "stage", "planner")
         try:
             return await workspace.validated(draft, plan_id=plan_id, version=version, intent=request.intent)
         except ApprovalError as fault:
