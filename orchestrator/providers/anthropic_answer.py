@@ -29,6 +29,7 @@ from orchestrator.providers.reading import (
     merged,
     objects,
     parsed,
+    position_of,
     text,
     text_or_none,
 )
@@ -116,6 +117,15 @@ _PIECES = {
 }
 """Type of a delta -> its member, and the member of the block that it extends."""
 
+_EXTENDED = {
+    "text_delta": "text",
+    "citations_delta": "text",
+    "input_json_delta": "tool_use",  # also of the provider's own tools: server_tool_use, mcp_tool_use
+    "thinking_delta": "thinking",
+    "signature_delta": "thinking",
+}
+"""Type of a delta -> end of the type of the block that it extends."""
+
 
 @dataclass(slots=True)
 class _Block:
@@ -143,7 +153,9 @@ class MessageAssembly:
         self.others: list[ReasoningPiece | ArgumentsPiece] = []
         self._raw: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
-        self._blocks: dict[int | str | None, _Block] = {}
+        self._blocks: list[_Block] = []
+        self._at: dict[int | None, list[_Block]] = {}
+        """Index -> blocks; some servers give every block the index 0, or none."""
         self._open = False
         """The last block was started and not stopped."""
         self._said: list[str] = []
@@ -169,10 +181,10 @@ class MessageAssembly:
                 self.size += kept_size(event.data)
                 self.ended, self._open = False, True
                 block = dict(mapping(raw.get("content_block")))
-                self._blocks[_index(raw)] = _Block(block)
+                self._start_block(position_of(raw.get("index")), block)
                 return self._add_text(text(block.get("text")))
             case "content_block_delta":
-                return self._delta(_index(raw), mapping(raw.get("delta")))
+                return self._delta(position_of(raw.get("index")), mapping(raw.get("delta")))
             case "message_delta":
                 delta = mapping(raw.get("delta"))
                 if finish_reason(delta.get("stop_reason")) is not None and not self.ended:
@@ -191,7 +203,7 @@ class MessageAssembly:
             raise fault.of_cut(self.text)
         if not self._raw:
             raise malformed("there is no message in the stream")
-        blocks = [block.whole() for block in self._blocks.values()]
+        blocks = [block.whole() for block in self._blocks]
         return response_of({**self._raw, "content": blocks, "usage": self._usage})
 
     def _start(self, message: Mapping[str, Any]) -> None:
@@ -207,10 +219,23 @@ class MessageAssembly:
             self._said.append(piece)
         return piece
 
-    def _delta(self, index: int | str | None, delta: Mapping[str, Any]) -> str:
-        block = self._blocks.setdefault(index, _Block({"type": "text"}))
-        self.ended = False
+    def _start_block(self, index: int | None, raw: dict[str, Any]) -> _Block:
+        block = _Block(raw)
+        self._blocks.append(block)
+        self._at.setdefault(index, []).append(block)
+        return block
+
+    def _block(self, index: int | None, kind: object) -> _Block:
+        """Return the block that a delta extends: the last one of its type at its index, else a new one."""
+        wanted = _EXTENDED.get(kind, "") if isinstance(kind, str) else ""
+        at = self._at.get(index) or (self._blocks if index is None else self._at.get(None))
+        fitting = (block for block in reversed(at or ()) if text(block.raw.get("type")).endswith(wanted))
+        return next(fitting, None) or self._start_block(index, {"type": wanted or "text"})
+
+    def _delta(self, index: int | None, delta: Mapping[str, Any]) -> str:
         kind = delta.get("type")
+        block = self._block(index, kind)
+        self.ended = False
         if isinstance(kind, str) and kind in _PIECES:
             member, added_to = _PIECES[kind]
             piece = text(delta.get(member))
@@ -232,12 +257,6 @@ class MessageAssembly:
         if piece and kind == "thinking_delta":
             self.others.append(ReasoningPiece(piece))
         elif piece and block.raw.get("type") == "tool_use":
-            calls = (one for one in self._blocks.values() if one.raw.get("type") == "tool_use")
+            calls = (one for one in self._blocks if one.raw.get("type") == "tool_use")
             position = next(at for at, one in enumerate(calls) if one is block)
             self.others.append(ArgumentsPiece(position, text(block.raw.get("name")), piece))
-
-
-def _index(raw: Mapping[str, Any]) -> int | str | None:
-    """Return the block of an event; anything but a number or a text is invalid."""
-    index = raw.get("index")
-    return index if isinstance(index, int | str) else None

@@ -6,8 +6,7 @@ Behaviour of real servers, and how it is handled (recordings in tests/data/provi
 - A stream may never set a finish reason, or an empty one with each chunk: then `[DONE]` ends it. A stream with neither
   was cut, and so was one that continued after its finish reason and has no other end.
 - A whole completion may arrive as the event of a stream, or as the last one after its pieces, which it repeats.
-- Fragments of calls are joined by `index`. If a server omits it, or gives every call the index 0, a new id with a new
-  name starts another call.
+- `call_assembly` joins the fragments of calls, from servers without indices or ids too.
 - Usage arrives in a last chunk without choices, in the chunk before `[DONE]`, or never.
 - Reasoning is called `reasoning_content` or `reasoning`. It is sent back only under the name that the host sets:
   OpenAI refuses unknown names, some servers refuse a history without it.
@@ -34,6 +33,7 @@ from orchestrator.llm.message import (
 )
 from orchestrator.providers import fault
 from orchestrator.providers.answer_signal import CHAT, checked, error_of, finish_reason
+from orchestrator.providers.call_assembly import CallAssembly
 from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
@@ -53,8 +53,6 @@ from orchestrator.providers.reading import (
 from orchestrator.providers.schema_prompt import instructed
 from orchestrator.providers.size_limit import kept_size
 
-_CALL_BYTES = 500
-"""Memory of an unfinished call, in addition to its texts."""
 _OPAQUE = frozenset(("reasoning", "thinking", "redacted_thinking", "pydantic_ai"))
 """Parts that only their own API accepts back."""
 
@@ -208,21 +206,6 @@ def _calls(message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
 # ---- streams ----
 
 
-def _index(value: object) -> int | str | None:
-    """Return the place of a fragment; anything but a number or a text is invalid."""
-    return value if isinstance(value, int | str) else None
-
-
-@dataclass(slots=True)
-class _Call:
-    """An unfinished call."""
-
-    id: str = ""
-    name: str = ""
-    arguments: list[str] = field(default_factory=list)
-    position: int = 0
-
-
 class ChatAssembly:
     """Assembles a completion from its chunks."""
 
@@ -238,10 +221,9 @@ class ChatAssembly:
         """The content in pieces of text and other parts; None as long as there is none."""
         self._refused: list[str] = []
         self._thought: list[str] = []
-        self._calls: list[_Call] = []
-        self._at: dict[object, _Call] = {}
-        self._legacy = _Call()
+        self._calls = CallAssembly()
         self._legacy_name: list[str] = []
+        self._legacy_arguments: list[str] = []
 
     @property
     def text(self) -> str:
@@ -267,17 +249,14 @@ class ChatAssembly:
         """Return the completion. Raises LLMError if the stream was cut, aborted, or empty."""
         if not self.ended:
             raise fault.of_cut(self.text)
-        calls = [(call.id, call.name, "".join(call.arguments)) for call in self._calls]
         message = {
             "content": self._parts,
             "refusal": "".join(self._refused),
             "reasoning_content": "".join(self._thought),
-            "tool_calls": [
-                {"id": id_, "function": {"name": name, "arguments": given}} for id_, name, given in calls
-            ],
+            "tool_calls": self._calls.calls(),
             "function_call": {
                 "name": "".join(self._legacy_name),
-                "arguments": "".join(self._legacy.arguments),
+                "arguments": "".join(self._legacy_arguments),
             },
         }
         choices = [{"message": message, "finish_reason": self._finish}] if self._begun else []
@@ -299,11 +278,13 @@ class ChatAssembly:
         return said
 
     def _delta(self, delta: Mapping[str, Any]) -> str:
-        for part in objects(delta.get("tool_calls")):
-            self._fragment(part)
+        before = self._calls.size
+        pieces = [self._calls.add(fragment) for fragment in objects(delta.get("tool_calls"))]
+        self.others += (piece for piece in pieces if piece is not None)
+        self.size += self._calls.size - before
         legacy = mapping(delta.get("function_call"))
         self._add(self._legacy_name, text(legacy.get("name")))
-        self._add(self._legacy.arguments, arguments(legacy.get("arguments")))
+        self._add(self._legacy_arguments, arguments(legacy.get("arguments")))
         content, thought = _content(delta.get("content"))
         self._add(self._refused, text(delta.get("refusal")))
         if reasoning := _reasoning(delta) or thought:
@@ -327,22 +308,3 @@ class ChatAssembly:
         if piece:
             pieces.append(piece)
             self.size += kept_size(piece)
-
-    def _fragment(self, part: Mapping[str, Any]) -> None:
-        function = mapping(part.get("function"))
-        id_, name = text(part.get("id")), text(function.get("name"))
-        call = self._call(_index(part.get("index")), id_, name)
-        call.id, call.name = call.id or id_, call.name or name
-        given = arguments(function.get("arguments"))
-        self._add(call.arguments, given)
-        if given:
-            self.others.append(ArgumentsPiece(call.position, call.name, given))
-
-    def _call(self, index: object, id_: str, name: str) -> _Call:
-        """Return the call of a fragment: the last one at its index, unless the fragment starts another."""
-        call = self._at.get(index)
-        if call is None or (id_ and name and call.id and call.id != id_):
-            call = self._at[index] = _Call(position=len(self._calls))
-            self._calls.append(call)
-            self.size += _CALL_BYTES + kept_size(id_, name)
-        return call

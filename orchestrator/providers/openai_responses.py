@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 from orchestrator.llm.message import ArgumentsPiece, Message, ReasoningPiece, Request, Response
 from orchestrator.providers import fault
 from orchestrator.providers.answer_signal import CHAT, RESPONSES, checked, error_of, finish_reason
+from orchestrator.providers.call_assembly import CallAssembly
 from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
@@ -194,7 +195,8 @@ def _tools(request: Request) -> dict[str, Any]:
 class ResponsesAssembly:
     """Assembles a response from its events.
 
-    The last event holds the whole response; if a server leaves it empty, the items of the stream count.
+    The last event holds the whole response; if a server leaves it empty, the items of the stream count, and the calls
+    that came in pieces only.
     """
 
     def __init__(self) -> None:
@@ -202,8 +204,7 @@ class ResponsesAssembly:
         self.ended = False
         self.size = 0
         self.others: list[ReasoningPiece | ArgumentsPiece] = []
-        self._calls: dict[object, tuple[int, str]] = {}
-        """Index of an item of the output -> position and name of the call that it is."""
+        self._calls = CallAssembly()
         self._final: Mapping[str, Any] | None = None
         self._done: list[Mapping[str, Any]] = []
         self._said: list[str] = []
@@ -243,22 +244,38 @@ class ResponsesAssembly:
         raw = dict(self._final)
         if raw.get("status") == "failed":
             raise fault.of_answer(None, None, raw, partial=self.text)
-        raw["output"] = raw.get("output") or self._done
+        raw["output"] = raw.get("output") or [*self._done, *self._unfinished()]
         return ResponsesForm().response(raw)
 
     def _other(self, kind: object, payload: Mapping[str, Any]) -> None:
         """Keep the piece of an event that is not text."""
-        index = payload.get("output_index")
-        index = index if isinstance(index, int) else None
         piece = text(payload.get("delta"))
         if kind == "response.output_item.added":
             item = mapping(payload.get("item"))
             if item.get("type") == "function_call":
-                self._calls[index] = len(self._calls), text(item.get("name"))
+                self._fragment(payload, text(item.get("arguments")), item.get("call_id"), item.get("name"))
         elif kind in _THOUGHT and piece:
             self.others.append(ReasoningPiece(piece))
         elif kind == "response.function_call_arguments.delta" and piece:
-            self.others.append(ArgumentsPiece(*self._calls.get(index, (len(self._calls), "")), piece))
+            self._fragment(payload, piece)
+
+    def _fragment(
+        self, payload: Mapping[str, Any], given: str, id_: object = None, name: object = None
+    ) -> None:
+        before, function = self._calls.size, {"name": name, "arguments": given}
+        fragment = {"index": payload.get("output_index"), "id": id_, "function": function}
+        if (piece := self._calls.add(fragment)) is not None:
+            self.others.append(piece)
+        self.size += self._calls.size - before
+
+    def _unfinished(self) -> list[dict[str, Any]]:
+        """Return the calls that came in pieces, if the server sent none of them whole."""
+        if any(item.get("type") == "function_call" for item in self._done):
+            return []
+        return [
+            {"type": "function_call", "call_id": call["id"], **call["function"]}
+            for call in self._calls.calls()
+        ]
 
     def _delta(self, payload: Mapping[str, Any]) -> str:
         position, piece = payload.get("output_index"), text(payload.get("delta"))

@@ -22,6 +22,7 @@ from orchestrator.providers.recording import usage_from
 
 _MOST = 2**53
 """No token count is larger."""
+_MOST_DIGITS = 9
 
 
 class RepeatedNames(dict[str, Any]):
@@ -96,6 +97,13 @@ def usage(value: object) -> Usage:
 def count(value: object) -> int:
     """Return a number of tokens, 0 for anything else."""
     return int(value) if isinstance(value, int | float) and 0 < value <= _MOST else 0
+
+
+def position_of(value: object) -> int | None:
+    """Return an index, which some servers write as text; None for anything else."""
+    if isinstance(value, str) and value.isdecimal() and value.isascii():
+        return int(value) if len(value) <= _MOST_DIGITS else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def arguments(value: object) -> str:
