@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ipaddress
 import os
-import secrets
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.console_option import ConsoleOptions
-from orchestrator.cli.exit import Exit
+from orchestrator.cli.exit import Exit, beginning
 from orchestrator.cli.output import say, shown
 from orchestrator.cli.runs.store import existing
 from orchestrator.cli.shipped import SHIPPED
@@ -21,6 +20,10 @@ from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.journal.address import Address
 from orchestrator.journal.opening import journal_at
 from orchestrator.runtime.runs.runs import Runs
+from orchestrator.web.access import LOOPBACK
+
+if TYPE_CHECKING:
+    from orchestrator.console.access import SignInCode
 
 
 def serve_console(options: ConsoleOptions) -> int:
@@ -32,44 +35,46 @@ def serve_console(options: ConsoleOptions) -> int:
 
 
 def _token(options: ConsoleOptions) -> str | None:
-    """Return the token of the environment, or a new one if one is needed. Raises ConfigError."""
-    if options.token_env is not None:
-        token = os.environ.get(options.token_env, "").strip()
-        if not token:
-            raise ConfigError(f"the environment variable {options.token_env} is empty; put the token into it")
-        return token
-    return secrets.token_urlsafe(32) if options.operate or not is_loopback(options.host) else None
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
-    if host == "localhost":
-        return True
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    return False
+    """Return the token of the environment, if one is named. Raises ConfigError."""
+    if options.token_env is None:
+        return None
+    token = os.environ.get(options.token_env, "").strip()
+    if not token:
+        raise ConfigError(f"the environment variable {options.token_env} is empty; put the token into it")
+    return token
 
 
 async def _serve(options: ConsoleOptions, address: Address, token: str | None) -> None:
     try:
+        from orchestrator.console.access import SignInCode
         from orchestrator.console.app import console_app
-        from orchestrator.console.server import serve
+        from orchestrator.web.server import serve
     except ImportError as error:
         raise MissingExtra(error.name or "starlette", "console") from error
-    async with journal_at(address, only_reads=not options.operate, create=False) as journal:
+    code = SignInCode() if token is None else None
+    journal = journal_at(address, only_reads=not options.operate, create=False)
+    async with AsyncExitStack() as stack:
+        with beginning():
+            await stack.enter_async_context(journal)
         app = console_app(
             Runs(journal),
             token=token,
+            code=code,
             operate=options.operate,
             content=options.content,
             graphs=SHIPPED,
-            hosts=[*_HOSTS, options.host, *options.allow_host],
+            hosts=[*LOOPBACK, options.host, *options.allow_host],
             title=str(options.journal or _near(address)),
         )
         stopped = asyncio.Event()
         with on_signal(stopped.set):
             await serve(
-                app, options.host, options.port, stopped, lambda url: _started(url, address, token, options)
+                app,
+                options.host,
+                options.port,
+                stopped,
+                lambda url: _started(url, address, code, options),
+                proxies=options.proxy_headers,
             )
 
 
@@ -81,22 +86,20 @@ def _near(address: Address) -> Address:
     )
 
 
-_HOSTS = ("127.0.0.1", "localhost", "::1")
-
-
-def _started(url: str, address: Address, token: str | None, options: ConsoleOptions) -> None:
+def _started(url: str, address: Address, code: SignInCode | None, options: ConsoleOptions) -> None:
     """Print the address. A page reads thousands of records, which are no garbage before its end."""
     tune_garbage_collection()
-    for line in _lines(url, address, token, options):
+    for line in _lines(url, address, code, options):
         say(line)
 
 
-def _lines(url: str, address: Address, token: str | None, options: ConsoleOptions) -> Iterator[str]:
-    if token is None or options.token_env is not None:
+def _lines(url: str, address: Address, code: SignInCode | None, options: ConsoleOptions) -> Iterator[str]:
+    if code is None:
         yield f"console of {shown(str(address))}: {url}"
+        yield f"the token in {options.token_env} signs in"
     else:
-        yield f"console of {shown(str(address))}: {url}sign-in#{token}"
-        yield "the part after # is the token; it is not sent in the address"
+        yield f"console of {shown(str(address))}: {url}sign-in#{code.value}"
+        yield "the address signs in one browser, once, within 5 minutes; the part after # is not sent in it"
     yield (
         "read-only; --operate allows to answer and stop runs"
         if not options.operate

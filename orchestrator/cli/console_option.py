@@ -18,18 +18,19 @@ class ConsoleOptions:
         str,
         typer.Option(
             metavar="ADDRESS",
-            help="The address to listen at. The default is this machine only; another one needs a token.",
+            help="The address to listen at. The default is this machine only.",
         ),
     ] = "127.0.0.1"
     port: Annotated[int, typer.Option(metavar="N", help="The port; 0 picks a free one.")] = 8484
     operate: Annotated[
-        bool, typer.Option("--operate", help="Allow the token's holder to answer questions and to stop runs.")
+        bool, typer.Option("--operate", help="Allow to answer questions and to stop runs.")
     ] = False
     token_env: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Environment variable with the token. Default: a new one, where one is needed.",
+            help="Environment variable with a token that signs in any number of people, for a service. Default: the "
+            "terminal shows an address that signs in one browser, once, within 5 minutes.",
         ),
     ] = None
     content: Annotated[
@@ -40,4 +41,5 @@ class ConsoleOptions:
         tuple[str, ...],
         typer.Option(metavar="NAME", help="Another host name that browsers use for the console. Repeatable."),
     ] = ()
+    proxy_headers: given.ProxyHeaders = ()
     journal: given.Journal = None

@@ -43,9 +43,11 @@ class McpServeOptions:
     token_env: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Environment variable with the bearer token that clients must show."
+            metavar="NAME",
+            help="Environment variable with the bearer token that clients must show, of at least 16 characters.",
         ),
     ] = None
+    proxy_headers: given.ProxyHeaders = ()
     log: given.Log = None
     journal: given.Journal = None
 

@@ -33,6 +33,15 @@ Log = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Append JSON log lines, as `orchestrator report` reads them."),
 ]
+ProxyHeaders = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--proxy-headers",
+        metavar="ADDRESS",
+        help="Address or network of a proxy in front, whose X-Forwarded-For and X-Forwarded-Proto are believed; "
+        "repeatable.",
+    ),
+]
 Traceback = Annotated[
     bool, typer.Option("--traceback", help="Show where an error came from instead of one sentence.")
 ]

@@ -1,12 +1,14 @@
-"""The actors of the console and their rights: from the hook of a host, or by a token.
+"""The actors of the console and their rights: from the hook of a host, by a token, or by a one-time code.
 
-Stand-alone, a token is required to act and to listen at an address that other machines reach. The person pastes it into
-a form once; a cookie then names the session, and its secret never leaves this process. A host that mounts the console
-authenticates by itself, and its hook returns the actor.
+Without one of them nothing is read: pages show arguments and messages of runs, and other users of this machine reach
+its ports, while the journal is a file that only its owner reads. `orchestrator console` prints an address with a
+code that signs in one browser, once, within CODE_SECONDS. A service gets a token, which signs in any number of people.
+A cookie then names the session, and its secret never leaves this process. A host that mounts the console authenticates
+by itself, and its hook returns the actor.
 
 Every page sets a session cookie. A form carries a token derived from it and from the name of the actor, so that a page
-of another site can post nothing. Failed tokens are counted for each address: after ATTEMPTS in WINDOW seconds every
-further one is refused until the window has passed, the right one too.
+of another site can post nothing. Wrong tokens are counted, and never lock out the holder of the right one
+(`orchestrator.web.access`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -23,14 +24,14 @@ from typing import Final, TypeAlias
 from starlette.requests import Request
 from starlette.responses import Response
 
-ATTEMPTS: Final = 5
-WINDOW: Final = 60.0
+from orchestrator.web.access import AttemptLimiter
+
 LASTS: Final = 12 * 3_600.0
 """Seconds that a person stays signed in."""
-SHORTEST: Final = 16
-"""Fewest characters of a token."""
+CODE_SECONDS: Final = 300.0
+"""Seconds in which a one-time code signs in."""
 _MOST: Final = 1_000
-"""Most sessions, and most addresses with failed attempts, that are remembered."""
+"""Most sessions that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +54,40 @@ Hook: TypeAlias = Callable[[Request], "Actor | None"]
 
 
 @dataclass(slots=True)
-class AttemptLimiter:
-    """Counts failed tokens of each address."""
+class SignInCode:
+    """A secret that signs in one browser, once, within CODE_SECONDS."""
 
     now: Callable[[], float] = time.monotonic
-    _failed: dict[str, deque[float]] = field(default_factory=dict)
+    value: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    _ends: float = field(init=False)
 
-    def wait(self, address: str) -> float:
-        """Return the seconds until another attempt is allowed; 0 if it is allowed now."""
-        times = self._failed.get(address)
-        if times is None or len(times) < ATTEMPTS:
-            return 0.0
-        return max(0.0, times[0] + WINDOW - self.now())
+    def __post_init__(self) -> None:
+        self._ends = self.now() + CODE_SECONDS
 
-    def fail(self, address: str) -> None:
-        """Count a failed attempt. Only the last ones count, and the addresses that failed last."""
-        times = self._failed.pop(address, None) or deque(maxlen=ATTEMPTS)
-        times.append(self.now())
-        self._failed[address] = times
-        if len(self._failed) > _MOST:
-            del self._failed[next(iter(self._failed))]
+    def matches(self, text: str) -> bool:
+        """Return whether a text is the code, valid or not."""
+        return hmac.compare_digest(text.encode(), self.value.encode())
+
+    def redeem(self) -> bool:
+        """Use the code; return whether it was valid."""
+        valid = self.now() < self._ends
+        self._ends = 0.0
+        return valid
+
+
+class SignInRefused(Exception):
+    """A sign-in with a wrong token, or with a code that signs in no more.
+
+    Args:
+        status: The status of the answer.
+        text: The problem and the next step.
+        wait: Seconds after which another wrong token is answered as such.
+    """
+
+    def __init__(self, status: int, text: str, wait: float = 0.0) -> None:
+        super().__init__(text)
+        self.status = status
+        self.wait = wait
 
 
 @dataclass(slots=True)
@@ -81,13 +96,15 @@ class Access:
 
     Args:
         local: The actor of a stand-alone console.
-        hook: Of the host; it replaces `local` and `token`.
-        token: Required to sign in; None if no sign-in is needed.
+        hook: Of the host; it replaces the others.
+        token: Signs in any number of people.
+        code: Signs in one browser, once.
     """
 
     local: Actor
     hook: Hook | None = None
     token: str | None = None
+    code: SignInCode | None = None
     limiter: AttemptLimiter = field(default_factory=AttemptLimiter)
     now: Callable[[], float] = time.monotonic
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
@@ -98,16 +115,28 @@ class Access:
         """Return the actor of a request; None if they must sign in, or the host refuses them."""
         if self.hook is not None:
             return self.hook(request)
-        if self.token is None or self._signed_in.get(session_of(request), 0.0) > self.now():
-            return self.local
-        return None
+        return self.local if self._signed_in.get(session_of(request), 0.0) > self.now() else None
 
-    def sign_in(self, given: str, address: str) -> str | None:
-        """Return a new session if the token is right, else None. A failed attempt is counted."""
-        right = self.token is not None and hmac.compare_digest(given.strip().encode(), self.token.encode())
-        if not right or self.limiter.wait(address):
-            self.limiter.fail(address)
-            return None
+    def sign_in(self, shown: str, address: str) -> str:
+        """Return a new session for a token or a code.
+
+        Raises:
+            SignInRefused: Neither is right. A wrong token was counted; the right one is accepted at any time.
+        """
+        shown = shown.strip()
+        by_token = self.token is not None and hmac.compare_digest(shown.encode(), self.token.encode())
+        if not by_token:
+            if self.code is None or not self.code.matches(shown):
+                wait = self.limiter.fail(address)
+                if wait:
+                    raise SignInRefused(429, "Too many wrong tokens came from this address.", wait)
+                raise SignInRefused(403, "This is not the token.")
+            if not self.code.redeem():
+                raise SignInRefused(
+                    403,
+                    "This address was used, or is older than 5 minutes. Stop the console and start it again: it "
+                    "prints another one.",
+                )
         session = secrets.token_urlsafe(32)
         self._signed_in[session] = self.now() + LASTS
         if len(self._signed_in) > _MOST:

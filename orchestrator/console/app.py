@@ -12,11 +12,10 @@ from urllib.parse import parse_qsl
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, request_response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from orchestrator.console import access as doors
 from orchestrator.console import (
     backtest_page,
     compare_page,
@@ -27,15 +26,25 @@ from orchestrator.console import (
     run_page,
     runs_page,
 )
-from orchestrator.console.access import Access, Actor, Hook, session_of, with_session
-from orchestrator.console.feed import MOST, Feed
+from orchestrator.console.access import (
+    Access,
+    Actor,
+    Hook,
+    SignInCode,
+    SignInRefused,
+    session_of,
+    with_session,
+)
+from orchestrator.console.feed import Feed
 from orchestrator.console.pages import FAULTS, PAGES, Console, ContentRule, PageFault
-from orchestrator.console.shield import LOOPBACK, Shield
+from orchestrator.console.shield import Shield
 from orchestrator.drawing.stylesheet import status_stylesheet, stylesheet
 from orchestrator.errors import ConfigError, Corrupt, RunUnknown
 from orchestrator.kernel.graph import Graph
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.service.actor import default_actor
+from orchestrator.web.access import LOOPBACK, checked_token
+from orchestrator.web.limits import RequestLimits
 
 Handler = Callable[[Console, Request, Actor], Awaitable[Response]]
 Poster = Callable[[Console, Request, Actor, Mapping[str, list[str]]], Awaitable[Response]]
@@ -44,6 +53,8 @@ _LOG: Final = logging.getLogger("orchestrator.console")
 _STATIC: Final = Path(__file__).parent / "static"
 _FIELDS: Final = 5_000
 """Most fields of a form: more than the runs that are selected at once."""
+_SIGN_IN_BYTES: Final = 10_000
+"""Bytes of a sign-in, which needs no session."""
 
 
 def console_app(
@@ -51,20 +62,24 @@ def console_app(
     *,
     actor: Hook | None = None,
     token: str | None = None,
+    code: SignInCode | None = None,
     operate: bool = False,
     content: ContentRule = "ask",
     graphs: Mapping[str, Graph] | None = None,
     hosts: Sequence[str] = LOOPBACK,
     title: str = "",
 ) -> ASGIApp:
-    """Return the console of a journal as an ASGI application.
+    """Return the console of a journal as an ASGI application. It needs `actor`, `token` or `code`.
+
+    Bodies, their time and open event streams are limited here, so that any server may run it.
 
     Args:
         runs: The runs of the journal: `Runs(journal)`, or `agent.runs`.
         actor: Hook of the application that mounts the console: takes the request and returns the authenticated `Actor`
-            with its rights; None refuses the request. `token` and `operate` are ignored then.
-        token: Token that a person must enter; None if no sign-in is needed to read.
-        operate: Whether the holder of the token may answer questions, and cancel, pause and resume runs.
+            with its rights; None refuses the request. `token`, `code` and `operate` are ignored then.
+        token: Token of at least 16 characters that signs in any number of people.
+        code: Signs in one browser, once, within 5 minutes.
+        operate: Whether who signed in may answer questions, and cancel, pause and resume runs.
         content: Whether messages, arguments and results are shown: `never`, `ask` (on request) or `always`. The
             arguments of an open question are always shown to those who may answer it.
         graphs: Further graphs by name: machines of the application. The drawing of an unknown one has the edges that
@@ -73,35 +88,31 @@ def console_app(
         title: Name of the journal in the header.
 
     Raises:
-        ConfigError: `content` is unknown, or the token is too short, or `operate` is given without a token.
+        ConfigError: `content` is unknown, or the token is too short, or `actor`, `token` and `code` are missing.
 
     Example:
         app = Starlette(routes=[Mount("/console", console_app(Runs(journal), actor=actor_of, hosts=["*"]))])
     """
-    _check(content, token, operate=operate, hooked=actor is not None)
+    if content not in CONTENT:
+        raise ConfigError(f"content is {content!r}; it must be one of {', '.join(CONTENT)}")
+    if token is not None:
+        checked_token(token)
+    if actor is None and token is None and code is None:
+        raise ConfigError(
+            "nobody could read this console: give actor=, the hook of your application, or token= of at least 16 "
+            "characters"
+        )
     local = Actor(default_actor(), may_operate=operate)
     console = Console(
         runs=runs,
-        access=Access(local, actor, None if actor is not None else token),
+        access=Access(local, actor, token, code),
         graphs=dict(graphs or {}),
         content=content,
         title=title,
         feed=Feed(runs),
     )
     app = Starlette(routes=_routes(console))
-    return Shield(app, hosts)
-
-
-def _check(content: str, token: str | None, *, operate: bool, hooked: bool) -> None:
-    if content not in CONTENT:
-        raise ConfigError(f"content is {content!r}; it must be one of {', '.join(CONTENT)}")
-    if token is not None and len(token) < doors.SHORTEST:
-        raise ConfigError(
-            f"the token has {len(token)} characters; it must have at least {doors.SHORTEST}, for example of "
-            "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`"
-        )
-    if operate and token is None and not hooked:
-        raise ConfigError("operate needs a token, or a hook that returns the actor: give one of them")
+    return Shield(RequestLimits(app), hosts)
 
 
 def _routes(console: Console) -> list[Route | Mount]:
@@ -117,7 +128,7 @@ def _routes(console: Console) -> list[Route | Mount]:
     return [
         Route("/static/drawing.css", drawing),
         Mount("/static", StaticFiles(directory=_STATIC)),
-        Route("/sign-in", _signing_in(console), methods=["GET", "POST"]),
+        Route("/sign-in", RequestLimits(request_response(_signing_in(console)), max_body=_SIGN_IN_BYTES)),
         Route("/sign-out", _signing_out(console), methods=["POST"]),
         get("/", runs_page.runs),
         get("/rows", runs_page.rows),
@@ -223,32 +234,45 @@ def _one(form: Mapping[str, list[str]], name: str) -> str:
 
 def _signing_in(console: Console) -> Callable[[Request], Awaitable[Response]]:
     async def sign_in(request: Request) -> Response:
-        if console.access.token is None:
+        access = console.access
+        if access.hook is not None:
             return RedirectResponse(f"{request.scope.get('root_path', '')}/", 303)
-        if request.method == "GET":
-            return console.rendered(request, None, "sign_in.html", fault="")
+        if request.method != "POST":
+            return _sign_in_page(console, request)
         address = request.client.host if request.client else ""
-        session = console.access.sign_in(_one(await form_of(request), "token"), address)
-        if session is not None:
-            return with_session(
-                request, RedirectResponse(f"{request.scope.get('root_path', '')}/", 303), session
-            )
-        _LOG.warning("console: a token was refused, address %s", address)
-        wait = console.access.limiter.wait(address)
-        fault = f"Too many attempts. Try again in {wait:.0f} s." if wait else "This is not the token."
-        response = console.rendered(request, None, "sign_in.html", 429 if wait else 403, fault=fault)
-        if wait:
-            response.headers["retry-after"] = f"{wait:.0f}"
-        return response
+        try:
+            session = access.sign_in(_one(await form_of(request), "token"), address)
+        except PageFault as fault:
+            return _sign_in_page(console, request, fault.text, fault.status)
+        except SignInRefused as refused:
+            if not refused.wait:
+                _LOG.warning(
+                    "console: a token was refused, address %s, %d in all", address, access.limiter.wrong
+                )
+                return _sign_in_page(console, request, str(refused), refused.status)
+            response = _sign_in_page(console, request, str(refused), refused.status)
+            response.headers.update({"retry-after": f"{refused.wait:.0f}", "connection": "close"})
+            return response
+        return with_session(request, RedirectResponse(f"{request.scope.get('root_path', '')}/", 303), session)
 
     return sign_in
+
+
+def _sign_in_page(console: Console, request: Request, fault: str = "", status: int = 200) -> Response:
+    once = console.access.token is None
+    return console.rendered(request, None, "sign_in.html", status, fault=fault, once=once)
 
 
 def _signing_out(console: Console) -> Callable[[Request], Awaitable[Response]]:
     async def sign_out(request: Request) -> Response:
         actor = console.access.actor(request)
-        if console.access.is_form_of(request, actor, _one(await form_of(request), "form_token")):
-            console.access.sign_out(session_of(request))
+        if actor is not None:
+            try:
+                form = await form_of(request)
+            except PageFault as fault:
+                return _fault(console, request, actor, fault)
+            if console.access.is_form_of(request, actor, _one(form, "form_token")):
+                console.access.sign_out(session_of(request))
         return RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in", 303)
 
     return sign_out
@@ -256,7 +280,5 @@ def _signing_out(console: Console) -> Callable[[Request], Awaitable[Response]]:
 
 async def _events(console: Console, request: Request, actor: Actor) -> Response:
     del actor
-    if console.feed.listeners >= MOST:
-        return PlainTextResponse("too many open tabs\n", 503)
     since = request.query_params.get("since", "")
     return StreamingResponse(console.feed.events(since), media_type="text/event-stream")

@@ -20,8 +20,6 @@ from orchestrator.runtime.runs.runs import Runs
 
 POLL: Final = 0.5
 TICK: Final = 10.0
-MOST: Final = 200
-"""Most open tabs."""
 _COUNTS_LAST: Final = 1.0
 """Fewest seconds between two counts of all runs, however often the journal changes."""
 

@@ -6,6 +6,7 @@ from the heads of the runs; the records of one run are read, the one whose quest
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -27,6 +28,8 @@ from orchestrator.tools.input_request import request_of
 
 MOST: Final = 200
 """Most waiting runs in the list."""
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+"""The whole digest: a prefix would do for a call that only looks like the displayed one."""
 
 
 async def inbox(console: Console, request: Request, actor: Actor) -> Response:
@@ -99,8 +102,8 @@ async def answer(console: Console, request: Request, actor: Actor, form: Mapping
     run_id = str(request.path_params["run_id"])
     given = {name: (form.get(name) or [""])[0] for name in ("kind", "call", "digest", "text")}
     text = given["text"].strip()
-    if given["kind"] not in ANSWERS or not given["call"] or not given["digest"]:
-        raise PageFault(400, "The form has no answer, or names no call with its digest.")
+    if given["kind"] not in ANSWERS or not given["call"] or not _DIGEST.fullmatch(given["digest"]):
+        raise PageFault(400, "The form has no answer, or names no call with its whole digest.")
     try:
         if given["kind"] != "approve" and not text:
             raise ConfigError("Write a text, for the model or for the readers of the journal.")  # noqa: TRY301 - shown as the other refusals

@@ -115,7 +115,7 @@ class Console:
             actor=actor,
             form_token=self.access.form_token(session_of(request), actor),
             journal=self.title,
-            signs_out=self.access.token is not None and actor is not None,
+            signs_out=self.access.hook is None and actor is not None,
             now=time.time(),
             **values,
         )

@@ -1,4 +1,4 @@
-"""The outermost layer: refuses hosts and sizes, and sets the headers that keep a page harmless.
+"""The outermost layer: refuses hosts and forms of other sites, and sets the headers that keep a page harmless.
 
 A browser that another site redirects to this address by DNS still sends that site's name as Host, so only known names
 are answered. The policy allows no inline script or style, so text that a model or a tool wrote stays text even where an
@@ -15,9 +15,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
-LARGEST: Final = 2_000_000
-"""Most bytes of a form."""
+from orchestrator.web.access import is_known_host
+
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -58,7 +57,7 @@ class Shield:
 
     def _fault(self, method: str, headers: Headers) -> tuple[int, str] | None:
         host = headers.get("host", "")
-        if "*" not in self._hosts and _name_of(host) not in self._hosts:
+        if "*" not in self._hosts and not is_known_host(host, self._hosts):
             return 400, "this console does not answer to this host name; name it with --allow-host"
         if method in {"GET", "HEAD"}:
             return None
@@ -70,11 +69,6 @@ def _fault_of_form(method: str, headers: Headers, host: str) -> tuple[int, str] 
         return 405, "only GET, HEAD and POST are answered"
     if not _same_site(headers, host):
         return 403, "the request comes from another site"
-    length = headers.get("content-length", "")
-    if not length.isdecimal():
-        return 411, "a form needs a length"
-    if int(length) > LARGEST:
-        return 413, f"a form has at most {LARGEST:,} bytes"
     return None
 
 
@@ -84,13 +78,6 @@ def _same_site(headers: Headers, host: str) -> bool:
     if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
         return False
     return headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}
-
-
-def _name_of(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def _with_headers(send: Send, *, is_static: bool) -> Send:

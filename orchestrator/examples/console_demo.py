@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from orchestrator.console.access import SignInCode
 from orchestrator.console.app import console_app
-from orchestrator.console.server import serve
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import ConfigError
 from orchestrator.examples.terminal import say
@@ -28,6 +27,7 @@ from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.tools.spec import tool
+from orchestrator.web.server import serve
 
 PORT = 8484
 LIMITS = Limits(
@@ -168,14 +168,14 @@ async def _demonstrate(folder: Path) -> None:
                 run_id="downgrade-omar",
                 tags={"tenant": "acme", "channel": "chat"},
             )
-            token = secrets.token_urlsafe(24)
+            code = SignInCode()
             graphs = {LLM_LOOP.name: LLM_LOOP}
             app = console_app(
-                Runs(journal), token=token, operate=True, graphs=graphs, title="the demonstration's journal"
+                Runs(journal), code=code, operate=True, graphs=graphs, title="the demonstration's journal"
             )
 
             def opened(url: str) -> None:
-                say(f"\nThe same machine in the browser, live: {url}sign-in#{token}")
+                say(f"\nThe same machine in the browser, live: {url}sign-in#{code.value}")
                 say("One run waits for your answer. Ctrl-C stops the console.")
 
             try:

@@ -26,12 +26,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from orchestrator import Agent, Limits, LocalEngine, Response, Runs, SqliteJournal, Usage, tool
-from orchestrator.console import console_app
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from tests.benchmarks.listing import fill_file
 from tests.benchmarks.stores import DISK
-from tests.console.client import Client
+from tests.console.client import Client, readable
 
 NAME: Final = "console"
 RUNS, TURNS = 100_000, 2_000
@@ -90,7 +89,7 @@ async def _measure(folder: Path, runs: int, turns: int, idle: float) -> ConsoleF
 async def _pages(path: Path, runs: int) -> dict[str, float]:
     async with SqliteJournal(path) as journal:
         fill_file(path, runs)
-        client = Client(console_app(Runs(journal), graphs={LLM_LOOP.name: LLM_LOOP}))
+        client = Client(readable(Runs(journal), graphs={LLM_LOOP.name: LLM_LOOP}))
         return {address: await _median(client, address) for address in ADDRESSES}
 
 

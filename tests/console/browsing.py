@@ -16,6 +16,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.console.stored import TOKEN
 from tests.node import node_modules
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,21 +63,20 @@ class Processes:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | {"PYTHONPATH": _PATHS, "LOGNAME": "mara"},
+            env=os.environ | {"PYTHONPATH": _PATHS, "LOGNAME": "mara", "CONSOLE_TOKEN": TOKEN},
         )
         self.started.append(process)
         return process
 
-    def console(self, *options: str) -> str:
-        """Serve the journal; return the address of the console, which signs in if that is needed."""
-        process = self.start(
-            "orchestrator", "console", "--journal", self.journal.name, "--port", "0", *options
-        )
+    def console(self, *options: str, shared: bool = False) -> str:
+        """Serve the journal; return an address that signs in: one person once, or any number of them."""
+        given = (*options, *(("--token-env", "CONSOLE_TOKEN") if shared else ()))
+        process = self.start("orchestrator", "console", "--journal", self.journal.name, "--port", "0", *given)
         assert process.stdout is not None
         said = process.stdout.readline()
         found = re.search(r"http://\S+", said)
         assert found is not None, said + process.stdout.read()
-        return found[0]
+        return f"{found[0]}sign-in#{TOKEN}" if shared else found[0]
 
     def host(self, *run: str) -> subprocess.Popen[str]:
         """Start an engine, and the run of this id."""
@@ -116,14 +116,22 @@ class Person:
         context.on("request", lambda one: None if one.url.startswith(base) else person.said.append(one.url))
         return person
 
+    def sign_in_without_script(self) -> None:
+        """Type the token into the form."""
+        page = self.context.new_page()
+        page.goto(self.base + "/sign-in")
+        page.get_by_label("Token").fill(self.address.partition("#")[2])
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("heading", name="Runs").wait_for()
+
     @property
     def base(self) -> str:
         return self.address.partition("/sign-in")[0].rstrip("/")
 
     def page(self, path: str = "/") -> Page:
-        """Open a page, after the sign-in if that is needed, and wait until it is live."""
+        """Open a page, after the sign-in, and wait until it is live."""
         page = self.context.pages[0] if self.context.pages else self.context.new_page()
-        if page.url == "about:blank" and "/sign-in" in self.address:
+        if page.url == "about:blank":
             page.goto(self.address)
             page.get_by_role("heading", name="Runs").wait_for()
         page.goto(self.base + path)

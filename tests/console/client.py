@@ -7,11 +7,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
+from typing import Any
 from urllib.parse import urlencode
 
 from starlette.types import ASGIApp, Message
 
+from orchestrator import Runs
+from orchestrator.console import Actor, console_app
+from orchestrator.runtime.service.actor import default_actor
+
 HOST = "127.0.0.1:8484"
+
+
+def readable(runs: Runs, **options: Any) -> ASGIApp:
+    """The console of a host that lets everybody read."""
+    return console_app(runs, actor=lambda _: Actor(default_actor()), **options)
 
 
 @dataclass(frozen=True, slots=True)

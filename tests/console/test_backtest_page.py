@@ -12,10 +12,10 @@ import pytest
 from starlette.types import Message
 
 from orchestrator import Limits, MemoryJournal, Runs
-from orchestrator.console import backtest_page, console_app
+from orchestrator.console import backtest_page
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.backtest.comparison import compare
-from tests.console.client import Answer, Client
+from tests.console.client import Answer, Client, readable
 from tests.console.stored import agent, fill, said
 
 
@@ -40,7 +40,7 @@ async def test_limits_are_tested_on_the_runs_and_each_difference_leads_to_its_ru
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     form = await client.get("/backtest")
     assert "Test on 4 runs" in form.text
     assert "evaluated" not in form.text
@@ -68,7 +68,7 @@ async def test_the_filters_are_those_of_the_page_of_runs(
     journal: MemoryJournal, runs: Runs, filters: str, count: str
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     assert count in (await client.get(f"/backtest?max_iterations=1&{filters}")).text
     assert 'href="/backtest?show=completed"' in (await client.get("/?show=completed")).text
 
@@ -94,7 +94,7 @@ async def test_an_invalid_limit_is_one_sentence_beside_its_field_and_nothing_is_
     journal: MemoryJournal, runs: Runs, query: str, name: str, sentence: str
 ) -> None:
     await fill(journal)
-    answer = await Client(console_app(runs)).get(f"/backtest?{query}")
+    answer = await Client(readable(runs)).get(f"/backtest?{query}")
     assert answer.status == 200
     [found] = faults(answer).items()
     assert found[0] == name
@@ -106,7 +106,7 @@ async def test_runs_of_another_machine_and_unreadable_ones_are_named(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     other = await client.get("/backtest?max_iterations=1&machine=pipeline")
     assert "a backtest evaluates runs of llm_loop, not of &#39;pipeline&#39;" in other.text
     agents = agent(journal, said(call("look")), said(text="Done."), limits=Limits(max_no_progress=0))
@@ -123,7 +123,7 @@ async def test_a_sweep_has_a_row_for_each_value_that_leads_to_its_report(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     answer = await client.get("/backtest?sweep=max_iterations%3D1..3&agent=support")
     links = re.findall(r'<a class="link" href="(/backtest\?[^"]*)">(\d)</a>', answer.text)
     assert [value for _, value in links] == ["1", "2", "3"]
@@ -138,7 +138,7 @@ async def test_a_bound_stops_a_backtest_and_the_page_says_so(
 ) -> None:
     await fill(journal)
     monkeypatch.setattr(backtest_page, "MOST_RUNS", 2)
-    answer = await Client(console_app(runs)).get("/backtest?max_iterations=1")
+    answer = await Client(readable(runs)).get("/backtest?max_iterations=1")
     assert "Test on the newest 2 of 4 runs" in answer.text
     assert "2 runs evaluated" in answer.text
     assert "the bound of 2 runs was reached, so older runs were not read" in answer.text
@@ -146,7 +146,7 @@ async def test_a_bound_stops_a_backtest_and_the_page_says_so(
 
 async def test_a_page_of_another_site_starts_no_backtest(journal: MemoryJournal, runs: Runs) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     answer = await client.get("/backtest?max_iterations=1", sec_fetch_site="cross-site")
     assert "evaluated" not in answer.text
     assert 'name="max_iterations" value="1"' in answer.text
@@ -178,7 +178,7 @@ async def test_a_backtest_ends_when_the_browser_leaves_and_others_are_answered_m
         return compare(trace, *arguments)
 
     monkeypatch.setattr("orchestrator.runtime.backtest.backtest.compare", slow)
-    app = console_app(runs)
+    app = readable(runs)
     leaving = LeavingClient(app)
     asked = asyncio.create_task(leaving.get("/backtest?max_iterations=1"))
     await asyncio.to_thread(at_work.wait, 60)

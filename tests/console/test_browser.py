@@ -154,7 +154,7 @@ def test_of_two_people_the_first_answer_counts_and_the_second_keeps_the_typed_te
             await leave_asking(journal, "asks")
 
     in_a_loop(write())
-    address = processes.console("--operate")
+    address = processes.console("--operate", shared=True)
     ann, bob = Person.at(browser, address), Person.at(browser, address)
     first, second = ann.page("/inbox"), bob.page("/inbox")
     second.get_by_role("textbox", name="Reason, required; the model reads it").fill("too dear")
@@ -175,7 +175,7 @@ def test_the_pages_of_a_read_only_console_are_live_and_accessible_and_complete_w
             await leave_asking(journal, run_id)
 
     in_a_loop(write("asks"))
-    address = processes.console()
+    address = processes.console(shared=True)
     ann = Person.at(browser, address)
     page = ann.page("/")
     assert violations(page) == []
@@ -183,6 +183,7 @@ def test_the_pages_of_a_read_only_console_are_live_and_accessible_and_complete_w
     page.get_by_role("link", name="1 new run").wait_for()
     assert page.locator("#rows tr").count() == 1, "the order under a pointer does not change"
     plain = Person.at(browser, address, java_script_enabled=False)
+    plain.sign_in_without_script()
     for path, text in (
         ("/", "asks"),
         ("/runs/asks", "process_tools"),
@@ -205,7 +206,7 @@ def test_the_pages_of_a_read_only_console_are_live_and_accessible_and_complete_w
 def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     processes = Processes(tmp_path_factory.mktemp("console"))
     fill_file(processes.journal)
-    yield processes.console("--operate")
+    yield processes.console("--operate", shared=True)
     processes.stop()
 
 

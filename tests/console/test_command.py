@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator import SqliteJournal
-from orchestrator.cli.console import is_loopback, serve_console
+from orchestrator.cli.console import serve_console
 from orchestrator.cli.console_option import ConsoleOptions
 from orchestrator.errors import ConfigError
+from orchestrator.web.access import is_loopback
 from tests.console.browsing import ROOT
 
 NAME = "CONSOLE_TOKEN"
@@ -51,7 +52,7 @@ def test_a_missing_journal_an_empty_token_and_a_bad_port_are_one_sentence_each(
         serve_console(ConsoleOptions(journal=journal, port=70_000))
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(ConfigError, match="choose others with"),
+        pytest.raises(ConfigError, match="choose another address"),
     ):
         serve_console(ConsoleOptions(journal=journal, port=taken.getsockname()[1]))
 

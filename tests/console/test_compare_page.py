@@ -8,9 +8,8 @@ import re
 import pytest
 
 from orchestrator import MemoryJournal, Runs
-from orchestrator.console import console_app
 from orchestrator.providers.scripted import call
-from tests.console.client import Answer, Client
+from tests.console.client import Answer, Client, readable
 from tests.console.stored import ASKS, agent, fill, said
 
 BOTH = "/compare?run=first&run=third"
@@ -29,7 +28,7 @@ async def test_two_runs_are_side_by_side_with_the_place_where_they_diverge(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
-    answer = await Client(console_app(runs)).get(BOTH)
+    answer = await Client(readable(runs)).get(BOTH)
     found = cells(answer)
     assert found["status"] == ["Completed", "Over budget max iterations"]
     assert found["agent"] == ["support", "support"]
@@ -46,13 +45,13 @@ async def test_outputs_are_shown_on_request_and_each_view_is_logged(
     journal: MemoryJournal, runs: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     caplog.set_level(logging.INFO, "orchestrator.console")
     assert "Done." not in (await client.get(BOTH)).text
     assert caplog.messages == []
     assert '<pre tabindex="0">Done.</pre>' in (await client.get(f"{BOTH}&content=shown")).text
     assert "outputs of runs first and third were shown to" in caplog.text
-    never = Client(console_app(runs, content="never"))
+    never = Client(readable(runs, content="never"))
     assert "Done." not in (await never.get(f"{BOTH}&content=shown")).text
 
 
@@ -60,7 +59,7 @@ async def test_equal_runs_and_a_run_that_has_not_ended_are_compared(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     same = await client.get("/compare?run=second&run=second")
     assert "All 4 transitions are equal." in same.text
     assert "The outputs are equal." in same.text
@@ -85,7 +84,7 @@ async def test_other_than_two_known_runs_are_one_sentence(
     journal: MemoryJournal, runs: Runs, query: str, text: str
 ) -> None:
     await fill(journal)
-    answer = await Client(console_app(runs)).get(f"/compare{query}")
+    answer = await Client(readable(runs)).get(f"/compare{query}")
     assert answer.status == 200
     assert text in answer.text
     assert "<script>" not in answer.text
@@ -96,7 +95,7 @@ async def test_hostile_text_of_a_run_stays_text(journal: MemoryJournal, runs: Ru
     hostile = "<img src=x onerror=alert(1)>\u202e\x07"
     for run_id in ("one", "two<b>"):
         await agent(journal, said(call("look")), said(text=hostile), name="x").run("Go.", run_id=run_id)
-    answer = await Client(console_app(runs)).get("/compare?run=one&run=two%3Cb%3E&content=shown")
+    answer = await Client(readable(runs)).get("/compare?run=one&run=two%3Cb%3E&content=shown")
     for text in ("<img", "two<b>", "\u202e", "\x07"):
         assert text not in answer.text
     assert "&lt;img" in answer.text
@@ -106,7 +105,7 @@ async def test_a_run_links_to_the_comparison_and_two_runs_are_chosen_in_the_tabl
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     assert 'href="/compare?run=first">with another run' in (await client.get("/runs/first")).text
     table = await client.get("/")
     assert '<form id="several" class="bulk" method="get" action="/compare"' in table.text

@@ -10,7 +10,7 @@ from orchestrator import LLM_LOOP, LocalEngine, MemoryJournal, Runs, tool
 from orchestrator.console import console_app
 from orchestrator.machines.llm_loop.model import Question
 from orchestrator.providers.scripted import call
-from tests.console.client import Answer, Client
+from tests.console.client import Answer, Client, readable
 from tests.console.stored import ASKS, TOKEN, agent, fill, leave_asking, said
 
 
@@ -42,7 +42,7 @@ def tiles(answer: Answer) -> dict[str, int]:
 
 async def test_the_runs_are_listed_with_a_count_for_each_status(journal: MemoryJournal, runs: Runs) -> None:
     await fill(journal)
-    page = await Client(console_app(runs)).get("/")
+    page = await Client(readable(runs)).get("/")
     assert listed(page) == [ASKS, "third", "second", "first"]
     assert tiles(page) == {
         "": 4, "open": 0, "waiting": 1, "parked": 0, "completed": 2, "budget_exceeded": 1, "failed": 0,
@@ -72,7 +72,7 @@ async def test_each_filter_and_order_of_a_listing_is_a_part_of_the_address(
     journal: MemoryJournal, runs: Runs, address: str, found: list[str]
 ) -> None:
     await fill(journal)
-    answer = await Client(console_app(runs)).get(address)
+    answer = await Client(readable(runs)).get(address)
     if "tokens" in address:
         assert set(listed(answer)) == set(found)
     else:
@@ -83,7 +83,7 @@ async def test_the_search_leads_to_a_run_and_says_when_there_is_none(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     answer = await client.get("/?q=second")
     assert (answer.status, answer.headers["location"]) == (303, "/runs/second")
     assert (await client.get("/?q=nobody")).status == 404
@@ -91,7 +91,7 @@ async def test_the_search_leads_to_a_run_and_says_when_there_is_none(
 
 
 async def test_an_empty_journal_says_how_to_start_a_run(runs: Runs) -> None:
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     assert "orchestrator run" in (await client.get("/")).text
     assert "No run waits for a person." in (await client.get("/inbox")).text
 
@@ -100,7 +100,7 @@ async def test_new_rows_keep_the_order_of_a_page_and_count_newer_runs(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     await agent(journal, said(text="Done.")).run("Go.", run_id="newer")
     answer = await client.get("/rows?newest=asks&shown=first&shown=asks&shown=gone")
     assert listed(answer) == ["first", ASKS]
@@ -166,7 +166,7 @@ async def test_the_page_of_a_run_shows_state_budgets_guards_and_why_it_stopped(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     page = (await client.get("/runs/third")).text
     assert "Guard iterations refused: 1 of 1." in page
     assert 'class="fsm-graph"' not in page, "an unknown graph is not drawn"
@@ -181,7 +181,7 @@ async def test_child_runs_are_a_tree_and_name_their_parent(journal: MemoryJourna
     ask = child.as_tool("ask_scholar", "Ask.")
     parent = agent(journal, said(call("ask_scholar", task="Why?")), said(text="Done."), tools=[ask])
     await parent.run("Go.", run_id="parent")
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     page = (await client.get("/runs/parent")).text
     assert "Child runs" in page
     [one] = (await runs.children("parent")).children
@@ -192,7 +192,7 @@ async def test_child_runs_are_a_tree_and_name_their_parent(journal: MemoryJourna
 
 async def test_the_page_of_an_unchanged_run_is_not_built_again(journal: MemoryJournal, runs: Runs) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     [address] = re.findall(r'hx-get="(/runs/asks[^"]*)"', (await client.get("/runs/asks")).text)
     same = await client.get(address)
     assert (same.status, same.body) == (204, b"")
@@ -206,7 +206,7 @@ async def test_the_graph_of_a_known_machine_has_the_path_of_the_run(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs, graphs={LLM_LOOP.name: LLM_LOOP}))
+    client = Client(readable(runs, graphs={LLM_LOOP.name: LLM_LOOP}))
     for page in ("/runs/first", "/machines"):
         text = (await client.get(page)).text
         assert 'class="fsm-graph' in text or "fsm-graph" in text
@@ -217,20 +217,20 @@ async def test_the_page_of_machines_shows_times_endings_and_refusals(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     page = (await client.get("/machines?machine=llm_loop")).text
     assert re.search(r"4 runs that started since <time [^>]*>[^<]*</time>\.", page)
     assert "67%" in page, "two of three ended runs are completed"
     assert re.search(r"<td>iterations</td><td class=\"num\">\d+</td>.*?<td class=\"num\">1</td>", page)
     assert (await client.get("/machines?machine=nothing")).status == 404
-    assert "No runs yet" in (await Client(console_app(Runs(MemoryJournal()))).get("/machines")).text
+    assert "No runs yet" in (await Client(readable(Runs(MemoryJournal()))).get("/machines")).text
 
 
 async def test_the_page_of_health_names_engines_owners_and_the_oldest_question(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     assert "No engine runs on this journal." in (await client.get("/health")).text
     async with LocalEngine({"support": agent(journal)}, name="desk-engine"):
         page = (await client.get("/health")).text
@@ -242,7 +242,7 @@ async def test_the_page_of_health_names_engines_owners_and_the_oldest_question(
 
 async def test_records_are_shown_without_content_and_page_by_page(journal: MemoryJournal, runs: Runs) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     page = (await client.get("/records/first?until=3")).text
     assert re.findall(r'<span class="num mut">(\d+)</span>', page) == ["2", "1", "0"]
     assert "Go." not in page

@@ -10,7 +10,7 @@ from orchestrator import MemoryJournal, Runs
 from orchestrator.approval import Approval, FixedPlanner, PlanDraft
 from orchestrator.console import console_app
 from orchestrator.machines.approval.ports import PlanRequest
-from tests.console.client import Answer, Client
+from tests.console.client import Answer, Client, readable
 from tests.console.stored import TOKEN
 
 HOSTILE = "<script>x\u202e</script>"
@@ -87,7 +87,7 @@ async def test_a_reader_sees_the_plan_only_where_content_is_shown(
     async with opened(tmp_path, journal) as approval:
         await approval.run("Leave a note.", run_id="tidy")
     for content, shown in (("ask", True), ("never", False)):
-        page = (await Client(console_app(runs, content=content)).get("/inbox")).text  # type: ignore[arg-type]
+        page = (await Client(readable(runs, content=content)).get("/inbox")).text
         assert ("Be kind." in page) is shown
         assert ("Leave a note." in page) is shown
         assert "Approve the plan" not in page

@@ -10,11 +10,12 @@ from starlette.requests import Request
 
 from orchestrator import MemoryJournal, Runs
 from orchestrator.console import Actor, console_app
-from orchestrator.console.access import ATTEMPTS, WINDOW, AttemptLimiter
+from orchestrator.console.access import CODE_SECONDS, SignInCode
 from orchestrator.errors import ConfigError
 from orchestrator.providers.scripted import call
 from orchestrator.runtime.service.actor import default_actor
-from tests.console.client import Client
+from orchestrator.web.access import ATTEMPTS, WINDOW, AttemptLimiter
+from tests.console.client import Client, readable
 from tests.console.stored import ASKS, TOKEN, agent, fill, leave_asking, said
 
 PAGES = (
@@ -45,7 +46,7 @@ async def test_every_answer_has_a_policy_without_inline_code_and_is_not_stored(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     for page in (*PAGES, "/static/console.css", "/static/nothing"):
         answer = await client.get(page)
         policy = answer.headers["content-security-policy"]
@@ -62,14 +63,14 @@ async def test_every_answer_has_a_policy_without_inline_code_and_is_not_stored(
 async def test_another_host_name_is_refused_so_that_dns_rebinding_reads_nothing(
     runs: Runs, host: str
 ) -> None:
-    answer = await Client(console_app(runs), host=host).get("/")
+    answer = await Client(readable(runs), host=host).get("/")
     assert answer.status == 400
     assert "--allow-host" in answer.text
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8484", "LOCALHOST", "[::1]:9", "console.example:443"])
 async def test_the_names_of_this_machine_and_allowed_ones_are_answered(runs: Runs, host: str) -> None:
-    app = console_app(runs, hosts=["127.0.0.1", "localhost", "::1", "console.example"])
+    app = readable(runs, hosts=["127.0.0.1", "localhost", "::1", "console.example"])
     assert (await Client(app, host=host).get("/")).status == 200
 
 
@@ -86,33 +87,61 @@ async def test_nothing_is_read_without_the_token(journal: MemoryJournal, runs: R
     assert (await client.get("/sign-in")).status == 200
 
 
-async def test_failed_tokens_are_limited_for_each_address_and_the_right_one_waits_too(runs: Runs) -> None:
-    app = console_app(runs, token=TOKEN)
-    client, other = Client(app), Client(app, address="10.0.0.9")
-    for _ in range(ATTEMPTS - 1):
+async def test_wrong_tokens_of_an_address_are_limited_and_the_right_one_always_passes(runs: Runs) -> None:
+    client = Client(console_app(runs, token=TOKEN))
+    for _ in range(ATTEMPTS):
         assert (await client.post("/sign-in", {"token": "wrong"})).status == 403
-    assert (await client.post("/sign-in", {"token": "wrong"})).status == 429
-    refused = await client.post("/sign-in", {"token": TOKEN})
-    assert refused.status == 429
-    assert int(refused.headers["retry-after"]) <= WINDOW
-    assert (await other.post("/sign-in", {"token": TOKEN})).status == 303
+    for _ in range(3):
+        refused = await client.post("/sign-in", {"token": "wrong"})
+        assert refused.status == 429
+        assert 0 < int(refused.headers["retry-after"]) <= WINDOW
+        assert refused.headers["connection"] == "close"
+        assert (await client.post("/sign-in", {"token": TOKEN})).status == 303
 
 
-def test_attempts_are_forgotten_after_the_window_and_addresses_are_bounded() -> None:
+def test_wrong_tokens_are_counted_forgotten_after_the_window_and_their_addresses_are_bounded() -> None:
     now = 0.0
     limiter = AttemptLimiter(lambda: now)
-    for _ in range(ATTEMPTS):
-        limiter.fail("a")
-    assert limiter.wait("a") == WINDOW
+    assert [limiter.fail("a") for _ in range(ATTEMPTS)] == [0.0] * ATTEMPTS
+    assert limiter.fail("a") == WINDOW
+    assert limiter.fail("b") == 0.0
     now = WINDOW
-    assert limiter.wait("a") == 0
+    assert limiter.fail("a") == 0.0
     for number in range(3_000):
         limiter.fail(str(number))
-    assert len(limiter._failed) == 1_000
+    assert limiter.wrong == ATTEMPTS + 3_003
+    assert len(limiter._times) == 1_000
+
+
+async def test_a_code_signs_in_one_browser_once_and_its_holder_reads_by_cookie(
+    journal: MemoryJournal, runs: Runs
+) -> None:
+    await fill(journal)
+    code = SignInCode()
+    app = console_app(runs, code=code)
+    first, second = Client(app), Client(app)
+    for page in PAGES:
+        assert (await first.get(page)).headers["location"] == "/sign-in"
+    assert (await first.post("/sign-in", {"token": code.value})).status == 303
+    assert (await first.get(f"/runs/{ASKS}")).status == 200
+    again = await second.post("/sign-in", {"token": code.value})
+    assert (again.status, "was used" in again.text) == (403, True)
+    assert (await second.get(f"/runs/{ASKS}?content=shown")).headers["location"] == "/sign-in"
+    assert (await first.get("/")).status == 200
+
+
+async def test_a_code_is_valid_for_five_minutes(runs: Runs) -> None:
+    now = 0.0
+    code = SignInCode(lambda: now)
+    client = Client(console_app(runs, code=code))
+    now = CODE_SECONDS
+    refused = await client.post("/sign-in", {"token": code.value})
+    assert (refused.status, "older than 5 minutes" in refused.text) == (403, True)
+    assert (await client.get("/")).status == 303
 
 
 async def test_the_session_cookie_is_strict_and_no_script_reads_it(runs: Runs) -> None:
-    answer = await Client(console_app(runs)).get("/")
+    answer = await Client(readable(runs)).get("/")
     assert "HttpOnly" in answer.cookies
     assert "SameSite=strict" in answer.cookies
     client = Client(console_app(runs, token=TOKEN))
@@ -122,13 +151,14 @@ async def test_the_session_cookie_is_strict_and_no_script_reads_it(runs: Runs) -
     assert client.cookies != planted, "a session from before the sign-in stays useless"
 
 
-async def test_a_short_token_unknown_content_or_actions_without_a_token_are_refused(runs: Runs) -> None:
+async def test_a_short_token_unknown_content_or_a_console_without_an_actor_is_refused(runs: Runs) -> None:
     with pytest.raises(ConfigError, match="at least 16"):
         console_app(runs, token="x" * 15)
     with pytest.raises(ConfigError, match="never, ask, always"):
         console_app(runs, content="some")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="needs a token"):
-        console_app(runs, operate=True)
+    for options in ({}, {"operate": True}):
+        with pytest.raises(ConfigError, match="nobody could read this console"):
+            console_app(runs, **options)  # type: ignore[arg-type]
 
 
 # ---- forms ----
@@ -160,7 +190,7 @@ async def test_a_form_of_another_site_or_without_its_token_posts_nothing(
 
 async def test_a_read_only_console_has_no_forms_and_refuses_posts(journal: MemoryJournal, runs: Runs) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     for page in PAGES:
         text = (await client.get(page)).text
         assert 'method="post"' not in text
@@ -196,8 +226,10 @@ async def test_the_hook_of_a_host_decides_who_reads_and_who_acts(journal: Memory
     ("method", "headers", "status"),
     [
         ("PUT", {}, 405),
-        ("POST", {}, 411),
+        ("POST", {}, 415),
         ("POST", {"content-length": "2000001"}, 413),
+        ("POST", {"content-length": "5", "transfer-encoding": "chunked"}, 400),
+        ("POST", {"content-length": "+5"}, 400),
         ("POST", {"content-length": "2", "content-type": "text/plain"}, 415),
     ],
 )
@@ -276,7 +308,7 @@ async def test_content_is_shown_on_request_only_is_logged_and_is_never_in_an_add
 ) -> None:
     private = "omar_davis_3817"
     await leave_asking(journal, ASKS, note=private, prompt=f"I am {private}.")
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     for page in ("/", f"/runs/{ASKS}", f"/records/{ASKS}"):
         assert private not in (await client.get(page)).text
     with caplog.at_level(logging.INFO, "orchestrator.console"):
@@ -286,13 +318,13 @@ async def test_content_is_shown_on_request_only_is_logged_and_is_never_in_an_add
     assert [record.message for record in caplog.records] == [
         f"console: content of run {ASKS} was shown to {default_actor()}"
     ]
-    never = Client(console_app(runs, content="never"))
+    never = Client(readable(runs, content="never"))
     for page in ("/inbox", f"/runs/{ASKS}?content=shown", f"/records/{ASKS}?content=shown"):
         assert private not in (await never.get(page)).text
 
 
 async def test_an_error_page_names_the_fault_and_no_password(runs: Runs) -> None:
-    answer = await Client(console_app(runs)).get("/runs/nobody")
+    answer = await Client(readable(runs)).get("/runs/nobody")
     assert answer.status == 404
     assert "nobody" in answer.text
 
@@ -301,6 +333,6 @@ async def test_the_transcript_of_a_run_with_a_failed_tool_is_escaped(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await agent(journal, said(call("look", where=HOSTILE[0])), said(text=HOSTILE[0])).run("Go.", run_id="one")
-    text = (await Client(console_app(runs, content="always")).get("/runs/one")).text
+    text = (await Client(readable(runs, content="always")).get("/runs/one")).text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "<script>alert" not in text

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from orchestrator import Edge, Graph, MemoryJournal, Runs
-from orchestrator.console import console_app, machine_reader
+from orchestrator.console import machine_reader
 from orchestrator.console.machine_reader import MachineReader
 from orchestrator.console.state_list import Way, state_list
 from orchestrator.drawing.mark import GraphMarks
 from orchestrator.errors import StoreDown
 from orchestrator.kernel.journal import Record
 from orchestrator.runtime.runs.journal_check import JournalCheck, record_check
-from tests.console.client import Client
+from tests.console.client import Client, readable
 from tests.console.stored import ASKS, agent, fill, said
 
 
@@ -27,7 +27,7 @@ async def test_the_page_of_health_shows_the_last_verdict_of_doctor(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     await fill(journal)
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     assert "No check of this journal is recorded." in (await client.get("/health")).text
     await record_check(journal, JournalCheck.made(5, 60, [f"run {n} is <b>damaged</b>" for n in range(25)]))
     page = (await client.get("/health")).text
@@ -65,13 +65,13 @@ async def test_the_page_of_machines_covers_a_window_and_says_what_was_read(
     loaded.clear()
     assert (await reader.window(None, patience=60)).outcomes["completed"] == 2
     assert loaded == [ASKS], "a run that has not moved is not read again"
-    client = Client(console_app(runs))
+    client = Client(readable(runs))
     for name in ("1h", "24h", "7d", "all", "nonsense"):
         page = (await client.get(f"/machines?window={name}")).text
         assert "4 runs that started since" in page
     old = time.time() + 90_000
     monkeypatch.setattr(time, "time", lambda: old)
-    page = (await Client(console_app(runs)).get("/machines?window=24h")).text
+    page = (await Client(readable(runs)).get("/machines?window=24h")).text
     assert "No run of this machine started in this window." in page
 
 
@@ -117,7 +117,7 @@ async def test_a_graph_of_many_states_is_a_list_around_the_present_state(
     assert found.near[1].ways == [Way("next", "s20", 7)]
     assert len(found.others) == 45
     await fill(journal)
-    client = Client(console_app(runs, graphs={"llm_loop": many}))
+    client = Client(readable(runs, graphs={"llm_loop": many}))
     for page in ("/runs/first", "/machines"):
         text = (await client.get(page)).text
         assert "too many states for a drawing" in text

@@ -55,7 +55,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ),
     ("orchestrator.machines",),
     ("orchestrator.tools",),
-    ("orchestrator.llm", "orchestrator.files"),
+    ("orchestrator.llm", "orchestrator.files", "orchestrator.web"),
     ("orchestrator.kernel",),
     ("orchestrator.errors", "orchestrator.version", "orchestrator_guards"),
 )
@@ -109,7 +109,8 @@ DOORS: dict[str, tuple[str, ...]] = {
     "tenacity": ("orchestrator.llm.retry",),
     "transitions": ("orchestrator.kernel",),
     "yaml": ("orchestrator.runtime.evaluation.yaml_node",),
-    "uvicorn": ("orchestrator.providers.mcp", "orchestrator.examples.service", "orchestrator.console"),
+    "h11": ("orchestrator.web.server",),
+    "uvicorn": ("orchestrator.web.server", "orchestrator.examples.service"),
 }
 
 # Module or folder -> libraries it may never import.

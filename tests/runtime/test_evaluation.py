@@ -478,12 +478,11 @@ def test_an_evaluation_in_postgresql_answers_questions_and_is_continued(database
 
 
 async def test_the_console_shows_an_evaluation_and_its_runs() -> None:
-    from orchestrator.console import console_app
-    from tests.console.client import Client
+    from tests.console.client import Client, readable
 
     journal = MemoryJournal()
     report = await evaluate(support(journal), [case("a")])
-    client = Client(console_app(Runs(journal)))
+    client = Client(readable(Runs(journal)))
     for page in ("/", f"/runs/{report.evaluation_id}", f"/runs/{report.results[0].run_id}", "/machines"):
         assert (await client.get(page)).status == 200, page
 

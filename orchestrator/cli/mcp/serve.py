@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
+import logging
 import os
 import signal
 from collections.abc import Sequence
@@ -25,6 +25,7 @@ from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.kernel.record import Observer
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.version import __version__
+from orchestrator.web.access import checked_token, is_loopback
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -43,20 +44,13 @@ def _token(options: McpServeOptions) -> str | None:
             raise ConfigError(
                 f"--token-env {shown(options.token_env, 80)}: no such environment variable is set"
             )
-        return token
-    if options.http is not None and not _is_loopback(options.host):
+        return checked_token(token, f"the environment variable {options.token_env}")
+    if options.http is not None and not is_loopback(options.host):
         raise ConfigError(
             f"--host {shown(options.host, 80)} is not this machine only: give --token-env NAME, so that clients show "
             "a token"
         )
     return None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def _serve(options: McpServeOptions, token: str | None, logs: Sequence[Observer]) -> int:
@@ -77,6 +71,8 @@ async def _served(options: McpServeOptions, token: str | None, logs: Sequence[Ob
         from orchestrator.providers.mcp.serving import mcp_server, serve_http, serve_stdio
     except ImportError as error:
         raise MissingExtra("mcp", "mcp", "providers") from error
+    # The library warns of clients: of their host names, and of each call that was in flight at the end.
+    logging.getLogger("mcp").setLevel(logging.ERROR)
     journal = journal_at(journal_file(options.journal))
     async with AsyncExitStack() as stack:
         with beginning():
@@ -90,7 +86,7 @@ async def _served(options: McpServeOptions, token: str | None, logs: Sequence[Ob
         if options.http is None:
             await serve_stdio(server)
         else:
-            await serve_http(server, options.host, options.http, token, _ready)
+            await serve_http(server, options.host, options.http, token, _ready, proxies=options.proxy_headers)
 
 
 def _ready(address: str) -> None:

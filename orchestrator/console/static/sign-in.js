@@ -1,4 +1,4 @@
-// The part of an address after # is not sent: the terminal's link carries the token there, and it leaves the history.
+// The part of an address after # is not sent: the terminal's link carries the code there, and it leaves the history.
 (function () {
   "use strict";
   var token = location.hash.slice(1);

@@ -12,16 +12,14 @@ asked within the call, and one without elicitation reads how a person can answer
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic_core import to_json
-
 from orchestrator.errors import OrchestratorError
 from orchestrator.providers.mcp.offer import clean
+from orchestrator.web.access import Authentication, Bearers
+from orchestrator.web.limits import App, RequestLimits
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
@@ -255,53 +253,22 @@ async def serve_stdio(server: Server[Any]) -> None:
 
 
 async def serve_http(
-    server: Server[Any], host: str, port: int, token: str | None, ready: Callable[[str], None]
+    server: Server[Any],
+    host: str,
+    port: int,
+    token: str | None,
+    ready: Callable[[str], None],
+    *,
+    proxies: Sequence[str] = (),
 ) -> None:
     """Serve clients over streamable HTTP, until the task is cancelled. `ready` is called with the address.
 
-    With a token each request must have it, as `Authorization: Bearer TOKEN`.
+    With a token each request must have it, as `Authorization: Bearer TOKEN`. `proxies` are trusted proxies in front.
     """
-    import socket
+    from orchestrator.web.server import serve
 
-    import uvicorn
-
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family)
-    app: Any = server.streamable_http_app(host=host)
-    answering = app if token is None else _guarded(app, token)
-    config = uvicorn.Config(answering, log_level="warning", lifespan="on", ws="none")
-    name = f"[{host}]" if ":" in host else host
-    ready(f"http://{name}:{listening.getsockname()[1]}/mcp")
-    try:
-        await _until_cancelled(uvicorn.Server(config), listening)
-    finally:
-        listening.close()
-
-
-async def _until_cancelled(serving: Any, listening: Any) -> None:
-    """Serve until this task is cancelled, then close the connections. Signals are the caller's."""
-    serving.capture_signals = nullcontext
-    task = asyncio.ensure_future(serving.serve(sockets=[listening]))
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        serving.should_exit = serving.force_exit = True
-        await task
-        raise
-
-
-def _guarded(app: Any, token: str) -> Any:
-    """Return an ASGI app that answers requests without the token with 401."""
-    expected = f"Bearer {token}".encode()
-
-    async def guarded(scope: Any, receive: Any, send: Any) -> None:
-        given = dict(scope.get("headers", ())).get(b"authorization", b"")
-        if scope["type"] != "http" or hmac.compare_digest(given, expected):
-            await app(scope, receive, send)
-            return
-        body = to_json({"error": "give the token as `Authorization: Bearer TOKEN`"})
-        headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    return guarded
+    app: App = RequestLimits(server.streamable_http_app(host=host), reads_first=True)
+    if token is not None:
+        app = Authentication(app, Bearers({"client": token}).actor)
+    never = asyncio.Event()
+    await serve(app, host, port, never, lambda url: ready(f"{url}mcp"), lifespan=True, proxies=proxies)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import json
 import logging
 import threading
@@ -22,6 +21,8 @@ from orchestrator.telemetry.exposition import debug
 from orchestrator.telemetry.exposition.debug import LiveSource
 from orchestrator.telemetry.exposition.health import Check, HealthCheck, Heartbeat
 from orchestrator.telemetry.exposition.render import rendered
+from orchestrator.web.access import is_loopback
+from orchestrator.web.limits import framing_fault
 
 _PATIENCE = 10.0
 """Seconds that a scrape waits for the one before it. Scrapes run one at a time: concurrent ones slow each other down,
@@ -103,6 +104,12 @@ class Pages:
 
     def answer(self, request: PageRequest) -> PageAnswer:
         """Answer a request; an internal error becomes a 500 that quotes nothing."""
+        headers = request.headers
+        if fault := framing_fault(headers.get("content-length"), headers.get("transfer-encoding")):
+            return _sentence(HTTPStatus(fault[0]), fault[1], ("Connection", "close"))
+        return self._page(request)
+
+    def _page(self, request: PageRequest) -> PageAnswer:
         page = self._pages.get(request.path.rstrip("/"))
         if page is None:
             return _sentence(HTTPStatus.NOT_FOUND, f"there are: {', '.join(sorted(self._pages)[1:])}")
@@ -191,21 +198,12 @@ def _is_local(request: PageRequest) -> bool:
     """
     if any(name in request.headers for name in _PASSED_ON):
         return False
-    return _is_loopback(request.client) and _named_locally(request.headers.get("host", ""))
+    return is_loopback(request.client) and _named_locally(request.headers.get("host", ""))
 
 
 def _named_locally(host: str) -> bool:
     name = host[1:].partition("]")[0] if host.startswith("[") else host.rpartition(":")[0] or host
-    return not host or name.lower() == "localhost" or _is_loopback(name)
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    mapped = getattr(found, "ipv4_mapped", None)
-    return found.is_loopback or (mapped is not None and mapped.is_loopback)
+    return not host or name.lower() == "localhost" or is_loopback(name)
 
 
 def _data(well: bool, data: Mapping[str, Any]) -> PageAnswer:  # noqa: FBT001
