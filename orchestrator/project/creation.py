@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -10,6 +11,9 @@ from pathlib import Path
 from orchestrator.errors import ConfigError
 from orchestrator.project.name import package_of, project_name
 from orchestrator.project.template import project_files
+
+SECRETS = ".env"
+"""The file with the token of the service, which only its owner reads."""
 
 
 def create_project(name: str, parent: Path, complete: Callable[[Path], None] = lambda _: None) -> Path:
@@ -27,12 +31,14 @@ def create_project(name: str, parent: Path, complete: Callable[[Path], None] = l
     folder = parent / project_name(name)
     _check_free(folder)
     package = package_of(name)
-    texts = project_files({"name": name, "package": package, "variable": package.upper()})
+    fields = {"name": name, "package": package, "variable": package.upper()}
+    texts = project_files({**fields, "token": secrets.token_urlsafe(32)})
     staged = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
     try:
         for path, text in texts.items():
             file = staged / path
             file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch(mode=0o600 if path == SECRETS else 0o666)
             file.write_text(text, encoding="utf-8")
         complete(staged)
         staged.chmod(0o755)

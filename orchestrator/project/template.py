@@ -9,7 +9,7 @@ from importlib.resources.abc import Traversable
 
 SUFFIX = ".template"
 _FIELD = re.compile(r"\{\{(\w+)\}\}")
-_HIDDEN = ("gitignore", "dockerignore")
+_HIDDEN = ("gitignore", "dockerignore", "env")
 """Files whose name begins with a dot in the project; builds leave such files out of a wheel at times."""
 
 

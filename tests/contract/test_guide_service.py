@@ -16,20 +16,33 @@ from pathlib import Path
 import pytest
 
 from tests.contract.test_guides import ROOT, SERVICE, of_language
+from tests.examples.service_client import TOKEN
 from tests.ports import free_port
 
 COMMANDS, SERVERS = (block.text for block in of_language("sh") if block.place == SERVICE)
 
 
-def typed(command: str, folder: Path) -> str:
-    done = subprocess.run(shlex.split(command), cwd=folder, check=True, capture_output=True, timeout=60)
+def shell(command: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["sh", "-c", command],
+        cwd=folder,
+        check=False,
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, "TOKEN": TOKEN, **variables},
+    )
+
+
+def typed(command: str, folder: Path, **variables: str) -> str:
+    done = shell(command, folder, **variables)
+    assert done.returncode == 0, done.stderr
     return done.stdout.decode()
 
 
 def waits(command: str, folder: Path, text: str) -> str:
     ends = time.monotonic() + 60
     while True:
-        done = subprocess.run(shlex.split(command), cwd=folder, check=False, capture_output=True, timeout=60)
+        done = shell(command, folder)
         if text in (found := done.stdout.decode()):
             return found
         assert time.monotonic() < ends, f"{command}: {found}{done.stderr.decode()}"
@@ -47,6 +60,7 @@ def serving(command: str, folder: Path, journal: str) -> Iterator[str]:
         del arguments[-2:]
     path = os.pathsep.join(str(ROOT / part) for part in ("", "callbacks", "guards"))
     environment = {**os.environ, "PYTHONPATH": path, "ORCHESTRATOR_JOURNAL": journal}
+    environment["SERVICE_TOKEN"] = f"ann:{TOKEN}"
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, *module, *arguments, *place],
@@ -71,12 +85,19 @@ def serving(command: str, folder: Path, journal: str) -> Iterator[str]:
 @pytest.mark.campaign
 @pytest.mark.system("curl")
 def test_the_commands_of_the_service_do_what_the_guide_says(tmp_path: Path) -> None:
-    serve, *commands = COMMANDS.splitlines()
-    with serving(serve, tmp_path, str(tmp_path / "runs.db")) as port:
+    token, serve, *commands = COMMANDS.splitlines()
+    assert len(typed(f"{token.replace('python', sys.executable)}; echo $TOKEN", tmp_path).strip()) == 43
+    with serving(
+        serve.removeprefix("SERVICE_TOKEN=ann:$TOKEN "), tmp_path, str(tmp_path / "runs.db")
+    ) as port:
         start, questions, approve, events, result = (one.replace("8000", port) for one in commands)
         assert json.loads(typed(start, tmp_path))["run_id"] == "monday"
-        assert '"tool":"refund"' in waits(questions, tmp_path, "refund")
-        assert json.loads(typed(approve, tmp_path)) == {"run_id": "monday", "repeated": False}
+        (question,) = json.loads(waits(questions, tmp_path, "refund"))
+        assert question["tool"] == "refund"
+        assert json.loads(typed(approve, tmp_path, DIGEST=question["digest"])) == {
+            "run_id": "monday",
+            "repeated": False,
+        }
         stream = typed(events, tmp_path)
         assert stream.startswith("retry: ")
         assert '"by": "ann", "why": "paid twice"' in stream
@@ -89,5 +110,6 @@ def test_the_commands_of_the_service_do_what_the_guide_says(tmp_path: Path) -> N
 @pytest.mark.parametrize("command", SERVERS.splitlines(), ids=lambda line: line.split()[0])
 def test_each_server_of_the_guide_serves_and_stops(command: str, tmp_path: Path, database: str) -> None:
     with serving(command, tmp_path, database) as port:
-        typed(f'curl -s --json \'{{"prompt": "1", "run_id": "r"}}\' localhost:{port}/runs', tmp_path)
-        waits(f"curl -s localhost:{port}/runs/r/questions", tmp_path, "refund")
+        curl = "curl -s --oauth2-bearer $TOKEN"
+        typed(f'{curl} --json \'{{"prompt": "1", "run_id": "r"}}\' localhost:{port}/runs', tmp_path)
+        waits(f"{curl} localhost:{port}/runs/r/questions", tmp_path, "refund")

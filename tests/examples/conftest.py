@@ -18,7 +18,7 @@ from orchestrator import Runs
 from orchestrator.journal.address import address_of
 from orchestrator.journal.opening import journal_at
 from orchestrator.kernel.journal import RunHead
-from tests.examples.service_client import Client
+from tests.examples.service_client import TOKENS, Client
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +49,7 @@ class Service:
             **{name: value for name, value in os.environ.items() if name != "PROMETHEUS_MULTIPROC_DIR"},
             "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("", "callbacks", "guards")),
             "ORCHESTRATOR_JOURNAL": journal,
+            "SERVICE_TOKEN": TOKENS,
             "SERVICE_FOLDER": str(folder),
             "SERVICE_GRACE": str(grace),
         }

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import Request as HttpRequest
+from fastapi import Response
 from fastapi.responses import HTMLResponse
 
 from orchestrator import Agent, tool
@@ -24,6 +25,7 @@ from orchestrator.journal.opening import StoredJournal
 from orchestrator.llm.message import Request
 from orchestrator.llm.run_event import RUN_EVENTS
 from orchestrator.providers.scripted import Answer, FunctionLLM, call
+from tests.examples.service_client import TOKEN
 
 FOLDER = Path(os.environ.get("SERVICE_FOLDER", "."))
 STEPS = 3
@@ -96,10 +98,18 @@ for (const name of NAMES) source.addEventListener(name, event => { seen.ids.push
 </script>"""
 
 
-async def page(run_id: str) -> HTMLResponse:
+def person(request: HttpRequest) -> str | None:
+    """Who sends a request: by the header of a program, by the address of a page, or by the cookie that it sets."""
+    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+    shown = (bearer, request.query_params.get("token"), request.cookies.get("token"))
+    return "ann" if TOKEN in shown else None
+
+
+async def page(run_id: str, response: Response) -> str:
     """The page of a user interface: it follows a run, and tells the ids that it has seen. Deltas have none."""
+    response.set_cookie("token", TOKEN)
     names = json.dumps([each.__name__ for each in RUN_EVENTS if not each.__name__.endswith("Delta")])
-    return HTMLResponse(PAGE.replace("RUN", run_id).replace("NAMES", names))
+    return PAGE.replace("RUN", run_id).replace("NAMES", names)
 
 
 async def seen(request: HttpRequest) -> None:
@@ -107,7 +117,7 @@ async def seen(request: HttpRequest) -> None:
     (FOLDER / "telling").rename(FOLDER / "seen")
 
 
-app = create_app(agent, grace=float(os.environ.get("SERVICE_GRACE", "20")), rescan=0.3)
+app = create_app(agent, actor=person, grace=float(os.environ.get("SERVICE_GRACE", "20")), rescan=0.3)
 app.add_middleware(NamedProcess)
-app.add_api_route("/page/{run_id}", page)
+app.add_api_route("/page/{run_id}", page, response_class=HTMLResponse)
 app.add_api_route("/seen", seen, methods=["POST"])

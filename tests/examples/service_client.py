@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import httpx2
 
 PATIENCE = 60.0
+TOKEN = "token-" * 4
+TOKENS = f"ann:{TOKEN},bob:{TOKEN[::-1]}"
+"""The people who may use the service, as its environment has them."""
 
 
 class Event(NamedTuple):
@@ -20,13 +23,14 @@ class Event(NamedTuple):
 
 
 class Client:
-    """Requests of the service, each on a connection of its own unless `http` is given."""
+    """Requests of a person, each on a connection of its own unless `http` is given."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, token: str = TOKEN) -> None:
         self.url = f"http://127.0.0.1:{port}"
+        self._headers = {"Authorization": f"Bearer {token}"}
 
     def http(self) -> httpx2.Client:
-        return httpx2.Client(base_url=self.url, timeout=PATIENCE)
+        return httpx2.Client(base_url=self.url, timeout=PATIENCE, headers=self._headers)
 
     def get(self, path: str, **options: Any) -> Any:
         with self.http() as http:

@@ -27,7 +27,7 @@ from orchestrator.examples.service.schema import MAX_PROMPT
 from orchestrator.journal.opening import StoredJournal
 from orchestrator.llm.message import Request as ModelRequest
 from orchestrator.providers.scripted import FunctionLLM
-from tests.examples.service_client import Client, Stream
+from tests.examples.service_client import TOKENS, Client, Stream
 
 
 class HeldModel:
@@ -74,6 +74,7 @@ def served(folder: Path, make_agent: MakeAgent = at_once, **options: Any) -> Ite
     """The application under uvicorn, in a thread."""
     with pytest.MonkeyPatch.context() as patch, socket.create_server(("127.0.0.1", 0)) as listener:
         patch.setenv("ORCHESTRATOR_JOURNAL", str(folder / "runs.db"))
+        patch.setenv("SERVICE_TOKEN", TOKENS)
         app = create_app(make_agent, rescan=0.2, grace=0.0, **options)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -106,8 +107,8 @@ def waiting(client: Client, run_id: str) -> dict[str, Any]:
 
 def answered(client: Client, run_id: str) -> list[str]:
     """Start a run and approve its question; return the ids of its events."""
-    waiting(client, run_id)
-    client.post(f"/runs/{run_id}/approve")
+    question = waiting(client, run_id)
+    client.post(f"/runs/{run_id}/approve", digest=question["digest"])
     stream = Stream(client, run_id)
     stream.finished()
     return stream.ids
@@ -144,8 +145,11 @@ def test_a_person_answers(
     client: Client, verb: str, body: dict[str, Any], outcome: str, result: str | None
 ) -> None:
     run_id = f"{verb}-{outcome}"
-    waiting(client, run_id)
-    assert client.post(f"/runs/{run_id}/{verb}", **body) == {"run_id": run_id, "repeated": False}
+    digest = waiting(client, run_id)["digest"]
+    assert client.post(f"/runs/{run_id}/{verb}", digest=digest, **body) == {
+        "run_id": run_id,
+        "repeated": False,
+    }
     Stream(client, run_id).finished()
     found = client.get(f"/runs/{run_id}/result")
     assert found["outcome"] == outcome
@@ -155,7 +159,7 @@ def test_a_person_answers(
 def test_a_cancelled_run_ends(client: Client) -> None:
     waiting(client, "unwanted")
     with client.http() as http:
-        sent = http.post("/runs/unwanted/cancel", json={"why": "changed my mind"}, headers={"X-User": "ann"})
+        sent = http.post("/runs/unwanted/cancel", json={"why": "changed my mind"})
         assert sent.status_code == 202
     assert Stream(client, "unwanted").finished()[-1].data["outcome"] == "cancelled"
 
@@ -236,16 +240,30 @@ BAD: list[tuple[str, str, Any, int, str]] = [
     ("GET", "/runs/nope/events", None, 404, "there is no run 'nope'"),
     ("GET", "/runs/nope/questions", None, 404, "there is no run 'nope'"),
     ("GET", "/runs/nope/result", None, 404, "there is no run 'nope'"),
-    ("POST", "/runs/nope/approve", {}, 404, "there is no run 'nope'"),
+    ("POST", "/runs/nope/approve", {"digest": "0" * 64}, 404, "there is no run 'nope'"),
     ("POST", "/runs/nope/cancel", {}, 404, "there is no run 'nope'"),
     ("GET", "/runs?after=nope", None, 404, "there is no run 'nope'"),
     ("GET", "/runs/asks/result", None, 409, "run 'asks' has no result yet: it is parked (approval)"),
     ("POST", "/runs", {"prompt": "x", "run_id": "asks"}, 409, "run 'asks' exists"),
-    ("POST", "/runs/asks/approve", {"call": "9:9"}, 409, "no question is open about call '9:9'"),
+    (
+        "POST",
+        "/runs/asks/approve",
+        {"call": "9:9", "digest": "0" * 64},
+        409,
+        "no question is open about call '9:9'",
+    ),
     ("POST", "/runs/asks/approve", {"digest": "0" * 64}, 409, "it is about other arguments"),
-    ("POST", "/runs/asks/approve", {"arguments": "[]"}, 409, "must be the text of one JSON object"),
-    ("POST", "/runs/over/approve", {"call": "9:9"}, 409, "run 'over' has ended"),
-    ("POST", "/runs/over/reject", {}, 409, "http answered before (approve"),
+    ("POST", "/runs/asks/approve", {}, 422, "body.digest: Field required"),
+    ("POST", "/runs/asks/approve", {"digest": "01234567"}, 422, "body.digest: String should match pattern"),
+    (
+        "POST",
+        "/runs/asks/approve",
+        {"arguments": "[]", "digest": "0" * 64},
+        409,
+        "must be the text of one JSON object",
+    ),
+    ("POST", "/runs/over/approve", {"call": "9:9", "digest": "0" * 64}, 409, "run 'over' has ended"),
+    ("POST", "/runs/over/reject", {}, 409, "ann answered before (approve"),
     ("POST", "/runs/over/cancel", {}, 409, "run 'over' has ended: completed"),
     ("POST", "/runs", {}, 422, "body.prompt: Field required"),
     ("POST", "/runs", {"prompt": ""}, 422, "body.prompt: String should have at least 1 character"),
@@ -303,7 +321,7 @@ def test_a_request_without_the_type_of_json_is_refused_so_that_no_other_site_can
 def test_a_huge_request_is_not_read(prepared: Client) -> None:
     with prepared.http() as http:
         response = http.post("/runs", json={"prompt": "x" * 2_000_000})
-    assert (response.status_code, response.text) == (413, "Content Too Large")
+    assert (response.status_code, response.text) == (413, "a body has at most 2,000,000 bytes\n")
 
 
 def test_too_many_waiting_runs_are_refused_and_none_is_stored(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.examples.conftest import Serve, Service
-from tests.examples.service_client import Stream
+from tests.examples.service_client import TOKEN, Stream
 
 HELD = [f"held-{step}" for step in range(4)]
 ONCE = {f"held:{step}": 1 for step in range(3)}
@@ -146,7 +146,12 @@ def test_a_browser_follows_a_run_across_a_restart_and_then_stays_away(serve: Ser
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}"]
     with (tmp_path / "browser.log").open("wb") as log:
         browser = subprocess.Popen(
-            ["chromium", *options, "--remote-debugging-port=0", f"{service.client.url}/page/held"],
+            [
+                "chromium",
+                *options,
+                "--remote-debugging-port=0",
+                f"{service.client.url}/page/held?token={TOKEN}",
+            ],
             stdout=log,
             stderr=log,
         )
@@ -196,7 +201,7 @@ def test_an_irreversible_call_is_approved_in_another_worker(
         (question,) = http.get("/runs/pay/questions").json()
         assert service.effects() == {}
         answer = {"digest": question["digest"], "why": "ok"}
-        approved = http.post("/runs/pay/approve", json=answer, headers={"X-User": "ann"})
+        approved = http.post("/runs/pay/approve", json=answer)
         assert (approved.status_code, approved.json()) == (200, {"run_id": "pay", "repeated": False})
     events = Stream(service.client, "pay").finished()
     (decided,) = [event.data for event in events if event.name == "QuestionAnswered"]
@@ -216,8 +221,9 @@ def test_of_two_answers_in_two_workers_one_counts(serve: Serve, database: str) -
     with closing(first), closing(second), ThreadPoolExecutor(2) as pool:
         for name in names:
             service.client.until(lambda: first.get(f"/runs/{name}/questions").json())  # noqa: B023
+            (question,) = first.get(f"/runs/{name}/questions").json()
             sent = [
-                pool.submit(http.post, f"/runs/{name}/{verb}", json={})
+                pool.submit(http.post, f"/runs/{name}/{verb}", json={"digest": question["digest"]})
                 for http, verb in ((first, "approve"), (second, "reject"))
             ]
             statuses = [each.result().status_code for each in sent]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.service_client import Client
+from tests.examples.service_client import TOKENS, Client
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,7 +98,7 @@ class RunningService:
     def __init__(self, command: list[str], folder: Path, variables: Mapping[str, str]) -> None:
         self.port = free_port()
         self.command = [part.replace("8000", str(self.port)) for part in command]
-        self.folder, self.variables = folder, {**clean_environment(), **variables}
+        self.folder, self.variables = folder, {**clean_environment(), "SHOP_TOKEN": TOKENS, **variables}
         self.client = Client(self.port)
         self.begin()
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from orchestrator.project.creation import create_project
+from orchestrator.web.access import parse_tokens
 from tests.project.test_made_project import instructions
 
 
@@ -39,6 +41,34 @@ def test_the_image_starts_the_service_as_another_user_than_root(pristine: Path) 
     assert int(found["USER"]) > 0
     assert found["EXPOSE"] in json.loads(found["CMD"])
     assert f":{found['EXPOSE']}/readyz" in found["HEALTHCHECK"]
+
+
+def test_the_token_is_new_for_each_project_private_and_no_part_of_git_or_the_image(
+    pristine: Path, tmp_path: Path
+) -> None:
+    other = create_project("shop", tmp_path)
+    found = [(folder / ".env").read_text().splitlines()[-1] for folder in (pristine, other)]
+    assert found[0] != found[1]
+    for line in found:
+        assert len(parse_tokens(line.removeprefix("SHOP_TOKEN="), "the file")["operator"]) >= 32
+    assert {oct((folder / ".env").stat().st_mode)[-3:] for folder in (pristine, other)} == {"600"}
+    for ignored in (".gitignore", ".dockerignore"):
+        assert ".env" in (pristine / ignored).read_text().splitlines()
+    assert not any(
+        found[0].removeprefix("SHOP_TOKEN=") in file.read_text(errors="replace")
+        for file in pristine.rglob("*")
+        if file.is_file() and file.name != ".env"
+    )
+
+
+def test_the_compose_file_starts_nothing_without_a_token_and_names_the_host_of_prometheus(
+    pristine: Path,
+) -> None:
+    environment = compose(pristine)["services"]["service"]["environment"]
+    assert environment["SHOP_TOKEN"].startswith("${SHOP_TOKEN:?")
+    config = yaml.safe_load((pristine / "ops" / "prometheus.yml").read_text())
+    (target,) = config["scrape_configs"][0]["static_configs"][0]["targets"]
+    assert environment["SHOP_HOSTS"] == target.partition(":")[0]
 
 
 def test_what_the_compose_file_mounts_builds_and_waits_for_is_there(pristine: Path) -> None:

@@ -6,11 +6,13 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.project.conftest import MadeProject, RunningService, Serve, environment
+from tests.examples.service_client import Client
+from tests.project.conftest import MadeProject, RunningService, Serve, clean_environment, environment
 
 pytestmark = pytest.mark.system("make")
 
@@ -82,6 +84,35 @@ def a_killed_service_continues(service: RunningService) -> None:
 def test_its_service_continues_its_runs_after_kill_9(made: MadeProject, serve: Serve) -> None:
     command = [str(made.folder / ".venv" / "bin" / "python"), "-m", "shop.service", "--port", "8000"]
     a_killed_service_continues(serve(command, made.folder))
+
+
+@pytest.mark.campaign
+@pytest.mark.canary
+def test_its_service_starts_with_the_token_of_init_and_only_with_it_for_other_machines(
+    made: MadeProject, serve: Serve
+) -> None:
+    token = (made.folder / ".env").read_text().splitlines()[-1].partition("=")[2]
+    service = serve(["make", "serve", "ARGS=--port 8000"], made.folder, SHOP_TOKEN="")
+    service.client = Client(service.port, token)
+    service.client.post("/runs", prompt="Refund order 7.", run_id="refund")
+    service.client.until(lambda: service.client.get("/runs/refund/questions"))
+    (question,) = service.client.get("/runs/refund/questions")
+    with Client(service.port).http() as other:
+        answer = {"digest": question["digest"]}
+        assert other.post("/runs/refund/approve", json=answer, headers={"X-User": "ceo"}).status_code == 401
+        assert other.get("/runs").status_code == 401
+    service.client.post("/runs/refund/approve", digest=question["digest"])
+    service.client.until(lambda: service.client.get("/runs/refund")["status"] == "ended")
+    done = subprocess.run(
+        [made.folder / ".venv" / "bin" / "python", "-m", "shop.service", "--host", "::", "--port", "0"],
+        cwd=made.folder,
+        env=clean_environment(),
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("error: --host :: is not this machine only: set SHOP_TOKEN\n")
 
 
 # ---- the image, without a container engine ----

@@ -1,10 +1,12 @@
 """A web service of durable runs: start, follow with server-sent events, answer, cancel, read the result.
 
-    python -m orchestrator.examples.service                                     # one process, a SQLite file
+    python -m orchestrator.examples.service              # one process, a SQLite file; it prints its token
     uvicorn orchestrator.examples.service:app --workers 4                       # ORCHESTRATOR_JOURNAL=postgresql://…
     gunicorn -k uvicorn_worker.UvicornWorker -w 4 orchestrator.examples.service:app
 
-Copy this folder and replace `support` by your agent and `known_user` by your authentication.
+Copy this folder and replace `support` by your agent. Each request needs a token of `SERVICE_TOKEN`, whose person is the
+name beside an answer in the journal; `create_app(actor=…)` takes your own authentication. The service answers to known
+host names only, and an approval names the digest of the call that the person saw.
 
 Each worker process has an engine on the same journal. A run is stored before its start is answered, and any worker
 resumes it if its own worker dies. So every request works in every worker, and a client needs no session affinity. Use

@@ -7,9 +7,10 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import Annotated, Any, TypeAlias
 
-from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
@@ -47,15 +48,17 @@ def known_server(request: Request) -> RunServer:
     return server
 
 
-def known_user(x_user: Annotated[str, Header()] = "") -> str:
-    """Return who sends a request. Replace this by your authentication: any client can write this header."""
-    return x_user or "http"
+def known_user(request: Request) -> str:
+    """Return who sends a request: the person of the token, or of the hook `actor` of `create_app`."""
+    name: str = request.state.actor
+    return name
 
 
 Server: TypeAlias = Annotated[RunServer, Depends(known_server)]
 User: TypeAlias = Annotated[str, Depends(known_user)]
 
-router = APIRouter()
+router = APIRouter(dependencies=[Security(HTTPBearer(auto_error=False))])
+"""The dependency checks nothing, because the token was checked before: it names the token in /docs."""
 
 
 @router.post("/runs", status_code=201)

@@ -12,20 +12,24 @@ from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeAlias
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.routing import Route
 
 from orchestrator import Agent, LocalEngine
 from orchestrator.engines.handle import Handle
-from orchestrator.errors import NotAdmitting, Overloaded, RunError, RunExists
+from orchestrator.errors import ConfigError, NotAdmitting, Overloaded, RunError, RunExists
 from orchestrator.events import Observer, RunEvent, RunSuspended
 from orchestrator.examples.service.schema import StartRequest
 from orchestrator.journal.opening import StoredJournal, journal_at
 from orchestrator.settings import Settings
 from orchestrator.telemetry import Metrics, TransitionLog, Watchdog, asgi_app
 from orchestrator.telemetry.exposition import answers
+from orchestrator.web.access import LOOPBACK, Bearers, parse_tokens
+from orchestrator.web.limits import Scope
 
 MakeAgent: TypeAlias = Callable[[StoredJournal, list[Observer]], Agent]
+ActorHook: TypeAlias = Callable[[Request], str | None]
+"""Returns the name of the person who sends a request; None refuses it."""
 
 OPENING = 30.0
 """Seconds to wait for the database at the start."""
@@ -41,15 +45,26 @@ class RunServer:
     agent: Agent
     engine: LocalEngine
 
-    def __init__(self, make_agent: MakeAgent, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, make_agent: MakeAgent, options: Mapping[str, Any], actor: ActorHook | None, prefix: str
+    ) -> None:
         self._make_agent = make_agent
         self._options = options
+        self._actor = actor
+        self._prefix = prefix
+        self._bearers = Bearers({})
         self._stopping = asyncio.Event()
         self._reading: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        """Work on runs until the server has stopped; leaving the engine drains it."""
+        """Work on runs until the server has stopped; leaving the engine drains it.
+
+        Raises:
+            ConfigError: There is no token, or one is too short.
+        """
+        if self._actor is None:
+            self._bearers = Bearers(tokens_of(self._prefix))
         metrics = Metrics()
         address = Settings.load().journal
         async with journal_at(address, opening=OPENING) as journal, Watchdog(metrics) as watchdog:
@@ -63,6 +78,15 @@ class RunServer:
                     yield
                 self._stopping.set()
                 await asyncio.gather(*self._reading)
+
+    def actor(self, scope: Scope) -> str | None:
+        """Return who sends a request, or None."""
+        return self._bearers.actor(scope) if self._actor is None else self._actor(Request(scope))
+
+    def hosts(self) -> set[str]:
+        """Return the host names that are answered to."""
+        named = os.environ.get(f"{self._prefix}_HOSTS", "").split(",")
+        return {*LOOPBACK, *(name.strip().lower() for name in named if name.strip())}
 
     async def start(self, request: StartRequest) -> str:
         """Store a run and start it here. If this worker dies before that, another one starts it.
@@ -108,6 +132,17 @@ class RunServer:
         finally:
             stop.cancel()
             await following.aclose()
+
+
+def tokens_of(prefix: str) -> dict[str, str]:
+    """Return person -> token of the environment. Raises ConfigError."""
+    name = f"{prefix}_TOKEN"
+    if not (text := os.environ.get(name, "").strip()):
+        raise ConfigError(
+            f"{name} is not set, and nobody could use the service: set it to a token of at least 16 characters, for "
+            "example of `python -c 'import secrets; print(secrets.token_urlsafe(32))'`"
+        )
+    return parse_tokens(text, name)
 
 
 @contextmanager

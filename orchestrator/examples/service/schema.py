@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,18 +21,23 @@ class StartRequest(BaseModel):
     metadata: dict[str, Any] = {}
 
 
+Digest: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""The whole digest of a question."""
+
+
 class AnswerRequest(BaseModel):
     """An answer to a question. With `digest` it counts only for exactly the arguments that the person saw."""
 
     model_config = ConfigDict(extra="forbid")
     call: str | None = None
-    digest: str | None = None
+    digest: Digest | None = None
     why: str = ""
 
 
 class ApproveRequest(AnswerRequest):
-    """An approval; `arguments` (JSON text) replace those of the model."""
+    """An approval, for exactly the call with this digest; `arguments` (JSON text) replace those of the model."""
 
+    digest: Digest
     arguments: str | None = None
 
 
