@@ -38,11 +38,14 @@ _LOG: Final = logging.getLogger("orchestrator.web")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
-    if host.lower() == "localhost":
-        return True
+    """Return whether only this machine reaches a host, given by its address or as `localhost`."""
+    return host.lower() == "localhost" or is_loopback_address(host.strip("[]"))
+
+
+def is_loopback_address(text: str) -> bool:
+    """Return whether a text is an address of this machine only."""
     with suppress(ValueError):
-        address = ipaddress.ip_address(host.strip("[]"))
+        address = ipaddress.ip_address(text)
         mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
         return (mapped or address).is_loopback
     return False

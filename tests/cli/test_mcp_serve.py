@@ -194,13 +194,13 @@ async def over_http(folder: Path, *words: str) -> AsyncIterator[str]:
 async def test_a_client_without_elicitation_over_http_reads_how_a_person_answers_and_calls_again(
     serving: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SERVE_TOKEN", "secret")
+    monkeypatch.setenv("SERVE_TOKEN", "secret-" * 4)
     async with over_http(serving, "--token-env", "SERVE_TOKEN") as url:
         async with httpx2.AsyncClient() as http:
             refused = await http.post(url, json={})
             assert refused.status_code == 401
         async with (
-            httpx2.AsyncClient(headers={"Authorization": "Bearer secret"}) as http,
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {'secret-' * 4}"}) as http,
             Client(streamable_http_client(url, http_client=http)) as client,
         ):
             waits = await client.call_tool("support", PROMPT)

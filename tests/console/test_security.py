@@ -273,7 +273,7 @@ async def test_hostile_text_of_models_and_tools_stays_visible_text(
     journal: MemoryJournal, runs: Runs
 ) -> None:
     note = " ".join(HOSTILE)
-    run_id = f"run '{HOSTILE[0]}\" %2f"
+    run_id = "run '<script>alert(1)<script>\" %2f"
     await leave_asking(journal, run_id, note=note, prompt=note, name="agent.b")
     client = await signed_in(runs, content="always")
     [head] = await runs.list()

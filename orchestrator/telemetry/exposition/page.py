@@ -21,7 +21,7 @@ from orchestrator.telemetry.exposition import debug
 from orchestrator.telemetry.exposition.debug import LiveSource
 from orchestrator.telemetry.exposition.health import Check, HealthCheck, Heartbeat
 from orchestrator.telemetry.exposition.render import rendered
-from orchestrator.web.access import is_loopback
+from orchestrator.web.access import is_loopback_address
 from orchestrator.web.limits import framing_fault
 
 _PATIENCE = 10.0
@@ -198,12 +198,12 @@ def _is_local(request: PageRequest) -> bool:
     """
     if any(name in request.headers for name in _PASSED_ON):
         return False
-    return is_loopback(request.client) and _named_locally(request.headers.get("host", ""))
+    return is_loopback_address(request.client) and _named_locally(request.headers.get("host", ""))
 
 
 def _named_locally(host: str) -> bool:
     name = host[1:].partition("]")[0] if host.startswith("[") else host.rpartition(":")[0] or host
-    return not host or name.lower() == "localhost" or is_loopback(name)
+    return not host or name.lower() == "localhost" or is_loopback_address(name)
 
 
 def _data(well: bool, data: Mapping[str, Any]) -> PageAnswer:  # noqa: FBT001
