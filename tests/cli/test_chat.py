@@ -199,6 +199,31 @@ def test_each_line_of_a_pipe_is_a_prompt(cli: Cli, talking: Path, monkeypatch: p
     assert lines[1].startswith("conversation ")
 
 
+HOSTILE = {
+    b"\x1b[31mred\x1b]0;title\x07": r"1: \x1b[31mred\x1b]0;title\x07",
+    b"nul\x00byte": r"2: nul\x00byte",
+    b"\xff\xfe no text": None,
+    "\u202eturned\u200b".encode(): r"3: \u202eturned\u200b",
+    b"x" * 1_000_000: f"4: {'x' * 1_000_000}",
+    b"/unknown": "5: /unknown",
+    b"{" * 100_000: f"6: {'{' * 100_000}",
+    b"last": "7: last",
+}
+
+
+def test_hostile_lines_are_prompts_that_cannot_control_the_terminal(
+    cli: Cli, talking: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = io.BytesIO(b"\n".join(HOSTILE))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(lines, "utf-8", "surrogateescape"))
+    done = cli(*CHAT)
+    assert done.code == 0
+    assert done.out.splitlines() == [answer for answer in HOSTILE.values() if answer is not None]
+    assert done.err == (
+        "orchestrator: the prompt is not text: it contains half a character (a lone surrogate)\n"
+    )
+
+
 def test_the_exit_code_is_that_of_the_last_run(
     cli: Cli, talking: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,7 +259,7 @@ def test_observers_are_given_to_a_function_that_takes_them(
         (("--agent", "mine:mine", "--model", "python:mine:talker"), "model: these describe an agent"),
         (("--agent", "mine:mine", "--limit", "max_iterations=3"), "limits: these describe an agent"),
         ((), "no model: give --model"),
-        (("--agent", "mine:mine", "--conversation", " "), "is none"),
+        (("--agent", "mine:mine", "--conversation", " "), "conversation_id is ' ', which no route"),
     ],
 )
 def test_bad_input_is_one_sentence(

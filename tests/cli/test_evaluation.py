@@ -125,6 +125,20 @@ def test_the_report_is_a_table_with_totals_and_compares_with_the_last_evaluation
     assert "  one run of each case: requests +0, tokens +0, cost +0, time " in second.out
 
 
+def test_a_damaged_journal_is_one_sentence_and_no_case_runs(
+    cli: Cli, cases: Path, one_sentence: Callable[[Any], str]
+) -> None:
+    assert cli("eval", "shop.yaml", *AT).code == Exit.COMPLETED
+    before = asked(cases.parent)
+    journal = cases.parent / JOURNAL
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:100] + bytes(len(whole) - 100))
+    done = cli("eval", "shop.yaml", *AT)
+    assert done.code not in (Exit.COMPLETED, Exit.FAILED)
+    assert "journal.db" in one_sentence(done)
+    assert asked(cases.parent) == before
+
+
 def test_json_is_one_object_that_is_a_baseline_later(
     cli: Cli, cases: Path, lines: Callable[[str], Any]
 ) -> None:
