@@ -109,6 +109,7 @@ class SdkModel(VendorModel):
         yield from super()._secrets()
         yield from secrets_of_address(self.address)
         yield from secrets_of_headers(getattr(self._host_client, "default_headers", {}))
+        yield from map(str, getattr(self._host_client, "default_query", {}).values())
 
     @abstractmethod
     def _new_client(self) -> Any:

@@ -79,9 +79,12 @@ def secrets_of_address(address: str) -> Iterator[str]:
         parts = urlsplit(address)
     except ValueError:
         return
-    credentials = parts.netloc.rpartition("@")[0]
-    yield unquote(credentials)
-    yield unquote(credentials.partition(":")[2])
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    credentials = f"{unquote(user)}:{unquote(password)}"
+    yield unquote(password)
+    if credentials != ":":
+        yield credentials
+        yield base64.b64encode(credentials.encode()).decode()  # as the header of each request has them
     for _, value in parse_qsl(parts.query):
         yield value
 

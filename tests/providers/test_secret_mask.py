@@ -85,8 +85,9 @@ def test_the_mask_applies_to_the_texts_of_an_error_and_leaves_its_kind() -> None
 def test_addresses_and_headers_name_their_secrets() -> None:
     address = "https://bob:hunter%2F2@models.test/v1?api_key=abc%20def&x="
     assert [secret for secret in secrets_of_address(address) if secret] == [
-        "bob:hunter/2",
         "hunter/2",
+        "bob:hunter/2",
+        "Ym9iOmh1bnRlci8y",
         "abc def",
     ]
     assert [*secrets_of_address("http://[")] == []
