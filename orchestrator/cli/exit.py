@@ -37,7 +37,7 @@ MEANINGS: Mapping[Exit, str] = {
     Exit.COMPLETED: "completed: a final answer (or: the command did what it was asked to)",
     Exit.FAILED: "failed: the run, the check or the replay did not come out right",
     Exit.USAGE: "bad input: options, files, settings, a journal that cannot be used; nothing was run",
-    Exit.PARTIAL: "partial: a limit was reached, a wrap-up turn still answered",
+    Exit.PARTIAL: "partial: a limit was reached and a wrap-up turn still answered, or the answer is incomplete",
     Exit.BUDGET_EXCEEDED: "budget_exceeded: a limit was reached",
     Exit.NO_PROGRESS: "no_progress: the run repeated itself",
     Exit.CANCELLED: "cancelled: SIGINT (Ctrl-C), SIGTERM or SIGHUP; a second one ends the process at once",

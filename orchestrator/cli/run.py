@@ -164,6 +164,8 @@ def as_json(result: Result) -> dict[str, Any]:
         "run_id": result.run_id,
         "outcome": result.outcome.value,
         "reason": result.reason,
+        "finish_reason": result.finish_reason,
+        "vendor_finish_reason": result.vendor_finish_reason,
         "output": result.output,
         "usage": result.usage.as_json(),
         "verdict": None if verdict is None else verdict._asdict(),

@@ -37,7 +37,7 @@ _STALLS = frozenset(("stalled", "repeated_success"))
 
 REASONS: Mapping[Outcome, frozenset[str]] = {
     Outcome.COMPLETED: frozenset(("none", "memory_degraded", "empty_answer")),
-    Outcome.PARTIAL: _BUDGETS | _STALLS | {"policy_stop"},
+    Outcome.PARTIAL: _BUDGETS | _STALLS | {"policy_stop", "truncated", "filtered", "refused"},
     Outcome.BUDGET_EXCEEDED: _BUDGETS,
     Outcome.NO_PROGRESS: _STALLS,
     Outcome.CANCELLED: frozenset(("caller", "shutdown")),
@@ -48,6 +48,9 @@ REASONS: Mapping[Outcome, frozenset[str]] = {
             "tool_error",
             "stage_error",
             "max_iterations",
+            "max_task_attempts",
+            "max_qa_cycles",
+            "planner_blocked",
             "completion_invalid",
             "guard_error",
             "callback_error",

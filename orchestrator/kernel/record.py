@@ -131,7 +131,7 @@ class OperationAttempt:
     """One attempt of an operation that may be repeated.
 
     `operation` is one of OPERATIONS. `outcome` is `ok`, `retry` (another attempt follows after `delay` seconds) or
-    `exhausted`. `reason` is the cause of the failure, from `errors.ERROR_KINDS` or `schema_invalid`.
+    `exhausted`. `reason` is the cause of the failure, from `errors.ERROR_KINDS`, `schema_invalid` or `truncated`.
     """
 
     graph: str

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, overload
 
 from orchestrator.kernel.value import value
+from orchestrator.llm.finish_reason import FinishReason, finish_reason_of
 from orchestrator.llm.usage import NO_USAGE as NO_USAGE  # noqa: PLC0414 - part of this module
 from orchestrator.llm.usage import Usage as Usage  # noqa: PLC0414
 
@@ -168,30 +169,6 @@ class Transcript(Sequence[Message]):
         return f"Transcript({len(self)} messages)"
 
 
-_OPENAI = (
-    "stop",
-    "length",
-    "tool_calls",
-    "content_filter",
-    "function_call",
-    "completed",
-    "incomplete",
-    "failed",
-)
-_ANTHROPIC = ("end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn", "refusal")
-FINISH_REASONS = frozenset(
-    (*_OPENAI, *_ANTHROPIC, "model_context_window_exceeded", "max_output_tokens", "error")
-)
-"""The reasons that known vendors give for the end of an answer."""
-
-
-def finish_word(reason: object) -> str | None:
-    """Return one of FINISH_REASONS unchanged, None for None, and `_other` for any other text from outside."""
-    if reason is None:
-        return None
-    return reason if isinstance(reason, str) and reason in FINISH_REASONS else "_other"
-
-
 def encodable(value: Any) -> Any:
     """Return text or JSON data without lone surrogates: UTF-8 cannot encode them for the journal or a request."""
     if isinstance(value, str):
@@ -215,10 +192,16 @@ class Response:
     content: Content = None
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None
+    """The vendor's word for the end of the answer; `finish` is ours."""
     usage: Usage = NO_USAGE
     model: str | None = None
     refusal: str | None = None
     reasoning: str | None = None
+
+    @property
+    def finish(self) -> FinishReason | None:
+        """The reason why the answer ended, in the closed vocabulary; None if the vendor gave none."""
+        return finish_reason_of(self.finish_reason, self.refusal)
 
     def message(self) -> Message:
         """Return the assistant message that this response becomes in the transcript."""

@@ -102,12 +102,16 @@ class ModelRequestStarted(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequestRetried(RunEvent):
-    """Attempt number `attempt` failed; the next follows after `delay` seconds. Deltas of earlier attempts are void."""
+    """Attempt number `attempt` failed; the next follows after `delay` seconds. Deltas of earlier attempts are void.
+
+    With the reasons `truncated` and `schema_invalid` the answer itself could not be used: all deltas of `iteration` are
+    void, the next answer is number `iteration + 1`, and `attempt` counts the completion retries.
+    """
 
     iteration: int
     attempt: int
     reason: str
-    """One of `errors.ERROR_KINDS`."""
+    """One of `errors.ERROR_KINDS`, `truncated` or `schema_invalid`."""
     delay: float = 0.0
 
 

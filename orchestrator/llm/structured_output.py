@@ -34,10 +34,13 @@ class OutputSpec:
         """
         return _by_schema(kind) if isinstance(kind, Mapping) else _by_type(kind)
 
-    def parse(self, text: str) -> Any:
-        """Return the value of an answer: the first JSON in it that matches. Raises UnusableAnswer."""
+    def parse(self, text: str, *, cut: bool = False) -> Any:
+        """Return the value of an answer: the first JSON in it that matches. Raises UnusableAnswer.
+
+        The end of a `cut` answer is missing, so only values count in it that are closed before the cut.
+        """
         issue = "the answer is empty" if not text.strip() else "the answer contains no JSON"
-        for index, candidate in enumerate(json_values(text)):
+        for index, candidate in enumerate(json_values(text, cut=cut)):
             try:
                 return self.read(candidate)
             except UnusableAnswer as error:
@@ -88,16 +91,18 @@ def _path_of(fault: SchemaFault) -> str:
     return "$" + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in fault.path)
 
 
-def json_values(text: str) -> Iterator[Any]:
+def json_values(text: str, *, cut: bool = False) -> Iterator[Any]:
     """Yield the JSON values of a text: the whole text, else each balanced object or array in it, in order.
 
-    This skips fences, prefixes and doubled answers. An answer that was cut off yields no complete value.
+    This skips fences, prefixes and doubled answers. An answer that was cut off yields no complete value. If it is
+    known that the text is `cut`, a number at its end is not complete either, and nothing behind a quote that is never
+    closed counts.
     """
     whole = _loaded(text)
-    if whole:
+    if whole and not (cut and text[-1:].isdigit()):
         yield from whole
         return
-    for part in _balanced(text):
+    for part in _balanced(text, cut=cut):
         yield from _loaded(part)
 
 
@@ -115,12 +120,12 @@ _BRACKET = re.compile(r"[\[\]{}]")
 _STEP = {"{": 1, "[": 1, "}": -1, "]": -1}
 
 
-def _balanced(text: str) -> Iterator[str]:
+def _balanced(text: str, *, cut: bool) -> Iterator[str]:
     """Yield the outermost brackets that are closed. Nothing inside them counts as an answer."""
     position = 0
     while opening := _OPENING.search(text, position):
         depth = 0
-        for mark in _marks(text, opening.start()):
+        for mark in _marks(text, opening.start(), cut=cut):
             depth += _STEP.get(mark[0], 0)
             if not depth:
                 position = mark.end()
@@ -130,11 +135,15 @@ def _balanced(text: str) -> Iterator[str]:
             return  # cut off
 
 
-def _marks(text: str, position: int) -> Iterator[re.Match[str]]:
-    """Yield brackets outside of strings, and strings; a quote that is never closed starts no string."""
+def _marks(text: str, position: int, *, cut: bool) -> Iterator[re.Match[str]]:
+    """Yield brackets outside of strings, and strings.
+
+    A quote that is never closed starts no string, except in a cut text: there it is a string that lacks its end.
+    """
     for mark in _MARK.finditer(text, position):
         if mark["end"] == "":  # searched to the end of the text once, not for each quote behind it
-            yield from _BRACKET.finditer(text, mark.start())
+            if not cut:
+                yield from _BRACKET.finditer(text, mark.start())
             return
         yield mark
 

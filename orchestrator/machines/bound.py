@@ -39,6 +39,10 @@ ON_UNKNOWN_COST = ("stop", "ignore")
 """Handling of an answer of unknown cost by a cost limit: end the run, or count the answer as 0."""
 
 
+ON_TRUNCATED = ("accept", "retry")
+"""Handling of free text that the output limit cut: end the run with it, or ask for a shorter answer."""
+
+
 def unknown_word(name: str, value: object, words: Sequence[str]) -> str | None:
     """Return an error text if a setting is not one of the allowed words, else None."""
     return None if value in words else f"{name} is {value!r}; it must be one of: {', '.join(words)}"

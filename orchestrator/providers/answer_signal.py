@@ -23,7 +23,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from orchestrator.errors import LLMError
 from orchestrator.llm.content_part import kind_of
-from orchestrator.llm.message import Response, finish_word
+from orchestrator.llm.finish_reason import finish_word
+from orchestrator.llm.message import Response
 from orchestrator.providers.reading import malformed, mapping, objects, text
 
 Path: TypeAlias = tuple[str | int, ...]

@@ -73,7 +73,15 @@ BUDGET_OF = {
 """Guard -> its budget, if the two have different names."""
 NO_BUDGETS = frozenset(("no_progress", "repeated_success", "restarts"))
 """Guards that may end a run although no budget is used up."""
-RETRY_REASONS = ("rate_limited", "timeout", "server_error", "connection", "schema_invalid", "other")
+RETRY_REASONS = (
+    "rate_limited",
+    "timeout",
+    "server_error",
+    "connection",
+    "schema_invalid",
+    "truncated",
+    "other",
+)
 BACKENDS = ("memory", "sqlite", "postgres")
 _DIRECTIONS = ("input", "output")
 INVALID = ("invalid_args", "duplicate_keys", "unstable_args")

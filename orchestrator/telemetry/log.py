@@ -31,7 +31,7 @@ from orchestrator.kernel.record import (
     Transition,
     WorkAbandoned,
 )
-from orchestrator.llm.message import finish_word
+from orchestrator.llm.finish_reason import finish_word
 from orchestrator.telemetry.field_name import FieldNames, renamer
 from orchestrator.telemetry.host_logger import host_logger
 from orchestrator.telemetry.line import (

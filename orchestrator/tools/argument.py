@@ -235,6 +235,17 @@ def _object_text(text: str) -> str:
     return "{}" if body in {"", "null"} else body
 
 
+def is_complete(text: str) -> bool:
+    """Return whether the text of a call is JSON up to its end, as far as it can be read."""
+    try:
+        json_data(_object_text(text))
+    except json.JSONDecodeError:
+        return False
+    except (BadArguments, RecursionError):
+        pass
+    return True
+
+
 _TOO_DEEP = "the arguments are nested too deeply; send a flatter object"
 
 

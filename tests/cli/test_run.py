@@ -53,6 +53,8 @@ def test_json_is_one_object_with_everything(cli: Cli) -> None:
         "run_id",
         "outcome",
         "reason",
+        "finish_reason",
+        "vendor_finish_reason",
         "output",
         "usage",
         "verdict",
@@ -61,6 +63,7 @@ def test_json_is_one_object_with_everything(cli: Cli) -> None:
         "transitions",
     ]
     assert (result["outcome"], result["output"]) == ("completed", "Two moons.")
+    assert (result["finish_reason"], result["vendor_finish_reason"]) == ("stop", "stop")
     assert [message["role"] for message in result["messages"]] == ["user", "assistant", "tool", "assistant"]
     assert result["messages"][2]["content"] == "seen: moon"
     assert [one["seq"] for one in result["transitions"]] == list(range(1, 9))

@@ -108,18 +108,23 @@ async def test_the_turn_kept_back_gives_a_partial_answer(reason: str) -> None:
     assert len(llm.requests) == (asked if reason in kept_inside else asked + 1)
 
 
-async def test_a_wrap_up_turn_that_calls_tools_again_runs_none_and_is_no_answer() -> None:
+@pytest.mark.parametrize("text", ["", " ", "What I have."])
+async def test_a_wrap_up_turn_that_calls_tools_again_runs_none_and_only_its_text_is_an_answer(
+    text: str,
+) -> None:
     ran = []
 
     def tracked(n: int) -> str:
         ran.append(n)
         return f"step {n}"
 
-    llm = endless(tool="tracked")
+    last = Response(text, (call("tracked", n=3),))
+    llm = ScriptedLLM([call("tracked", n=1), call("tracked", n=2), last])
     result = await agent(llm, [tracked], limits=Limits(max_iterations=3, wrap_up_turns=1)).run("go")
-    assert (result.outcome, result.reason) == (Outcome.BUDGET_EXCEEDED, "max_iterations")
-    assert (ran, len(llm.requests)) == ([1, 2], 3)
-    assert result.messages[-1].is_error
+    outcome = Outcome.PARTIAL if text.strip() else Outcome.BUDGET_EXCEEDED
+    assert (result.outcome, result.reason) == (outcome, "max_iterations")
+    assert (result.output, ran, len(llm.requests)) == (text if text.strip() else None, [1, 2], 3)
+    assert result.messages[-1].is_error is not bool(text.strip())
     assert not faults(result.messages)
 
 

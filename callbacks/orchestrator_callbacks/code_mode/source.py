@@ -28,13 +28,14 @@ from orchestrator.machines.rlm.model import LLMResponseReceived, MaxIterationsRe
 from orchestrator.machines.rlm.policy import ContextCompressor, StoppingPolicy
 from orchestrator_callbacks.rlm import prompt
 from orchestrator_callbacks.rlm.blocking_source import BlockingSource
-from orchestrator_callbacks.rlm.conversation import Conversation, at_last_turn, text_of
+from orchestrator_callbacks.rlm.conversation import Conversation, at_last_turn, incomplete_of, text_of
 
 _NOTHING = (
     "There was neither a ```repl block nor an answer in your message. Write code in a ```repl block, or give the "
     "answer with FINAL(...) or FINAL_VAR(...)."
 )
 _UNCLOSED = "A block or an answer in your message begins and never ends; it did not count."
+_TRUNCATED = "Your output limit cut your message before its end; write shorter messages."
 _NOT_TAKEN = "The answer in your message was not taken, because its code did not come to its end."
 _NO_VARIABLE = "There is no variable {name!r} whose value could be the answer."
 
@@ -99,24 +100,28 @@ class CodeModeSource:
         if ctx.depth >= ctx.max_depth:
             return DepthExceeded(ctx.depth, ctx.max_depth)
         prompt.begin(ctx, self._instructions)
-        return LLMResponseReceived(text_of(await self._conversation.ask(ctx)))
+        response = await self._conversation.ask(ctx)
+        return LLMResponseReceived(text_of(response), incomplete=incomplete_of(response))
 
     async def _ask_once(self, ctx: CodeModeContext) -> CodeModeEvent:
         """Call the model without a REPL. The model may mark its answer; an answer by variable is not possible here."""
         response = await self._conversation.ask_with(prompt.shallow(ctx))
         said = text_of(response)
         final = read(said).final
-        return LLMResponseReceived(final.value if final is not None and final.kind == "text" else said)
+        answer = final.value if final is not None and final.kind == "text" else said
+        return LLMResponseReceived(answer, incomplete=incomplete_of(response))
 
     async def _read(self, ctx: CodeModeContext) -> CodeModeEvent:
-        """Distinguish code from an answer. A reply with neither also counts as a turn."""
+        """Distinguish code from an answer. A reply with neither also counts as a turn, but not a refusal."""
         if await self._conversation.should_stop(ctx):
             return PolicyStop()
         reply = read(ctx.last_response or "")
         if not reply.blocks:
             answer = await self._value(reply.final)
             if answer is not None:
-                return FinalAnswerFound(answer)
+                return FinalAnswerFound(answer, is_value=_is_variable(reply.final))
+            if ctx.incomplete in {"filtered", "refused"}:  # the next reply would be the same
+                return FinalAnswerFound(ctx.last_response or "")
         return CodeBlocksFound(reply.blocks)
 
     async def _execute(self, ctx: CodeModeContext) -> CodeModeEvent:
@@ -125,8 +130,12 @@ class CodeModeSource:
         done = await self._run(ctx)
         answer = await self._answer(reply, done)
         if answer is not None:
-            return FinalAnswerFound(answer)
-        results = [*([ctx.notice] if ctx.notice else []), *_results_of(ctx, done), *_remarks(reply, done)]
+            given = any(result.final is not None for result in done)
+            return FinalAnswerFound(answer, is_value=given or _is_variable(reply.final))
+        results = [*([ctx.notice] if ctx.notice else []), *_results_of(ctx, done)]
+        if ctx.incomplete == "truncated":
+            results.append(_TRUNCATED)
+        results += _remarks(reply, done)
         await self._conversation.complete_turn(
             ctx, "\n".join(result.text_for_model(_chars(ctx)) for result in done)
         )
@@ -137,7 +146,7 @@ class CodeModeSource:
         if at_last_turn(ctx):
             return await self._ask_last(ctx, results)
         response = await self._conversation.ask(ctx, [Message("user", "\n\n".join(results))])
-        return CodeExecuted(tuple(results), text_of(response))
+        return CodeExecuted(tuple(results), text_of(response), incomplete_of(response))
 
     # ---- parts of a turn ----
 
@@ -176,6 +185,10 @@ class CodeModeSource:
         said = text_of(response)
         answer = await self._value(read(said).final)
         return MaxIterationsReached((said if answer is None else answer) or None)
+
+
+def _is_variable(final: FinalAnswer | None) -> bool:
+    return final is not None and final.kind == "variable"
 
 
 def _chars(ctx: CodeModeContext) -> int:

@@ -11,8 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.kernel.clock import micros
+from orchestrator.llm.finish_reason import INCOMPLETE
 from orchestrator.llm.message import ToolCall
 from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, Question
+from orchestrator.tools.argument import is_complete
 from orchestrator.tools.input_request import request_of
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolSpec
@@ -53,6 +55,7 @@ def admit(run: LoopRun) -> None:
     forms = [canonical_form(run, call, position) for position, call in enumerate(_calls_of(ctx))]
     ctx.results = [None] * len(forms)
     repeats = ctx.progress.expected is not None and _keys(forms) == ctx.progress.expected.calls
+    incomplete = None if ctx.response is None else INCOMPLETE.get(ctx.response.finish)
     to_run: list[int] = []
     for position, form in enumerate(forms):
         call = form.call if isinstance(form, ToolResult) else form
@@ -64,16 +67,44 @@ def admit(run: LoopRun) -> None:
         key = tool_key(call.name)
         ctx.spent.tool_calls += 1
         ctx.spent.by_tool[key] = ctx.spent.by_tool.get(key, 0) + 1
-        if isinstance(form, ToolResult):
-            note_result(run, form)
+        decided = cut_off(_calls_of(ctx), position, spec, incomplete) or form
+        if isinstance(decided, ToolResult):
+            note_result(run, decided)
             continue
-        set_form(ctx, position, form)
-        judgement = judge_call(spec, form)
+        set_form(ctx, position, decided)
+        judgement = judge_call(spec, decided)
         if judgement.asks:
             put_question(run, position, "approval", judgement)
         else:
             to_run.append(position)
     note_intent(run, to_run)
+
+
+_CUT = {
+    "truncated": "not run: your output limit cut this call before its arguments were complete; make shorter calls, or "
+    "give long content in several calls",
+    "filtered": "not run: a content filter of the provider cut this call before its arguments were complete; do it in "
+    "another way, or answer without it",
+}
+"""Reason why an answer is incomplete -> result of a call that it cut."""
+
+
+def cut_off(
+    calls: Sequence[ToolCall], position: int, spec: ToolSpec | None, incomplete: str | None
+) -> ToolResult | None:
+    """Return the result of a call whose end is missing because its answer is incomplete, else None.
+
+    Some vendors give no arguments at all for such a call, which would run its tool with its defaults.
+    """
+    if incomplete not in _CUT:
+        return None
+    call = calls[position]
+    text = call.arguments.strip()
+    takes_arguments = spec is None or bool(spec.parameters.get("properties"))
+    lost = position == len(calls) - 1 and text in {"", "{}", "null"} and takes_arguments
+    if not lost and is_complete(text):
+        return None
+    return ToolResult.failure(call, position, "invalid_args", _CUT[incomplete], "CutOff")
 
 
 def canonical_form(run: LoopRun, call: ToolCall, position: int) -> ToolCall | ToolResult:

@@ -1,4 +1,10 @@
-"""The final answer: parse it, or request another one with a single feedback message that replaces the previous one."""
+"""The final answer: parse it, or request another one with a single feedback message that replaces the previous one.
+
+An incomplete answer is never a complete one: the vendor's finish reason decides. Free text that the output limit cut,
+that a filter cut or with which the model refused ends the run as partial. Only a cut text is requested again, if the
+limits say so, because a filter and a refusal would answer in the same way. An answer with an output type is requested
+again in each case, because an incomplete value is no value.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +12,9 @@ from collections.abc import Sequence
 
 from orchestrator.errors import CompletionError, LimitReached
 from orchestrator.kernel.record import BudgetChecked, OperationAttempt
+from orchestrator.llm.finish_reason import INCOMPLETE, FinishReason
 from orchestrator.llm.message import Message, Response
-from orchestrator.llm.structured_output import UnusableAnswer, error_payload
+from orchestrator.llm.structured_output import OutputSpec, UnusableAnswer, error_payload
 from orchestrator.machines.llm_loop.graph import verdicts, whole_budgets
 from orchestrator.machines.llm_loop.model import LoopContext
 from orchestrator_callbacks.llm_loop import turn_accounting
@@ -20,54 +27,82 @@ FEEDBACK = (
     "Answer again{form}, without any other text. Attempts left after this one: {left}."
 )
 
+CUT = "your output limit cut it before its end; give a shorter answer"
+FILTERED = "a content filter of the provider cut it"
+
 
 def read(run: LoopRun) -> str | None:
     """Set `ctx.output` from the answer; return the fault of an unusable answer, else None."""
     ctx, spec = run.ctx, run.deps.output
     response = ctx.response or Response()
-    text = response.message().text
-    if spec is None:
-        ctx.output = text
-        return error_payload(text) if ctx.limits.completion_retries and not ctx.wrapping_up else None
+    ctx.completion.incomplete = ""
+    issue = _read_text(ctx, response) if spec is None else _read_value(ctx, response, spec)
+    return None if ctx.wrapping_up else issue
+
+
+def _read_text(ctx: LoopContext, response: Response) -> str | None:
+    text, finish = response.message().text, response.finish
+    ctx.output = text
+    if finish in INCOMPLETE and (text.strip() or finish is FinishReason.LENGTH):
+        ctx.completion.incomplete = INCOMPLETE[finish]
+        again = finish is FinishReason.LENGTH and ctx.limits.on_truncated == "retry"
+        return CUT if again and ctx.limits.completion_retries else None
+    return error_payload(text) if ctx.limits.completion_retries else None
+
+
+def _read_value(ctx: LoopContext, response: Response, spec: OutputSpec) -> str | None:
+    text, finish = response.message().text, response.finish
     try:
-        ctx.output = spec.parse(text)
+        ctx.output = spec.parse(text, cut=finish in {FinishReason.LENGTH, FinishReason.CONTENT_FILTER})
     except UnusableAnswer as error:
         if ctx.wrapping_up:
             ctx.output = None  # free text stays in the messages: the host expects a typed output
-            return None
-        return f"the model refused: {response.refusal}" if response.refusal else str(error)
+        if finish is FinishReason.REFUSAL:
+            return f"the model refused: {response.refusal or text}"
+        if finish is FinishReason.LENGTH:
+            return CUT
+        return FILTERED if finish is FinishReason.CONTENT_FILTER else str(error)
     return None
 
 
-def request_another(run: LoopRun, issue: str) -> None:
+def request_another(run: LoopRun, issue: str) -> bool:
     """Add the feedback after the unusable answer, and remove the previous answer and feedback.
 
-    Raises CompletionError when no retry is left, LimitReached when another budget refuses.
+    Returns False if no other request is possible and the answer is a cut text: that is better than no answer. For any
+    other answer it raises CompletionError when no retry is left, LimitReached when another budget refuses.
     """
     ctx = run.ctx
+    reason = retry_reason(ctx)
     attempts, most = ctx.completion.retries, ctx.limits.completion_retries
     allowed = completion_retries(attempts, most or -1)  # 0 is unlimited for the guard, but off here
     record_guards(run, (allowed,))
     if not allowed:
-        ctx.fault = "completion_invalid"
         run.emit(
-            OperationAttempt(
-                run.graph.name, run.run_id, "completion", attempts + 1, "exhausted", "schema_invalid"
-            )
+            OperationAttempt(run.graph.name, run.run_id, "completion", attempts + 1, "exhausted", reason)
         )
+        if ctx.completion.incomplete:
+            return False
+        ctx.fault = "completion_invalid"
         raise CompletionError(issue, attempts)
     moved = turn_accounting.remember(ctx, [], ctx.messages[-1].text) if ctx.limits.max_no_progress else None
     asked = retry_verdicts(ctx, moved)
     if ctx.verdict is None or ctx.wrapping_up:  # otherwise an earlier refusal, with its own row
         record_guards(run, asked)
     if refusal := decide_retry(run, asked):
+        if ctx.completion.incomplete:
+            return False
         raise refusal  # the failure counts the limit
     run.emit(BudgetChecked(run.graph.name, run.run_id, run.cursor.state, ctx.iteration, asked))
     ctx.completion.retries = attempts + 1
-    run.emit(
-        OperationAttempt(run.graph.name, run.run_id, "completion", attempts + 1, "retry", "schema_invalid")
-    )
+    run.emit(OperationAttempt(run.graph.name, run.run_id, "completion", attempts + 1, "retry", reason))
     _replace_feedback(run, issue)
+    return True
+
+
+def retry_reason(ctx: LoopContext) -> str:
+    """Return the reason in facts and events for another request after the last answer."""
+    cut = ctx.response is not None and ctx.response.finish is FinishReason.LENGTH
+    return "truncated" if cut else "schema_invalid"
 
 
 def retry_verdicts(ctx: LoopContext, moved: Verdict | None) -> list[Verdict]:

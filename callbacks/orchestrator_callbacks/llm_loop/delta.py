@@ -64,6 +64,12 @@ class DeltaStream:
         members = self._members() | {"attempt": number}
         self._follower(ModelRequestRetried(**members, reason=reason, delay=delay))
 
+    def answer_refused(self, reason: str) -> None:
+        """Report that the last answer could not be used and is requested again."""
+        ctx = self._run.ctx
+        members = self._members() | {"iteration": ctx.iteration, "attempt": ctx.completion.retries}
+        self._follower(ModelRequestRetried(**members, reason=reason))
+
     def _said(self, text: str) -> None:
         self._note_first()
         self._follower(TextDelta(**self._members(), text=encodable(text)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.errors import LimitReached
 from orchestrator.kernel.record import BudgetChecked
 from orchestrator.machines.llm_loop.graph import decided, verdicts, whole_budgets
@@ -47,9 +49,18 @@ async def enter_await_llm(run: LoopRun) -> LoopEvent:
 
 
 async def enter_evaluate_response(run: LoopRun) -> LoopEvent:
-    """Distinguish tool calls from a final answer."""
-    response = run.ctx.response
-    return LoopEvent.RESPONSE_WITH_TOOLS if response and response.tool_calls else LoopEvent.RESPONSE_NO_TOOL
+    """Distinguish tool calls from a final answer. In the wrap-up turn no tool runs, so text beside calls is one."""
+    ctx = run.ctx
+    response = ctx.response
+    if response is None or not response.tool_calls:
+        return LoopEvent.RESPONSE_NO_TOOL
+    text = response.message().text
+    if not ctx.wrapping_up or not text.strip():
+        return LoopEvent.RESPONSE_WITH_TOOLS
+    # A call without a result makes the history invalid; parts that a provider keeps may contain the calls, too.
+    ctx.response = replace(response, content=text, tool_calls=())
+    ctx.messages = [*ctx.messages[:-1], ctx.response.message()]
+    return LoopEvent.RESPONSE_NO_TOOL
 
 
 async def enter_process_tools(run: LoopRun) -> LoopEvent:
@@ -73,7 +84,10 @@ async def enter_update_budgets(run: LoopRun) -> LoopEvent:
 async def enter_handle_completion(run: LoopRun) -> LoopEvent:
     """Accept the final answer, or request a better one while retries are left."""
     turn_accounting.note_time(run)
-    issue = answer.read(run) or await output_validation.validate(run)
+    issue = answer.read(run)
+    if issue is not None and answer.request_another(run, issue):
+        return LoopEvent.COMPLETION_RETRY
+    issue = await output_validation.validate(run)
     if issue is None:
         return LoopEvent.COMPLETION_SUCCESS
     answer.request_another(run, issue)

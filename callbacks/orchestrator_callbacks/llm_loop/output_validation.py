@@ -48,7 +48,8 @@ def as_validator(function: Any) -> OutputValidator:
 async def validate(run: LoopRun) -> str | None:
     """Pass the output to the validators in order; return the reason of a refusal, else None.
 
-    In the wrap-up turn nothing is requested again: a refused answer leaves the run without an output.
+    In the wrap-up turn, and after an incomplete answer that is accepted, nothing is requested again: a refused answer
+    leaves the run without an output.
     """
     ctx = run.ctx
     if not run.deps.validators or ctx.output is None:
@@ -85,7 +86,7 @@ def restore(run: LoopRun) -> None:
 def _refused(run: LoopRun, why: str) -> str | None:
     ctx = run.ctx
     ctx.output = None
-    if not ctx.wrapping_up:
+    if not ctx.wrapping_up and not ctx.completion.incomplete:
         return why
     ctx.completion.issue = why
     return None

@@ -22,8 +22,8 @@ from orchestrator.llm.message import (
     Usage,
 )
 from orchestrator.llm.retry import RetryAttempt, RetryPolicy
-from orchestrator.machines.llm_loop.model import LoopContext
-from orchestrator_callbacks.llm_loop import guidance, request_usage, turn_accounting
+from orchestrator.machines.llm_loop.model import LoopContext, LoopEvent
+from orchestrator_callbacks.llm_loop import answer, guidance, request_usage, turn_accounting
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 from orchestrator_callbacks.llm_loop.delta import DeltaStream
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model, through
@@ -120,6 +120,9 @@ async def _tried(run: LoopRun, request: Request) -> Response:
     route = request.route or Route()
     tries: list[RetryAttempt] = []
     deltas = None if run.control.follower is None else DeltaStream(run, run.control.follower)
+    step = run.cursor.step
+    if deltas is not None and step is not None and step.event == LoopEvent.COMPLETION_RETRY:
+        deltas.answer_refused(answer.retry_reason(ctx))  # its record is durable now
 
     def tried(one: RetryAttempt) -> None:
         tries.append(one)

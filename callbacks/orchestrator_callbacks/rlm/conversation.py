@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import orjson
 
+from orchestrator.llm.finish_reason import INCOMPLETE
 from orchestrator.llm.message import Message, Request, Response, ToolOffer
 from orchestrator.llm.port import LLM
 from orchestrator.machines.rlm.model import ModeContext
@@ -120,6 +121,11 @@ def _keep(ctx: ModeContext) -> None:
 def text_of(response: Response) -> str:
     """Return the text of a response, or its refusal if there is no text."""
     return response.message().text or response.refusal or ""
+
+
+def incomplete_of(response: Response) -> str:
+    """Return `truncated`, `filtered` or `refused` for a response that is not complete, else empty text."""
+    return INCOMPLETE.get(response.finish, "")
 
 
 def at_last_turn(ctx: ModeContext) -> bool:

@@ -24,9 +24,10 @@ from orchestrator.machines.tools_mode.model import (
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, ToolSpec
 from orchestrator.tools.tool_set import Around, Before, ToolSet
+from orchestrator_callbacks.llm_loop.admission import cut_off
 from orchestrator_callbacks.rlm import prompt
 from orchestrator_callbacks.rlm.blocking_source import BlockingSource
-from orchestrator_callbacks.rlm.conversation import Conversation, at_last_turn, text_of
+from orchestrator_callbacks.rlm.conversation import Conversation, at_last_turn, incomplete_of, text_of
 
 
 def _context(call: ToolCall, position: int) -> ToolContext:
@@ -82,7 +83,7 @@ class ToolsModeSource:
             case ToolsModeState.INIT:
                 prompt.begin(ctx, self._instructions)
                 response = await self._conversation.ask(ctx)
-                return LLMResponseReceived(text_of(response), response.tool_calls)
+                return LLMResponseReceived(text_of(response), response.tool_calls, incomplete_of(response))
             case ToolsModeState.PROMPTING:
                 return await self._read(ctx)
             case ToolsModeState.EXECUTING_TOOLS:
@@ -112,12 +113,19 @@ class ToolsModeSource:
             return await self._ask_last(ctx, results)
         notice = [Message("user", ctx.notice)] if ctx.notice else []
         response = await self._conversation.ask(ctx, [*results, *notice])
-        return ToolsExecuted((*results, *notice), text_of(response), response.tool_calls)
+        said = text_of(response), response.tool_calls, incomplete_of(response)
+        return ToolsExecuted((*results, *notice), *said)
 
     async def _run(self, ctx: ToolsModeContext) -> list[ToolResult]:
         async def finished(result: ToolResult) -> None:
             self._on_result(result)
 
+        done: list[ToolResult | None] = [
+            cut_off(ctx.calls, position, self._tools.find(call.name), ctx.incomplete)
+            for position, call in enumerate(ctx.calls)
+        ]
+        for result in filter(None, done):
+            self._on_result(result)
         most = ctx.limits.max_concurrent_tools
         return await self._tools.execute_all(
             ctx.calls,
@@ -125,6 +133,7 @@ class ToolsModeSource:
             max_concurrent=most,
             before=self._before,
             after=finished,
+            done=done,
             around=self._around,
         )
 

@@ -48,16 +48,18 @@ def _take_results(event: CodeExecuted, ctx: CodeModeContext) -> None:
     ctx.blocks, ctx.notice = (), ""
     if event.results:
         ctx.say(Message("user", "\n\n".join(event.results)))
-    take_response(LLMResponseReceived(event.response), ctx)
+    take_response(LLMResponseReceived(event.response, incomplete=event.incomplete), ctx)
 
 
 def _keep_answer(event: FinalAnswerFound, ctx: CodeModeContext) -> None:
     ctx.final_answer = event.answer
+    if event.is_value:
+        ctx.incomplete = ""
 
 
 def _finish_turn(event: FinalAnswerFound, ctx: CodeModeContext) -> None:
     ctx.iteration += 1
-    ctx.final_answer = event.answer
+    _keep_answer(event, ctx)
 
 
 def _answer_at_once(event: LLMResponseReceived, ctx: CodeModeContext) -> None:

@@ -48,6 +48,8 @@ class FinalAnswerFound:
     """The final answer."""
 
     answer: str
+    is_value: bool = False
+    """The answer is the value of a variable, so it is complete even if the response that names it is not."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,6 +59,8 @@ class CodeExecuted:
     results: tuple[str, ...] = ()
     """Text about each block as added to the history."""
     response: str = ""
+    incomplete: str = ""
+    """As in LLMResponseReceived."""
 
     def __post_init__(self) -> None:
         frozen(self, "results", self.results)

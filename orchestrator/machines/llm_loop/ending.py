@@ -39,10 +39,7 @@ def ending(run: Run[LoopContext, Any]) -> Ending:
     """Return outcome and reason of a run in a terminal state."""
     ctx, error = run.ctx, run.error
     if run.state == LoopState.FINALIZE and error is None:
-        if ctx.wrapping_up and ctx.verdict is not None:
-            end = _of_verdict(ctx.verdict)
-            return end if end.outcome is Outcome.FAILED else Ending(Outcome.PARTIAL, end.reason)
-        return completed(ctx.output, "memory_degraded" if ctx.degraded else "none")
+        return _answered(ctx)
     if isinstance(error, RejectRequested):
         return Ending(Outcome.REJECTED, "operator")
     if isinstance(error, CancelRequested):
@@ -51,6 +48,15 @@ def ending(run: Run[LoopContext, Any]) -> Ending:
         return Ending(Outcome.BUDGET_EXCEEDED, "time")
     verdict = refusal(run)
     return Ending(Outcome.FAILED, reason_of(run, error)) if verdict is None else _of_verdict(verdict)
+
+
+def _answered(ctx: LoopContext) -> Ending:
+    if ctx.wrapping_up and ctx.verdict is not None:
+        end = _of_verdict(ctx.verdict)
+        return end if end.outcome is Outcome.FAILED else Ending(Outcome.PARTIAL, end.reason)
+    if ctx.completion.incomplete:
+        return Ending(Outcome.PARTIAL, ctx.completion.incomplete)
+    return completed(ctx.output, "memory_degraded" if ctx.degraded else "none")
 
 
 def refusal(run: Run[LoopContext, Any]) -> Verdict | None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.clock import GRACE
-from orchestrator.machines.bound import ON_UNKNOWN_COST, by_name, out_of_range, unknown_word
+from orchestrator.machines.bound import ON_TRUNCATED, ON_UNKNOWN_COST, by_name, out_of_range, unknown_word
 from orchestrator_guards import tool_key
 from orchestrator_guards.money import limit_micros
 
@@ -60,6 +60,12 @@ class Limits:
     """Tools of one turn that run concurrently."""
     completion_retries: int = 2
     """Further requests after an unusable final answer."""
+    on_truncated: Literal["accept", "retry"] = field(default="accept", metadata={"fingerprint": None})
+    """Handling of a free-text answer that the output limit cut.
+
+    `accept`: the run ends as partial (truncated) with that text. `retry`: the model is asked for a shorter answer while
+    completion retries are left. An answer with an `output_type` is requested again in either case.
+    """
     max_restarts: int = 0
     restart_stall_threshold: int = 2
     """Repetitions without progress after which the loop restarts, while restarts are left."""
@@ -105,6 +111,8 @@ def _misfits(limits: Limits) -> Iterator[str]:
     if not _is_shares(limits.context_warnings):
         yield f"context_warnings is {limits.context_warnings!r}; it must be shares, as (0.7, 0.85)"
     if fault := unknown_word("on_unknown_cost", limits.on_unknown_cost, ON_UNKNOWN_COST):
+        yield fault
+    if fault := unknown_word("on_truncated", limits.on_truncated, ON_TRUNCATED):
         yield fault
 
 

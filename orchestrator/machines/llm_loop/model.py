@@ -121,9 +121,11 @@ class Completion:
     mark: int = -1
     """Index of the unusable answer that the next feedback replaces, or -1."""
     issue: str = ""
-    """The reason why an output validator refused the answer of the wrap-up turn."""
+    """The reason why an output validator refused the answer of the wrap-up turn, or an incomplete one."""
     output: Any = field(default=None, metadata={"fingerprint": None})
     """The output as JSON if a validator changed it, else None."""
+    incomplete: str = field(default="", metadata={"fingerprint": None})
+    """`truncated`, `filtered` or `refused` if `LoopContext.output` is an incomplete free text. Read from the answer."""
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Outcome and reason of a run of code mode or tools mode, from its context and its error.
 
 A run that a StoppingPolicy stopped is `partial`, with the model's last response as output. A run at its limit of
-turns is also `partial` if the model answered the final request.
+turns is also `partial` if the model answered the final request, and so is a run whose answer is incomplete.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ def _of_context(ctx: ModeContext) -> Ending:
     if ctx.policy_stop:
         return Ending(Outcome.PARTIAL if output_of(ctx) else Outcome.FAILED, "policy_stop")
     if ctx.max_iterations_reached:
-        outcome = Outcome.PARTIAL if ctx.final_answer is not None else Outcome.BUDGET_EXCEEDED
-        return Ending(outcome, "max_iterations")
+        answered = ctx.final_answer is not None and ctx.final_answer.strip()
+        return Ending(Outcome.PARTIAL if answered else Outcome.BUDGET_EXCEEDED, "max_iterations")
+    if ctx.incomplete == "truncated" or (ctx.incomplete and (ctx.final_answer or "").strip()):
+        return Ending(Outcome.PARTIAL, ctx.incomplete)
     return completed(ctx.final_answer, "none")
 
 

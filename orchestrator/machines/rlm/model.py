@@ -28,6 +28,8 @@ class LLMResponseReceived:
 
     response: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    incomplete: str = ""
+    """`truncated`, `filtered` or `refused`; empty for a complete response."""
 
     def __post_init__(self) -> None:
         frozen(self, "tool_calls", self.tool_calls)
@@ -88,6 +90,8 @@ class ModeContext:
     """The refusal that ended the run, if any."""
     fault: str | None = None
     """Reason of a failure, set at the place of the error if that is more specific than the error's type."""
+    incomplete: str = field(default="", metadata={"fingerprint": None})
+    """`truncated`, `filtered` or `refused` if the last response, or the answer in it, is not complete."""
     deadline: float = 0.0
     """Seconds after the start by which the caller wants the run to end; 0 means none."""
     conversation_id: str | None = None
@@ -115,7 +119,7 @@ class ModeContext:
 
 def take_response(event: LLMResponseReceived, ctx: ModeContext) -> None:
     """Add an answer of the model to the history."""
-    ctx.last_response = event.response
+    ctx.last_response, ctx.incomplete = event.response, event.incomplete
     ctx.say(Message("assistant", event.response, event.tool_calls))
 
 

@@ -47,7 +47,7 @@ def _take_results(event: ToolsExecuted, ctx: ToolsModeContext) -> None:
     ctx.notice = ""
     for result in event.results:
         ctx.say(result)
-    _take_first(LLMResponseReceived(event.response, event.tool_calls), ctx)
+    _take_first(LLMResponseReceived(event.response, event.tool_calls, event.incomplete), ctx)
 
 
 def _keep_answer(event: NoToolCalls, ctx: ToolsModeContext) -> None:

@@ -42,6 +42,8 @@ class ToolsExecuted:
     results: tuple[Message, ...] = ()
     response: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    incomplete: str = ""
+    """As in LLMResponseReceived."""
 
     def __post_init__(self) -> None:
         frozen(self, "results", self.results)

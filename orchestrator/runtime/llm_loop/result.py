@@ -19,7 +19,8 @@ from orchestrator.errors import (
 )
 from orchestrator.kernel.outcome import Ending, Outcome
 from orchestrator.kernel.record import Transition
-from orchestrator.llm.message import Message, Usage
+from orchestrator.llm.finish_reason import FinishReason
+from orchestrator.llm.message import Message, Response, Usage
 from orchestrator.machines.llm_loop.ending import refusal
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.runtime.service.notebook import result_bundle
@@ -99,6 +100,10 @@ class Result(Generic[OutputT_co]):
     """The refusal that ended the run, if any: ok, guard, observed, limit, detail."""
     error: Exception | None = None
     """The first error, also of a run that completed in spite of it."""
+    finish_reason: FinishReason | None = None
+    """Why the model ended its last answer; None without an answer, and if the vendor gave no reason."""
+    vendor_finish_reason: str | None = None
+    """The vendor's own word for it."""
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return result_bundle(self, LLM_LOOP)
@@ -117,6 +122,7 @@ ResultT_co = TypeVar("ResultT_co", default=Result[OutputT_co], covariant=True)
 def result_of(run: LoopRun, path: Iterable[Transition], end: Ending) -> Result:
     """Return the Result of a run that ended, in this process or restored."""
     ctx = run.ctx
+    answer = ctx.response or Response()
     return Result(
         run_id=run.run_id,
         outcome=end.outcome,
@@ -127,4 +133,6 @@ def result_of(run: LoopRun, path: Iterable[Transition], end: Ending) -> Result:
         transitions=tuple(path),
         verdict=refusal(run) if ctx.verdict is None else ctx.verdict,
         error=run.error,
+        finish_reason=answer.finish,
+        vendor_finish_reason=answer.finish_reason,
     )

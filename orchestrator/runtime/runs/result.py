@@ -9,7 +9,7 @@ from orchestrator.errors import LimitReached, Refused
 from orchestrator.kernel.codec import restored_failure
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.outcome import Outcome
-from orchestrator.llm.message import Message
+from orchestrator.llm.message import Message, Response
 from orchestrator.machines.llm_loop.ending import BUDGET_OF, STALL_OF
 from orchestrator.runtime.llm_loop.codec import context_of, loop_codec
 from orchestrator.runtime.llm_loop.result import ANSWERED, Result
@@ -36,7 +36,7 @@ def recorded_result(story: Story, records: Iterable[Record]) -> Result:
     error = None
     if story.failure is not None:
         error, _ = restored_failure(story.failure, graph, story.run_id)
-    messages, verdict = _conversation(story)
+    messages, verdict, answer = _conversation(story)
     return Result(
         run_id=story.run_id,
         outcome=outcome,
@@ -47,15 +47,17 @@ def recorded_result(story: Story, records: Iterable[Record]) -> Result:
         transitions=tuple(path_of(story.run_id, graph, records)[-_KEPT:]),
         verdict=_refusal(error) if verdict is None else verdict,
         error=error,
+        finish_reason=answer.finish,
+        vendor_finish_reason=answer.finish_reason,
     )
 
 
-def _conversation(story: Story) -> tuple[Sequence[Message], Verdict | None]:
-    """Return the messages of an agent's run, and the refusal that its context has."""
+def _conversation(story: Story) -> tuple[Sequence[Message], Verdict | None, Response]:
+    """Return the messages of an agent's run, the refusal that its context has, and its last answer."""
     if not story.context.keys() >= _OF_THE_LOOP:
-        return (), None
+        return (), None, Response()
     ctx = context_of(story, loop_codec())
-    return memory.conversation(ctx), ctx.verdict
+    return memory.conversation(ctx), ctx.verdict, ctx.response or Response()
 
 
 def _output(ended: Any, messages: Sequence[Message]) -> Any:
