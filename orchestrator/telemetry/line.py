@@ -33,8 +33,8 @@ KEYS = frozenset(
     internal committed outcome reason hook guard guard_result observed limit state_duration_s run_duration_s
     duration_s queued_s
     model finish_reason tokens tokens_in tokens_out tokens_cached tokens_reasoning cost tool position tool_calls
-    result_chars cut operation attempt retry_in_s retries restarts compactions budget_used backend journal records
-    error_type error_code error_fingerprint where engine by runs
+    result_chars cut operation attempt retry_in_s retries restarts compactions blockers budget_used backend
+    journal records error_type error_code error_fingerprint where engine by runs
     agent task_id trace_id span_id overhead_s provider tool_call_id replayed logger stack
     """.split()  # noqa: SIM905 - sixty quoted words are no easier to read
 )
@@ -45,7 +45,7 @@ _CHAIN_KEYS = KEYS | {"event"}  # structlog's name for the key that the chain wr
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
-_TOTALS = ("tokens_in", "tokens_out", "cost", "tool_calls", "retries", "restarts", "compactions")
+_TOTALS = ("tokens_in", "tokens_out", "cost", "tool_calls", "retries", "restarts", "compactions", "blockers")
 
 Line: TypeAlias = MutableMapping[str, Any]
 

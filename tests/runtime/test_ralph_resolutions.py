@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ async def test_r4_a_task_whose_third_review_fails_fails_the_run(tmp_path: Path) 
     assert (result.state, result.outcome, result.reason) == (
         RalphState.FAILED,
         Outcome.FAILED,
-        "max_iterations",
+        "max_task_attempts",
     )
     assert moves_of(result.session_path)[-1] == ("Reviewing", "reviewer_completed", "Failed")
     assert result.verdict == Verdict(False, "task_attempts", 3, 3)
@@ -116,7 +117,7 @@ async def test_r4_an_executor_that_fails_three_times_fails_the_run_without_a_rev
     world = World(tmp_path, {Role.EXECUTOR: [fails] * 3}, tasks=ONE)
     result = await world.ralph().run("x")
 
-    assert (result.state, result.reason) == (RalphState.FAILED, "max_iterations")
+    assert (result.state, result.reason) == (RalphState.FAILED, "max_task_attempts")
     assert moves_of(result.session_path)[-1] == ("Executing", "executor_completed", "Failed")
     assert world.of(Role.REVIEWER) == []
     assert result.blockers == ("task-1 failed 3 times: it does not compile",)
@@ -320,7 +321,7 @@ async def test_r8_or_fails_where_it_is_to(tmp_path: Path) -> None:
     world = World(tmp_path, {Role.PLANNER: [asks] * 4}, tasks=ONE)
     result = await world.ralph(open_questions="fail").run("x")
 
-    assert (result.state, result.reason, result.qa_cycles) == (RalphState.FAILED, "max_iterations", 3)
+    assert (result.state, result.reason, result.qa_cycles) == (RalphState.FAILED, "max_qa_cycles", 3)
     assert result.verdict == Verdict(False, "qa_cycles", 3, 3)
 
 
@@ -328,7 +329,7 @@ async def test_r8_a_planner_that_only_asks_is_told_so_thrice_and_then_fails_the_
     world = World(tmp_path, {Role.PLANNER: [{"status": "needs_qa_cycle"}] * 20}, tasks=ONE)
     result = await world.ralph().run("x")
 
-    assert (result.state, result.reason) == (RalphState.FAILED, "max_iterations")
+    assert (result.state, result.reason) == (RalphState.FAILED, "max_qa_cycles")
     assert len(world.of(Role.PLANNER)) == 1 + 3 + 2, (
         "asked, after each round, and as often as it may be repeated"
     )
@@ -448,7 +449,13 @@ async def test_r13_a_blocked_planner_fails_the_run_and_another_run_goes_on_with_
     world = World(tmp_path, {Role.PLANNER: [{"status": "blocked", "blockers": ["no goal"]}]}, tasks=ONE)
     ralph = world.ralph()
     failed = await ralph.run("x")
-    assert (failed.state, failed.reason, failed.blockers) == (RalphState.FAILED, "policy_stop", ("no goal",))
+    assert (failed.state, failed.reason, failed.blockers) == (
+        RalphState.FAILED,
+        "planner_blocked",
+        ("no goal",),
+    )
+    last = json.loads((Path(failed.session_path) / "transitions.jsonl").read_text().splitlines()[-1])
+    assert (last["transition"]["to"], last["transition"]["blockers"]) == ("Failed", ["no goal"])
 
     done = await ralph.run("the goal is a shell", session=failed.session_path)
 

@@ -25,7 +25,10 @@ async def before_event(run: RalphRun) -> None:
         return
     event = RalphEvent(run.step.event)
     if event is RalphEvent.ERROR:
-        run.ctx.verdict = ending.limit_of(run.error)
+        verdict = run.ctx.verdict = ending.limit_of(run.error)
+        if verdict is not None and verdict.guard == "qa_cycles":
+            asked = await asyncio.to_thread(run.deps.session.questions)
+            run.ctx.blockers = tuple(f"question {one.id}: {one.text}" for one in asked if one.answer is None)
     output = _output(run)
     if (
         event in _REFUSALS

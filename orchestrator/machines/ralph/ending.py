@@ -24,8 +24,13 @@ from orchestrator.machines.ralph.fault import AgentFailed, AgentOutputInvalid
 from orchestrator.machines.ralph.model import RalphContext, RalphState
 from orchestrator_guards import Verdict
 
-LIMITS = ("iterations", "qa_cycles", "replans", "task_attempts")
-"""Guards whose refusal ends a run as failed with reason max_iterations."""
+LIMITS = {
+    "iterations": "max_iterations",
+    "replans": "max_iterations",
+    "task_attempts": "max_task_attempts",
+    "qa_cycles": "max_qa_cycles",
+}
+"""Guards whose refusal ends a run as failed -> its reason."""
 
 BUDGETS = ("tokens", "cost", "cost_unknown")
 """Guards whose refusal ends a run as budget_exceeded, with the name of the guard as its reason."""
@@ -73,9 +78,10 @@ def limit_of(error: Exception | None) -> Verdict | None:
 
 def _reason(run: Run[RalphContext, Any], error: Exception | None) -> str:
     if error is None:  # by its own edge: too many attempts, or a blocked planner
-        return "max_iterations" if run.ctx.verdict is not None else "policy_stop"
-    if limit_of(error) is not None:
-        return "max_iterations"
+        return "planner_blocked" if run.ctx.verdict is None else LIMITS[run.ctx.verdict.guard]
+    verdict = limit_of(error)
+    if verdict is not None:
+        return LIMITS[verdict.guard]
     for kind, reason in _FAILURES:
         if isinstance(error, kind):
             return reason

@@ -34,6 +34,7 @@ def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
         "reworks": ctx.reworks,
         "qa_cycles": ctx.qa_cycle_count,
         "replans": ctx.replans,
+        **({"blockers": len(ctx.blockers)} if ctx.blockers else {}),
         "budget_used": {name: round(used / limit, 4) for name, used, limit in budgets if limit},
     }
 

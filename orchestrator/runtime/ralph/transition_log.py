@@ -7,7 +7,7 @@ resumed, the line is restored from the journal, which has all transitions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,21 @@ class SessionLog:
         """Write a line for a transition."""
         if type(fact) is Transition and (run := self._find(fact.run_id)) is not None:
             ctx = run.ctx
-            run.deps.session.log(
-                line(ctx.session_id, fact.at, (fact.source, fact.event, fact.dest), ctx.about)
-            )
+            move = fact.source, fact.event, fact.dest
+            run.deps.session.log(line(ctx.session_id, fact.at, move, ctx.about, ctx.blockers))
 
 
-def line(session_id: str, at: float, move: tuple[str, str, str], about: tuple[str | None, int]) -> str:
-    """Return a line of the log without its line end. `move` is from, event, to; `about` is the task and its attempt."""
+def line(
+    session_id: str,
+    at: float,
+    move: tuple[str, str, str],
+    about: tuple[str | None, int],
+    blockers: Sequence[str] = (),
+) -> str:
+    """Return a line of the log without its line end.
+
+    `move` is from, event, to; `about` is the task and its attempt. The line of a failure names its blockers.
+    """
     source, event, dest = move
     known = event in set(RalphEvent) and source in set(RalphState)
     return json.dumps(
@@ -50,6 +58,7 @@ def line(session_id: str, at: float, move: tuple[str, str, str], about: tuple[st
                 "trigger": trigger(RalphEvent(event), RalphState(source)) if known else event,
                 "taskId": about[0],
                 "attemptNumber": about[1],
+                **({"blockers": list(blockers)} if blockers and dest == RalphState.FAILED else {}),
             },
         },
         ensure_ascii=False,
@@ -81,19 +90,22 @@ def mend(run: RalphRun, records: Iterable[Record]) -> None:
 def _lines(session_id: str, records: Iterable[Record]) -> Iterable[str]:
     """Yield the lines of a run. Task and attempt of a transition are in the context that was written with it."""
     about: tuple[str | None, int] = (None, 0)
+    blockers: Sequence[str] = ()
     pending: Record | None = None
 
     def line_of(record: Record) -> str:
         body = record.body
-        return line(session_id, body["at"], (body["source"], body["event"], body["dest"]), about)
+        move = body["source"], body["event"], body["dest"]
+        return line(session_id, body["at"], move, about, blockers)
 
     for record in records:
         if record.kind == "transition":
             if pending is not None:
                 yield line_of(pending)
             pending = record
-        elif record.kind == "context" and "about" in record.body:
-            task, attempt = record.body["about"]
+        elif record.kind == "context":
+            task, attempt = record.body.get("about", about)
             about = (task, attempt)
+            blockers = record.body.get("blockers", blockers)
     if pending is not None:
         yield line_of(pending)
