@@ -85,6 +85,10 @@ class RalphRunOptions(given.DisplayOptions):
             help="Start with this list: tasks.md, fix_plan.md, or prd.json and its progress.txt. It is only read.",
         ),
     ] = ()
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Import a list even if more of it is left out than imported."),
+    ] = False
     answers: _Answers = None
     limits: _Limits = ()
     sessions: Annotated[

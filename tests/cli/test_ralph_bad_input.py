@@ -155,7 +155,7 @@ def test_a_planner_that_is_blocked_says_what_it_lacks_and_how_to_say_it(folder: 
     command = f"orchestrator ralph run TEXT --session {session(folder)} --agents {file}"
     assert done.code == 1
     assert done.err == (
-        "orchestrator: the run ended as failed (policy_stop): which shell?; "
+        "orchestrator: the run ended as failed (planner_blocked): which shell?; "
         f"`{command}` continues its session, with the missing information as TEXT\n"
     )
     (instructions,) = session(folder).glob("*.instructions.md")
@@ -202,7 +202,8 @@ def test_what_cannot_be_run_is_said_before_anything_is_made(
             f"[agents.{role}]\npython = 'nowhere:{role}'\n" for role in ("planner", "executor", "reviewer")
         )
     )
-    (folder / "bad.md").write_text("# Tasks\n- [?] what\n")
+    (folder / "bad.md").write_text("# Tasks\n- what\n")
+    (folder / "doubtful.md").write_text("# Tasks\n- [ ] one\n- two\n- three\n")
     (folder / "good.md").write_text("# Tasks\n- [ ] task-1: what\n")
     good = str(AGENTS)
     for arguments, why in (
@@ -214,7 +215,14 @@ def test_what_cannot_be_run_is_said_before_anything_is_made(
         (("x", "--agents", good, "--limit", "max_task_attempts=-1"), "max_task_attempts is -1"),
         (("x", "--agents", good, "--limit", "attempts=1"), "attempts"),
         (("--agents", good, "--session", "nowhere"), "nowhere: the session directory does not exist"),
-        (("--agents", good, "--import", "bad.md"), "bad.md:2: unknown marker [?]"),
+        (
+            ("--agents", good, "--import", "bad.md"),
+            "bad.md: has no task: `- [ ] task-1: what` is one; line 2: 'what': ",
+        ),
+        (
+            ("--agents", good, "--import", "doubtful.md"),
+            "more was left out than imported; correct the list, or",
+        ),
         (("--agents", good, "--import", "bad.md", "--session", "."), "give only one of them"),
         (("--agents", "none.toml", "--import", "good.md"), "there is no module 'nowhere'"),
     ):

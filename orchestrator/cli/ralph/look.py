@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.cli.exit import Exit
-from orchestrator.cli.output import say, say_json, shown
+from orchestrator.cli.output import complain, say, say_json, shown
 from orchestrator.cli.ralph.board import counted, rows, task_json
 from orchestrator.cli.ralph.find import opened, run_named
 from orchestrator.cli.runs.phrase import heading, table
@@ -59,7 +59,11 @@ def _tasks(what: str | None, journal: Address | None) -> tuple[Task, ...]:
         return opened(Path(what)).tasks()
     if what is not None and Path(what).is_file():
         try:
-            return ImportedTasks([Path(what)]).tasks()
+            taken = ImportedTasks([Path(what)])
+            if taken.left_out or taken.changed:
+                for line in taken.summary():
+                    complain(shown(line, 400))
+            return taken.tasks()
         except RunError as error:
             raise ConfigError(shown(str(error), 4_000)) from error
     return opened(at_journal(journal, lambda store: run_named(store, what), only_reads=True).session).tasks()

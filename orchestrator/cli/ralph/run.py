@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from orchestrator.cli import keyboard
 from orchestrator.cli.exit import EXIT_CODES, Exit
 from orchestrator.cli.launch import price_of, print_dropped_variables
 from orchestrator.cli.load import params_from
@@ -83,7 +85,7 @@ def run_request(options: RalphRunOptions) -> int:
     limits = agents.ralph_limits(params_from(options.limits))
     if options.session is not None:
         _sound(lambda: SessionDirectory.open(options.session or ""))
-    taken = _sound(lambda: ImportedTasks(options.imported)) if options.imported else None
+    taken = _imported(options) if options.imported else None
     view = RalphViewOptions(
         address=journal_file(options.journal),
         root=options.sessions,
@@ -107,6 +109,24 @@ def run_request(options: RalphRunOptions) -> int:
         return ralph.run(session=begun.path)
 
     return conducted(view, run_agents, start)
+
+
+def _imported(options: RalphRunOptions) -> ImportedTasks:
+    """Read a list and print what is not imported as it is. Raises ConfigError if most of it is not understood."""
+    taken = _sound(lambda: ImportedTasks(options.imported))
+    summary = [shown(line, 400) for line in _sound(taken.summary)]
+    asks = taken.doubtful and not options.yes
+    if asks and not keyboard.present():
+        why = "more was left out than imported; correct the list, or import the rest with --yes"
+        raise ConfigError(f"{why}: {'; '.join(line.strip() for line in summary)}")
+    print_line = complain if options.json else say
+    for line in summary if taken.left_out or taken.changed else ():
+        print_line(line)
+    if asks:
+        say("More was left out than imported. Import the rest? [y/N]")
+        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+            raise ConfigError("nothing was imported")
+    return taken
 
 
 def _file(options: RalphRunOptions) -> Path:

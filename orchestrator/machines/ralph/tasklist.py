@@ -91,7 +91,7 @@ class TaskList:
 
 def read_tasks(found: Outline) -> TaskList:
     """Parse a tasks.md."""
-    return _read(found, _tasks_of(found), strict=False)
+    return _read(found, task_nodes(found), strict=False)
 
 
 def read_progress(found: Outline) -> TaskList:
@@ -100,7 +100,7 @@ def read_progress(found: Outline) -> TaskList:
     return _read(found, items, strict=True)
 
 
-def _tasks_of(found: Outline) -> Iterator[Node]:
+def task_nodes(found: Outline) -> Iterator[Node]:
     """Yield the headings and items that are tasks."""
     inside = 0
     for node in found.nodes:
@@ -113,8 +113,13 @@ def _tasks_of(found: Outline) -> Iterator[Node]:
             continue
         if node.depth:
             continue
-        if node.mark is not None or (_LIST_HEADING.fullmatch(node.section) and _is_named(node.text)):
+        if node.mark is not None or (is_list_heading(node.section) and _is_named(node.text)):
             yield node
+
+
+def is_list_heading(text: str) -> bool:
+    """Return whether a heading is that of a list of tasks."""
+    return _LIST_HEADING.fullmatch(text) is not None
 
 
 def _is_named(text: str) -> bool:
@@ -133,7 +138,7 @@ def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
     entries: list[TaskEntry] = []
     taken: dict[str, Node] = {}
     for node in nodes:
-        given = node.mark
+        given = node.mark if not node.heading else _heading_mark(node.text)
         if given is not None and given not in SPELLINGS:
             if strict or len(given) == 1:
                 problems.append(
@@ -142,9 +147,9 @@ def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
             if strict:
                 continue
             given = None
-        name, title = split(node.text) if not node.heading else (_heading_id(node.text) or ("", node.text))
+        name, title = name_of(node)
         if not name:
-            name = _unused(made_id(title), taken)
+            name = unused(made_id(title), taken)
         elif name in taken:
             first = taken[name].line + 1
             problems.append(OutlineProblem(node.line + 1, f"task {name} occurs twice; first in line {first}"))
@@ -164,6 +169,11 @@ def _read(found: Outline, nodes: Iterable[Node], *, strict: bool) -> TaskList:
 
 
 # ---- ids ----
+
+
+def name_of(node: Node) -> tuple[str, str]:
+    """Return the id of a task, or "", and its title."""
+    return split(node.text) if not node.heading else (_heading_id(node.text) or ("", node.text))
 
 
 def split(text: str) -> tuple[str, str]:
@@ -194,6 +204,12 @@ def _heading_id(text: str) -> tuple[str, str] | None:
     return found["id"], _plain(found["rest"])
 
 
+def _heading_mark(text: str) -> str | None:
+    """Return the known mark of a heading such as `[x] Task 1: Do this`, else None."""
+    found = _TASK_HEADING.fullmatch(text)
+    return found["mark"] if found is not None and found["mark"] in SPELLINGS else None
+
+
 def _encoded(title: str) -> bytes:
     """Return the bytes of a title, as a file has them; a lone surrogate, which only JSON can have, as three bytes."""
     try:
@@ -211,7 +227,8 @@ def made_id(title: str) -> str:
     return slug[:40].rstrip("-")
 
 
-def _unused(name: str, taken: Mapping[str, object]) -> str:
+def unused(name: str, taken: Mapping[str, object]) -> str:
+    """Return an id that is not taken, derived from another one."""
     number, fresh = 2, name
     while fresh in taken:
         fresh, number = f"{name}-{number}", number + 1
