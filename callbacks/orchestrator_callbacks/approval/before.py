@@ -145,4 +145,4 @@ def _keep(run: ApprovalRun) -> None:
     ctx, error = run.ctx, run.error
     if ctx.fault is None or error is not None:
         ctx.fault = fault_of(error).plain()
-    ctx.shown = False
+    ctx.failure, ctx.shown = ctx.fault["code"], False

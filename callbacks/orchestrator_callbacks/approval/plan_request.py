@@ -67,7 +67,7 @@ def present(ctx: ApprovalContext, plan: ApprovalPlan, now: float, seconds: float
     """Make a plan the one that waits for approval; `now` is epoch seconds."""
     if plan.version == 1:
         ctx.plan_number += 1
-    ctx.plan, ctx.plan_status = plan.plain(), PlanStatus.PENDING.value
+    ctx.plan, ctx.plan_status, ctx.failure = plan.plain(), PlanStatus.PENDING.value, ""
     ctx.versions = [*ctx.versions, {**_version(plan), "at": now}]
     ctx.expires_at = now + seconds if seconds else 0.0
     ctx.config = plan.caps_digest

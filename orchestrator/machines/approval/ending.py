@@ -1,4 +1,4 @@
-"""Outcome and reason of a request, from the status of its plan."""
+"""Outcome and reason of a request, from the status of its plan, or from the error because of which it has none."""
 
 from __future__ import annotations
 
@@ -17,5 +17,13 @@ _ENDINGS: Mapping[str, Ending] = {
 
 
 def ending(ctx: ApprovalContext) -> Ending:
-    """Return outcome and reason of a finished request; a request without a plan counts as rejected."""
-    return _ENDINGS.get(ctx.plan_status, Ending(Outcome.REJECTED, "operator"))
+    """Return outcome and reason of a finished request; one without a plan and without an error counts as rejected."""
+    if ctx.plan_status in _ENDINGS or not ctx.failure:
+        return _ENDINGS.get(ctx.plan_status, Ending(Outcome.REJECTED, "operator"))
+    if ctx.failure == _UNUSABLE:
+        return Ending(Outcome.FAILED, "completion_invalid")
+    return Ending(Outcome.FAILED, "llm_error" if ctx.failure.startswith("AI-") else "policy_stop")
+
+
+_UNUSABLE = "AI-005"
+"""Code of an answer of a model that cannot be used."""

@@ -118,6 +118,8 @@ class ApprovalContext:
     """The error that led to Failed: code, category, severity, message, …"""
     shown: bool = False
     """That error was shown to the person."""
+    failure: str = field(default="", metadata={"fingerprint": None})
+    """Code of the error since the last valid plan, also after the person acknowledged it."""
     why: str = ""
     """Reason of the person's last decision."""
     conflicts: list[dict[str, Any]] = field(default_factory=list)
