@@ -25,6 +25,7 @@ from orchestrator.telemetry.table import table
 from orchestrator.testing import ScriptedLLM
 from orchestrator.testing.coverage import GraphCoverage
 from orchestrator.testing.paths import shortest_paths
+from tests import endings_table
 from tests.benchmarks.peers.ergonomics.table import concepts
 from tests.benchmarks.peers.ergonomics.table import table as ergonomics
 from tests.benchmarks.peers.features.table import comparison, evidence
@@ -179,6 +180,7 @@ PLACES = (
     Place("README.md", "clean-trace", "text", partial(trace, TRACES["clean-trace"])),
     Place(progress_sweep.GUIDE, "progress-sweep", "", progress_sweep.table),
     Place("dashboards/README.md", "alerts", "", alerts_table),
+    Place(endings_table.GUIDE, "endings", "", endings_table.table),
     Place("README.md", "comparison", "", comparison),
     Place("tests/benchmarks/README.md", "evidence", "", evidence),
     Place(ERGONOMICS_GUIDE, "ergonomics", "", ergonomics),
