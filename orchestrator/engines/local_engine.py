@@ -45,7 +45,7 @@ from orchestrator.engines.orphan_recovery import OrphanRecovery, Recover, checke
 from orchestrator.engines.registration import Registration
 from orchestrator.engines.run_queue import RunQueue
 from orchestrator.engines.stop_signal import first_signal
-from orchestrator.errors import ConfigError, JournalError, NotAdmitting, RunError, RunExists
+from orchestrator.errors import ConfigError, JournalError, NotAdmitting, OtherAgent, RunError, RunExists
 from orchestrator.kernel.record import Follower
 from orchestrator.kernel.thread import running_loop
 from orchestrator.runtime.llm_loop.run_options import RunArguments
@@ -220,11 +220,14 @@ class LocalEngine(Generic[AgentResultT_co]):
     ) -> Handle[Any, AgentResultT_co]:
         """Queue a run of the journal to resume it; a run that is paused in this engine resumes at once.
 
-        Raises RunUnknown and the errors of `submit`. The handle raises the errors of `Agent.resume`.
+        Raises RunUnknown, OtherAgent for an active run of another agent, and the errors of `submit`. The handle raises
+        the errors of `Agent.resume`.
         """
         self._refuse_closed()
         job = self._line.find(run_id)
         if job is not None:
+            if agent is not None and (chosen := self._agents.chosen(agent)) != job.agent:
+                raise OtherAgent(run_id, job.hosting.agent, self._agents[chosen].hosting.agent)
             live = job.hosting.live(run_id)
             if live is None or not live.paused or limits is not None:
                 raise RunExists(run_id)

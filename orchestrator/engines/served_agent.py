@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from pydantic_core import to_json
 
-from orchestrator.errors import AnswerRefused, ResultUnreadable, RunUnknown
+from orchestrator.errors import AnswerRefused, OtherAgent, ResultUnreadable, RunUnknown
 from orchestrator.kernel.outcome import Outcome
 from orchestrator.llm.run_event import QuestionAsked, RunEvent, ToolStarted
 from orchestrator.machines.llm_loop.model import Question
@@ -47,12 +47,10 @@ class DurableAgent:
     ) -> RunAnswer | list[RunQuestion]:
         """Return the end of a run, or its open questions.
 
-        Raises RunUnknown, and the errors of the agent if the run could not be started.
+        Raises RunUnknown, OtherAgent, and the errors of the agent if the run could not be started.
         """
-        if not run_id.startswith(_PREFIX):
-            raise RunUnknown(run_id)
         if run_id not in self._live:
-            await self._agent.runs.get(run_id)
+            await self._refuse_foreign(run_id)
             self._drive(run_id, self._agent.resume(run_id))
         task = self._live[run_id]
         watching = asyncio.ensure_future(self._question(run_id, progress))
@@ -69,10 +67,9 @@ class DurableAgent:
     async def answer(self, run_id: str, key: str, *, accept: bool, content: Mapping[str, Any]) -> bool:
         """Answer a question with the content of its form; return whether it is an answer.
 
-        An answer that counts already changes nothing.
+        An answer that counts already changes nothing. Raises RunUnknown, OtherAgent.
         """
-        if not run_id.startswith(_PREFIX):
-            raise RunUnknown(run_id)
+        await self._refuse_foreign(run_id)
         found = next((one for one in await self._agent.pending(run_id) if _key_of(one) == key), None)
         if found is None:
             return True
@@ -96,6 +93,14 @@ class DurableAgent:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _refuse_foreign(self, run_id: str) -> None:
+        """Raise RunUnknown for a run that no client of an MCP server started, OtherAgent for one of another agent."""
+        if not run_id.startswith(_PREFIX):
+            raise RunUnknown(run_id)
+        head = await self._agent.runs.head(run_id)
+        if head.agent != self._agent.name:
+            raise OtherAgent(run_id, head.agent, self._agent.name)
 
     def _drive(self, run_id: str, work: Awaitable[Result[Any]]) -> asyncio.Task[Result[Any]]:
         async def driven() -> Result[Any]:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator import Agent, LocalEngine, MemoryJournal
-from orchestrator.errors import ConfigError, OtherAgent, StoreDown
+from orchestrator.engines.served_agent import DurableAgent
+from orchestrator.errors import ConfigError, OtherAgent, RunError, StoreDown
+from orchestrator.events import QuestionAsked, RunFinished
 from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.kernel.journal import Journal
 from orchestrator.pipeline import Pipeline
 from orchestrator.providers.scripted import FunctionLLM, call
+from orchestrator.ralph import Ralph
 from orchestrator.rlm import Rlm
 from orchestrator.runtime.service.agent_identity import OtherDefinition
+from orchestrator.testing import ScriptedLLM
 from orchestrator.tools.spec import ToolSpec, tool
+from tests.runtime.pipeline_stage import Stages
+from tests.runtime.ralph_stage import World
 from tests.runtime.stage import NO_WAIT
 
 
@@ -237,3 +245,122 @@ async def test_a_transfer_moves_the_run_to_the_new_agent_in_records_and_listings
     with pytest.raises(OtherAgent, match="belongs to agent 'support', and this is agent 'sales'"):
         await agent(journal, paying(), name="sales", version="8").resume("r")
     assert (await agent(journal, paying(effect="idempotent"), name="support").resume("r")).output == "done"
+
+
+# ---- runs that have ended ----
+
+
+def weather_and_books(journal: Journal) -> tuple[Agent, Agent]:
+    """Return two agents of one journal."""
+    books = Agent(FunctionLLM(lambda _: "the books are closed"), name="books", journal=journal, observers=())
+    weather = Agent(FunctionLLM(lambda _: "rain"), name="weather", journal=journal, observers=())
+    return weather, books
+
+
+async def test_the_result_of_an_ended_run_belongs_to_its_agent() -> None:
+    weather, books = weather_and_books(MemoryJournal())
+    await books.run("go", run_id="A1")
+    with pytest.raises(OtherAgent, match="run 'A1' belongs to agent 'books', and this is agent 'weather'"):
+        await weather.resume("A1")
+    with pytest.raises(OtherAgent):
+        await weather.resume("A1", from_agent="sales")
+    assert (await weather.resume("A1", from_agent="books")).output == "the books are closed"
+    assert (await books.resume("A1")).output == "the books are closed"
+    assert (await weather.runs.result("A1")).output == "the books are closed"
+
+
+async def test_the_stream_of_a_run_of_another_agent_has_no_event_of_it() -> None:
+    journal = MemoryJournal()
+    weather, books = weather_and_books(journal)
+    await books.run("go", run_id="A1")
+    with pytest.raises(OtherAgent):
+        await anext(aiter(weather.stream_resume("A1")))
+    stream = weather.stream_resume("A1", from_agent="books")
+    assert [type(event) async for event in stream] == [RunFinished]
+    assert (await stream.result()).output == "the books are closed"
+
+
+async def test_an_engine_returns_the_result_of_an_ended_run_from_its_agent_only() -> None:
+    journal = MemoryJournal()
+    weather, books = weather_and_books(journal)
+    await books.run("go", run_id="A1")
+    async with LocalEngine({"weather": weather, "books": books}) as engine:
+        assert (await (await engine.resume("A1"))).output == "the books are closed"
+        with pytest.raises(OtherAgent):
+            await (await engine.resume("A1", agent="weather"))
+    async with LocalEngine(weather) as engine:
+        with pytest.raises(OtherAgent):
+            await (await engine.resume("A1"))
+
+
+async def test_an_engine_gives_no_handle_for_an_active_run_of_another_agent() -> None:
+    journal, asked, may_answer = MemoryJournal(), asyncio.Event(), asyncio.Event()
+
+    async def model(_: Any) -> str:
+        asked.set()
+        await may_answer.wait()
+        return "the books are closed"
+
+    weather, _ = weather_and_books(journal)
+    books = Agent(FunctionLLM(model), name="ledger", journal=journal, observers=())
+    async with LocalEngine({"weather": weather, "books": books}) as engine:
+        handle = await engine.submit("go", agent="books", run_id="A1")
+        await asked.wait()
+        with pytest.raises(OtherAgent, match="belongs to agent 'ledger', and this is agent 'weather'"):
+            await engine.resume("A1", agent="weather")
+        may_answer.set()
+        assert (await handle).output == "the books are closed"
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "open"])
+async def test_an_agent_that_is_served_as_a_tool_refuses_the_run_of_another_agent(ended: bool) -> None:
+    journal = MemoryJournal()
+    weather, _ = weather_and_books(journal)
+    pay = paying(effect="irreversible", approval=not ended)
+    books = agent(journal, pay, name="ledger")
+    served = {one.name: DurableAgent(one, one.name, "") for one in (weather, books)}
+
+    async def progress(_: str) -> None:
+        raise AssertionError("the client reads what another agent does")
+
+    run_id = await served["ledger"].start("go")
+    await until_settled(books, run_id)
+    with pytest.raises(OtherAgent):
+        await served["weather"].wait(run_id, progress)
+    with pytest.raises(OtherAgent):
+        await served["weather"].answer(run_id, "call_1_0", accept=True, content={"decision": "approve"})
+    assert len(await books.pending(run_id)) == (not ended)
+    for one in served.values():
+        await one.stop()
+
+
+async def test_every_facade_refuses_the_ended_run_of_another_agent(tmp_path: Path) -> None:
+    stages, world = Stages(), World(tmp_path)
+    ports = stages.planner, stages.validator, stages.implementer, stages.judge
+
+    def llm() -> ScriptedLLM:
+        return ScriptedLLM(["FINAL(done)"] * 9)
+
+    makes: list[Callable[[str], Any]] = [
+        lambda name: Pipeline(*ports, name=name, journal=journal, observers=()),
+        lambda name: Rlm(llm(), name=name, journal=journal, observers=()),
+        lambda name: Ralph(
+            world, world, world, root=world.root, name=name, journal=journal, observers=(), retry=NO_WAIT
+        ),
+    ]
+    journal = MemoryJournal()
+    for number, make in enumerate(makes):
+        run_id = f"r{number}"
+        await make("one").run("go", run_id=run_id)
+        with pytest.raises(OtherAgent):
+            await make("two").resume(run_id)
+        assert (await make("two").resume(run_id, from_agent="one")).run_id == run_id
+        with pytest.raises(RunError, match=r"belongs to graph '\w+', not to 'llm_loop'"):
+            await agent(journal, name="one").resume(run_id)
+
+
+async def until_settled(owner: Agent, run_id: str) -> None:
+    """Wait until a run has ended or waits for a person."""
+    async for event in owner.runs.events(run_id, follow=True):
+        if isinstance(event, QuestionAsked):
+            return

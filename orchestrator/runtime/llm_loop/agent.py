@@ -241,7 +241,7 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
     ) -> Result[OutputT]:
         """Resume a run of the journal from its last record and return its Result.
 
-        For an ended run the Result is only read.
+        For an ended run the Result is only read. `Runs(journal).result(run_id)` reads that of any agent.
 
         A paused run is resumed, also if it lives in this process.
 
@@ -287,6 +287,7 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         return resumed_stream(
             run_id,
             self.runs,
+            lambda head: self._recovery.refuse_foreign(head, from_agent),
             lambda: self.resume(run_id, limits=limits, by=by, again=again, from_agent=from_agent, deps=deps),
         )
 

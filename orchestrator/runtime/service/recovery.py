@@ -125,6 +125,18 @@ class Recovery:
         records = await self._journal.load(run_id)
         return StoredRun.of(run_id, records), records
 
+    def refuse_foreign(self, head: RunHead, from_agent: str | None) -> None:
+        """Refuse a run that does not belong to this agent, whether it has ended or not.
+
+        Raises OtherAgent, unless `from_agent` names its agent, and RunError for a run of another graph.
+        """
+        if head.agent != (self.identity.name if from_agent is None else from_agent):
+            raise OtherAgent(head.run_id, head.agent, self.identity.name)
+        if head.graph != self._graph.name:
+            raise RunError(
+                f"run {head.run_id!r} belongs to graph {head.graph!r}, not to {self._graph.name!r}"
+            )
+
     async def claim(self, run_id: str, *, again: bool = False, from_agent: str | None = None) -> ClaimedRun:
         """Claim a run, migrate it if necessary, and return it at its last record.
 
@@ -169,9 +181,9 @@ class Recovery:
 
     async def _checked(self, head: RunHead, from_agent: str | None) -> tuple[StoredRun, list[Record]]:
         """Return a run that this agent may claim. It is read first: an unreadable run must not be changed."""
-        if head.agent != (self.identity.name if from_agent is None else from_agent):
-            raise OtherAgent(head.run_id, head.agent, self.identity.name)
-        await self._refuse_other(head)
+        self.refuse_foreign(head, from_agent)
+        if head.fingerprint != self._graph.fingerprint:
+            self._way((await self.read(head.run_id))[0])  # refused before it is claimed
         stored, records = await self.read(head.run_id)
         if from_agent is None and (changes := self._other_tools(stored)):
             raise OtherDefinition(head.run_id, self.identity, changes)
@@ -278,15 +290,6 @@ class Recovery:
         if head.stuck_claims + 1 >= MOST_CLAIMS:
             return f"parked as poison: taken up {head.stuck_claims} times without a step"
         return None
-
-    async def _refuse_other(self, head: RunHead) -> None:
-        """Raise RunError for a run of another graph, OtherGraph for another version, before the run is claimed."""
-        if head.graph != self._graph.name:
-            raise RunError(
-                f"run {head.run_id!r} belongs to graph {head.graph!r}, not to {self._graph.name!r}"
-            )
-        if head.fingerprint != self._graph.fingerprint:
-            self._way((await self.read(head.run_id))[0])
 
     async def _refuse_poison(self, stored: StoredRun, lease: Lease) -> None:
         head = await self._journal.head(lease.run_id)

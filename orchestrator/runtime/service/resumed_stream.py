@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from orchestrator.errors import RunError
+from orchestrator.kernel.journal import RunHead
 from orchestrator.kernel.record import Follower
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.service.stream import RunStream
@@ -18,11 +19,17 @@ from orchestrator.runtime.service.stream import RunStream
 R = TypeVar("R")
 
 
-def resumed_stream(run_id: str, runs: Runs, resume: Callable[[], Awaitable[R]]) -> RunStream[Any, R]:
-    """Return the stream of a run that `resume` resumes when the first event is requested."""
+def resumed_stream(
+    run_id: str, runs: Runs, refuse: Callable[[RunHead], None], resume: Callable[[], Awaitable[R]]
+) -> RunStream[Any, R]:
+    """Return the stream of a run that `resume` resumes when the first event is requested.
+
+    `refuse` raises for a run of another agent, whose events are not read then.
+    """
 
     async def work(receive: Follower) -> R:
         head = await runs.journal.head(run_id)
+        refuse(head)
         events = _NewEvents(run_id, runs, receive, head.seq - (head.status == "ended"))
         following = asyncio.create_task(events.follow())
         try:

@@ -312,7 +312,7 @@ class RunService(Generic[R]):
     async def _resume(
         self, run_id: str, limits: Any, by: str, *, again: bool = False, from_agent: str | None = None
     ) -> R:
-        """Resume a run of the journal and return its result. For an ended run it is only read.
+        """Resume a run of the journal and return its result. For an ended run of this agent it is only read.
 
         `limits`, unless None, replace the run's own. `again` and `from_agent` as for `Recovery.claim`.
         """
@@ -322,6 +322,7 @@ class RunService(Generic[R]):
         self._check_model(limits)
         head = await self._journal.head(run_id)
         if head.status == "ended":
+            self._recovery.refuse_foreign(head, from_agent)
             return await self._ended_result(run_id)
         await self._check_resume(head, again=again)
         try:
