@@ -342,6 +342,18 @@ async def test_the_result_of_an_ended_run_has_the_same_end_wherever_it_is_read(s
         assert one.vendor_finish_reason == result.vendor_finish_reason
 
 
+async def test_a_run_that_an_earlier_version_reported_as_completed_is_read_as_it_was_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner = agent([said("half", "length")], journal=MemoryJournal())
+    with monkeypatch.context() as before:
+        before.setattr("orchestrator_callbacks.llm_loop.answer.INCOMPLETE", {})  # no decision read the reason
+        await runner.run("?", run_id="r")
+    for read in (await runner.runs.result("r"), await runner.resume("r")):
+        assert (read.outcome, read.reason, read.output) == (Outcome.COMPLETED, "none", "half")
+        assert read.finish_reason is FinishReason.LENGTH
+
+
 def test_a_word_behind_the_text_of_a_gateway_counts_and_the_text_is_not_logged() -> None:
     assert finish_reason_of("function_call_filter: SAFETY") is FinishReason.CONTENT_FILTER
     assert finish_word("my secret: stop") == "stop"

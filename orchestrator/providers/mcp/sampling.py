@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from orchestrator.errors import BudgetExceeded, RunStopped
 from orchestrator.llm.content_part import ContentPart, text_part
+from orchestrator.llm.finish_reason import FinishReason
 from orchestrator.llm.message import Message, Response, encodable
 from orchestrator.providers.mcp.answer import CallRefused, Reader
 from orchestrator.providers.mcp.offer import clean
@@ -37,11 +38,7 @@ _DIGEST: Final = 32
 _TYPE_CHARS: Final = 100
 _STOPS: Final = 16
 _HOTTEST: Final = 2.0
-_STOP_REASONS: Final = {
-    **dict.fromkeys(("stop", "end_turn", "completed"), "endTurn"),
-    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "incomplete"), "maxTokens"),
-    "stop_sequence": "stopSequence",
-}
+_STOP_REASONS: Final = {FinishReason.STOP: "endTurn", FinishReason.LENGTH: "maxTokens"}
 
 
 class SamplingRules(NamedTuple):
@@ -94,8 +91,14 @@ def sampling_result(response: Response) -> CreateMessageResult:
         role="assistant",
         content=TextContent(type="text", text=response.message().text or response.refusal or ""),
         model=response.model or "unknown",
-        stop_reason=_STOP_REASONS.get(response.finish_reason or ""),
+        stop_reason=_stop_reason(response),
     )
+
+
+def _stop_reason(response: Response) -> str | None:
+    if response.finish_reason == "stop_sequence":
+        return "stopSequence"
+    return None if response.finish is None else _STOP_REASONS.get(response.finish)
 
 
 async def sampled(context: ToolContext, request: SamplingRequest) -> CreateMessageResult | ErrorData:
