@@ -80,7 +80,7 @@ class ResultUnreadable(OrchestratorError):
     """Raised by a tool that did its work but has no result that can be read: the call counts as done.
 
     The model reads the reason, and that the tool ran. `result` is what there is instead of a result; its type and the
-    start of its `repr` are stored with the call.
+    start of its `repr` are stored with the call, unless it is None.
 
     Example:
         >>> raise ResultUnreadable("the receipt is not valid XML", b"<receipt")

@@ -428,12 +428,24 @@ def test_a_raw_schema_that_describes_no_arguments_is_refused(schema: dict[str, A
     assert sentence in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "reference", ["http://127.0.0.1:9/x.json", "file:///etc/passwd", "x.json", "#/$defs/no"]
-)
+@pytest.mark.parametrize("reference", ["http://127.0.0.1:9/x.json", "file:///etc/passwd", "x.json"])
 def test_a_reference_out_of_a_raw_schema_is_refused_and_never_fetched(reference: str) -> None:
     with pytest.raises(ConfigError, match="a reference leads to another document, and nothing is fetched"):
         ToolSpec("raw", "", {"properties": {"a": {"$ref": reference}}}, print)
+
+
+@pytest.mark.parametrize(
+    ("reference", "problem"),
+    [
+        ("#/$defs/no", "Pointer '/$defs/no' does not exist"),
+        ("#/properties/b", "Pointer '/properties/b' does not exist"),
+        ("#there", "Anchor 'there' does not exist"),
+    ],
+)
+def test_a_reference_without_a_target_in_a_raw_schema_is_named(reference: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ToolSpec("raw", "", {"properties": {"a": {"$ref": reference}}}, print)
+    assert f"a $ref has no target in its document ({problem})" in str(caught.value)
 
 
 def test_the_handler_of_a_raw_schema_may_take_a_context() -> None:

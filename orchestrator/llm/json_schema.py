@@ -81,6 +81,8 @@ def _validator(schema: dict[str, Any]) -> Validator:
             # An unknown dialect is read as the newest one, because most servers mean that one.
             return _validator({name: part for name, part in schema.items() if name != "$schema"})
         problem = error.message.partition(" and retrieving")[0]
+        if problem.startswith(("Pointer ", "Anchor ")):
+            raise UnusableSchema(f"a $ref has no target in its document ({problem})") from error
         raise UnusableSchema(
             f"a reference leads to another document, and nothing is fetched ({problem})"
         ) from error

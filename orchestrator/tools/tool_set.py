@@ -264,7 +264,8 @@ class ToolSet:
             outcome, content = failure_of(error, may_retry=may_retry)
             abandoned = isinstance(error, TimeLimitPassed) and error.abandoned
             needs = error if isinstance(error, PersonNeeded) else None
-            returned = description_of(error.result) if isinstance(error, ResultUnreadable) else None
+            if isinstance(error, ResultUnreadable) and error.result is not None:
+                returned = description_of(error.result)
         else:
             # The tool has run. From here on nothing may count as its failure, or the model repeats the call.
             try:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from mcp import MCPError
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -98,6 +99,13 @@ async def hang() -> str:
 def broken() -> str:
     """Fail."""
     raise ToolError("the till is empty")
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+def limited(code: int) -> str:
+    """Refuse with an error of the protocol."""
+    written("limited", str(code))
+    raise MCPError(code, "Rate limit: try in 10 s")
 
 
 @server.tool()

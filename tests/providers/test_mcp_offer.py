@@ -133,14 +133,26 @@ def test_a_choice_that_cannot_be_meant_is_refused(chosen: dict[str, Any], said: 
     assert str(caught.value) == said
 
 
-@pytest.mark.parametrize(
-    "pair", [("a.b", "a/b"), ("Pay", "pay"), ("pay", "pay"), ("x" * 70 + "1", "x" * 70 + "2")]
-)
+@pytest.mark.parametrize("pair", [("a.b", "a/b"), ("Pay", "pay"), ("pay", "pay"), ("x" * 70, "x" * 70)])
 def test_the_second_of_two_tools_with_one_name_is_left_out(pair: tuple[str, str]) -> None:
     tools = [*map(tool, pair), tool("other")]
     assert [one.theirs for one in offered(*tools)] == [pair[0], "other"]
     (why,) = left_out(*tools)
     assert why.startswith(f"{pair[1]}: its name would be ")
+
+
+@pytest.mark.parametrize("prefix", ["", "shop_"])
+def test_names_that_are_cut_alike_get_a_digest_in_any_order_and_no_other_name_changes(prefix: str) -> None:
+    names = ["y" * 70, "x" * 70 + "1", "X" * 70 + "2", "x" * 70 + "/", "other"]
+    found = {one.theirs: one.name for one in offered(*map(tool, names), prefix=prefix)}
+    again = {one.theirs: one.name for one in offered(*map(tool, reversed(names)), prefix=prefix)}
+    assert found == again
+    assert [*found] == names
+    assert len({name.casefold() for name in found.values()}) == len(names)
+    assert (found["y" * 70], found["other"]) == ((prefix + "y" * 70)[:64], f"{prefix}other")
+    assert [len(found[name]) for name in names[:4]] == [64] * 4
+    exact = "x" * 64
+    assert next(one.name for one in offered(*map(tool, (exact, "x" * 70)))) == exact
 
 
 def test_a_schema_of_absurd_size_and_a_tool_that_needs_a_task_are_left_out() -> None:

@@ -24,6 +24,11 @@ The annotations of a tool give its effect: `destructiveHint` means irreversible,
 `idempotentHint` means idempotent; without annotations it is irreversible. They are claims of the server:
 `effects={"name": "irreversible"}` overrides one, `effects="irreversible"` all of them.
 
+An error that arrives from the server is the server's, whatever its code. The SDK gives -32000 to lost connections and
+-32001 to timeouts of its own, so errors of the server with these codes are marked when they arrive. One case remains
+open: over HTTP the SDK reports a lost stream as a message of the server, which is recognized by its text. An answer to
+a call that cannot be read, such as a result that does not fit its schema, is a call that ran (`result_unreadable`).
+
 A lost session is opened again at most once for each call. A call that was in flight when the session was lost may
 have run: it is sent again only if the tool is pure or idempotent, else the model reads that its outcome is unknown. A
 resend by the text or code of the loss was rejected: a proxy reports the same for a call that ran and for one that did
@@ -43,13 +48,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from urllib.parse import urlsplit
 
-from orchestrator.errors import ConfigError, MissingExtra, RunError
+from orchestrator.errors import ConfigError, MissingExtra, ResultUnreadable, RunError
 from orchestrator.llm.message import Message
 from orchestrator.providers.mcp.answer import (
     CallRefused,
     Content,
     Reader,
     SessionLost,
+    ToolFailed,
     content_of,
 )
 from orchestrator.providers.mcp.offer import (
@@ -87,6 +93,7 @@ from orchestrator.providers.mcp.session import SessionPool, Unreachable
 from orchestrator.providers.mcp.tool_call import ToolCaller
 from orchestrator.providers.mcp.tool_list import ToolList
 from orchestrator.providers.mcp.transport import Http, Stdio
+from orchestrator.tools.result import explain
 from orchestrator.tools.spec import Effect, ToolContext, ToolSpec
 
 if TYPE_CHECKING:
@@ -211,7 +218,7 @@ class McpServer:
 
     async def prompts(self) -> list[ServerPrompt]:
         """Return the prompts that the server offers. Raises RunError if it does not answer."""
-        return list(described_prompts(await self._ask(all_prompts)))
+        return list(described_prompts(await self._ask(lambda client: all_prompts(client, self.name))))
 
     async def prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> list[Message]:
         """Return the messages of a prompt, as the prompt of a run.
@@ -282,7 +289,13 @@ class McpServer:
 
         async def call(context: ToolContext, /, **arguments: Any) -> Content:
             result = await self._caller.call(context, offer, arguments)
-            return content_of(result, Reader(context.reads, self._max_bytes))
+            try:
+                return content_of(result, Reader(context.reads, self._max_bytes))
+            except ToolFailed:
+                raise
+            except Exception as error:
+                why = f"the server's answer cannot be read ({explain(error)})"
+                raise ResultUnreadable(why, result) from error
 
         try:
             return self._tool(offer.name, offer.description, offer.parameters, call, offer.effect)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _UNCALLABLE = re.compile(r"[^a-zA-Z0-9_-]")
 NAME_CHARS = 64
+_DIGEST = 8
+"""Characters of a digest in a name."""
 _TEXT_CHARS = 1_024
 """OpenAI's limit for the description of a function."""
 _SCHEMA_BYTES = 64 * 1024
@@ -139,10 +142,14 @@ def declared(
     """Return the tools of a server to offer, and those of the choice that cannot be offered."""
     offers: dict[str, ServerTool] = {}
     without: list[NotOffered] = []
-    for tool in tools:
-        if not choice.has(tool.name):
-            continue
-        name = (choice.prefix + _UNCALLABLE.sub("_", tool.name))[:NAME_CHARS]
+    chosen = [tool for tool in tools if choice.has(tool.name)]
+    full = [choice.prefix + _UNCALLABLE.sub("_", tool.name) for tool in chosen]
+    cut = Counter(name[:NAME_CHARS].casefold() for name in full)
+    for tool, name in zip(chosen, full, strict=True):
+        if len(name) > NAME_CHARS:
+            # A digest only if names become equal, so that the name of any other tool stays what it was.
+            is_alone = cut[name[:NAME_CHARS].casefold()] == 1
+            name = name[:NAME_CHARS] if is_alone else _with_digest(name, tool.name)  # noqa: PLW2901
         first = offers.get(name.casefold())
         if (why := _fault(tool)) is not None:
             without.append(NotOffered(tool.name, why))
@@ -152,6 +159,12 @@ def declared(
         else:
             offers[name.casefold()] = _offer(tool, name, choice.effect(tool.name))
     return tuple(offers.values()), tuple(without)
+
+
+def _with_digest(name: str, theirs: str) -> str:
+    """Return a name that is too long with a digest of the server's own name at its end."""
+    digest = hashlib.sha256(theirs.encode(errors="replace")).hexdigest()[:_DIGEST]
+    return f"{name[: NAME_CHARS - _DIGEST - 1]}_{digest}"
 
 
 def effect_of(annotations: ToolAnnotations | None) -> Effect:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -22,6 +23,8 @@ from orchestrator.providers.mcp.offer import clean
 if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import GetPromptResult, Prompt
+
+_log = logging.getLogger("orchestrator.mcp")
 
 LIST: Final = "list_resources"
 READ: Final = "read_resource"
@@ -92,18 +95,23 @@ class ServerPrompt(NamedTuple):
     optional: tuple[str, ...]
 
 
-async def all_prompts(client: Client) -> list[Prompt]:
-    """Return the prompts of a server, page by page; none if it has no prompts."""
+async def all_prompts(client: Client, server: str) -> list[Prompt]:
+    """Return the prompts of a server, page by page; none if it has no prompts. A repeated cursor ends the list."""
     if client.server_capabilities.prompts is None:
         return []
     prompts: list[Prompt] = []
     cursor: str | None = None
+    cursors: set[str] = set()
     for _ in range(_PAGES):
         page = await client.list_prompts(cursor=cursor)
         prompts += page.prompts
         cursor = page.next_cursor
         if not cursor:
             break
+        if cursor in cursors:
+            _log.warning("MCP server %r repeats a cursor of its list of prompts; the list ends there", server)
+            break
+        cursors.add(cursor)
     return prompts
 
 

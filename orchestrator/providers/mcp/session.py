@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from orchestrator.errors import ResultUnreadable
 from orchestrator.providers.mcp.answer import CallRefused, SessionLost
 from orchestrator.providers.mcp.live_call import LiveCalls
 from orchestrator.providers.mcp.offer import clean
 from orchestrator.providers.mcp.resource import has_resources
 from orchestrator.providers.mcp.sampling import SamplingRules
-from orchestrator.providers.mcp.transport import Http, LogLines, Stdio, leaf_of
+from orchestrator.providers.mcp.transport import FromServer, Http, LogLines, Stdio, leaf_of, unreadable_answer
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -70,6 +71,7 @@ class McpSession:
         self.live_calls = live
         """The calls in flight whose server may ask within the call."""
         self._client: Client | None = None
+        self._name: Callable[[], str] = str
         self._in_flight = 0
         self._doubted = False
         self._announced = self._compared = 0
@@ -103,7 +105,7 @@ class McpSession:
         if (self._doubted or self._compared < announced) and (client := self._client) is not None:
             try:
                 async with asyncio.timeout(_ALIVE):
-                    tools = await _all_tools(client)
+                    tools = await self._all_tools(client)
             except Exception:  # noqa: BLE001  after any error another session is better
                 self._retire()
             else:
@@ -122,6 +124,7 @@ class McpSession:
         """Connect, list the tools, wait until the session is over, disconnect. Raises only a cancellation."""
         import anyio
 
+        self._name = name
         why = "it was closed"
         try:
             with self._scope:
@@ -160,7 +163,7 @@ class McpSession:
         ) as client:
             if client.server_info is not None:
                 self.server_name = client.server_info.name
-            self.tools = await _all_tools(client)
+            self.tools = await self._all_tools(client)
             self.has_resources = await _has_resources(client)
             if self.listed is not None:
                 self.listed(self.tools)
@@ -225,13 +228,20 @@ class McpSession:
             except MCPError as error:
                 if error.code != HEADER_MISMATCH:
                     raise
-                await _all_tools(client)  # the schema that names the headers has changed since it was listed
+                await self._all_tools(
+                    client
+                )  # the schema that names the headers has changed since it was listed
                 return await send(client)
 
-        return await self.request(send_listed, seconds)
+        return await self.request(send_listed, seconds, runs=True)
 
-    async def request(self, send: Callable[[Client], Awaitable[T]], seconds: float) -> T:
-        """Send a request. Raises TimeoutError, CallRefused and SessionLost; a cancellation cancels the request."""
+    async def request(
+        self, send: Callable[[Client], Awaitable[T]], seconds: float, *, runs: bool = False
+    ) -> T:
+        """Send a request. Raises TimeoutError, CallRefused and SessionLost; a cancellation cancels the request.
+
+        With `runs` an answer means that a tool ran: one that cannot be read raises ResultUnreadable.
+        """
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
@@ -245,7 +255,11 @@ class McpSession:
             raise
         except Exception as error:
             code = error.code if isinstance(error, MCPError) else None
-            if code == CONNECTION_CLOSED or self.over.is_set():
+            if runs and (unread := unreadable_answer(error)) is not None:
+                raise ResultUnreadable(f"the server's answer cannot be read: {unread}") from error
+            if isinstance(error, MCPError) and isinstance(error.data, FromServer):
+                code = None  # the same codes are the SDK's own
+            elif code == CONNECTION_CLOSED or self.over.is_set():
                 self.retired = True
                 lost = "the connection to the tool's server was lost during the call; whether it ran is not known"
                 raise SessionLost(lost) from error
@@ -258,20 +272,31 @@ class McpSession:
             if self.retired:
                 self._retire()
 
+    async def _all_tools(self, client: Client) -> tuple[Tool, ...]:
+        """Return the tools that the server lists, page by page. Raises ValueError for an endless list.
 
-async def _all_tools(client: Client) -> tuple[Tool, ...]:
-    """Return the tools that the server lists, page by page. Raises ValueError for an endless list."""
-    tools: list[Tool] = []
-    cursor: str | None = None
-    for _ in range(_PAGES):
-        page = await client.list_tools(cursor=cursor)
-        tools += page.tools
-        cursor = page.next_cursor
-        if len(tools) > _TOOLS:
-            raise ValueError(f"it lists more than {_TOOLS:,} tools")
-        if not cursor:
-            return tuple(tools)
-    raise ValueError(f"its list of tools does not end within {_PAGES} pages")
+        A cursor that leads back to a page ends the list, because the pages so far are what the server has.
+        """
+        tools: list[Tool] = []
+        cursor: str | None = None
+        cursors: set[str] = set()
+        for _ in range(_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            tools += page.tools
+            cursor = page.next_cursor
+            if len(tools) > _TOOLS:
+                raise ValueError(f"it lists more than {_TOOLS:,} tools")
+            if not cursor:
+                return tuple(tools)
+            if cursor in cursors:
+                _log.warning(
+                    "MCP server %r repeats a cursor of its list of tools; the list ends after %d pages",
+                    self._name(),
+                    len(cursors) + 1,
+                )
+                return tuple(tools)
+            cursors.add(cursor)
+        raise ValueError(f"its list of tools does not end within {_PAGES} pages")
 
 
 async def _has_resources(client: Client) -> bool:

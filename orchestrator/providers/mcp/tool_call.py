@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.errors import ResultUnreadable
 from orchestrator.providers.mcp.answer import CallRefused, SessionLost, ToolDisabled
 from orchestrator.providers.mcp.elicitation import BadElicitation, elicit_result, input_request
 from orchestrator.providers.mcp.live_call import LiveCall, Sampling
@@ -62,7 +63,7 @@ class ToolCaller:
     ) -> CallToolResult:
         """Call a tool on the open session, or on one new session.
 
-        Raises InputRequired, EffectUnknown, SessionLost, ToolDisabled, CallRefused and TimeoutError.
+        Raises InputRequired, EffectUnknown, SessionLost, ToolDisabled, CallRefused, ResultUnreadable, TimeoutError.
         """
         state = context.input.state or {}
         if state.get("live") and not context.input.again:
@@ -161,7 +162,10 @@ class ToolCaller:
         """
         assert live.task is not None  # noqa: S101 - for type checkers
         if live.task.done():
-            result = None if live.task.cancelled() or live.task.exception() else live.task.result()
+            error = None if live.task.cancelled() else live.task.exception()
+            if isinstance(error, ResultUnreadable):
+                raise error
+            result = None if live.task.cancelled() or error else live.task.result()
             return None if result is None or result.is_error else result
         live.context = context
         live.resolve(context.input.answers.get(_REQUEST, InputAnswer("cancel")))

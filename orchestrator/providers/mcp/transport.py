@@ -7,17 +7,20 @@ terminal, and they raise failures as groups of exceptions, which are not sentenc
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 from urllib.parse import urlsplit
 
 from pydantic_core import to_json
 
+from orchestrator.llm.message import encodable
 from orchestrator.providers.mcp.lines import ENCODING, SOURCE, LineSource
 from orchestrator.providers.mcp.offer import clean
 from orchestrator.providers.size_limit import DEFAULT_BYTES
@@ -189,6 +192,8 @@ def _plainly(error: BaseException, closed: str) -> str:
             if not isinstance(error, ValueError)
             else str(error)
         )
+    if isinstance(error.data, FromServer):
+        return clean(error.message, _SHOWN)
     if error.code == CONNECTION_CLOSED:
         return closed
     return "it gave no answer in time" if error.code == REQUEST_TIMEOUT else clean(error.message, _SHOWN)
@@ -199,6 +204,12 @@ def _quieten() -> None:
     logger = logging.getLogger("mcp")
     if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
         logger.addHandler(logging.NullHandler())
+    logging.getLogger("mcp.client.stdio").addFilter(_is_no_line_of_ours)  # a second time has no effect
+
+
+def _is_no_line_of_ours(record: logging.LogRecord) -> bool:
+    """Return False for the SDK's traceback about a line of one of our servers: `_Watched` logs it, once."""
+    return SOURCE.get(None) is None or not str(record.msg).startswith("Failed to parse JSONRPC message")
 
 
 def _with_readable_tools(message: Any, name: Callable[[], str]) -> Any:
@@ -233,20 +244,130 @@ def _is_readable(tool: object) -> bool:
     return isinstance(schema, dict) and schema.get("type") == "object"
 
 
+class FromServer:
+    """Marks an error that came from the server and has a code that the SDK gives to errors of its own, too.
+
+    It takes the place of the `data` of the error, so that no server can forge it.
+    """
+
+
+class Unread(FromServer):
+    """Marks an error of ours in place of an answer that could not be read."""
+
+
+_OF_TRANSPORT: Final = ("SSE stream failed: ", "SSE stream ended")
+"""Starts of the texts with which the SDK's HTTP transport ends a request, through the stream of the server's messages.
+
+An error of a server with such a text and the SDK's code is therefore taken for a lost connection.
+"""
+_UNPARSED: Final = ("Failed to parse JSON response: ", "Failed to parse SSE message: ")
+"""Starts of the texts with which that transport replaces an answer that it could not read."""
+_UNFIT: Final = ("Tool ", "Invalid ")
+"""Starts of the texts of a RuntimeError about a result that does not fit the output schema of its tool."""
+
+
+def _marked(message: Any) -> Any:
+    """Mark an error of the server whose code the SDK uses itself for a lost connection and for a timeout."""
+    from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+    error = getattr(getattr(message, "message", None), "error", None)
+    if (
+        error is not None
+        and error.code in {CONNECTION_CLOSED, REQUEST_TIMEOUT}
+        and not error.message.startswith(_OF_TRANSPORT)
+    ):
+        error.data = FromServer()
+    return message
+
+
+def unreadable_answer(error: Exception) -> str | None:
+    """Return why the answer to a request could not be read; None if the error is another one."""
+    from mcp import MCPError
+    from mcp_types import PARSE_ERROR
+    from pydantic import ValidationError
+
+    text = str(error)
+    if isinstance(error, MCPError):
+        unread = isinstance(error.data, Unread) or (error.code == PARSE_ERROR and text.startswith(_UNPARSED))
+    elif isinstance(error, RuntimeError):
+        unread = text.startswith(_UNFIT)
+    else:
+        unread = isinstance(error, ValidationError)
+    return clean(" ".join(text.split()), _LINE_CHARS) if unread else None
+
+
+_ID: Final = r'"id"\s*:\s*(?:(\d+)|"([^"\\]*)")\s*'
+_ID_FIRST: Final = re.compile(rf'\s*\{{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?{_ID},\s*"result"')
+_ID_LAST: Final = re.compile(rf'{_ID}(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}}\s*\Z')
+_EDGE: Final = 300
+"""Characters at each end of a message in which its id is searched."""
+
+
+def _repaired(problem: Exception) -> Any:
+    """Return the message of a line that the SDK could not parse, or an error that answers its request; else None.
+
+    The SDK refuses JSON with lone surrogates and JSON that is nested deeply. The request would wait for its timeout,
+    although its tool has run.
+    """
+    from mcp.shared.message import SessionMessage
+    from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+    from pydantic import ValidationError
+
+    line = problem.errors(include_url=False)[0]["input"] if isinstance(problem, ValidationError) else None
+    if not isinstance(line, str):
+        return None
+    try:
+        return SessionMessage(
+            jsonrpc_message_adapter.validate_python(encodable(json.loads(line)), by_name=False)
+        )
+    except (ValueError, RecursionError):
+        found = _ID_FIRST.match(line[:_EDGE]) or (
+            _ID_LAST.search(line[-_EDGE:]) if '"result"' in line[:_EDGE] else None
+        )
+    if found is None:
+        return None
+    why = clean(str(problem.errors(include_url=False)[0]["msg"]), _SHOWN)  # type: ignore[attr-defined]
+    error = ErrorData(code=INTERNAL_ERROR, message=why, data=Unread())
+    return SessionMessage(
+        JSONRPCError(jsonrpc="2.0", id=int(found[1]) if found[1] else found[2], error=error)
+    )
+
+
 class _Watched:
-    """The SDK's stream of messages, with a callback at its end, and without tools that the SDK cannot read."""
+    """The SDK's stream of messages, with a callback at its end, and without tools that the SDK cannot read.
+
+    Errors of the server are marked, and lines that are no messages are logged once.
+    """
 
     def __init__(self, inner: Any, ended: Ended, name: Callable[[], str]) -> None:
         self._inner = inner
         self._ended = ended
         self._name = name
+        self._warned = False
+
+    def _seen(self, message: Any) -> Any:
+        if isinstance(message, Exception):
+            if (repaired := _repaired(message)) is None:
+                self._warn()
+                return message
+            message = repaired
+        return _marked(_with_readable_tools(message, self._name))
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "MCP server %r writes lines to its standard output that are no messages of the protocol; they are "
+                "ignored. A server must write its own lines to standard error",
+                self._name(),
+            )
 
     @property
     def last_context(self) -> Any:
         return getattr(self._inner, "last_context", None)
 
     async def receive(self) -> Any:
-        return _with_readable_tools(await self._inner.receive(), self._name)
+        return self._seen(await self._inner.receive())
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -256,7 +377,7 @@ class _Watched:
 
     async def __anext__(self) -> Any:
         try:
-            return _with_readable_tools(await self._inner.__anext__(), self._name)
+            return self._seen(await self._inner.__anext__())
         except Exception:  # StopAsyncIteration too
             self._ended()
             raise

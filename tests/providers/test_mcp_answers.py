@@ -1,0 +1,148 @@
+"""Errors and results of real MCP servers: an error is the server's, and a call that was answered has run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ConfigError
+from orchestrator.journal.memory import MemoryJournal
+from orchestrator.providers.mcp import McpServer
+from orchestrator.providers.scripted import Item
+from orchestrator.tools.result import ToolOutcome
+from tests.providers.mcp_place import address, by_http, by_stdio, call, noted, ran, results
+
+ANSWERS = Path(__file__).with_name("mcp_answers.py")
+LIMITED = ('{"error":"Rate limit: try in 10 s","type":"CallRefused"}', True)
+LIMITED_CALLS = (call("limited", '{"code": -32000}'), call("limited", '{"code": -32001}'))
+LOST = (
+    '{"error":"the connection to the tool\'s server was lost during the call; whether it ran is not known",'
+    '"type":"SessionLost"}'
+)
+
+
+@asynccontextmanager
+async def answering(folder: Path, listing: str = "plain", **options: Any) -> AsyncIterator[McpServer]:
+    async with McpServer.stdio(sys.executable, str(ANSWERS), str(folder), listing, **options) as server:
+        yield server
+
+
+async def called(folder: Path, *names: str) -> tuple[list[tuple[str, bool]], list[tuple[str, str, Any]]]:
+    """Return what the model reads of calls one after the other, and outcome and stored type of each."""
+    journal = MemoryJournal()
+    async with answering(folder) as server:
+        result = await ran([server], [*map(call, names), "Done."], journal=journal)
+    done = [record.body for record in await journal.load(result.run_id) if record.kind == "done"]
+    return results(result), [
+        (one["tool"], one["outcome"], one.get("returned", {}).get("type")) for one in done
+    ]
+
+
+async def test_an_error_with_a_code_of_the_sdk_is_the_servers_and_ends_no_session(tmp_path: Path) -> None:
+    read, done = await called(tmp_path, "closed", "timeout", "deep_text")
+    assert read[:2] == [LIMITED, LIMITED]
+    assert not read[2][1]
+    assert [outcome for _, outcome, _ in done] == ["error", "error", "ok"]
+    assert noted(tmp_path, "calls") == ["closed", "timeout", "deep_text"], "each was sent once"
+
+
+async def test_a_server_that_dies_has_lost_the_session(tmp_path: Path) -> None:
+    read, _ = await called(tmp_path, "dies", "timeout")
+    assert read == [(LOST, True), LIMITED]
+    assert noted(tmp_path, "calls") == ["dies", "timeout"]
+
+
+UNREAD: dict[str, tuple[ToolOutcome, str]] = {
+    "misfit": ("result_unreadable", "Invalid structured content returned by tool misfit"),
+    "form": ("result_unreadable", "the server's answer cannot be read"),
+    "deep": ("result_unreadable", "recursion limit exceeded"),
+    "deep_last": ("result_unreadable", "recursion limit exceeded"),
+    "surrogate": ("ok", "facture-?.pdf"),
+    "nan": ("ok", "NaN"),
+    "deep_text": ("ok", "[[["),
+}
+
+
+async def test_a_call_that_was_answered_has_run_whatever_its_result_is(tmp_path: Path) -> None:
+    read, done = await called(tmp_path, *UNREAD)
+    for (text, is_error), (name, outcome, _) in zip(read, done, strict=True):
+        wanted, said = UNREAD[name]
+        assert (is_error, outcome) == (False, wanted)
+        assert said in text
+        if wanted == "result_unreadable":
+            assert json.loads(text)["ran"] is True
+    assert noted(tmp_path, "calls") == [*UNREAD], "each was sent once"
+
+
+async def test_lines_that_are_no_messages_are_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        read, _ = await called(tmp_path, "prints", "prints")
+    assert read == [("printed", False)] * 2
+    [warned] = [
+        one for one in caplog.records if one.levelno >= logging.WARNING and "dangling" not in one.getMessage()
+    ]
+    assert warned.name == "orchestrator.mcp"
+    assert warned.exc_info is None
+    assert "writes lines to its standard output that are no messages of the protocol" in warned.getMessage()
+
+
+async def test_names_that_would_be_cut_alike_get_a_digest_and_a_dangling_reference_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with answering(tmp_path) as server:
+        names = [tool.name for tool in server.tools if tool.name.startswith("long_")]
+        result = await ran([server], [*map(call, names), "Done."])
+    assert [len(name) for name in names] == [64, 64]
+    assert len({name[:55] for name in names}) == 1
+    assert results(result) == [("_read answers", False), ("write answers", False)]
+    assert noted(tmp_path, "calls") == ["long_" + "x" * 60 + "_read", "long_" + "x" * 60 + "_write"]
+    [refused] = [message for message in caplog.messages if "'dangling' is not offered" in message]
+    assert "a $ref has no target in its document (Pointer '/$defs/Gone' does not exist)" in refused
+
+
+async def test_a_cursor_that_is_repeated_ends_the_list_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with answering(tmp_path, "again") as server:
+        assert [prompt.name for prompt in await server.prompts()] == ["prompt None", "prompt 2"]
+        assert Counter(tool.name for tool in server.tools) == Counter(["closed", "timeout", "dies", "misfit"])
+    assert any(
+        "repeats a cursor of its list of tools; the list ends after 2 pages" in one for one in caplog.messages
+    )
+
+
+async def test_a_server_that_refuses_to_start_is_named_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be used: The license has expired"):
+        async with answering(tmp_path, "refuses"):
+            pytest.fail("not connected")
+
+
+@pytest.mark.canary("2026")
+@pytest.mark.campaign
+@pytest.mark.parametrize("words", [(), ("legacy",)], ids=["2026", "older"])
+async def test_an_error_of_a_server_over_http_is_its_own_too(tmp_path: Path, words: tuple[str, ...]) -> None:
+    before = asyncio.all_tasks()
+    script: list[Item] = [*LIMITED_CALLS, "Done."]
+    async with by_http(tmp_path, *words), McpServer.http(address(tmp_path)) as server:
+        assert results(await ran([server], script)) == [LIMITED, LIMITED]
+    assert noted(tmp_path, "limited") == ["-32000", "-32001"], "each was sent once"
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.campaign
+async def test_an_error_of_a_server_with_the_sdk_is_its_own(tmp_path: Path) -> None:
+    script: list[Item] = [*LIMITED_CALLS, "Done."]
+    async with by_stdio(tmp_path) as server:
+        assert results(await ran([server], script)) == [LIMITED, LIMITED]
+    assert noted(tmp_path, "limited") == ["-32000", "-32001"]
