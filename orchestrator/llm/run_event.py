@@ -54,7 +54,7 @@ class RunSuspended(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResumed(RunEvent):
-    """A parked or left run continues."""
+    """A parked or left run continues. If it waits for a person again, its open questions follow as QuestionAsked."""
 
     by: str = ""
 

@@ -47,6 +47,10 @@ class EventReader:
         self._children: dict[str, str] = {}
         """Key of a call -> id of its child run."""
         self._warned: set[str] = set()
+        self._asked: dict[str, event.QuestionAsked] = {}
+        """Key of a call -> its question, until it is answered."""
+        self._is_resumed = False
+        """Whether the run was resumed and has not waited for a person since."""
 
     def read(self, records: Sequence[Record]) -> Iterator[RunEvent]:
         """Yield the events of the next records; records that were read before are skipped."""
@@ -153,7 +157,7 @@ class EventReader:
 
     def _question(self, body: Body) -> Iterator[RunEvent]:
         key = str(body["key"])
-        yield event.QuestionAsked(
+        asked = self._asked[key] = event.QuestionAsked(
             run_id=self.run_id,
             key=key,
             tool=str(body.get("tool", "")),
@@ -161,10 +165,12 @@ class EventReader:
             why=str(body.get("why", "")),
             digest=str(body.get("digest", "")),
             expires_at=float(body.get("expires_at") or 0.0),
-            input=asked["requests"][asked["name"]] if (asked := body.get("input")) else None,
+            input=form["requests"][form["name"]] if (form := body.get("input")) else None,
         )
+        yield asked
 
     def _approval(self, body: Body) -> Iterator[RunEvent]:
+        self._asked.pop(str(body.get("key", "")), None)
         yield event.QuestionAnswered(
             run_id=self.run_id,
             key=str(body.get("key", "")),
@@ -174,11 +180,23 @@ class EventReader:
         )
 
     def _parked(self, body: Body) -> Iterator[RunEvent]:
+        """Repeat the open questions when a resumed run waits again: its reader may not have seen them.
+
+        They are not repeated with RunResumed itself, because a person may have answered them since the run was left;
+        the run reads the answer next.
+        """
+        if self._is_resumed:
+            self._is_resumed = False
+            yield from self._asked.values()
         yield event.RunSuspended(run_id=self.run_id, reason=str(body.get("reason", "")))
 
-    def _resumed(self, body: Body) -> Iterator[RunEvent]:
+    def _unparked(self, body: Body) -> Iterator[RunEvent]:
         yield event.RunResumed(run_id=self.run_id, by=str(body.get("by") or ""))
         yield from self._request()
+
+    def _resumed(self, body: Body) -> Iterator[RunEvent]:
+        self._is_resumed = True
+        yield from self._unparked(body)
 
     def _moved(self, body: Body) -> Iterator[RunEvent]:
         """Take the state of a migration or a recovery, which a `resumed` record follows."""
@@ -214,7 +232,7 @@ class EventReader:
         "asked": _question,
         "approval": _approval,
         "parked": _parked,
-        "unparked": _resumed,
+        "unparked": _unparked,
         "resumed": _resumed,
         "migrated": _moved,
         "recovered": _moved,
