@@ -104,6 +104,7 @@ KIND_OF_TYPE = {
     "ModelRequestRejectedError": "client_error",
     "ContentFilterError": "content_filter",
     "UnexpectedModelBehavior": "malformed",
+    "ModelAPIError": "malformed",  # the base class of those above: an answer that the library cannot read
 }
 
 SENTENCES = {

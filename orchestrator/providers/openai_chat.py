@@ -4,7 +4,8 @@ Behaviour of real servers, and how it is handled (recordings in tests/data/provi
 
 - Arguments of a call are kept exactly as received: an empty text, `null`, or cut off. `null` in place of text is "".
 - A stream may never set a finish reason, or an empty one with each chunk: then `[DONE]` ends it. A stream with neither
-  was cut, and so was one that continued after its finish reason and has no other end.
+  was cut. If text follows a finish reason, the server sends one with each chunk, and only `[DONE]` ends that stream.
+  A finish reason alone in its chunk ends an answer even if the connection breaks; one beside a text does not.
 - A whole completion may arrive as the event of a stream, or as the last one after its pieces, which it repeats.
 - `call_assembly` joins the fragments of calls, from servers without indices or ids too.
 - Usage arrives in a last chunk without choices, in the chunk before `[DONE]`, or never.
@@ -216,6 +217,10 @@ class ChatAssembly:
         self.others: list[ReasoningPiece | ArgumentsPiece] = []
         self._raw: dict[str, Any] = {}
         self._finish: str | None = None
+        self._finished = False
+        """Nothing was added since the finish reason. A reason beside a text may be one that each chunk has."""
+        self._premature = False
+        """Something was added after a finish reason, so that only the end mark ends this stream."""
         self._begun = False
         self._parts: list[str | dict[str, Any]] | None = None
         """The content in pieces of text and other parts; None as long as there is none."""
@@ -247,7 +252,7 @@ class ChatAssembly:
 
     def response(self) -> Response:
         """Return the completion. Raises LLMError if the stream was cut, aborted, or empty."""
-        if not self.ended:
+        if not (self.ended or (self._finished and not self._premature)):
             raise fault.of_cut(self.text)
         message = {
             "content": self._parts,
@@ -270,11 +275,14 @@ class ChatAssembly:
             delta = mapping(choice.get("message"))
         size, self._begun = self.size, True
         said = self._delta(delta)
-        if self.size > size:
-            self.ended = False
+        added = self.size > size
+        if added:
+            self._premature = self._premature or self._finish is not None
+            self._finished = self.ended = False
         reason = finish_reason(choice.get("finish_reason"))
-        if reason is not None and not self.ended:
-            self._finish, self.ended = reason, True
+        if reason is not None and not self._finished:
+            self._finish, self._finished = reason, True
+            self.ended = not (added or self._premature)
         return said
 
     def _delta(self, delta: Mapping[str, Any]) -> str:

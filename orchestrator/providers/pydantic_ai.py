@@ -177,8 +177,12 @@ async def _requested(
     from pydantic_ai.direct import model_request
 
     answer = await _streamed(llm, messages, given, listener) if listener.listens else None
+    streamed = answer is not None
     if answer is None:
         answer = await model_request(llm, messages, **given)
+    if is_cut(llm, answer, streamed=streamed):
+        raise fault.of_cut(listener.partial)
+    if not streamed:
         listener.take_whole(answer)
     if answer.state != "suspended" or continuations == 0:
         return answer
@@ -197,10 +201,7 @@ async def _streamed(
         except NotImplementedError:
             return None
         await listener.follow(stream)
-        answer = stream.get()
-    if is_cut(llm, answer):
-        raise fault.of_cut(listener.partial)
-    return answer
+        return stream.get()
 
 
 def _joined(first: ModelResponse, then: ModelResponse) -> ModelResponse:

@@ -108,16 +108,17 @@ def doubles() -> tuple[type, ...]:
     return TestModel, FunctionModel
 
 
-def is_cut(model: Model, answer: ModelResponse) -> bool:
-    """Return whether a streamed answer stopped before its end: a provider ends one with a finish reason.
+def is_cut(model: Model, answer: ModelResponse, *, streamed: bool) -> bool:
+    """Return whether an answer stopped before its end: a provider ends one with a finish reason.
 
-    For an OpenAI-compatible server that never gives one the library assumes `stop`. That counts as the end if the
-    server reported the usage. Models without a provider, for example doubles, need give neither.
+    For an OpenAI-compatible server that never gives one the library assumes `stop`. In a stream that counts as the end
+    if the server reported the usage. An answer that we did not stream can be cut too, because the library streams
+    long ones of Anthropic. Models without a provider, for example doubles, need give neither.
     """
     if answer.state != "complete":
         return answer.state == "incomplete"
     reported = (answer.provider_details or {}).get("finish_reason")
-    assumed = answer.finish_reason and answer.usage.has_values()
+    assumed = answer.finish_reason and (answer.usage.has_values() or not streamed)
     return model.provider is not None and not (reported or assumed)
 
 

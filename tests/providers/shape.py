@@ -108,7 +108,12 @@ def message_start(**more: Any) -> str:
     return event(
         {
             "type": "message_start",
-            "message": {**head, "stop_reason": None, "usage": {"input_tokens": 3}, **more},
+            "message": {
+                **head,
+                "stop_reason": None,
+                "usage": {"input_tokens": 3, "output_tokens": 1},
+                **more,
+            },
         },
         "message_start",
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.llm.message import Response, ToolCall, Usage
 from tests.providers.shape import (
+    CHAT_USAGE,
     DONE,
     END,
     FURTHER,
@@ -266,10 +267,10 @@ MESSAGES = {
         GREETING, MESSAGE.removesuffix(STOP), family="anthropic", then="reset"
     ),
     "a message with the end mark and without a stop reason": Shape(
-        Response("Hello there.", (), None, Usage(3, 0), "m"),
+        Response("Hello there.", (), None, Usage(3, 1), "m"),
         message_start() + block("Hello there.") + DONE,
         family="anthropic",
-        cost=3.0,
+        cost=13.0,
     ),
     "a message with keep-alives": Shape(
         GREETING,
@@ -488,4 +489,98 @@ CONTENT = {
     ),
 }
 
-SHAPES: dict[str, Shape] = {**ENDS, **BREAKS, **REASONS, **ERRORS, **MESSAGES, **RESPONSES, **CONTENT}
+# ---- models of pydantic-ai ----
+
+
+def gemini(finish: str, *parts: Any) -> dict[str, Any]:
+    """Return an answer of Gemini, which is also the only event of its stream."""
+    usage = {"promptTokenCount": 3, "candidatesTokenCount": 2, "totalTokenCount": 5}
+    candidate = {"content": {"role": "model", "parts": list(parts)}, "finishReason": finish, "index": 0}
+    return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "m", "responseId": "r"}
+
+
+def gemini_failed(kind: str, finish: str, *parts: Any) -> Shape:
+    body = gemini(finish, *parts)
+    return failed(kind, event(body), json.dumps(body), finish, family="pydantic-ai:google")
+
+
+def library_chat(finish: str, said: str) -> tuple[str, str]:
+    """Return a completion with the members that the library requires, streamed and whole."""
+    more = {"created": 1_700_000_000}
+    head = {"id": "c", "object": "chat.completion.chunk", "model": "m", **more}
+    end = event({**head, "choices": [], "usage": CHAT_USAGE})
+    return chunk(said, **more) + chunk("", finish, **more) + end + DONE, completion(said, finish, **more)
+
+
+LIBRARY_CITED = [
+    said("Oslo is the capital"),
+    {"type": "reference", "reference_ids": [1]},
+    said(" of Norway."),
+]
+LIBRARY = {
+    **{
+        f"Gemini's {finish}": gemini_failed("malformed", finish, *parts)
+        for finish in ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
+        for parts in ((), ({"text": "Hello "},))
+    },
+    "Gemini's OTHER without a text": gemini_failed("malformed", "OTHER"),
+    "Gemini's OTHER": Shape(
+        Response("Hello there.", (), "OTHER", USAGE, "m"),
+        event(gemini("OTHER", {"text": "Hello there."})),
+        json.dumps(gemini("OTHER", {"text": "Hello there."})),
+        "pydantic-ai:google",
+    ),
+    "an unknown finish reason in a library": Shape(
+        Response("Hello there.", (), "eclipse", USAGE, "m"),
+        *library_chat("eclipse", "Hello there."),
+        "pydantic-ai:openai-chat",
+    ),
+    "an unknown finish reason without a text in a library": failed(
+        "malformed", *library_chat("eclipse", ""), "eclipse", family="pydantic-ai:openai-chat"
+    ),
+    "a malformed call in a library": failed(
+        "malformed",
+        *library_chat("function_call_filter: MALFORMED_FUNCTION_CALL", ""),
+        "MALFORMED_FUNCTION_CALL",
+        family="pydantic-ai:openai-chat",
+    ),
+    "a message with keep-alives in a library": Shape(
+        Response("Hello there.", (), "stop", USAGE, "m"),
+        message_start() + ": keep-alive\n\n" + block("Hello ", "there.") + message_delta() + STOP,
+        family="pydantic-ai:anthropic",
+    ),
+    "a malformed call of Bedrock": failed(
+        "malformed",
+        "",
+        json.dumps(
+            {
+                "output": {"message": {"role": "assistant", "content": [{"text": "Hello "}]}},
+                "stopReason": "malformed_tool_use",
+                "usage": {"inputTokens": 3, "outputTokens": 2, "totalTokens": 5},
+                "metrics": {"latencyMs": 1},
+            }
+        ),
+        "malformed_tool_use",
+        family="pydantic-ai:bedrock",
+    ),
+    "references of Mistral in a library": Shape(
+        Response("Oslo is the capital of Norway.", (), "stop", USAGE, "m"),
+        chunk({"content": [LIBRARY_CITED[0]]}, created=1)
+        + chunk({"content": [LIBRARY_CITED[1]]}, created=1)
+        + chunk(" of Norway.", "stop", created=1, usage=CHAT_USAGE)
+        + DONE,
+        completion({"role": "assistant", "content": LIBRARY_CITED}, created=1),
+        "pydantic-ai:mistral",
+    ),
+}
+
+SHAPES: dict[str, Shape] = {
+    **ENDS,
+    **BREAKS,
+    **REASONS,
+    **ERRORS,
+    **MESSAGES,
+    **RESPONSES,
+    **CONTENT,
+    **LIBRARY,
+}
