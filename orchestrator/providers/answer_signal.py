@@ -151,12 +151,12 @@ def checked(response: Response, signals: AnswerSignals) -> Response:
     reason = response.finish_reason
     if reason is None:
         return response
-    # Gemini's compatible endpoint writes `function_call_filter: MALFORMED_FUNCTION_CALL`.
-    kind = signals.broken.get(reason.rpartition(":")[2].strip().lower())
+    word = finish_word(reason) or ""
+    kind = signals.broken.get(word.lower())
     if kind is not None:
         message = f"the provider aborted its answer (finish reason {reason[:_SHOWN]!r})"
         raise LLMError(message, kind=kind, partial=response.message().text)
-    if finish_word(reason) == "_other" and _is_empty(response):
+    if word == "_other" and _is_empty(response):
         raise malformed(f"it is empty, and its finish reason {reason[:_SHOWN]!r} is unknown")
     return response
 

@@ -13,9 +13,11 @@ import pytest
 
 from orchestrator import Agent, tool
 from orchestrator.errors import LLMError
+from orchestrator.llm.finish_reason import FINISH_REASONS, FinishReason, finish_reason_of
 from orchestrator.llm.message import Request, Response
 from orchestrator.llm.port import LLM
 from orchestrator.providers import price_table
+from orchestrator.providers.answer_signal import CHAT, LIBRARY, MESSAGES, RESPONSES, AnswerSignals
 from orchestrator.runtime.service.runtime import Runtime
 from tests.providers import shapes_stream
 from tests.providers.exchange import Failed
@@ -103,3 +105,9 @@ async def test_each_shape_is_its_answer(name: str, request: pytest.FixtureReques
             if isinstance(first, Response) and model.said:
                 assert "".join(model.said) == first.message().text, form
         await llm.aclose()
+
+
+@pytest.mark.parametrize("signals", [CHAT, RESPONSES, MESSAGES, LIBRARY])
+def test_the_finish_reasons_of_failures_are_those_of_the_vocabulary(signals: AnswerSignals) -> None:
+    errors = {word for word in FINISH_REASONS if finish_reason_of(word) is FinishReason.ERROR}
+    assert signals.broken.keys() == errors
