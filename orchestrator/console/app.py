@@ -39,12 +39,13 @@ from orchestrator.console.feed import Feed
 from orchestrator.console.pages import FAULTS, PAGES, Console, ContentRule, PageFault
 from orchestrator.console.shield import Shield
 from orchestrator.drawing.stylesheet import status_stylesheet, stylesheet
-from orchestrator.errors import ConfigError, Corrupt, RunUnknown
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.runtime.service.actor import default_actor
 from orchestrator.web.access import LOOPBACK, checked_token
 from orchestrator.web.limits import RequestLimits
+from orchestrator.web.status import status_of
 
 Handler = Callable[[Console, Request, Actor], Awaitable[Response]]
 Poster = Callable[[Console, Request, Actor, Mapping[str, list[str]]], Awaitable[Response]]
@@ -198,13 +199,7 @@ def _refused(console: Console, request: Request) -> Response:
 
 def _fault(console: Console, request: Request, actor: Actor, error: Exception) -> Response:
     """Return an error as a page of one sentence, which never has content of a run."""
-    status = error.status if isinstance(error, PageFault) else 503
-    if isinstance(error, RunUnknown):
-        status = 404
-    elif isinstance(error, ConfigError):
-        status = 400
-    elif isinstance(error, Corrupt):
-        status = 500
+    status = error.status if isinstance(error, PageFault) else status_of(error)
     text = str(error)
     values: dict[str, Any] = {"pages": PAGES, "page": "", "waiting": 0, "version": ""}
     values["text"] = text[:1].upper() + text[1:]

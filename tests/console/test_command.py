@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator import SqliteJournal
+from orchestrator.cli import explained
 from orchestrator.cli.console import serve_console
 from orchestrator.cli.console_option import ConsoleOptions
+from orchestrator.cli.exit import Exit
 from orchestrator.errors import ConfigError
 from orchestrator.web.access import is_loopback
 from tests.console.browsing import ROOT
+from tests.console.stored import leave_asking
 
 NAME = "CONSOLE_TOKEN"
 CONSOLE = ROOT / "orchestrator" / "console"
@@ -50,11 +53,35 @@ def test_a_missing_journal_an_empty_token_and_a_bad_port_are_one_sentence_each(
         serve_console(ConsoleOptions(journal=journal, token_env=NAME))
     with pytest.raises(ConfigError, match="it must be from 0 to 65535"):
         serve_console(ConsoleOptions(journal=journal, port=70_000))
+    with pytest.raises(ConfigError, match="give the address of the proxy"):
+        serve_console(ConsoleOptions(journal=journal, proxy_headers=("proxy",)))
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(ConfigError, match="choose another address"),
     ):
         serve_console(ConsoleOptions(journal=journal, port=taken.getsockname()[1]))
+
+
+@pytest.mark.parametrize("options", [{}, {"operate": True}])
+@pytest.mark.parametrize("damage", ["page", "schema", "end"])
+def test_a_damaged_journal_is_bad_input(tmp_path: Path, damage: str, options: dict[str, bool]) -> None:
+    journal = tmp_path / "journal.db"
+
+    async def create() -> None:
+        async with SqliteJournal(journal) as opened:
+            await leave_asking(opened, "asks")
+
+    asyncio.run(create())
+    whole = journal.read_bytes()
+    damaged = {
+        "page": b"\0" * 100 + whole[100:],
+        "schema": whole[:100] + b"\xff" * 3_000 + whole[3_100:],
+        "end": whole[: len(whole) // 2],
+    }
+    journal.write_bytes(damaged[damage])
+    with pytest.raises(ConfigError, match=f"journal {journal} is ") as refused:
+        serve_console(ConsoleOptions(journal=journal, port=0, **options))
+    assert explained(refused.value)[0] == Exit.USAGE
 
 
 def test_no_page_or_asset_asks_another_server_and_each_library_has_its_licence() -> None:

@@ -188,6 +188,19 @@ async def test_a_form_of_another_site_or_without_its_token_posts_nothing(
     assert await runs.pending(ASKS) == []
 
 
+async def test_an_answer_names_the_whole_digest(journal: MemoryJournal, runs: Runs) -> None:
+    await fill(journal)
+    client = await signed_in(runs)
+    digest = await digest_of(runs)
+    page = await client.get(f"/inbox?run={ASKS}")
+    form = {"form_token": page.form_token(), "kind": "approve", "call": "1:0", "text": ""}
+    for given in (digest[:8], digest[:-1], digest.upper(), f"{digest} ", ""):
+        refused = await client.post(f"/answer/{ASKS}", {**form, "digest": given})
+        assert (refused.status, "whole digest" in refused.text) == (400, True)
+    assert len(await runs.pending(ASKS)) == 1
+    assert (await client.post(f"/answer/{ASKS}", {**form, "digest": digest})).status == 303
+
+
 async def test_a_read_only_console_has_no_forms_and_refuses_posts(journal: MemoryJournal, runs: Runs) -> None:
     await fill(journal)
     client = Client(readable(runs))

@@ -241,6 +241,13 @@ def test_wsgi_has_every_page_and_keeps_to_the_letter_of_the_standard() -> None:
     assert wsgi(app, "/nothing").status == 404
 
 
+def test_wsgi_refuses_a_request_with_two_lengths_or_a_huge_one() -> None:
+    app = wsgi_app(counted())
+    assert wsgi(app, CONTENT_LENGTH="5", HTTP_TRANSFER_ENCODING="chunked").status == 400
+    assert wsgi(app, CONTENT_LENGTH="2000001").status == 413
+    assert wsgi(app, CONTENT_LENGTH="").status == 200
+
+
 def test_wsgi_negotiates_wants_the_token_and_keeps_debug_pages_here() -> None:
     app = wsgi_app(counted(), token=TOKEN)
     shown = f"Bearer {TOKEN}"

@@ -257,6 +257,20 @@ def test_this_machine_is_known_by_address_and_name_and_not_through_a_proxy(
     assert Pages().answer(PageRequest("GET", "/debug/runs", headers=headers, client=client)).status == status
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-length": "5", "transfer-encoding": "chunked"}, 400),
+        ({"content-length": "-5"}, 400),
+        ({"content-length": "2000001"}, 413),
+        ({"content-length": "0"}, 200),
+        ({"transfer-encoding": "chunked"}, 200),
+    ],
+)
+def test_a_request_has_one_length_and_a_bounded_one(headers: dict[str, str], status: int) -> None:
+    assert Pages().answer(PageRequest("GET", "/healthz", headers=headers)).status == status
+
+
 # ---- health ----
 
 

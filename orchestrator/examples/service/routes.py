@@ -14,15 +14,6 @@ from fastapi.security import HTTPBearer
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from orchestrator.errors import (
-    ConfigError,
-    Corrupt,
-    NotAdmitting,
-    Overloaded,
-    RunError,
-    RunUnknown,
-    StoreDown,
-)
 from orchestrator.examples.service.run_server import RunServer
 from orchestrator.examples.service.schema import (
     Accepted,
@@ -36,6 +27,7 @@ from orchestrator.examples.service.schema import (
     RunListing,
     StartRequest,
 )
+from orchestrator.web.status import status_of
 
 RETRY = 1_000
 """Milliseconds after which a client reconnects to a stream that ended before its run."""
@@ -170,21 +162,9 @@ async def read_result(run_id: str, server: Server) -> ResultInfo:
     )
 
 
-STATUS: Mapping[type[Exception], int] = {
-    RunUnknown: 404,
-    Overloaded: 503,
-    NotAdmitting: 503,
-    StoreDown: 503,
-    Corrupt: 500,
-    RunError: 409,
-    ConfigError: 422,
-}
-"""Class of an error -> status; the first one that fits."""
-
-
 async def refuse(_: Request, error: Exception) -> JSONResponse:
     """Return an error as one sentence."""
-    status = next(status for kind, status in STATUS.items() if isinstance(error, kind))
+    status = status_of(error)
     return JSONResponse({"error": str(error)}, status, {"Retry-After": "1"} if status == 503 else None)  # noqa: PLR2004
 
 

@@ -36,7 +36,9 @@ def wsgi_app(
             warn_of_workers()
         request = _request(environ)
         status, headers, body = pages.answer(request)
-        start_response(f"{status.value} {status.phrase}", list(headers))
+        # The connection is the server's: a WSGI application may not close it.
+        named = [header for header in headers if header[0] != "Connection"]
+        start_response(f"{status.value} {status.phrase}", named)
         return [] if request.method == "HEAD" else [body]
 
     return app
@@ -49,6 +51,8 @@ def _request(environ: WSGIEnvironment) -> PageRequest:
         for name, value in environ.items()
         if name.startswith("HTTP_")
     }
+    if length := text("CONTENT_LENGTH"):
+        headers["content-length"] = length
     return PageRequest(
         text("REQUEST_METHOD"), text("PATH_INFO"), text("QUERY_STRING"), headers, text("REMOTE_ADDR")
     )
