@@ -210,7 +210,7 @@ class Authentication:
     async def _refuse(self, scope: Scope, send: Send) -> None:
         client = scope.get("client")
         address = str(client[0]) if client else ""
-        shown = header_of(scope, b"authorization") is not None
+        shown = bool(header_of(scope, b"authorization"))
         wait = self.limiter.fail(address) if shown else 0.0
         if wait:
             status, text = (

@@ -250,11 +250,25 @@ def test_the_inspector_calls_an_agent_and_reads_the_result_once_a_person_has_app
             ("--agent", "my_agents:support", "--token-env", "NO_SUCH_TOKEN"),
             "no such environment variable is set",
         ),
+        (
+            ("--agent", "my_agents:support", "--http", "0", "--token-env", "SHORT_TOKEN"),
+            "SHORT_TOKEN has 15 characters; it must have at least 16",
+        ),
+        (
+            ("--agent", "my_agents:support", "--http", "0", "--proxy-headers", "proxy"),
+            "give the address of the proxy or its network",
+        ),
     ],
 )
 def test_a_server_that_cannot_work_is_one_sentence(
-    cli: Cli, serving: Path, one_sentence: Callable[[Any], str], words: tuple[str, ...], said: str
+    cli: Cli,
+    serving: Path,
+    one_sentence: Callable[[Any], str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    said: str,
 ) -> None:
+    monkeypatch.setenv("SHORT_TOKEN", "x" * 15)
     done = cli("mcp", "serve", *words)
     assert done.code == 2
     assert said in one_sentence(done)

@@ -62,9 +62,9 @@ def test_a_missing_journal_an_empty_token_and_a_bad_port_are_one_sentence_each(
         serve_console(ConsoleOptions(journal=journal, port=taken.getsockname()[1]))
 
 
-@pytest.mark.parametrize("options", [{}, {"operate": True}])
+@pytest.mark.parametrize("operate", [False, True])
 @pytest.mark.parametrize("damage", ["page", "schema", "end"])
-def test_a_damaged_journal_is_bad_input(tmp_path: Path, damage: str, options: dict[str, bool]) -> None:
+def test_a_damaged_journal_is_bad_input(tmp_path: Path, damage: str, *, operate: bool) -> None:
     journal = tmp_path / "journal.db"
 
     async def create() -> None:
@@ -80,7 +80,7 @@ def test_a_damaged_journal_is_bad_input(tmp_path: Path, damage: str, options: di
     }
     journal.write_bytes(damaged[damage])
     with pytest.raises(ConfigError, match=f"journal {journal} is ") as refused:
-        serve_console(ConsoleOptions(journal=journal, port=0, **options))
+        serve_console(ConsoleOptions(journal=journal, port=0, operate=operate))
     assert explained(refused.value)[0] == Exit.USAGE
 
 

@@ -318,6 +318,25 @@ def test_a_request_without_the_type_of_json_is_refused_so_that_no_other_site_can
     assert prepared.get("/runs/asks")["status"] == "parked"
 
 
+def test_no_call_is_approved_without_a_token_a_known_host_and_the_whole_digest(prepared: Client) -> None:
+    (question,) = prepared.get("/runs/asks/questions")
+    whole = {"digest": question["digest"]}
+    attacks: list[tuple[dict[str, str], dict[str, str], int]] = [
+        ({"Host": "evil.com", "X-User": "ceo", "Authorization": ""}, {}, 400),
+        ({"Host": "evil.com"}, whole, 400),
+        ({"X-User": "ceo", "Authorization": ""}, whole, 401),
+        ({"Authorization": "Bearer wrong"}, whole, 401),
+        ({"X-User": "ceo"}, {}, 422),
+        ({}, {"digest": question["digest"][:8]}, 422),
+    ]
+    with prepared.http() as http:
+        for headers, body, status in attacks:
+            assert http.post("/runs/asks/approve", json=body, headers=headers).status_code == status
+        for path in ("/runs", "/runs/asks", "/runs/asks/events", "/nope"):
+            assert http.get(path, headers={"Authorization": ""}).status_code == 401
+    assert len(prepared.get("/runs/asks/questions")) == 1
+
+
 def test_a_huge_request_is_not_read(prepared: Client) -> None:
     with prepared.http() as http:
         response = http.post("/runs", json={"prompt": "x" * 2_000_000})
