@@ -25,6 +25,8 @@ from orchestrator.web.access import LOOPBACK
 if TYPE_CHECKING:
     from orchestrator.console.access import SignInCode
 
+_THRESHOLDS = (10_000, 20, 50)
+
 
 def serve_console(options: ConsoleOptions) -> int:
     """Serve the pages until a signal. Raises ConfigError, MissingExtra."""
@@ -87,8 +89,12 @@ def _near(address: Address) -> Address:
 
 
 def _started(url: str, address: Address, code: SignInCode | None, options: ConsoleOptions) -> None:
-    """Print the address. A page reads thousands of records, which are no garbage before its end."""
-    tune_garbage_collection()
+    """Print the address.
+
+    A page reads thousands of records, which are no garbage before its end. A connection leaves garbage that is not
+    collected before the threshold: with that of a worker it would be 30 MB.
+    """
+    tune_garbage_collection(_THRESHOLDS)
     for line in _lines(url, address, code, options):
         say(line)
 
