@@ -26,6 +26,7 @@ from orchestrator.kernel.record import (
     Transition,
     WorkAbandoned,
 )
+from orchestrator.llm.finish_reason import FinishReason
 from orchestrator.llm.run_event import (
     BudgetWarning,
     ChildRunFinished,
@@ -59,6 +60,7 @@ __all__ = [
     "EventFailed",
     "EventsDropped",
     "Fact",
+    "FinishReason",
     "GuardEvaluated",
     "JournalWrite",
     "LLMCall",

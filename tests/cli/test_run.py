@@ -46,6 +46,34 @@ def test_states_pass_line_by_line_then_come_answer_and_outcome(cli: Cli) -> None
     assert (done.code, done.err) == (0, "")
 
 
+CUT = """
+from orchestrator.testing import ScriptedLLM
+from orchestrator import Response
+
+half = ScriptedLLM([Response("The first half", finish_reason="max_tokens")])
+both = ScriptedLLM([Response("Too lo", finish_reason="length"), Response("Short.", finish_reason="stop")])
+"""
+
+
+def test_an_answer_that_the_output_limit_cut_has_an_exit_code_and_a_reason_to_look_for(
+    folder: Path, cli: Cli
+) -> None:
+    (folder / "cut.py").write_text(CUT)
+    done = cli(*ASK, "python:cut:half", "--run-id", "half")
+    assert (done.code, done.err) == (3, "orchestrator: the run ended as partial (truncated)\n")
+    assert "The first half" in done.out
+    assert "outcome: partial (truncated)" in done.out
+    short = cli(*ASK, "python:cut:both", "--run-id", "short", "--limit", "on_truncated=retry", "--stream")
+    assert short.code == 0
+    assert "Too lo" in short.out
+    assert "attempt 1: truncated" in short.out[short.out.index("Too lo") : short.out.index("Short.")]
+    found = [
+        json.loads(line) for line in cli("runs", "list", "--reason", "truncated", "--json").out.splitlines()
+    ]
+    assert "half" in json.dumps(found)
+    assert "short" not in json.dumps(found)
+
+
 def test_json_is_one_object_with_everything(cli: Cli) -> None:
     (line,) = cli(*ASK, "python:models:answers", *LOOK, "--json").out.splitlines()
     result = json.loads(line)
