@@ -131,7 +131,6 @@ async def test_every_result_of_a_call_has_its_start_and_duration() -> None:
         tools=[slow, fails],
         hooks=[Denying()],
         clock=clock,
-        limits=Limits(tool_caps={"novel": 0}),
     )
     done = [one.body for one in records if one.kind == "done"]
     assert [(one["outcome"], one["at"] - start, one["seconds"]) for one in done] == [

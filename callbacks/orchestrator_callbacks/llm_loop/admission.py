@@ -6,13 +6,16 @@ have started.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.clock import micros
 from orchestrator.llm.finish_reason import INCOMPLETE
 from orchestrator.llm.message import ToolCall
+from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.machines.llm_loop.model import CallLedger, LoopContext, Question
 from orchestrator.tools.argument import is_complete
 from orchestrator.tools.input_request import request_of
@@ -20,7 +23,7 @@ from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolSpec
 from orchestrator.tools.tool_set import canonical_call
 from orchestrator_callbacks.llm_loop.approval_rule import ApprovalDecision, digest_of, judge_call
-from orchestrator_callbacks.llm_loop.deps import LoopRun
+from orchestrator_callbacks.llm_loop.deps import LoopRun, ToolProvider
 from orchestrator_guards import (
     DIGEST_VERSION,
     Verdict,
@@ -384,6 +387,24 @@ def _successes(ctx: LoopContext, call: ToolCall) -> int:
     """Return how often a call has succeeded in a row with the same arguments and result."""
     seen = ctx.progress.successes.get(tool_key(call.name)) if ctx.limits.max_repeated_success else None
     return seen.times if seen is not None and seen.call == call_key(call.name, call.arguments) else 0
+
+
+def refuse_unknown_tools(limits: Limits, tools: ToolProvider) -> None:
+    """Raise ConfigError if a limit names a tool that does not exist, because it would limit nothing.
+
+    A source of tools that has none yet, as a server that has announced none, can still have the tool: then the run
+    checks again when the source has been read, before its first request.
+    """
+    known = {tool_key(spec.name): spec.name for spec in tools.offers}
+    unknown = sorted(limits.tool_caps.keys() - known.keys())
+    if not unknown or not all(source.tools for source in tools.collections):
+        return
+    close = difflib.get_close_matches(unknown[0], known, n=1)
+    meant = f"; did you mean {known[close[0]]!r}?" if close else ""
+    have = ", ".join(known.values()) or "none"
+    raise ConfigError(
+        f"limit tool_caps names the tool {unknown[0]!r}, which does not exist{meant} (tools: {have})"
+    )
 
 
 def verdicts_for(

@@ -24,6 +24,7 @@ from orchestrator.llm.message import (
 from orchestrator.llm.retry import RetryAttempt, RetryPolicy
 from orchestrator.machines.llm_loop.model import LoopContext, LoopEvent
 from orchestrator_callbacks.llm_loop import answer, guidance, request_usage, turn_accounting
+from orchestrator_callbacks.llm_loop.admission import refuse_unknown_tools
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 from orchestrator_callbacks.llm_loop.delta import DeltaStream
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model, through
@@ -69,6 +70,8 @@ async def next_request(run: LoopRun) -> Request:
     ctx = run.ctx
     if run.deps.tools.collections:
         await run.deps.tools.refresh()
+        if not ctx.iteration:
+            refuse_unknown_tools(ctx.limits, run.deps.tools)
     for _ in range(2):  # the second request is the wrap-up turn, which may use its reserved share
         request = compose(run)
         if "before_llm_request" in run.deps.points:

@@ -33,6 +33,7 @@ from orchestrator.runtime.service.synchronous import outside_loop, with_argument
 from orchestrator.tools.collection import ToolSource
 from orchestrator.tools.context import DepsT_contra
 from orchestrator.tools.spec import ToolSpec
+from orchestrator_callbacks.llm_loop.admission import refuse_unknown_tools
 from orchestrator_callbacks.llm_loop.deps import ToolProvider
 from orchestrator_callbacks.llm_loop.output_validation import V, as_validator
 from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
@@ -132,6 +133,7 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
         """Engine-only interface of this agent."""
         self._members = {}  # agents of tools -> copies with our journal
         refuse_unpriced(self._limits, subagent.prices(self))
+        refuse_unknown_tools(self._limits, self._deps.tools)
 
     def _wire(self, *watching: Observer, owner: str | None = None) -> None:
         self._deps.stored_result = StoredResults(self._journal).read

@@ -23,6 +23,7 @@ from orchestrator.runtime.llm_loop.run_options import DepsSource, RunFunction
 from orchestrator.runtime.service import argument_check as arguments
 from orchestrator.runtime.service.run_data import agent_data
 from orchestrator.tools.spec import ToolSpec
+from orchestrator_callbacks.llm_loop.admission import refuse_unknown_tools
 from orchestrator_callbacks.llm_loop.approval_rule import definition_of
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, ToolProvider
 from orchestrator_callbacks.llm_loop.request_usage import refuse_unpriced
@@ -75,6 +76,7 @@ def variant(agent: Agent, changes: AgentChanges) -> Agent:
     found._declare()
     found.hosting = found._make_hosting()
     refuse_unpriced(found._limits, subagent.prices(found))
+    refuse_unknown_tools(found._limits, found._deps.tools)
     return found
 
 

@@ -33,6 +33,7 @@ from orchestrator.runtime.service.human_input import HumanInput
 from orchestrator.runtime.service.run_data import OPTIONS, new_id
 from orchestrator_callbacks.llm_loop import admission
 from orchestrator_callbacks.llm_loop import memory as memory_hooks
+from orchestrator_callbacks.llm_loop.admission import refuse_unknown_tools
 from orchestrator_callbacks.llm_loop.deps import LoopDeps, LoopRun, open_account
 from orchestrator_callbacks.llm_loop.request_usage import lost, refuse_unpriced
 
@@ -83,6 +84,7 @@ class LoopService(HumanInput[Result[OutputT]], Generic[OutputT]):
         refuse_real(self._deps.llm)
         if limits is not None:
             refuse_unpriced(limits, subagent.prices(self))
+            refuse_unknown_tools(limits, self._deps.tools)
 
     async def _check_resume(self, head: RunHead, *, again: bool) -> None:  # noqa: ARG002 - the ledger has everything
         root = await subagent.open_root(self._journal, head)
@@ -127,6 +129,8 @@ class LoopService(HumanInput[Result[OutputT]], Generic[OutputT]):
         **options: Any,
     ) -> per_run.RunSettings:
         arguments.check_run(run_id, conversation_id, limits, deadline)
+        if isinstance(limits, Limits):
+            refuse_unknown_tools(limits, self._deps.tools)
         return per_run.run_options(self._deps, **options) if options else per_run.NO_OPTIONS
 
     async def _begin(  # noqa: PLR0917 - the arguments of a new run
