@@ -304,6 +304,12 @@ _OBSERVED: tuple[Metric, ...] = (
         LLMCall,
     ),
     counter(
+        "llm_unknown_finish_reasons_total",
+        "agent provider model",
+        "Answers with a finish reason that no known vendor gives; the journal has the word.",
+        LLMCall,
+    ),
+    counter(
         "llm_tokens_total",
         "machine agent provider model direction",
         "Billable tokens.",

@@ -17,6 +17,7 @@ from orchestrator.kernel.record import (
     OperationAttempt,
     ToolExecution,
 )
+from orchestrator.llm.finish_reason import finish_word
 from orchestrator.telemetry.catalogue import BUDGET_OF, BUDGETS, INVALID, NO_BUDGETS, RETRY_REASONS, ROWS
 from orchestrator.telemetry.edge import DurationHistogram
 from orchestrator.telemetry.instrument import Histogram, Instruments
@@ -161,6 +162,8 @@ class WorkCounts:
             observe["llm_time_to_first_token_seconds", *model].observe(fact.first_token)
         if fact.queued is not None:
             observe["llm_rate_limit_wait_seconds", *model].observe(fact.queued)
+        if finish_word(fact.finish_reason) == OTHER:
+            count["llm_unknown_finish_reasons_total", *model].inc()
         if fact.context_used is not None:
             observe["context_used_ratio", *run].observe(fact.context_used)
         if fact.cached_input_tokens:

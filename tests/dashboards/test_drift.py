@@ -36,6 +36,7 @@ EXPRESSIONS = list(expressions())
 UNUSED = {
     "batch_last_success_timestamp_seconds": "pushed by batch jobs of the host, whose schedule only the host knows",
     "batch_last_duration_seconds": "as above: no process that is scraped has it",
+    "llm_unknown_finish_reasons_total": "for whoever adopts a new server; the log line and the journal name the answer",
     "journal_ended_runs": "what a store holds, for whoever asks it; how runs end is drawn from runs_completed_total",
 }
 """Metrics that no panel and no alert uses, on purpose."""

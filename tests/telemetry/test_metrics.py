@@ -429,6 +429,16 @@ def test_a_request_counts_as_an_attempt_with_its_tokens_by_model_and_by_state() 
     }
 
 
+@pytest.mark.parametrize(
+    ("reason", "unknown"),
+    [("stop", 0), ("MAX_TOKENS", 0), ("filter: SAFETY", 0), (None, 0), ("eclipse", 1), ("", 1)],
+)
+def test_an_answer_with_an_unknown_finish_reason_is_counted(reason: str | None, unknown: int) -> None:
+    board = Board(models={"gpt": "acme"})
+    board.tell(LLMCall("loop", "r1", "think", 1, "gpt", "ok", 0.5, finish_reason=reason))
+    assert board.total("llm_unknown_finish_reasons_total") == unknown
+
+
 def test_a_tool_call_counts_as_an_attempt_and_is_timed_if_it_ran() -> None:
     board = Board(tools=["search"]).tell(
         ToolExecution("loop", "r1", 1, 0, "search", "ok", 0.5),
