@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -284,3 +285,22 @@ def test_an_imported_list_is_executed_from_where_it_stands(folder: Path, cli: Cl
     assert [(task["id"], task["marker"]) for task in result["tasks"]] == [("task-1", "x"), ("task-2", "x")]
     assert result["executions"] == 1
     assert (folder / "fix_plan.md").read_text() == "# Fix\n\n- [x] task-1: Build it\n- [ ] task-2: Ship it\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "more", "code"), [("n\n", (), 2), ("", (), 2), ("y\n", (), 0), ("", ("--yes",), 0)]
+)
+def test_a_person_is_asked_before_most_of_a_list_is_lost(
+    folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, typed: str, more: tuple[str, ...], code: int
+) -> None:
+    monkeypatch.setattr("orchestrator.cli.keyboard.present", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    (folder / "plan.md").write_text("# Tasks\n\n- [x] task-1: Build it\n- Ship it\n- Tell them\n")
+    agents(folder, planner="1/0", executor="1/0", reviewer="1/0", checker="print('{\"passed\": true}')")
+    done = cli("ralph", "run", "--import", "plan.md", *more)
+    assert done.code == code, done
+    assert "plan.md: 1 tasks, 1 of them done; 2 left out" in done.out
+    assert "left out, line 4: 'Ship it': it has neither a box nor an id" in done.out
+    assert ("[y/N]" in done.out) is not bool(more)
+    assert ("nothing was imported" in done.err) is (code == 2)
+    assert (folder / ".ralph-sessions").exists() is (code == 0)

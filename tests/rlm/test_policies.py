@@ -16,6 +16,7 @@ from orchestrator import (
     ConfigError,
     Message,
     Outcome,
+    Response,
     ToolCall,
     tool,
 )
@@ -277,6 +278,16 @@ async def test_without_nesting_every_question_is_asked_once() -> None:
     done = await Rlm(llm, nested=NoNesting(), limits=RlmLimits(max_depth=5), observers=()).run("p")
     assert [len(request.messages) for request in llm.requests] == [2, 1, 4]
     assert done.sub_calls == 1
+
+
+async def test_an_answer_in_place_of_an_agent_that_was_cut_is_told_as_incomplete() -> None:
+    llm = ScriptedLLM([call("helper", task="short"), Response("half", finish_reason="length"), "done"])
+    helper = Agent(ScriptedLLM([]), observers=()).as_tool("helper", "Helps.")
+    hooks = [PolicyHooks(nested=SimpleNestedCallPolicy(10), agents=["helper"])]
+    result = await Agent(llm, tools=[helper], hooks=hooks, observers=()).run("p")
+    told = next(message for message in result.messages if message.role == "tool")
+    assert told.is_error
+    assert "the answer is incomplete (truncated); it said: half" in told.text
 
 
 @pytest.mark.parametrize(("task", "requests"), [("short", 3), ("a task that is long", 4)])

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.llm.finish_reason import INCOMPLETE
 from orchestrator.llm.message import Message, Request, ToolCall
 from orchestrator.machines.rlm.policy import ContextCompressor, NestedCallPolicy, StoppingPolicy, estimate
 from orchestrator.tools.result import ToolResult
@@ -91,7 +92,11 @@ class PolicyHooks:
             return None
         response = await turn.ask(run, Request((Message("user", task),), params=run.deps.params))
         run.ctx.spent.usage = run.ctx.spent.usage + priced(run, response)
-        return ToolResult(call, 0, response.message().text)
+        text = response.message().text
+        if (reason := INCOMPLETE.get(response.finish)) is not None:  # an agent says the same of a partial run
+            why = f"the answer is incomplete ({reason}); it said: {text or response.refusal or 'nothing'}"
+            return ToolResult.failure(call, 0, "error", why, "RunPartial")
+        return ToolResult(call, 0, text)
 
     def _task(self, call: ToolCall) -> str | None:
         if call.name not in self._agents:
