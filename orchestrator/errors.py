@@ -264,12 +264,13 @@ class Overloaded(RunError):
 class OtherGraph(RunError):
     """A stored run was made with another version of its graph or context."""
 
-    def __init__(self, run_id: str, graph: str, made: str, have: str) -> None:
+    def __init__(self, run_id: str, graph: str, made: str, have: str, difference: str = "") -> None:
         super().__init__(
-            f"run {run_id!r} was started with another version of graph {graph!r} (fingerprint {made[:12]}, here "
-            f"{have[:12]}): resume it with that version, or register a migration; {see_guide('durability')}"
+            f"run {run_id!r} has another version of graph {graph!r} (fingerprint {made[:12]}, here {have[:12]})"
+            f"{difference and f': {difference}'}; resume it with that version, or register a migration; "
+            f"{see_guide('durability')}"
         )
-        self.run_id, self.made, self.have = run_id, made, have
+        self.run_id, self.made, self.have, self.difference = run_id, made, have, difference
 
 
 class OtherAgent(RunError):

@@ -193,7 +193,9 @@ class OrphanRecovery:
             run = await host.described(head)
         if not await self._is_for(host, head, run):
             return None
-        if not run.unattended:
+        if run.foreign and run.fingerprint == host.fingerprint:  # its table may become valid here
+            self._seen_positions[head.run_id] = (head.seq, self._agents.clock.time() + LOOK)
+        elif not run.unattended:
             self._seen_positions[head.run_id] = (head.seq, run.expires_at)
         elif self._free(head, name) and not self._stopped:
             if self._scheduler is None:

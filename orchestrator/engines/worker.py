@@ -33,6 +33,7 @@ from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import (
     ConfigError,
     Corrupt,
+    GraphError,
     Held,
     JournalError,
     NotAdmitting,
@@ -258,7 +259,7 @@ class Worker:
             await (await self._engine.resume(head.run_id, agent=name, by=f"worker {self.name}"))
         except OtherDefinition:
             pass  # a sweep of the worker that has this agent submits the run
-        except (OtherAgent, OtherGraph):  # transferred or migrated meanwhile
+        except (OtherAgent, OtherGraph, GraphError):  # transferred, migrated, or its table is invalid here
             self._return(head)
 
     def _return(self, head: RunHead) -> None:

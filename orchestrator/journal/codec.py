@@ -198,10 +198,14 @@ def records_of(
     return records[len(records) - max(0, head.seq + 1 - since) :]
 
 
-def _was_migrated(rows: Sequence[Row], fingerprint: str) -> bool:
-    """Return whether a run was migrated to a version of its graph."""
-    found = (record for row in rows if "migrated" in row.kinds for record in row.records())
-    return any(record.kind == "migrated" and record.body.get("to") == fingerprint for record in found)
+_TABLE_OF = {"migrated": "to", "transition": "fingerprint", "parked": "fingerprint"}
+"""Kind of a record -> the member that names another version of the graph."""
+
+
+def _has_followed(rows: Sequence[Row], fingerprint: str) -> bool:
+    """Return whether a run was migrated to a version of its graph, or has followed a change of the live machine."""
+    found = (record for row in rows for record in row.records())
+    return any(record.body.get(_TABLE_OF.get(record.kind, "")) == fingerprint for record in found)
 
 
 def _check_head(run_id: str, rows: Sequence[Row], ends: tuple[Record, Record], head: RunHead) -> None:
@@ -214,7 +218,7 @@ def _check_head(run_id: str, rows: Sequence[Row], ends: tuple[Record, Record], h
         )
     made = str(created.body.get("fingerprint", ""))
     if str(created.body.get("graph", "")) != head.graph or (
-        made != head.fingerprint and not _was_migrated(rows, head.fingerprint)
+        made != head.fingerprint and not _has_followed(rows, head.fingerprint)
     ):
         raise Corrupt(
             f"run {run_id!r}: its row and its first record do not agree; nothing of the run is used"

@@ -43,7 +43,7 @@ class RunStatus(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """The values of a head that a step never changes: only a migration and a resumption by another agent do."""
+    """The values of a head that rarely change: by a migration, a changed table, or a resumption by another agent."""
 
     run_id: str
     graph: str
@@ -83,7 +83,7 @@ class Identity(NamedTuple):
     """What a run belongs to; None for a part that has not changed."""
 
     fingerprint: str | None = None
-    """Fingerprint of the graph, after a migration."""
+    """Fingerprint of the graph, after a migration or a change of the live machine."""
     agent: str | None = None
     """Name of the agent, after a transfer."""
     agent_version: str | None = None
@@ -154,6 +154,11 @@ def head_change(records: Sequence[tuple[str, Mapping[str, Any]]]) -> HeadChange:
         if kind == "transition":
             if "internal" not in body:
                 state = str(body.get("dest", "")), float(body.get("at", 0.0))
+            if "fingerprint" in body:
+                identity = Identity(str(body["fingerprint"])).over(identity)
+        elif kind in PARKING_KINDS:
+            if "fingerprint" in body:
+                identity = Identity(str(body["fingerprint"])).over(identity)
         elif kind in _CHANGES:
             changes = body if kind == "context" else body.get("context") or {}
             own, below = _used(changes)

@@ -220,7 +220,7 @@ class MemoryJournal:
         run.updated_at = self._now()
         if run.progress != lease.epoch and not only_claims(kinds):
             run.progress = lease.epoch
-        if "resumed" in kinds or "migrated" in kinds:
+        if "resumed" in kinds or "migrated" in kinds or b'"fingerprint":' in body:
             run.take(head_change(drafts).identity)
         was = run.status
         run.status, run.reason, _, _ = status_after(*drafts[-1])

@@ -53,13 +53,15 @@ _CALL: Spec = _whole("key", "position", "tool", "effect", "digest", "registered"
 SHOWN: Mapping[str, Spec] = MappingProxyType(
     {
         "created": {
-            **_whole("schema", "graph", "fingerprint", "at", "parent_run_id", "conversation_id"),
+            **_whole(
+                "schema", "graph", "fingerprint", "table_changes", "at", "parent_run_id", "conversation_id"
+            ),
             **_whole("agent", "agent_version", "definition", "tags"),
             "context": _CONTEXT,
         },
         "transition": {
             **_whole("seq", "event", "source", "dest", "at", "t", "internal", "iteration", "guard"),
-            **_whole("tokens", "reason", "dwell", "guards", "attempts"),
+            **_whole("tokens", "reason", "dwell", "guards", "attempts", "fingerprint", "table_changes"),
             "error": _whole("type", "reason", "state", "hook"),
         },
         "context": {**_CONTEXT, "messages": _whole("keep")},
@@ -101,14 +103,29 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "reserved": _whole("usage", "sub_calls"),
         "unparked": _whole("at"),
         "parked": _whole(
-            "reason", "before", "at", "t", "calls", "tools", "by", "why", "programs", "guards", "attempts"
+            "reason",
+            "before",
+            "at",
+            "t",
+            "calls",
+            "tools",
+            "by",
+            "why",
+            "programs",
+            "guards",
+            "attempts",
+            "fingerprint",
+            "table_changes",
         ),
         "resumed": {
             **_whole("at", "by", "limits", "charged", "ended"),
             **_whole("agent", "from_agent", "agent_version", "definition"),
             "context": _CONTEXT,
         },
-        "migrated": {**_whole("from", "to", "at", "by", "state", "next"), "context": _CONTEXT},
+        "migrated": {
+            **_whole("from", "to", "table_changes", "at", "by", "state", "next"),
+            "context": _CONTEXT,
+        },
         "recovered": {**_whole("from", "to", "state", "why", "at"), "context": _CONTEXT},
         "ended": {**_whole("outcome", "reason", "at", "t"), "returned": _whole("type")},
     }

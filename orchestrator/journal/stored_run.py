@@ -29,7 +29,9 @@ class StoredRun:
     run_id: str
     created: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
-    """Fingerprint of the present graph; a migration changes it."""
+    """Fingerprint of the present graph; a migration and a change of the live machine change it."""
+    table_changes: tuple[str, ...] = ()
+    """How that graph was changed while its machine was live."""
     agent_version: str = ""
     """Version of the agent that drove it last."""
     definition: Mapping[str, str] | None = None
@@ -155,7 +157,7 @@ class StoredRun:
 
     def _created(self, body: Mapping[str, Any]) -> None:
         self.created = body
-        self.fingerprint = str(body.get("fingerprint", ""))
+        self._take_table(body)
         self.begun = "deposited" not in body
         self._take_agent(body)
         if not self.begun:
@@ -167,6 +169,13 @@ class StoredRun:
         self.next = None
         self.elapsed = float(body.get("t", 0.0))
         self.failure = body.get("error", self.failure)
+        if "fingerprint" in body:
+            self._take_table(body)
+
+    def _take_table(self, body: Mapping[str, Any]) -> None:
+        """Take the table that a record names."""
+        self.fingerprint = str(body.get("fingerprint", ""))
+        self.table_changes = tuple(body.get("table_changes", ()))
 
     def _context(self, body: Mapping[str, Any]) -> None:
         self.next = body.get("next")
@@ -185,7 +194,7 @@ class StoredRun:
         self.definition = body.get("definition", self.definition)
 
     def _migrated(self, body: Mapping[str, Any]) -> None:
-        self.fingerprint = str(body["to"])
+        self._take_table({**body, "fingerprint": body["to"]})
         self.state, self.next = body.get("state", self.state), body.get("next")
         self.context, self.messages, self._own = {}, [], set()
         self._merge(body["context"])
@@ -198,6 +207,8 @@ class StoredRun:
     def _parked(self, body: Mapping[str, Any]) -> None:
         self.parked = body
         self.elapsed = float(body.get("t", self.elapsed))
+        if "fingerprint" in body:
+            self._take_table(body)
 
     def _ended(self, body: Mapping[str, Any]) -> None:
         self.ended = body

@@ -15,6 +15,7 @@ from typing import Any
 from orchestrator.errors import (
     EventError,
     Fenced,
+    GraphError,
     InTransition,
     InvalidEvent,
     NoTransition,
@@ -29,12 +30,15 @@ from orchestrator.kernel.finalizer import RunFinalizer
 from orchestrator.kernel.journal import JournalWriter, owner_name
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending
-from orchestrator.kernel.record import Fact, Observer
+from orchestrator.kernel.record import AdmissionRejected, Fact, Observer, TableRejected
 from orchestrator.kernel.report import Reporter
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.suspension import ConcurrencyLimiter, HookServices, Park
 from orchestrator.kernel.transition_executor import TransitionExecutor
 from orchestrator.kernel.writer import Writer
+
+INVALID_TABLE = "invalid_table"
+"""Reason of runs that are parked, or refused, because a change left an invalid table."""
 
 _TURNS = 64
 """Number of turns after which other tasks and time limits get a turn: hooks that never wait would block them."""
@@ -51,6 +55,8 @@ class Driver:
         summary: Returns the totals of a run for RunCompleted.
         codec: Converts the context to records, so that a run can be resumed.
         strict: Whether `fire` raises NoTransition after an internal edge, as looplab does.
+        agent: Name of the agent of its runs, for facts about none of them.
+        declare: Called after each change of the table, to declare its names to the observers.
     """
 
     def __init__(
@@ -65,6 +71,8 @@ class Driver:
         summary: Callable[[Any], Any] | None = None,
         codec: Codec | None = None,
         strict: bool = False,
+        agent: str = "",
+        declare: Callable[[], None] | None = None,
     ) -> None:
         self.machine = machine
         self.observers = tuple(observers)
@@ -84,6 +92,9 @@ class Driver:
             self._report, self._writer, self._executor, self._finalizer, self._clock
         )
         self._strict = strict
+        self._agent = agent
+        self._declare = declare
+        machine.followers.add(self)
 
     def copy(self) -> Driver:
         """Return a driver with the same machine, observers, journal and owner, but its own limit on concurrency."""
@@ -143,6 +154,7 @@ class Driver:
             raise RunExists(run.run_id)
         if self._writer is None:
             raise RunError(f"run {run.run_id!r} cannot be left to another process: there is no journal")
+        self._check_table(run)
         late = await self._writer.create(run, self._clock.time(), deposited=launch)
         await self.release(run)
         if late is not None:
@@ -168,6 +180,34 @@ class Driver:
             raise RunError(f"the runs of driver {self.owner} have seats already")
         self._services.limiter = limiter
 
+    # ---- the table ----
+
+    def table_changed(self) -> None:
+        """Declare the names of a changed table to the observers."""
+        if self._declare is not None:
+            self._declare()
+
+    def table_rejected(self, error: GraphError) -> None:
+        """Publish that a change left an invalid table."""
+        problems = tuple(map(str, error.problems))
+        self._report.publish(TableRejected(error.graph, problems, self._clock.time(), self._agent))
+
+    def _check_table(self, run: Run[Any, Any]) -> None:
+        """Let a new run begin with the present table. Raises GraphError, also published, if that is invalid."""
+        try:
+            run.graph = run.machine.graph
+        except GraphError:
+            at = self._clock.time()
+            self._report.publish(AdmissionRejected(run.graph.name, run.run_id, INVALID_TABLE, at, run.agent))
+            raise
+
+    def _follow_table(self, run: Run[Any, Any]) -> None:
+        """Let a run follow a change of the table. Raises Park if the table is invalid."""
+        try:
+            run.follow_table()
+        except GraphError as error:
+            raise Park(INVALID_TABLE, {"why": str(error.problems[0])}) from error
+
     # ---- taking a run up ----
 
     def _claim(self, run: Run[Any, Any], event: StrEnum | None) -> None:
@@ -181,6 +221,7 @@ class Driver:
         run.control.executor, run.control.services = self._executor, self._services
 
     async def _create(self, run: Run[Any, Any]) -> None:
+        self._check_table(run)
         at = self._clock.time()
         late = None if self._writer is None else await self._writer.create(run, at)
         run.cursor.started_at = run.cursor.entered_at = self._clock.monotonic()
@@ -215,6 +256,8 @@ class Driver:
             await self._create(run)
             await self._executor.enter(run)
         _raise_cause(run)
+        if run.graph is not run.table.graph:
+            run.follow_table()
         if event is not None:
             await self._executor.trigger(run, event)
             _raise_cause(run)
@@ -257,6 +300,8 @@ class Driver:
         while not (cursor.ended or control.halted):
             event = None if cursor.entry_pending else cursor.pending_event
             try:
+                if run.graph is not run.table.graph:
+                    self._follow_table(run)
                 if event is not None and (control.pause_request is None or run.loses):
                     await self._executor.trigger(run, event)
                 elif not await self._next(run, event, park=park):

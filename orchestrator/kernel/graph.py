@@ -173,7 +173,9 @@ class Graph:
         problem, including an unknown row to remove and an existing state or event to add.
         """
         states, events, dropped = tuple(states), tuple(events), set(without)
-        problems = [*_taken("state", self.states, states), *_taken("event", self.events, events)]
+        problems = [*taken_names("state", self.states, states), *taken_names("event", self.events, events)]
+        for kind, names in (("state", states), ("event", events)):
+            problems += lint.unusable_names(kind, {one.upper(): one for one in names})
         if missing := dropped - {(source, event) for source, event, _, _ in self.rows}:
             told = (f"no row {event!r} from {source!r} to remove" for source, event in sorted(missing))
             problems += [lint.LintProblem(lint.LintRule.UNKNOWN_NAME, text) for text in told]
@@ -285,12 +287,17 @@ def _member(members: Mapping[str, StrEnum], name: str) -> str:
     return members.get(name, name)
 
 
-def _misfits(graph: Graph) -> Iterator[str]:
+def _misfits(graph: Graph) -> Iterator[object]:
     """Yield the faults that make the table unreadable, before any lint."""
     for name in ("states", "events"):
         names: object = getattr(graph, name)
         if not (isinstance(names, type) and issubclass(names, StrEnum)):
             yield f"{name} is {names!r:.60}; give a class of StrEnum"
+        else:
+            yield from lint.unusable_names(name[:-1], {member.name: member.value for member in names})
+    given: object = graph.name
+    if not isinstance(given, str) or not given.isprintable() or not given.strip():
+        yield f"the name of the graph is {given!r:.60}; give printable text"
     rows: tuple[object, ...] = graph.edges
     for row in rows:
         if not isinstance(row, Edge):
@@ -311,7 +318,7 @@ def guard_name(guard: Guard | None) -> str | None:
     return None if guard is None else str(getattr(guard, "__name__", type(guard).__name__))
 
 
-def _taken(kind: str, enum: type[StrEnum], names: Iterable[str]) -> Iterator[lint.LintProblem]:
+def taken_names(kind: str, enum: type[StrEnum], names: Iterable[str]) -> Iterator[lint.LintProblem]:
     """Yield a problem for each new name that exists already; names are compared case-insensitively."""
     known = {member.name: member.value for member in enum} | {
         member.value.upper(): member.value for member in enum

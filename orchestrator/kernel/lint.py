@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -106,14 +107,27 @@ def _failure_names(
         yield "failure event", graph.failure, events
 
 
-def _reserved(graph: Graph) -> Iterator[LintProblem]:
-    for member, general in [
-        *((state, "STATE") for state in graph.states),
-        *((e, "EVENT") for e in graph.events),
-    ]:
-        if member.name.upper() == general:
-            message = f"the name {member.name!r} is taken: hooks of that name are the general ones"
-            yield LintProblem(LintRule.RESERVED_NAME, message)
+def unusable_names(kind: str, members: Mapping[str, str]) -> Iterator[LintProblem]:
+    """Yield a problem for each name of a state or an event that cannot be used; `members` is member name -> name."""
+    for member, name in members.items():
+        if why := _unusable(kind, member, name):
+            yield LintProblem(LintRule.RESERVED_NAME, f"the {kind} {name!r:.80} cannot be used: {why}")
+
+
+def _unusable(kind: str, member: str, name: str) -> str | None:
+    """Return why a name cannot be used, or None."""
+    reasons = (
+        (
+            not name.isprintable() or not name or name != name.strip(),
+            "a name is printable text without spaces around it, and not empty",
+        ),
+        (name in {"*", "="}, "transitions uses it for every state, or for the same state"),
+        (not member.strip("_"), "a name has at least one letter or digit"),
+        (re.fullmatch(r"_.*_", member), "Python keeps names between underscores for itself"),
+        (member.upper() == kind.upper(), "hooks of that name are the general ones"),
+        (kind == "event" and name == "state", "transitions uses it for the state of a run"),
+    )
+    return next((why for applies, why in reasons if applies), None)
 
 
 def _roles(graph: Graph) -> Iterator[LintProblem]:
@@ -323,7 +337,7 @@ def _unused_event(graph: Graph) -> Iterator[LintProblem]:
             yield LintProblem(LintRule.UNUSED_EVENT, f"event {event.value!r} is in no edge", None, event)
 
 
-_STRUCTURE: tuple[Check, ...] = (_reserved, _roles, _no_end, _unreachable)
+_STRUCTURE: tuple[Check, ...] = (_roles, _no_end, _unreachable)
 
 _BEHAVIOUR: tuple[Check, ...] = (
     _trap,

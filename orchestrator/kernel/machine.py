@@ -4,29 +4,32 @@ The library holds the table: events under the graph's names with one transition 
 hooks in `before`, `after`, `on_enter` and `on_exit`, general hooks in `before_state_change`, `after_state_change`,
 `leave_state` and `enter_state`. There is no second table. `steps` returns caches of the library's lists; a change of
 the table through `add_transition`, `remove_transition`, `add_callback`, `add_states` or an attribute drops them. At
-the next trigger the machine then derives its graph from the table, lints it, and compiles anew.
+the next trigger the machine then derives its graph from the table, lints it, and compiles anew. While the table is
+invalid, the driver parks each run before its next step and starts no new one.
 
 Runs are the models. None is registered: `machine.events[event].trigger(run)` needs a run that a driver has claimed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import count
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, Protocol, SupportsIndex, TypeAlias
+from weakref import WeakSet
 
 import transitions
 from transitions.core import listify
 
 from orchestrator.errors import EventError, GraphError, InvalidEvent, UnknownEvent
-from orchestrator.kernel.derived_graph import derive
+from orchestrator.kernel.derived_graph import derive, table_changes
 from orchestrator.kernel.diagram import mimebundle
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.hooks import Hook, Hooks, awaitable, callback_name, collect, resolve
-from orchestrator.kernel.lint import LintProblem, LintRule
+from orchestrator.kernel.lint import LintProblem, LintRule, unusable_names
 from orchestrator.kernel.purity import checks_purity
 from orchestrator.kernel.table import (
     CallbackList,
@@ -60,6 +63,18 @@ _REFUSED = {
 }
 
 
+class TableFollower(Protocol):
+    """Learns of changes of a machine's table, when they are linted."""
+
+    def table_changed(self) -> None:
+        """Take notice that the table has another graph."""
+        ...
+
+    def table_rejected(self, error: GraphError) -> None:
+        """Take the problems of an invalid table. Called once until a valid table follows."""
+        ...
+
+
 def value_of(name: Any) -> Any:
     """Return the value of an enum member: the library would store a member under its NAME and not find its state."""
     return name.value if isinstance(name, StrEnum) else name
@@ -83,10 +98,13 @@ class Machine(transitions.Machine):
         With `check_purity` a guard that changes its context raises GraphError; None asks `purity`.
         """
         self.compiled = CompiledTable()
+        self.followers: WeakSet[TableFollower] = WeakSet()
+        """What is told about each change of the table."""
+        self._changing = self._rejected = False
         self.leave_state = self.enter_state = None
         self._checks_purity = checks_purity(check_purity)
         self.hooks = hooks
-        self._declared = graph
+        self.declared = self._last = graph
         self._event_names = {member.value: member.name.lower() for member in graph.events}
         self._numbers = count()
         super().__init__(
@@ -126,6 +144,9 @@ class Machine(transitions.Machine):
 
     def add_transition(self, trigger: str, source: Any, dest: Any = None, *args: Any, **options: Any) -> None:
         """Add a transition for each source; `"*"` is every state, dest None is internal, `"="` is reflexive."""
+        if value_of(trigger) == self.model_attribute:  # the library's sentence says nothing about names
+            problems = list(unusable_names("event", {"STATE": str(trigger)}))
+            raise GraphError(self.declared.name, problems)
         sources = [value_of(state) for state in listify(source)]
         super().add_transition(
             value_of(trigger), source if source == "*" else sources, value_of(dest), *args, **options
@@ -159,7 +180,50 @@ class Machine(transitions.Machine):
 
     def table_changed(self) -> None:
         """Drop every cache: the next trigger lints and compiles the table again."""
-        self.compiled.clear()
+        if not self._changing:
+            self.compiled.clear()
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[Machine]:
+        """Make several changes of the table at once: they are linted once, at the end of the block.
+
+        Runs follow the table as it was until then. If the block or the lint raises, every change is taken back.
+
+        Raises:
+            GraphError: The changed table is invalid; it lists every problem.
+
+        Example:
+            with agent.machine.changing() as machine:
+                machine.remove_transition("budget_ok", "update_budgets")
+                machine.add_transition("budget_ok", "update_budgets", "await_llm", conditions=[may_continue])
+        """
+        if self._changing:
+            raise GraphError(
+                self.declared.name, ["changing() is active already; make all changes in one block"]
+            )
+        compiled, graph = self.compiled, self._compiled_whole()
+        saved, self._changing = _Saved(self), True
+        compiled.events = dict(self.events)  # type: ignore[arg-type]  # our event_cls
+        try:
+            yield self
+            self._changing = False
+            compiled.clear()
+            changed = self._linted()
+        except BaseException:
+            saved.restore()
+            compiled.clear()
+            compiled.graph = graph
+            raise
+        finally:
+            self._changing = False
+            compiled.events = self.events  # type: ignore[assignment]  # our event_cls
+        self._accepted(changed)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"the machine of graph {self.declared.name!r} cannot be copied or pickled: it has live callbacks, and its "
+            "runs share it; copy or pickle a Graph (machine.graph), and bind that with its hooks"
+        )
 
     def next_number(self) -> int:
         """Return the position of the next transition in the table."""
@@ -171,6 +235,23 @@ class Machine(transitions.Machine):
     def graph(self) -> Graph:
         """The table as a Graph. Raises GraphError if a change left an invalid table."""
         return self.compiled.graph or self._derived()
+
+    @property
+    def valid_graph(self) -> Graph:
+        """The table as a Graph; while it is invalid, the last valid one."""
+        with contextlib.suppress(GraphError):
+            return self.graph
+        return self._last
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """How the last valid table differs from the graph that was bound: a line for each part."""
+        return table_changes(self.declared, self._last)
+
+    def recorded_table(self) -> dict[str, Any]:
+        """Return the members of a record about the last valid table: its fingerprint, and any changes."""
+        changes = self.changes
+        return {"fingerprint": self._last.fingerprint} | ({"table_changes": list(changes)} if changes else {})
 
     def event(self, state: str, name: str) -> MachineEvent:
         """Return an event of the table by name. Raises UnknownEvent."""
@@ -246,7 +327,7 @@ class Machine(transitions.Machine):
 
     def _unknown(self, state: str, event: str) -> EventError:
         return UnknownEvent(
-            graph=self._declared.name, state=str(state), event=str(event), known=sorted(self.events)
+            graph=self.declared.name, state=str(state), event=str(event), known=sorted(self.events)
         )
 
     def _compile(self, transition: Any) -> CompiledTransition:
@@ -298,7 +379,7 @@ class Machine(transitions.Machine):
 
     def _conditions(self, transition: MachineTransition) -> tuple[MachineCondition, ...]:
         """Return the conditions of a transition, resolved. Raises GraphError for one that cannot be a condition."""
-        name, dest = self._declared.name, transition.dest or transition.source
+        name, dest = self.declared.name, transition.dest or transition.source
         edge = f"{transition.event.name!r} from {transition.source!r} to {dest!r}"
         conditions: tuple[MachineCondition, ...] = tuple(transition.conditions)
         for condition in conditions:
@@ -319,26 +400,63 @@ class Machine(transitions.Machine):
                     found.append((slot if callback in own else callback_name(callback), awaitable(function)))
                 except (LookupError, TypeError) as error:
                     problem = LintProblem(LintRule.UNKNOWN_CALLBACK, f"{slot}: {error}")
-                    raise GraphError(self._declared.name, [problem]) from None
+                    raise GraphError(self.declared.name, [problem]) from None
         return tuple(found)
 
     # ---- the graph of a table that was changed ----
 
     def _derived(self) -> Graph:
+        """Return the present table as a graph. Raises GraphError for an invalid one.
+
+        The followers learn of it once, however many runs and changes there are until the table is valid again.
+        """
+        if self.compiled.problems:
+            raise GraphError(self.declared.name, self.compiled.problems)
+        try:
+            graph = self._linted()
+        except GraphError as error:
+            self.compiled.problems = error.problems
+            first, self._rejected = not self._rejected, True
+            for follower in tuple(self.followers) if first else ():
+                follower.table_rejected(error)
+            raise
+        self._accepted(graph)
+        return graph
+
+    def _accepted(self, graph: Graph) -> None:
+        """Note a valid table, and tell the followers if it is another one."""
+        before, self._last, self._rejected = self._last, graph, False
+        if graph is not before:
+            for follower in tuple(self.followers):
+                follower.table_changed()
+
+    def _linted(self) -> Graph:
         """Lint the present table and return it as a graph. Raises GraphError with every problem."""
         changed = {
             slot: tuple(map(callback_name, callbacks))
             for slot, callbacks in self._slots()
             if callbacks.differs
         }
-        graph = derive(self._declared, self.initial, self.states, self.get_transitions(), changed)
-        found = self._declared if graph.describe() == self._declared.describe() else graph
+        graph = derive(self.declared, self.initial, self.states, self.get_transitions(), changed)
+        found = self.declared if graph.describe() == self.declared.describe() else graph
         self.compiled.graph = found
         problems = [*(self._missing(found) if self._whole else ()), *self._uncallable()]
         if problems:
             self.compiled.graph = None
             raise GraphError(graph.name, problems)
         return found
+
+    def _compiled_whole(self) -> Graph | None:
+        """Compile every transition and every entry; return the graph, or None if the table is invalid."""
+        try:
+            graph = self.graph
+        except GraphError:
+            return None
+        for transition in self.get_transitions():
+            self.steps(transition.source, transition.event.name)
+        for state in self.states:
+            self.enter_hooks(state)
+        return graph
 
     def _uncallable(self) -> Iterator[object]:
         """Compile every transition; yield a problem for each callback or condition that cannot be found or called."""
@@ -366,6 +484,31 @@ class Machine(transitions.Machine):
             if graph.is_working(state) and not (self.get_state(state.value).on_enter or self.enter_state):
                 text = f"working state {state.value!r} has no enter callback, so nothing would leave it"
                 yield LintProblem(LintRule.MISSING_ENTER, text, state)
+
+
+class _Saved:
+    """The whole table of a machine at one time, to be restored in place: runs and hosts keep parts of it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        parts: list[object] = [machine, *machine.states.values(), *machine.events.values()]
+        parts += machine.get_transitions()
+        self._attributes = [(vars(part), dict(vars(part))) for part in parts]
+        mappings: list[dict[Any, Any]] = [machine.states, machine.events]
+        mappings += (event.transitions for event in machine.events.values())
+        self._mappings = [(mapping, dict(mapping)) for mapping in mappings]
+        lists = [value for part in parts for value in vars(part).values() if isinstance(value, list)]
+        lists += (value for event in machine.events.values() for value in event.transitions.values())
+        self._lists = [(items, tuple(items)) for items in lists]
+
+    def restore(self) -> None:
+        """Restore the table without reporting a change."""
+        for mapping, content in [*self._attributes, *self._mappings]:
+            for name in mapping.keys() - content.keys():
+                del mapping[name]
+            mapping.update(content)
+        for items, saved in self._lists:
+            list.__setitem__(items, slice(None), saved)
 
 
 def _hosted(hooks: Hooks, *lists: tuple[str, Any]) -> bool:

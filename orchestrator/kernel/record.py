@@ -272,9 +272,25 @@ class AdmissionRejected:
     """Name of the agent; empty if it has none."""
 
 
-REJECTIONS = ("queue_full", "draining", "closed", "journal_error")
-"""Reasons for the refusal of a run: the queue is full, the engine stops, an operator stopped admission, or
-the journal could not create it."""
+REJECTIONS = ("queue_full", "draining", "closed", "journal_error", "invalid_table")
+"""Reasons for the refusal of a run: the queue is full, the engine stops, an operator stopped admission,
+the journal could not create it, or a change left an invalid table."""
+
+
+@fact(frozen=True, slots=True)
+class TableRejected:
+    """A change of a live machine left an invalid table: its runs are parked, and new ones are refused.
+
+    Published once until a change makes the table valid again.
+    """
+
+    graph: str
+    problems: Sequence[str]
+    at: float
+    agent: str = ""
+    """Name of the agent; empty if it has none."""
+    run_id: str = ""
+    """Empty: it concerns every run of the machine."""
 
 
 @fact(frozen=True, slots=True)
@@ -341,6 +357,7 @@ Fact: TypeAlias = (
     | RunCompleted
     | RunAdmitted
     | AdmissionRejected
+    | TableRejected
     | RunRecovered
     | RolledBack
     | WorkAbandoned

@@ -99,7 +99,7 @@ class Reporter:
 
     def parked(self, run: Run[Any, Any], reason: str) -> None:
         """Publish that no driver has the run any more although it has not ended."""
-        run.cursor.parked = True
+        run.cursor.parked, run.cursor.parked_for = True, reason
         self.publish(
             RunParked(run.graph.name, run.run_id, run.cursor.state, reason, self._clock.time(), run.agent)
         )

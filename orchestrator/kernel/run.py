@@ -72,7 +72,7 @@ class Run(Generic[Ctx, Deps]):
     """The state of `ctx` that the journal has; for the codec only."""
 
     def __post_init__(self) -> None:
-        self.graph = self.machine.graph
+        self.graph = self.machine.valid_graph
         self.table = self.machine.compiled
         self.cursor = Cursor(self.graph.initial.value)
 
@@ -230,6 +230,16 @@ class Run(Generic[Ctx, Deps]):
             writes.unpublished.append(fact)
         else:
             writes.publish(fact)
+
+    def follow_table(self) -> None:
+        """Take the present table of the machine; the next record of a position says which. Raises GraphError.
+
+        For drivers: a change takes effect at the next step of the run.
+        """
+        graph, before = self.machine.graph, self.graph
+        self.graph = graph
+        if graph.fingerprint != before.fingerprint:
+            self.writes.table_members = self.machine.recorded_table()
 
     def note(self, kind: str, body: Mapping[str, Any]) -> None:
         """Draft a record.

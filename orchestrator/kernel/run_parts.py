@@ -6,7 +6,7 @@ Only the kernel writes them. Hosts and hooks may read them; `Run` has properties
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -64,6 +64,8 @@ class Cursor:
     """Whether no observer in any process has received a fact of the run."""
     parked: bool = False
     """Whether observers know the run as parked; the next driver publishes that it is resumed."""
+    parked_for: str = ""
+    """Why a driver parked the run last."""
     ended: bool = False
     ending: Ending | None = None
     """Outcome and reason of the end, as in the facts and in the journal."""
@@ -130,6 +132,8 @@ class PendingWrites:
     """Rows of the guards that led to the next transition; its record has them."""
     decided: object = None
     """The verdict of the last of these rows, if a hook evaluated it for an edge."""
+    table_members: Mapping[str, Any] | None = None
+    """Members about a table that was changed while the run is active; the next record of a position has them."""
     attempts: list[Any] | None = None
     """Rows of the attempts of requests, likewise, unless another record takes them."""
     blobs: dict[str, bytes] | None = None
@@ -144,8 +148,8 @@ class PendingWrites:
     def __post_init__(self) -> None:
         self.publish = self.unpublished.append
 
-    def take_attached(self) -> dict[str, Sequence[Any]]:
-        """Return the rows as members of a record, and forget them."""
-        taken = {"guards": self.guards, "attempts": self.attempts}
-        self.guards = self.decided = self.attempts = None
+    def take_attached(self) -> dict[str, Any]:
+        """Return the rows and the changed table as members of a record, and forget them."""
+        taken = {"guards": self.guards, "attempts": self.attempts, **(self.table_members or {})}
+        self.guards = self.decided = self.attempts = self.table_members = None
         return {name: rows for name, rows in taken.items() if rows}

@@ -247,12 +247,17 @@ class CompiledTable:
     """(state, event) -> the possible transitions, in table order."""
     enter: dict[str, tuple[tuple[str, Hook], ...]] = field(default_factory=dict)
     """State -> the callbacks that run when it is entered."""
+    candidates: dict[tuple[str, type], tuple[CompiledTransition, ...]] = field(default_factory=dict)
+    """(state, class of an event object) -> the possible transitions, for typed machines."""
+    problems: tuple[object, ...] = ()
+    """Why the present table is invalid, once that was found out."""
 
     def clear(self) -> None:
         """Drop the compiled transitions and callbacks."""
-        self.graph = None
+        self.graph, self.problems = None, ()
         self.steps.clear()
         self.enter.clear()
+        self.candidates.clear()
 
 
 class MachineTransition(Watched, core.Transition):
@@ -325,10 +330,12 @@ class MachineTransition(Watched, core.Transition):
     def _change_state(self, run: Run[Any, Any]) -> None:  # type: ignore[override]  # the run is our event data
         """Set the cursor of the run to the destination. Raises MachineError if a hook has changed the state."""
         cursor = run.cursor
-        if cursor.state != self.source:
-            raise core.MachineError(f"a hook moved the run from state {self.source!r} to {cursor.state!r}")
-        if self.dest is not None:
-            cursor.state = self.dest
+        step = cursor.step
+        assert step is not None  # noqa: S101 - Event.trigger chose it
+        _, source, dest = step.names  # of the compiled table, which a block `changing` leaves as it is
+        if cursor.state != source:
+            raise core.MachineError(f"a hook moved the run from state {source!r} to {cursor.state!r}")
+        cursor.state = dest
 
 
 class MachineEvent(core.Event):

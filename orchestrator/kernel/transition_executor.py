@@ -45,8 +45,6 @@ class TransitionExecutor:
         """
         cursor, table = run.cursor, run.table
         cursor.hook, cursor.committed = "", False
-        if run.graph is not table.graph:  # the table was changed
-            run.graph = run.machine.graph
         found = table.events.get(event) or run.machine.event(cursor.state, event)
         return found.trigger(run)
 
@@ -242,6 +240,9 @@ class TransitionExecutor:
                 writes.guards = writes.decided = None
             if writes.attempts is not None:
                 body["attempts"], writes.attempts = writes.attempts, None
+            if writes.table_members is not None:
+                body |= writes.table_members
+                writes.table_members = None
             writes.drafts.append(
                 draft("transition", body if writes.note is None else _annotated(body, writes.note))
             )

@@ -158,10 +158,15 @@ class StateMachine(Generic[S, E, C]):
     ) -> StateMachine[S, E, C]:
         """Register a state with its hooks; a second call replaces them.
 
-        Raises ConfigError for a hook that is not callable.
+        Raises ConfigError for a hook that is not callable, and for a state that is equal to one of another name.
         """
         _check_callable("on_enter", on_enter)
         _check_callable("on_exit", on_exit)
+        known = next((known for known in self._declared.states if known == name), name)
+        if state_name(known) != state_name(name):
+            raise ConfigError(
+                f"state {name!r} is equal to state {known!r}, which is registered; give each its own value"
+            )
         self._declared.states[name] = StateHooks(on_enter, on_exit)
         self._driver = None
         return self

@@ -13,7 +13,7 @@ from transitions import core
 from orchestrator.errors import EventError, GraphError, RunError
 from orchestrator.kernel.graph import Edge, Graph, enum_of
 from orchestrator.kernel.hooks import Hook, Hooks
-from orchestrator.kernel.lint import LintProblem, LintRule, closure, edges_by_event, is_async
+from orchestrator.kernel.lint import LintProblem, LintRule, closure, edges_by_event, is_async, unusable_names
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.table import CompiledTransition, MachineCondition, MachineEvent, MachineTransition
@@ -113,7 +113,8 @@ def graph_of(declared: Declaration, *, initial: Hashable | None, preferred: Hash
     So neither the order of registration nor the initial state of a run changes the graph.
     """
     names = {state: state_name(state) for state in declared.states}
-    if problems := list(_faults(names, initial, preferred)):
+    used = [*declared.terminal, *(state for edge in declared.edges for state in (edge.source, edge.dest))]
+    if problems := [*_faults(names, initial, preferred), *_confused(names, used)]:
         raise GraphError(declared.name, problems)
     events = event_names(declared.edges)
     edges = tuple(
@@ -141,6 +142,7 @@ def _faults(
     """Yield the reasons why the states cannot become an enum."""
     seen: set[str] = set()
     for name in names.values():
+        yield from unusable_names("state", {_member_name(name): name})
         if _member_name(name) in seen:
             yield LintProblem(LintRule.TAKEN_NAME, f"two states are named {name!r}")
         seen.add(_member_name(name))
@@ -151,6 +153,14 @@ def _faults(
             yield LintProblem(LintRule.UNKNOWN_NAME, text)
     if not names:
         yield LintProblem(LintRule.NO_END, "no state is registered")
+
+
+def _confused(names: Mapping[Hashable, str], used: Iterable[Hashable]) -> Iterator[LintProblem]:
+    """Yield a problem for each state that is equal to a registered one of another name, such as 1 and True."""
+    for state in dict.fromkeys((state_name(state), state) for state in used):
+        if names.get(state[1], state[0]) != state[0]:
+            text = f"state {state[1]!r} is equal to the registered state {names[state[1]]}; give each its own value"
+            yield LintProblem(LintRule.TAKEN_NAME, text)
 
 
 def _root(declared: Declaration, preferred: Hashable | None) -> Hashable:
@@ -262,19 +272,13 @@ class TypedMachine(Machine):
             self._edges.setdefault(key, []).append(edge)
         self._awaited = {state_name(edge.source) for edge in declared.edges if is_async(edge.guard)}
         """States with async guards on their edges."""
-        self._candidates: dict[tuple[str, type], tuple[CompiledTransition, ...]] = {}
         super().__init__(graph, hooks or Hooks({}))
         self.objects = {state_name(state): state for state in declared.states}
         """Name -> the registered state."""
 
-    def table_changed(self) -> None:
-        """Drop every cache."""
-        super().table_changed()
-        self._candidates.clear()
-
     def candidates(self, state: str, kind: type) -> tuple[CompiledTransition, ...]:
         """Return the steps for an event of this class, in the order of the table; empty if it leads nowhere."""
-        found = self._candidates.get((state, kind))
+        found = self.compiled.candidates.get((state, kind))
         if found is None:
             triggers = self.get_triggers(state)
             names = [
@@ -282,7 +286,7 @@ class TypedMachine(Machine):
             ]
             steps = [step for name in names for step in self.steps(state, name)]
             found = tuple(sorted(steps, key=lambda step: step.transition.number))
-            self._candidates[state, kind] = found
+            self.compiled.candidates[state, kind] = found
         return found
 
     def event_name(self, state: str, kind: type) -> str:

@@ -49,7 +49,7 @@ class Writer:
         body = {
             "schema": RECORD_SCHEMA,
             "graph": run.graph.name,
-            "fingerprint": run.graph.fingerprint,
+            **run.machine.recorded_table(),
             "at": at,
             "parent_run_id": run.parent_run_id,
             **(run.data or {}),

@@ -209,7 +209,8 @@ RUNS = PanelRow(
         Panel(
             title="Suspended, recovered, refused",
             description="Runs that a process released before their end, open runs that a process found and their"
-            " recovery, and runs that an engine did not accept.",
+            " recovery, and runs that an engine did not accept. An invalid table suspends the runs of its machine and"
+            " refuses new ones: the log line table.rejected names its problems.",
             queries=(
                 Query(some(increase("runs_suspended_total", "machine, reason")), "suspended {{reason}}"),
                 Query(
@@ -217,6 +218,7 @@ RUNS = PanelRow(
                     "recovered since the start: {{outcome}}",
                 ),
                 Query(some(increase("runs_rejected_total", "machine, reason")), "refused: {{reason}}"),
+                Query(some(increase("tables_rejected_total", "machine")), "invalid table of {{machine}}"),
             ),
             empty_ok="none within the last hour",
         ),

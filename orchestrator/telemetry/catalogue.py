@@ -29,6 +29,7 @@ from orchestrator.kernel.record import (
     RunParked,
     RunRecovered,
     RunStarted,
+    TableRejected,
     ToolExecution,
     Transition,
     WorkAbandoned,
@@ -116,9 +117,15 @@ _OBSERVED: tuple[Metric, ...] = (
     counter(
         "runs_rejected_total",
         "machine agent reason",
-        "Runs that an engine did not accept, or that the journal could not create.",
+        "Runs that an engine did not accept, or that could not begin: without the journal, or with an invalid table.",
         AdmissionRejected,
         reason=REJECTIONS,
+    ),
+    counter(
+        "tables_rejected_total",
+        "machine agent",
+        "Changes of a live machine that left an invalid table, which stops its runs until it is valid again.",
+        TableRejected,
     ),
     histogram(
         "run_queue_wait_seconds",

@@ -30,7 +30,7 @@ SCHEMA = "orchestrator.log/1"
 KEYS = frozenset(
     """
     ts level msg schema service pid run_id parent_run_id machine seq iteration state from_state fsm_event to_state
-    internal committed outcome reason hook guard guard_result observed limit state_duration_s run_duration_s
+    internal committed problems outcome reason hook guard guard_result observed limit state_duration_s run_duration_s
     duration_s queued_s
     model finish_reason tokens tokens_in tokens_out tokens_cached tokens_reasoning cost tool position tool_calls
     result_chars cut operation attempt retry_in_s retries restarts compactions blockers budget_used backend

@@ -27,6 +27,7 @@ from orchestrator.kernel.record import (
     RunCompleted,
     RunParked,
     RunStarted,
+    TableRejected,
     ToolExecution,
     Transition,
     WorkAbandoned,
@@ -142,6 +143,7 @@ class TransitionLog:
             ToolExecution: self._tool,
             JournalWrite: self._journal,
             WorkAbandoned: self._abandoned,
+            TableRejected: self._table_rejected,
             RunStarted: self._remember_agent,
         }
         if threshold <= LEVELS["info"]:
@@ -376,6 +378,10 @@ class TransitionLog:
 
     def _abandoned(self, fact: WorkAbandoned) -> None:
         self._now(fact).warning("work.abandoned", state=fact.state, kind=fact.kind, name=fact.name)
+
+    def _table_rejected(self, fact: TableRejected) -> None:
+        agent = {"agent": fact.agent} if fact.agent else {}
+        self._root.error("table.rejected", machine=fact.graph, **agent, problems=list(fact.problems))
 
     def _span(self) -> dict[str, str]:
         return {} if self._trace is None else span_of(self._trace) or {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from orchestrator.telemetry.edge import MOST_NOTED, EdgeMeters, LatestGauge
-from orchestrator.telemetry.labels import NO_AGENT, OTHER, UNKNOWN, MachineNames
+from orchestrator.telemetry.labels import NO_AGENT, OTHER, MachineNames
 
 if TYPE_CHECKING:
     from orchestrator.telemetry.instrument import Counter, Histogram, Instruments
@@ -83,12 +83,12 @@ class MeterCache:
     # ---- transitions ----
 
     def edge(self, machine: str, agent: str, source: str, event: str, dest: str) -> EdgeMeters:
-        """Return the meters of an edge. All undeclared edges of an agent share theirs."""
+        """Return the meters of an edge. In an undeclared one each name that was not declared is `_unknown`."""
         names, use = self._use.machine(machine), self._use
         run = (names.name, use.agent(agent))
         known = (source, event, dest) in names.edges and run == (machine, agent or NO_AGENT)
-        if (source, event, dest) not in names.edges:
-            source, event, dest = UNKNOWN, UNKNOWN, UNKNOWN
+        key = (machine, agent, source, event, dest)
+        source, event, dest = names.state(source), names.event(event), names.state(dest)
         if run not in self._latest:
             self._latest[run] = LatestGauge(use.gauges["last_transition_timestamp_seconds", *run].set)
         meters = EdgeMeters(
@@ -101,7 +101,7 @@ class MeterCache:
             at_once=self._at_once or not known,
         )
         _learn(meters, names, source, event, dest)
-        return self.edges.setdefault((machine, agent, source, event, dest), meters) if known else meters
+        return self.edges.setdefault(key, meters) if known else meters
 
     def settle(self) -> None:
         """Add up the pending transitions of all edges."""

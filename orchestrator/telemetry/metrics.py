@@ -32,6 +32,7 @@ from orchestrator.kernel.record import (
     RunParked,
     RunRecovered,
     RunStarted,
+    TableRejected,
     ToolExecution,
     Transition,
     WorkAbandoned,
@@ -110,6 +111,7 @@ class Metrics:
             RunCompleted: self._completed,
             RunAdmitted: self._admitted,
             AdmissionRejected: self._rejected,
+            TableRejected: self._table_rejected,
             RunRecovered: self._found,
             RolledBack: self._found,
             WorkAbandoned: self._abandoned,
@@ -286,6 +288,9 @@ class Metrics:
 
     def _rejected(self, fact: AdmissionRejected) -> None:
         self._by_reason("runs_rejected_total", fact, fact.reason)
+
+    def _table_rejected(self, fact: TableRejected) -> None:
+        self._count["tables_rejected_total", *self._use.run(fact.graph, fact.agent)].inc()
 
     def _found(self, fact: RunRecovered | RolledBack) -> None:
         metric = "rollbacks_total" if isinstance(fact, RolledBack) else "recoveries_total"

@@ -21,6 +21,7 @@ PARKINGS = (
     "poison",
     "deps_required",
     "other_graph",
+    "invalid_table",
 )
 """Reasons of parked runs, a closed label set; anything else is `_other`."""
 

@@ -12,7 +12,12 @@ from hatch_build import files_of, index_page, project_urls
 from orchestrator.cli.docs import GUIDES
 from tests.contract.test_guides import PATHS, ROOT
 
-LARGEST = {"README.md": 12_000, "CHANGELOG.md": 60_000, "CONTRIBUTING.md": 10_000}
+LARGEST = {
+    "README.md": 12_000,
+    "dashboards/README.md": 20_000,
+    "CHANGELOG.md": 60_000,
+    "CONTRIBUTING.md": 10_000,
+}
 """Bytes of a page; 15,000 if it is not here."""
 PAGES = [*PATHS.values(), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

@@ -71,7 +71,7 @@ NAMESPACES = {
     "events": {
         "RunStarted", "Transition", "EventFailed", "GuardEvaluated", "OperationAttempt", "LLMCall", "ToolExecution",
         "BudgetChecked", "JournalWrite", "RunParked", "RunCompleted", "RunAdmitted", "AdmissionRejected",
-        "RunRecovered", "RolledBack", "WorkAbandoned", "Fact", "Observer", "FinishReason",
+        "RunRecovered", "RolledBack", "TableRejected", "WorkAbandoned", "Fact", "Observer", "FinishReason",
         "RunEvent", "RunCreated", "RunSuspended", "RunResumed", "StateChanged", "BudgetWarning", "RunFinished",
         "ModelRequestStarted", "ModelRequestRetried", "ModelRequestFinished", "TextDelta", "ReasoningDelta",
         "ToolArgumentsDelta", "ToolStarted", "ToolProgress", "ToolFinished", "QuestionAsked", "QuestionAnswered",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from orchestrator.errors import GraphError
+from orchestrator.errors import ConfigError, GraphError
 from orchestrator.kernel.graph import Edge, Graph, bounding
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.lint import LintProblem, LintRule
+from orchestrator.kernel.typed import StateMachine
 from orchestrator.machines.llm_loop.graph import LLM_LOOP, may_continue
 from orchestrator.machines.llm_loop.model import LoopEvent, LoopState
+from tests.kernel.toy import TOY, E, S, machine
 
 
 @bounding
@@ -286,3 +289,72 @@ def test_a_graph_that_is_not_strict_raises_structural_faults_only_and_lists_the_
 
 def test_structural_faults_hide_the_others() -> None:
     assert {rule for rule, _, _ in broken(states=["attic"], events=["pause"])} == {LintRule.UNREACHABLE}
+
+
+# ---- names ----
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("", "printable text without spaces around it, and not empty"),
+        (" ", "printable text without spaces around it"),
+        (" a", "printable text without spaces around it"),
+        ("a\nb", "printable text without spaces around it"),
+        ("\x00", "printable text without spaces around it"),
+        ("\ud800", "printable text without spaces around it"),
+        ("*", "transitions uses it for every state"),
+        ("=", "transitions uses it for every state, or for the same state"),
+        ("_", "at least one letter or digit"),
+        ("_x_", "Python keeps names between underscores for itself"),
+        ("__init__", "Python keeps names between underscores for itself"),
+    ],
+)
+def test_a_name_that_cannot_be_used_is_refused_by_one_sentence_in_every_way(name: str, why: str) -> None:
+    by_library = machine()
+    by_library.add_states(name)
+    of_event = machine()
+    of_event.add_transition(name, "ask", "done")
+
+    ways: list[Callable[[], object]] = [
+        lambda: TOY.extend(states=(name,)),
+        lambda: TOY.extend(events=(name,), edges=[Edge(name, ("ask",), "done")]),
+        lambda: by_library.graph,
+        lambda: of_event.graph,
+    ]
+    for way in ways:
+        with pytest.raises(GraphError) as caught:
+            way()
+        (problem,) = caught.value.problems
+        assert re.fullmatch(r"reserved_name: the (state|event) .* cannot be used: .*", str(problem))
+        assert why in str(problem)
+
+
+@pytest.mark.parametrize("name", ["", " a", "*", "-"])
+def test_a_typed_machine_refuses_such_a_name_too(name: str) -> None:
+    made: StateMachine[str, int, None] = StateMachine("door")
+    made.state(name).state("b").terminal("b").transition(name, int, "b")
+    with pytest.raises(GraphError, match=f"the state {re.escape(repr(name))} cannot be used"):
+        _ = made.graph
+
+
+def test_the_event_state_is_refused_by_one_sentence_where_it_is_given() -> None:
+    with pytest.raises(GraphError, match="the event 'state' cannot be used: transitions uses it"):
+        TOY.extend(events=("state",), edges=[Edge("state", ("ask",), "done")])
+    with pytest.raises(GraphError, match="the event 'state' cannot be used: transitions uses it"):
+        machine().add_transition("state", "ask", "done")
+
+
+def test_states_that_are_equal_and_have_other_names_are_refused() -> None:
+    made: StateMachine[Any, int, None] = StateMachine("door")
+    with pytest.raises(ConfigError, match="state True is equal to state 1, which is registered"):
+        made.state(1).state(True)
+    made.state(2).terminal(2).transition(True, int, 2)
+    with pytest.raises(GraphError, match="state True is equal to the registered state 1"):
+        _ = made.graph
+
+
+@pytest.mark.parametrize("name", ["", " \t", "a\nb", None])
+def test_a_graph_has_a_name_that_can_be_shown(name: Any) -> None:
+    with pytest.raises(GraphError, match=r"the name of the graph is .*; give printable text"):
+        Graph(name, S, E, S.INIT, TOY.edges, TOY.terminal, strict=False)

@@ -104,7 +104,7 @@ def test_reasons_and_states_of_runs_are_these_labels() -> None:
     parkings = (
         "approval unknown_effect undo_failed input questions paused waiting interrupted shutdown poison"
     )
-    assert " ".join(PARKINGS) == f"{parkings} deps_required other_graph"
+    assert " ".join(PARKINGS) == f"{parkings} deps_required other_graph invalid_table"
     assert (RUNNING, ORPHANED, PARKED) == ("running", "orphaned", "parked")
     assert PHASES == ("starting", "running", "draining", "stopped")
     assert LEVELS == ("debug", "info", "warning", "error", "critical")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from orchestrator.errors import ConfigError
 from orchestrator.files.atomic import Hook, silent
 from orchestrator.kernel.journal import Journal
+from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.record import Follower, Observer
 from orchestrator.machines.approval.fault import ApprovalError, Fault
 from orchestrator.machines.approval.intent import spoken
@@ -143,6 +144,11 @@ class Approval(ApprovalCommands):
     def name(self) -> str:
         """Name of the agent; empty if it has none."""
         return self._session.agent
+
+    @property
+    def machine(self) -> Machine:
+        """The `transitions.Machine` of its graph, as `Agent.machine`."""
+        return self._session.machine
 
     @cached_property
     def hosting(self) -> ApprovalHosting:

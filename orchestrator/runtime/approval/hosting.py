@@ -58,8 +58,8 @@ class ApprovalHosting(Hosting):
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of that graph."""
-        return APPROVAL.fingerprint
+        """Fingerprint of its present table; while that is invalid, of the last valid one."""
+        return self._session.machine.valid_graph.fingerprint
 
     @property
     def owner(self) -> str:

@@ -14,6 +14,7 @@ from orchestrator.files.change import Change
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.clock import micros
+from orchestrator.kernel.derived_graph import missing_changes
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.journal import Journal, Posted, RunHead, let_go
@@ -124,12 +125,11 @@ class ApprovalSession:
             journal=self.journal,
             clock=self.clock,
             codec=self._codec,
+            agent=self.agent,
+            declare=self._declare,
         )
         self.is_open = True
-        for observer in self._observers:
-            declare = getattr(observer, "declare", None)
-            if declare is not None:
-                declare(APPROVAL, backends=[self.journal.backend])
+        self._declare()
         try:
             await self._take_up()
         except (Corrupt, TooNew) as damage:
@@ -137,6 +137,13 @@ class ApprovalSession:
         except BaseException:
             await self.close()
             raise
+
+    def _declare(self) -> None:
+        """Declare the names of the table to the observers."""
+        for observer in self._observers:
+            declare = getattr(observer, "declare", None)
+            if declare is not None:
+                declare(self.machine.valid_graph, backends=[self.journal.backend])
 
     async def _take_up(self) -> None:
         begun = (
@@ -148,13 +155,21 @@ class ApprovalSession:
         elif begun:
             raise Corrupt(store.EMPTY)
 
+    def _with_this_table(self, stored: StoredRun) -> StoredRun:
+        """Return a stored request. Raises OtherGraph if it has another table, GraphError for an invalid one here."""
+        here = self.machine.graph
+        if stored.fingerprint != here.fingerprint:
+            difference = missing_changes(stored.table_changes, self.machine.changes)
+            raise OtherGraph(stored.run_id, here.name, stored.fingerprint, here.fingerprint, difference)
+        return stored
+
     async def _claim(self, head: RunHead) -> None:
         if head.agent != (here := str(self._data.get("agent", ""))):
             raise OtherAgent(head.run_id, head.agent, here)
         lease = await self.journal.claim(head.run_id, self.driver.owner)
         try:
             records = await self.journal.load(head.run_id)
-            stored = _of_this_graph(StoredRun.of(head.run_id, records))
+            stored = self._with_this_table(StoredRun.of(head.run_id, records))
             run = record.restored(stored, self.machine, self.deps, self._codec)
             run.set_lease(lease)
             run.restore(replace(run.cursor, parked=stored.parked is not None))
@@ -333,9 +348,3 @@ def _refuse_strange(changes: Iterable[Change]) -> None:
         if (change.mode or 0) & (stat.S_ISUID | stat.S_ISGID):  # of the user who starts us, perhaps root
             said = f"the journal contains set-id bits of {change.path!r}, and no plan may change such a file"
             raise Corrupt(said)
-
-
-def _of_this_graph(stored: StoredRun) -> StoredRun:
-    if stored.fingerprint != APPROVAL.fingerprint:
-        raise OtherGraph(stored.run_id, APPROVAL.name, stored.fingerprint, APPROVAL.fingerprint)
-    return stored

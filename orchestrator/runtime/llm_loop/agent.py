@@ -142,7 +142,7 @@ class Agent(LoopService[OutputT], Generic[DepsT_contra, OutputT]):
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         tools = (spec.name for spec in self._deps.tools.offers)
-        return agent_bundle(self.name, self._deps.model, tools, self._machine.graph)
+        return agent_bundle(self.name, self._deps.model, tools, self._machine.valid_graph)
 
     # ---- run ----
 

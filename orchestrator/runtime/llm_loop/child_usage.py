@@ -64,7 +64,7 @@ async def _used(agent: LoopService, run_id: str) -> Usage | None:
         stored, _ = await agent._recovery.read(run_id)
     except RunUnknown:
         return None
-    if stored.ended is not None or stored.fingerprint != agent._machine.graph.fingerprint:
+    if stored.ended is not None or stored.fingerprint != agent._machine.valid_graph.fingerprint:
         spent: Usage = agent._codec.decoded(stored.context | {"messages": []}).spent.total
         return spent
     run = restored(stored, agent._machine, agent._deps, agent._codec)

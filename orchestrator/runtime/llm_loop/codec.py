@@ -76,6 +76,9 @@ def _output(ctx: LoopContext) -> Mapping[str, Any]:
         return {"output": None, "returned": description_of(output)}
 
 
+_STATES = frozenset(LoopState)
+
+
 def restored(
     stored: StoredRun,
     machine: Machine,
@@ -90,7 +93,11 @@ def restored(
     _changed_tools(ctx, stored, deps)
     ctx.remembered = stored.remembered
     run: LoopRun = rebuilt(stored, machine, ctx, deps, codec)
-    if run.state == LoopState.FINALIZE:
+    last = ctx.messages[-1] if ctx.messages else None
+    added = run.cursor.state not in _STATES  # by the host, perhaps between the accepted answer and the end
+    if run.state == LoopState.FINALIZE or (
+        added and last is not None and last.role == "assistant" and not last.tool_calls
+    ):
         answer.read(run)
         output_validation.restore(run)
     return run

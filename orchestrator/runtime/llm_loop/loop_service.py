@@ -53,7 +53,11 @@ class LoopService(HumanInput[Result[OutputT]], Generic[OutputT]):
     # ---- called by RunService ----
 
     def _declare(self) -> None:
-        names = (self._deps.model, *(spec.name for spec in self._deps.tools.offers))
+        names = (
+            self._machine.graph.fingerprint,
+            self._deps.model,
+            *(spec.name for spec in self._deps.tools.offers),
+        )
         if names not in self._declared:  # variants share this set
             self._declared.add(names)
             deps, journal, limits = self._deps, self._journal, self._limits

@@ -295,7 +295,7 @@ class Pipeline(HumanInput[PipelineResult]):
     def _declare(self) -> None:
         compose.announce(
             self._observers,
-            self._machine.graph,
+            self._machine.valid_graph,
             self._journal,
             self._limits.max_seconds,
             self.identity.name,
@@ -321,7 +321,7 @@ class Pipeline(HumanInput[PipelineResult]):
         stored, records = await self._recovery.read(head.run_id)
         unread = await stored.unread(self._journal)
         cancelled = any(one.kind == "cancel" for one in unread)  # then no stage is executed any more
-        if stored.fingerprint == self._machine.graph.fingerprint and not cancelled:
+        if stored.fingerprint == self._machine.valid_graph.fingerprint and not cancelled:
             pipeline_record.refuse_unknown(self._restore(stored, records))
 
 

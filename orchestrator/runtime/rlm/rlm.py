@@ -280,7 +280,7 @@ class Rlm(RunService[RlmResult]):
         if again:
             return
         stored, records = await self._recovery.read(head.run_id)
-        if stored.fingerprint == self._machine.graph.fingerprint and not stored.unbegun:
+        if stored.fingerprint == self._machine.valid_graph.fingerprint and not stored.unbegun:
             tools = ToolSet(self._equipment.tools, clock=self._clock)
             rlm_record.refuse_unknown(self._restore(stored, records), tools)
 

@@ -137,12 +137,12 @@ class Hosting:
     @property
     def graph(self) -> str:
         """Name of the graph of its runs."""
-        return self._driver.machine.graph.name
+        return self._driver.machine.declared.name
 
     @property
     def states(self) -> tuple[str, ...]:
         """Names of the states of that graph."""
-        return tuple(str(state) for state in self._driver.machine.graph.states)
+        return tuple(str(state) for state in self._driver.machine.valid_graph.states)
 
     @property
     def agent(self) -> str:
@@ -156,8 +156,8 @@ class Hosting:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of that graph."""
-        return self._driver.machine.graph.fingerprint
+        """Fingerprint of its present table; while that is invalid, of the last valid one."""
+        return self._driver.machine.valid_graph.fingerprint
 
     @property
     def owner(self) -> str:

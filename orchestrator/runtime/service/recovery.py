@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from orchestrator.errors import Corrupt, OtherAgent, OtherGraph, RunError, Suspended, TooNew
+from orchestrator.errors import Corrupt, GraphError, OtherAgent, OtherGraph, RunError, Suspended, TooNew
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.heads import heads
 from orchestrator.journal.stored_run import StoredRun
+from orchestrator.kernel.derived_graph import missing_changes
 from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import Draft, Journal, Lease, Record, RunHead, let_go, write_records
+from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.record import RunParked
 from orchestrator.runtime.service import deps_recovery, program_recovery
 from orchestrator.runtime.service.agent_identity import AgentIdentity, OtherDefinition, refuse_second
@@ -87,7 +89,7 @@ class Recovery:
 
     Args:
         journal: Stores the runs.
-        graph: Their graph.
+        graph: Their graph, or the machine whose present table they follow.
         codec: Encodes their contexts.
         owner: Name of the driver that will drive them.
         migrations: Functions that migrate runs of older graphs.
@@ -99,7 +101,7 @@ class Recovery:
     def __init__(
         self,
         journal: Journal,
-        graph: Graph,
+        graph: Graph | Machine,
         codec: ContextCodec[Any],
         owner: str,
         migrations: Iterable[Migration] = (),
@@ -110,15 +112,30 @@ class Recovery:
         lacks_deps: Callable[[StoredRun], bool] = lambda _: False,
     ) -> None:
         self._journal = journal
-        self._graph = graph
+        self._table = graph
         self._codec = codec
         self._owner = owner
         self._migrations = tuple(migrations)
-        self.identity = agent or AgentIdentity(graph.name)
+        self.identity = agent or AgentIdentity(self._valid.name)
         """Name, version and tools of the agent."""
         self._shared = shared
         self._now = now
         self._lacks_deps = lacks_deps
+
+    @property
+    def _graph(self) -> Graph:
+        """The present table. Raises GraphError if a change left an invalid one."""
+        return self._table.graph if isinstance(self._table, Machine) else self._table
+
+    @property
+    def _valid(self) -> Graph:
+        """The present table; while that is invalid, the last valid one."""
+        return self._table.valid_graph if isinstance(self._table, Machine) else self._table
+
+    @property
+    def _changes(self) -> tuple[str, ...]:
+        """The changes of that table since its graph was bound."""
+        return self._table.changes if isinstance(self._table, Machine) else ()
 
     async def read(self, run_id: str) -> tuple[StoredRun, list[Record]]:
         """Return a stored run with its records. Raises RunUnknown, Corrupt."""
@@ -132,9 +149,9 @@ class Recovery:
         """
         if head.agent != (self.identity.name if from_agent is None else from_agent):
             raise OtherAgent(head.run_id, head.agent, self.identity.name)
-        if head.graph != self._graph.name:
+        if head.graph != self._valid.name:
             raise RunError(
-                f"run {head.run_id!r} belongs to graph {head.graph!r}, not to {self._graph.name!r}"
+                f"run {head.run_id!r} belongs to graph {head.graph!r}, not to {self._valid.name!r}"
             )
 
     async def claim(self, run_id: str, *, again: bool = False, from_agent: str | None = None) -> ClaimedRun:
@@ -151,6 +168,7 @@ class Recovery:
             Held: Another owner lives.
             OtherAgent: The run belongs to another agent.
             OtherGraph: The run has another version of the graph and there is no migration.
+            GraphError: A change left an invalid table.
             Suspended: The run is poison.
             ProgramsUnknown: A person has to check programs of the run.
             DepsRequired: The run needs live deps, and its agent cannot make them.
@@ -191,7 +209,7 @@ class Recovery:
 
     async def open_runs(self) -> list[OpenRun]:
         """List the runs of this graph that have not ended, oldest first."""
-        found, damage = await heads(self._journal, graph=self._graph.name)
+        found, damage = await heads(self._journal, graph=self._valid.name)
         damaged = [OpenRun("?", "corrupt", "?", "", f"nothing: {damage}")] if damage else []
         return [await self.described(head) for head in found if head.status != "ended"] + damaged
 
@@ -203,8 +221,8 @@ class Recovery:
         except (Corrupt, TooNew) as error:
             will = f"nothing: {error}"
             return OpenRun(head.run_id, head.status, "?", head.reason, will, head.owner, agent=head.agent)
-        now, state = self._now(), stored.state or self._graph.initial.value
-        other = self._other_agent(stored, head) or self._other_graph(stored)
+        now, state = self._now(), stored.state or self._valid.initial.value
+        other = self._other_agent(stored, head) or self._other_graph(stored) or self._invalid_table()
         stuck = other or self._stuck(stored, head)
         will = stuck or "; ".join(plan(stored, unread, state, now, self.identity.definition))
         free = head.owner is None and head.reason != "poison"
@@ -224,7 +242,7 @@ class Recovery:
             launched=bool(stored.created.get("launch")),
             tenant=stored.tenant,
             agent=head.agent,
-            migrates=by_itself and stored.fingerprint != self._graph.fingerprint,
+            migrates=by_itself and stored.fingerprint != self._valid.fingerprint,
             foreign=free and other is not None and unattended(stored, unread, now),
         )
 
@@ -244,20 +262,20 @@ class Recovery:
             if (now.seq, now.status) != (head.seq, "open"):
                 return None
             stored, _ = await self.read(head.run_id)
-            at, state = self._now(), stored.state or self._graph.initial.value
+            at, state = self._now(), stored.state or self._valid.initial.value
             await write_records(
                 self._journal, lease, Draft("parked", {"reason": OTHER_GRAPH, "at": at, "t": stored.elapsed})
             )
-            return RunParked(self._graph.name, head.run_id, state, OTHER_GRAPH, at, head.agent)
+            return RunParked(self._valid.name, head.run_id, state, OTHER_GRAPH, at, head.agent)
         finally:
             await let_go(self._journal, lease)
 
     async def parked(self, run_id: str) -> RunParked:
         """Return the fact that a run waits for a person, who has to check its programs or to give it deps."""
         stored, _ = await self.read(run_id)
-        state = stored.state or self._graph.initial.value
+        state = stored.state or self._valid.initial.value
         reason = str((stored.parked or {}).get("reason", ""))
-        return RunParked(self._graph.name, run_id, state, reason, self._now(), self.identity.name)
+        return RunParked(self._valid.name, run_id, state, reason, self._now(), self.identity.name)
 
     def _other_agent(self, stored: StoredRun, head: RunHead) -> str | None:
         """Return a sentence if a run belongs to another agent."""
@@ -278,10 +296,21 @@ class Recovery:
 
     def _other_graph(self, stored: StoredRun) -> str | None:
         """Return a sentence if a run was made with another version of the graph, without a migration to this one."""
-        if stored.fingerprint == self._graph.fingerprint or self._migration(stored) is not None:
+        if stored.fingerprint == self._valid.fingerprint or self._migration(stored) is not None:
             return None
-        here = self._graph.fingerprint[:12]
-        return f"waits for its graph version {stored.fingerprint[:12]}, or for a migration to {here}, which is here"
+        here, difference = self._valid.fingerprint[:12], missing_changes(stored.table_changes, self._changes)
+        return (
+            f"waits for its graph version {stored.fingerprint[:12]}, or for a migration to {here}, which is here"
+            f"{difference and f' ({difference})'}"
+        )
+
+    def _invalid_table(self) -> str | None:
+        """Return a sentence if a change left an invalid table."""
+        try:
+            self._graph  # noqa: B018 - reading it lints the table
+        except GraphError as error:
+            return f"waits until the table of its graph is valid again: {error.problems[0]}"
+        return None
 
     def _stuck(self, stored: StoredRun, head: RunHead) -> str | None:
         """Return why a run of this agent cannot be resumed here, whatever people answer; None if it can."""
@@ -340,6 +369,7 @@ class Recovery:
         body = {
             "from": made,
             "to": self._graph.fingerprint,
+            **({"table_changes": list(self._changes)} if self._changes else {}),
             "at": self._now(),
             "by": self._owner,
             "state": changed.state,
@@ -348,6 +378,7 @@ class Recovery:
         }
         await write_records(self._journal, lease, Draft("migrated", body))
         changed.fingerprint = self._graph.fingerprint
+        changed.table_changes = self._changes
         return changed
 
     def _way(self, stored: StoredRun) -> Migration | None:
@@ -356,7 +387,13 @@ class Recovery:
             return None
         migration = self._migration(stored)
         if migration is None:
-            raise OtherGraph(stored.run_id, self._graph.name, stored.fingerprint, self._graph.fingerprint)
+            raise OtherGraph(
+                stored.run_id,
+                self._graph.name,
+                stored.fingerprint,
+                self._graph.fingerprint,
+                missing_changes(stored.table_changes, self._changes),
+            )
         return migration
 
     def _migration(self, stored: StoredRun) -> Migration | None:

@@ -13,7 +13,7 @@ from orchestrator.errors import Corrupt, DeadlineExceeded, Held, OrchestratorErr
 from orchestrator.journal.context import ContextCodec
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.clock import GRACE
-from orchestrator.kernel.driver import Driver
+from orchestrator.kernel.driver import INVALID_TABLE, Driver
 from orchestrator.kernel.journal import Record, RunHead, let_go
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.outcome import Ending, Outcome
@@ -74,9 +74,20 @@ class RunService(Generic[R]):
         return str(self._data.get("agent_version", ""))
 
     @property
+    def machine(self) -> Machine:
+        """The `transitions.Machine` of its graph. A change through the library's interface applies to all its runs.
+
+        Each run follows at its next step, and its records have the fingerprint of the changed table. Several changes
+        belong into one block `with agent.machine.changing():`.
+        """
+        return self._machine
+
+    @property
     def identity(self) -> AgentIdentity:
         """Name, version and tools of the agent."""
-        return AgentIdentity(self._machine.graph.name, self.name, self.version, self._data.get("definition"))
+        return AgentIdentity(
+            self._machine.declared.name, self.name, self.version, self._data.get("definition")
+        )
 
     # ---- composition ----
 
@@ -109,13 +120,15 @@ class RunService(Generic[R]):
             ending=self._ending,
             summary=self._summary,
             codec=self._codec,
+            agent=self.identity.name,
+            declare=self._declare,
         )
         self._recovery = self._make_recovery()
 
     def _make_recovery(self) -> Recovery:
         return Recovery(
             self._journal,
-            self._machine.graph,
+            self._machine,
             self._codec,
             self._driver.owner,
             self._runtime.migrations,
@@ -298,7 +311,9 @@ class RunService(Generic[R]):
                     self._out_of_hand(run)
             if not run.ended:
                 leaves = run.control.pause_request is not None and run.control.pause_request.by == "shutdown"
-                raise Suspended(run.run_id, "shutdown" if leaves else self.waits_for)
+                invalid = run.cursor.parked_for == INVALID_TABLE
+                reason = "shutdown" if leaves else INVALID_TABLE if invalid else self.waits_for
+                raise Suspended(run.run_id, reason)
             end = self._result(run, kept, run.ending or self._ending(run))
             return end
         finally:
@@ -341,7 +356,7 @@ class RunService(Generic[R]):
         return self._with_recorded_output(result, said)
 
     def _path(self, run_id: str, records: Iterable[Record]) -> RecordedPath:
-        return RecordedPath.of(run_id, self._machine.graph.name, records, self.laps)
+        return RecordedPath.of(run_id, self._machine.declared.name, records, self.laps)
 
     async def _resume_here(self, run: Run[Any, Any], by: str, *, changed: bool) -> R:
         """Resume a run that was paused here, and return its result. Raises Held if it is not paused."""
@@ -397,5 +412,5 @@ class RunService(Generic[R]):
         return found
 
     def _publish_recovered(self, run_id: str, outcome: str) -> None:
-        graph, at = self._driver.machine.graph.name, self._control.clock.time()
+        graph, at = self._driver.machine.declared.name, self._control.clock.time()
         self._driver.publish(RunRecovered(graph, run_id, outcome, at, self.identity.name))
