@@ -45,6 +45,8 @@ class Settings(BaseSettings):
     """Address of a server that speaks the provider's protocol; None is the provider's own."""
     structured: str = Field("native", pattern="^(native|prompt)$")
     """How an output schema reaches a vendor's model: by the vendor's own mode, or in the prompt."""
+    reasoning_field: str | None = None
+    """Name under which `openai:` models receive their reasoning back; None is the name that the vendor requires."""
     max_response_bytes: int = Field(32 * 1024 * 1024, ge=0)
     """Maximum bytes that are read of one answer of a model or one message of an MCP server; 0 is no limit."""
     openai_api_key: SecretStr | None = None

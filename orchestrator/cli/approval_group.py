@@ -84,6 +84,7 @@ class PlannerOptions:
     model: given.Model = None
     base_url: given.BaseUrl = None
     structured: given.Structured = None
+    reasoning_field: given.ReasoningField = None
     params: given.Params = ()
 
 
@@ -101,6 +102,7 @@ def _options(
             model=planner.model,
             base_url=planner.base_url,
             structured=planner.structured,
+            reasoning_field=planner.reasoning_field,
             params=params_from(planner.params),
         )
     return ApprovalOptions(**vars(on), limits=members_from(limit), **more)

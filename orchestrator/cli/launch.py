@@ -45,6 +45,7 @@ class Launch:
     """A model spec; None if another program than the command line started the run."""
     base_url: str | None = None
     structured: str | None = None
+    reasoning_field: str | None = None
     """`prompt`: the prompt of a vendor's model contains the output schema; None: the vendor's own mode is used."""
     tools: tuple[str, ...] = ()
     mcp: tuple[str, ...] = ()
@@ -83,6 +84,7 @@ class Launch:
             model=given.pop("model") or settings.model,
             base_url=given.pop("base_url") or settings.base_url,
             structured="prompt" if (given.pop("structured") or settings.structured) == "prompt" else None,
+            reasoning_field=given.pop("reasoning_field", None) or settings.reasoning_field,
             output_schema=None if schema is None else str(schema.absolute()),
             params={**settings.params, **given.pop("params")},
             retry=dict(settings.retry),
@@ -100,7 +102,7 @@ class Launch:
     @property
     def form(self) -> ModelForm:
         """The address of the model's server and the form of its requests."""
-        return ModelForm(self.base_url, self.structured or "native")
+        return ModelForm(self.base_url, self.structured or "native", self.reasoning_field)
 
     def plain(self) -> dict[str, Any]:
         """Return the data that is stored with the run: no user name, password or query of an address."""

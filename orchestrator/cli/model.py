@@ -32,6 +32,8 @@ class ModelForm(NamedTuple):
     base_url: str | None = None
     structured: str = "native"
     """`prompt` puts an output schema into the prompt, for servers without a mode of their own for it."""
+    reasoning_field: str | None = None
+    """Name under which a model of `openai:` receives its reasoning back; None is the name that its vendor requires."""
 
 
 def model_of(spec: str | None, form: ModelForm = ModelForm()) -> ModelChoice:  # noqa: B008 - frozen
@@ -70,13 +72,16 @@ def _anthropic(rest: str, form: ModelForm) -> ModelChoice:
 
     settings, how = project_settings(), cast("Any", form._asdict())
     most = settings.max_response_bytes
+    del how["reasoning_field"]  # thinking has its own blocks in this API
     return ModelChoice(Anthropic(rest, api_key=settings.anthropic_api_key, max_response_bytes=most, **how))
 
 
 def _pydantic_ai(rest: str, form: ModelForm) -> ModelChoice:
     from orchestrator.providers.pydantic_ai import PydanticAIModel
 
-    return ModelChoice(PydanticAIModel(rest, **cast("Any", form._asdict())))
+    how = cast("Any", form._asdict())
+    del how["reasoning_field"]  # the profile of the model decides
+    return ModelChoice(PydanticAIModel(rest, **how))
 
 
 def _python(rest: str) -> ModelChoice:

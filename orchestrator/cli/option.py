@@ -84,6 +84,14 @@ Structured = Annotated[
         "one. Default: native."
     ),
 ]
+ReasoningField = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The member of a message in which an openai model receives its reasoning back, e.g. reasoning_content. "
+        "Default: the one that the vendor requires.",
+    ),
+]
 Params = Annotated[
     tuple[str, ...],
     typer.Option(
@@ -274,6 +282,7 @@ class AgentOptions:
     instructions: Instructions = None
     output_schema: OutputSchema = None
     structured: Structured = None
+    reasoning_field: ReasoningField = None
     params: Params = ()
 
     def plain(self) -> dict[str, Any]:

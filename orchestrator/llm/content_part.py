@@ -19,6 +19,9 @@ from orchestrator.errors import ConfigError
 PartKind: TypeAlias = Literal["text", "image", "file", "audio"]
 KINDS: Final[tuple[PartKind, ...]] = ("text", "image", "file", "audio")
 
+OPAQUE: Final = frozenset(("reasoning", "thinking", "redacted_thinking", "pydantic_ai", "openai_chat"))
+"""Types of the parts that only the API that made them accepts back; the adapters of other vendors leave them out."""
+
 _TYPES: Mapping[str, PartKind] = {
     "text": "text",
     "image_url": "image",

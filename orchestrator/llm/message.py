@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, overload
 
 from orchestrator.kernel.value import value
+from orchestrator.llm.content_part import OPAQUE
 from orchestrator.llm.finish_reason import FinishReason, finish_reason_of
 from orchestrator.llm.usage import NO_USAGE as NO_USAGE  # noqa: PLC0414 - part of this module
 from orchestrator.llm.usage import Usage as Usage  # noqa: PLC0414
@@ -313,7 +314,8 @@ def input_most(request: Request, known: int = 0, start: int = 0) -> int | None:
     """
     most = known
     for message in request.messages[start:]:
-        if isinstance(message.content, list) and any(part.get("type") != "text" for part in message.content):
+        parts = message.content if isinstance(message.content, list) else ()
+        if any(part.get("type") != "text" and part.get("type") not in OPAQUE for part in parts):
             return None
         most += len(str(message.to_openai()).encode(errors="replace"))
     if start:

@@ -156,7 +156,9 @@ def _block(part: Mapping[str, Any]) -> Block | None:
         return _picture(part)
     if kind == "file":
         return _document(part)
-    if kind in ("reasoning", "pydantic_ai") or (kind == "thinking" and not part.get("signature")):
+    if kind in ("reasoning", "pydantic_ai", "openai_chat") or (
+        kind == "thinking" and not part.get("signature")
+    ):
         return None  # another vendor's: only the API that made it accepts it back
     return dict(part)
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.llm.message import ArgumentsPiece
+from orchestrator.providers.kept_member import merge, unknown_members_of_call
 from orchestrator.providers.reading import arguments, mapping, position_of, text
 from orchestrator.providers.size_limit import kept_size
 
@@ -39,6 +40,8 @@ class PartialCall:
     id: str = ""
     name: str = ""
     pieces: list[str] = field(default_factory=list)
+    members: dict[str, Any] = field(default_factory=dict)
+    """Members that are not part of the API."""
     _read: int = 0
     _depth: int = 0
     _quoted: bool = False
@@ -90,6 +93,9 @@ class CallAssembly:
             self._at[index] = call
         call.id, call.name = call.id or id_, call.name or name
         self._by_id.setdefault(id_, call)
+        if members := unknown_members_of_call(fragment):
+            merge(call.members, members)
+            self.size += kept_size(str(members))
         given = arguments(function.get("arguments"))
         if not given:
             return None
@@ -108,7 +114,15 @@ class CallAssembly:
             else:
                 runs.append([call])
         return [
-            {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+            {
+                **call.members,
+                "id": call.id,
+                "function": {
+                    **mapping(call.members.get("function")),
+                    "name": call.name,
+                    "arguments": call.arguments,
+                },
+            }
             for run in runs
             for call in _joined(run)
         ]
@@ -138,5 +152,5 @@ class CallAssembly:
 
 def _joined(run: list[PartialCall]) -> list[PartialCall]:
     """Return calls of one tool without complete arguments as one call, if that is complete."""
-    whole = PartialCall(0, run[0].id, run[0].name, [call.arguments for call in run])
+    whole = PartialCall(0, run[0].id, run[0].name, [call.arguments for call in run], run[0].members)
     return [whole] if len(run) > 1 and whole.is_complete() else run

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -56,7 +57,8 @@ class OpenAI(SdkModel):
             stored part of a stream; 0 is no limit. A larger answer is an LLMError (`malformed`) that is not retried.
         stream_usage: False omits `stream_options`, for servers that refuse it: streamed answers then report no
             tokens.
-        reasoning_field: Name under which reasoning is sent back (`reasoning_content` for DeepSeek); None sends none.
+        reasoning_field: Name under which reasoning is sent back, for example `reasoning_content`; "" sends none.
+            None means the name that the vendor requires, none for most.
         reads: Kinds of content parts that the model reads, of `text`, `image`, `file` and `audio`; None means all
             that the API carries. A request with another part is a ConfigError and is not sent.
         provider: Vendor behind the address, for a proxy of yours: its rules for chat completions apply. None means
@@ -105,14 +107,17 @@ class OpenAI(SdkModel):
         self.api = api
         self.base_url = base_url
         self.timeout = timeout
-        form = _FORMS[api](OpenAIOptions(structured, stream_usage, reasoning_field))
+        options = OpenAIOptions(structured, stream_usage, reasoning_field)
+        form = _FORMS[api](options)
         if client is None:
             super().__init__(model, form, key_of("OpenAI", api_key, base_url), None, max_response_bytes)
         else:
             own = client.with_options(max_retries=0)
             super().__init__(model, form, SecretStr(client.api_key), own, max_response_bytes)
         self.reads = kinds
-        self.call_id = _RESPONSES_ID if api == "responses" else server_of(self.address, provider).call_id
+        server = server_of(self.address, provider)  # the SDK may know the address, not we
+        self._form = _FORMS[api](replace(options, server=server, host=urlsplit(self.address).netloc))
+        self.call_id = _RESPONSES_ID if api == "responses" else server.call_id
 
     @property
     def reports_cost(self) -> bool:

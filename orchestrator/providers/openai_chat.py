@@ -9,8 +9,9 @@ Behaviour of real servers, and how it is handled (recordings in tests/data/provi
 - A whole completion may arrive as the event of a stream, or as the last one after its pieces, which it repeats.
 - `call_assembly` joins the fragments of calls, from servers without indices or ids too.
 - Usage arrives in a last chunk without choices, in the chunk before `[DONE]`, or never.
-- Reasoning is called `reasoning_content` or `reasoning`. It is sent back only under the name that the host sets:
-  OpenAI refuses unknown names, some servers refuse a history without it.
+- Reasoning is called `reasoning_content` or `reasoning`. It is sent back only under the name that the vendor requires
+  (`chat_server`) or the host sets: OpenAI refuses unknown names, some servers refuse a history without it.
+- Members that we do not know are kept and given back to the same server (`kept_member`).
 - Content may be a list: texts, thinking, and parts inside a sentence (the references of Mistral). Texts and thinking
   are read, every other part is kept in its place.
 
@@ -23,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from orchestrator.llm.content_part import OPAQUE
 from orchestrator.llm.message import (
     ArgumentsPiece,
     Content,
@@ -36,6 +38,7 @@ from orchestrator.providers import fault
 from orchestrator.providers.answer_signal import CHAT, checked, error_of, finish_reason
 from orchestrator.providers.call_assembly import CallAssembly
 from orchestrator.providers.event_stream import ServerSentEvent
+from orchestrator.providers.kept_member import KEPT, give_back, kept_part, merge, sign, unknown_members
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
 from orchestrator.providers.parameter import with_extra
@@ -54,9 +57,6 @@ from orchestrator.providers.reading import (
 from orchestrator.providers.schema_prompt import instructed
 from orchestrator.providers.size_limit import kept_size
 
-_OPAQUE = frozenset(("reasoning", "thinking", "redacted_thinking", "pydantic_ai"))
-"""Parts that only their own API accepts back."""
-
 
 @dataclass(frozen=True, slots=True)
 class ChatForm:
@@ -72,7 +72,7 @@ class ChatForm:
         body: dict[str, Any] = {
             **with_extra(request.params),
             "model": model,
-            "messages": [self._message(message) for message in _with_results_as_text(messages)],
+            "messages": [self._message(message, model) for message in _with_results_as_text(messages)],
         }
         body.update(_tools(request))
         if native is not None:
@@ -84,7 +84,7 @@ class ChatForm:
 
     def assembly(self) -> ChatAssembly:
         """Return a new assembly for a streamed answer."""
-        return ChatAssembly()
+        return ChatAssembly(self)
 
     def response(self, raw: Mapping[str, Any]) -> Response:
         """Read a completion. Raises LLMError for an error object, and for a completion without a message."""
@@ -97,6 +97,14 @@ class ChatForm:
         if not isinstance(message, Mapping):
             raise malformed("there is no message in it")
         content, thought = _content(message.get("content"))
+        if (
+            (content or message.get("tool_calls"))
+            and self.options.host
+            and self.options.server.returns_members
+        ):
+            part = kept_part(self.options.host, message, objects(message.get("tool_calls")))
+            said = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+            content = content if part is None else [part, *(one for one in said if one.get("text") != "")]
         response = Response(
             content,
             _calls(message),
@@ -108,15 +116,24 @@ class ChatForm:
         )
         return checked(response, CHAT)
 
-    def _message(self, message: Message) -> dict[str, Any]:
-        raw = message.to_openai(strict=True)
+    def _message(self, message: Message, model: str) -> dict[str, Any]:
+        raw, server, kept = message.to_openai(strict=True), self.options.server, None
         if isinstance(raw["content"], list):
-            kept = [part for part in raw["content"] if part.get("type") not in _OPAQUE]
-            raw["content"] = kept or None
+            kept = next((part for part in raw["content"] if part.get("type") == KEPT), None)
+            parts = [part for part in raw["content"] if part.get("type") not in OPAQUE]
+            only_text = kept is not None and all(part.get("type") == "text" for part in parts)
+            raw["content"] = (message.text if only_text else parts) or None
         if raw["content"] is None and not message.tool_calls and message.refusal is None:
             raw["content"] = ""  # the API requires one of the three, and an empty answer stays in the history
-        if self.options.reasoning_field is not None and message.reasoning is not None:
-            raw[self.options.reasoning_field] = message.reasoning
+        if kept is not None and server.returns_members and kept.get("server") == self.options.host:
+            give_back(raw, kept)
+        if server.signed_calls:
+            sign(raw, model)
+        name = (
+            server.reasoning_field if self.options.reasoning_field is None else self.options.reasoning_field
+        )
+        if name and (message.reasoning is not None or (server.reasoning_required and message.tool_calls)):
+            raw[name] = message.reasoning or ""
         return raw
 
 
@@ -210,11 +227,14 @@ def _calls(message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
 class ChatAssembly:
     """Assembles a completion from its chunks."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: ChatForm) -> None:
         self.over = False
         self.ended = False
         self.size = 0
         self.others: list[ReasoningPiece | ArgumentsPiece] = []
+        self._form = form
+        self._members: dict[str, Any] = {}
+        """Members of the message that are not part of the API."""
         self._raw: dict[str, Any] = {}
         self._finish: str | None = None
         self._finished = False
@@ -255,6 +275,7 @@ class ChatAssembly:
         if not (self.ended or (self._finished and not self._premature)):
             raise fault.of_cut(self.text)
         message = {
+            **self._members,
             "content": self._parts,
             "refusal": "".join(self._refused),
             "reasoning_content": "".join(self._thought),
@@ -265,7 +286,7 @@ class ChatAssembly:
             },
         }
         choices = [{"message": message, "finish_reason": self._finish}] if self._begun else []
-        return ChatForm().response({**self._raw, "choices": choices})
+        return self._form.response({**self._raw, "choices": choices})
 
     def _choice(self, choice: Mapping[str, Any]) -> str:
         delta = mapping(choice.get("delta"))
@@ -279,6 +300,9 @@ class ChatAssembly:
         if added:
             self._premature = self._premature or self._finish is not None
             self._finished = self.ended = False
+        if members := unknown_members(delta):
+            merge(self._members, members)
+            self.size += kept_size(str(members))
         reason = finish_reason(choice.get("finish_reason"))
         if reason is not None and not self._finished:
             self._finish, self._finished = reason, True

@@ -29,6 +29,7 @@ class PlannerChoice:
     model: str | None = None
     base_url: str | None = None
     structured: str | None = None
+    reasoning_field: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -96,6 +97,7 @@ async def _from_model(
             model=named.model,
             base_url=named.base_url,
             structured=named.structured,
+            reasoning_field=named.reasoning_field,
             params=dict(named.params),
         )
         model = model_of(launch.model, launch.form)

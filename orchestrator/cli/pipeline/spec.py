@@ -169,7 +169,7 @@ class PipelineSpec:
         from orchestrator.runtime.pipeline.prompt_stage import PromptStage
 
         settings = project_settings()
-        form = ModelForm(stage.base_url or settings.base_url, settings.structured)
+        form = ModelForm(stage.base_url or settings.base_url, settings.structured, settings.reasoning_field)
         model = model_of(stage.model or settings.model, form)
         schema = None if stage.output_schema is None else schema_from(Path(self.folder) / stage.output_schema)
         return PromptStage(

@@ -163,7 +163,7 @@ def _prompted(agent: RoleAgent, model: str) -> Any:
     from orchestrator.runtime.ralph.prompt_agent import PromptAgent
 
     settings = project_settings()
-    form = ModelForm(agent.base_url or settings.base_url, settings.structured)
+    form = ModelForm(agent.base_url or settings.base_url, settings.structured, settings.reasoning_field)
     return PromptAgent(
         model_of(model, form).llm,
         tools=[imported(one, "tool") for one in agent.tools],
