@@ -54,6 +54,8 @@ class Vendor:
         self.name = name
         self._given: dict[str, set[str]] = {}
         """Id of a call -> the signatures that were given with it."""
+        self._thinking: dict[str, set[Any]] = {}
+        """Id of a call -> the signatures of the thinking before it."""
 
     def refusal(self, path: str, body: Any) -> str | None:
         """Return why the vendor refuses a request, or None."""
@@ -62,6 +64,7 @@ class Vendor:
         try:
             if check is not None:
                 check(body)
+                self._check_thinking(body.get("messages") or body.get("input"))
         except Refused as refused:
             return str(refused)
         return None
@@ -70,15 +73,27 @@ class Vendor:
         """Remember the signatures of an answer; a damaged answer has none."""
         whole = b"".join(chunks).decode(errors="replace")
         documents = [line.removeprefix("data:") for line in whole.splitlines() if line.startswith("data:")]
+        ids: set[str] = set()
+        thinking: set[Any] = set()
         for document in documents or [whole]:
             try:
                 raw = json.loads(document)
             except (ValueError, RecursionError):
                 continue
-            for call in _objects_with(raw, "function"):
-                signature = _google(call).get("thought_signature")
-                if signature and isinstance(call.get("id"), str):
-                    self._given.setdefault(call["id"], set()).add(signature)
+            for found in _objects(raw):
+                id_, kind = found.get("call_id") or found.get("id"), found.get("type")
+                if (
+                    isinstance(id_, str)
+                    and id_
+                    and ("function" in found or kind in ("tool_use", "function_call"))
+                ):
+                    ids.add(id_)
+                    if signature := _google(found).get("thought_signature"):
+                        self._given.setdefault(id_, set()).add(signature)
+                if kind in ("thinking", "signature_delta", "reasoning"):
+                    thinking |= {found.get("signature"), found.get("encrypted_content")} - {None, ""}
+        for id_ in ids if thinking else ():
+            self._thinking[id_] = thinking
 
     def _rules(self) -> Iterator[tuple[str, Callable[[Any], None]]]:
         yield "/chat/completions", self._chat
@@ -86,6 +101,18 @@ class Vendor:
         yield "/messages", _messages
         yield ":generateContent", _gemini
         yield ":streamGenerateContent", _gemini
+
+    def _check_thinking(self, history: object) -> None:
+        """Check that thinking came back before its calls, as Anthropic and the Responses API require it."""
+        seen: set[Any] = set()
+        for found in _objects(history):
+            kind = found.get("type")
+            if kind in ("thinking", "reasoning"):
+                seen |= {found.get("signature"), found.get("encrypted_content")} - {None}
+            elif kind in ("tool_use", "function_call"):
+                id_ = found.get("call_id") or found.get("id")
+                lost = self._thinking.get(str(id_), set()) - seen
+                _need(not lost, f"Expected `thinking` with its signature before {id_!r}, but found {kind!r}")
 
     # ---- chat completions ----
 
@@ -190,15 +217,15 @@ def _google(call: Any) -> Mapping[str, Any]:
     return google if isinstance(google, Mapping) else {}
 
 
-def _objects_with(raw: object, member: str) -> Iterator[Mapping[str, Any]]:
+def _objects(raw: object) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of a JSON value, outer ones first."""
     if isinstance(raw, list):
         for inner in raw:
-            yield from _objects_with(inner, member)
+            yield from _objects(inner)
     elif isinstance(raw, Mapping):
-        if member in raw:
-            yield raw
+        yield raw
         for inner in raw.values():
-            yield from _objects_with(inner, member)
+            yield from _objects(inner)
 
 
 def _check_tools(body: Any, functions: list[Any]) -> None:

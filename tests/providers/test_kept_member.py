@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -85,8 +85,19 @@ async def run(llm: LLM, prompt: str | Sequence[Message], *, streamed: bool, **op
         return await stream.result()
 
 
-def chat(url: str, provider: str | None = None, **options: Any) -> OpenAI:
-    return OpenAI("m", base_url=f"{url}/v1", api_key="k", provider=provider, **options)
+MODELS: list[OpenAI] = []
+
+
+@pytest.fixture(autouse=True)
+def keep_models() -> Iterator[None]:
+    """Keep the models of a test until its loop has closed their clients."""
+    yield
+    MODELS.clear()
+
+
+def chat(url: str, provider: str | None = None, *, model: str = "m", **options: Any) -> OpenAI:
+    MODELS.append(OpenAI(model, base_url=f"{url}/v1", api_key="k", provider=provider, **options))
+    return MODELS[-1]
 
 
 # ---- Gemini ----
@@ -166,8 +177,7 @@ async def test_models_of_gemini_without_signatures_get_no_placeholder(model: str
         Message("user", "So?"),
     ]
     async with Loopback(script(said(text="Fine."))) as server:
-        llm = OpenAI(model, base_url=f"{server.url}/v1", api_key="k", provider="gcp.gemini")
-        await llm.complete(Request(messages))
+        await chat(server.url, "gcp.gemini", model=model).complete(Request(messages))
     assert (PLACEHOLDER in server.asked[0].body.decode()) is is_signed
 
 

@@ -196,6 +196,27 @@ async def test_a_signature_that_the_server_gave_must_come_back() -> None:
     assert "is lost" in str(vendor.refusal(path, {**body, "messages": wrong}))
 
 
+def test_thinking_that_the_server_gave_must_come_back_before_its_call() -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
+    vendor = Vendor()
+    vendor.note(json_reply({"type": "message", "content": [thought, use("t1")]}).chunks)
+    body = {"model": "m", "max_tokens": 9, "tools": [{"name": "add", "input_schema": {"type": "object"}}]}
+    right = [turn("user", TEXT), turn("assistant", thought, use("t1")), turn("user", answer("t1"))]
+    assert vendor.refusal("/v1/messages", {**body, "messages": right}) is None
+    wrong = [turn("user", TEXT), turn("assistant", use("t1")), turn("user", answer("t1"))]
+    assert "Expected `thinking`" in str(vendor.refusal("/v1/messages", {**body, "messages": wrong}))
+
+
+def test_reasoning_that_the_server_gave_must_come_back_before_its_call() -> None:
+    thought = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "e"}
+    vendor = Vendor()
+    vendor.note(json_reply({"status": "completed", "output": [thought, item("f1")]}).chunks)
+    right = {"model": "m", "input": [USER, thought, item("f1"), output("f1")]}
+    assert vendor.refusal("/v1/responses", right) is None
+    wrong = {"model": "m", "input": [USER, item("f1"), output("f1")]}
+    assert "Expected `thinking`" in str(vendor.refusal("/v1/responses", wrong))
+
+
 async def test_a_refused_request_gets_status_400_and_fails_its_test() -> None:
     server = Loopback([])
     await server.__aenter__()

@@ -19,14 +19,14 @@ from orchestrator.llm.port import LLM
 from orchestrator.providers import price_table
 from orchestrator.providers.answer_signal import CHAT, LIBRARY, MESSAGES, RESPONSES, AnswerSignals
 from orchestrator.runtime.service.runtime import Runtime
-from tests.providers import shapes_stream
+from tests.providers import shapes_calls, shapes_stream
 from tests.providers.exchange import Failed
 from tests.providers.family import FAMILIES
 from tests.providers.loopback import Asked, Reply
 from tests.providers.shape import Shape
 from tests.providers.test_failures import Hurried
 
-SHAPES: dict[str, Shape] = {**shapes_stream.SHAPES}
+SHAPES: dict[str, Shape] = {**shapes_stream.SHAPES, **shapes_calls.SHAPES}
 PRICE = (1_000_000.0, 10_000_000.0)
 
 
