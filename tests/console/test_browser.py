@@ -199,6 +199,27 @@ def test_the_pages_of_a_read_only_console_are_live_and_accessible_and_complete_w
     assert ann.said == plain.said == []
 
 
+@pytest.mark.campaign
+def test_the_printed_address_signs_in_one_browser_once(browser: Browser, processes: Processes) -> None:
+    async def write() -> None:
+        async with SqliteJournal(processes.journal) as journal:
+            await leave_asking(journal, "asks")
+
+    in_a_loop(write())
+    address = processes.console()
+    ann, bob = Person.at(browser, address), Person.at(browser, address, width=390)
+    ann.page("/")
+    page = bob.context.new_page()
+    page.goto(address)
+    page.get_by_role("alert").get_by_text("This address was used").wait_for()
+    assert page.url == f"{bob.base}/sign-in", "the code leaves the history"
+    assert violations(page) == overflow(page) == []
+    page.goto(f"{bob.base}/runs/asks")
+    assert page.url == f"{bob.base}/sign-in"
+    assert "asks" in ann.page("/runs/asks").locator("main").inner_text()
+    assert ann.said == []
+
+
 # ---- appearance ----
 
 

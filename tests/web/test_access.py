@@ -22,14 +22,17 @@ from orchestrator.web.status import status_of
 ANN, BOB = "a" * 16, "b" * 16
 
 
-async def status(app: Any, address: str = "127.0.0.1", **headers: str) -> tuple[int, list[Message]]:
+async def status(
+    app: Any, address: str = "127.0.0.1", path: str = "/", root_path: str = "", **headers: str
+) -> tuple[int, list[Message]]:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
         sent.append(message)
 
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await app({"type": "http", "path": "/", "headers": pairs, "client": (address, 1)}, None, send)
+    scope = {"type": "http", "path": path, "root_path": root_path, "headers": pairs, "client": (address, 1)}
+    await app(scope, None, send)
     return int(sent[0]["status"]), sent
 
 
@@ -68,6 +71,13 @@ async def test_behind_one_address_wrong_tokens_get_429_and_the_right_one_always_
     assert (b"connection", b"close") in sent[0]["headers"]
     assert guarded.limiter.wrong == ATTEMPTS + 4
     assert (await status(guarded))[0] == 401, "a request without a token is no attempt"
+
+
+@pytest.mark.parametrize(("root", "path"), [("", "/healthz"), ("/runs", "/runs/healthz")])
+async def test_a_public_page_needs_no_token_wherever_it_is_mounted(root: str, path: str) -> None:
+    guarded = Authentication(Named(), lambda _: None, public=("/healthz",))
+    for asked, expected in ((path, 200), (f"{path}/x", 401), (f"{root}/", 401)):
+        assert (await status(guarded, path=asked, root_path=root))[0] == expected
 
 
 async def test_a_websocket_is_closed() -> None:
