@@ -6,12 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from orchestrator.machines.ralph.fault import SessionFileError
+from orchestrator.machines.ralph.foreign_list import read_foreign_list
 from orchestrator.machines.ralph.marker import Marker
+from orchestrator.machines.ralph.outline import outline
 from orchestrator.machines.ralph.prd import read_log, read_prd
+from orchestrator.machines.ralph.tasklist import read_tasks
 from orchestrator.runtime.ralph.session.directory import SessionDirectory
 from orchestrator.runtime.ralph.session.task_import import ImportedTasks
+from tests.tiers import examples
 
 REAL = Path(__file__).parents[1] / "data" / "task_lists"
 WALLET = REAL / "xrpl-cli-ng--2026-03-04-wallet-commands--prd.json"
@@ -179,6 +185,8 @@ Some words.
 
 ### [x] Task 10: Wake
 
+### ✅ Task 11: Eat
+
 ## Success Criteria
 
 ### Functional
@@ -202,18 +210,19 @@ def test_a_task_whose_boxes_are_all_done_is_done_and_boxes_about_the_whole_are_n
         "task-8": "x",
         "task-9": "x",
         "task-10": "x",
+        "task-11": "x",
         "clean-up": " ",
     }
     assert [(note.line, note.text) for note in taken.left_out] == [
         (5, "fast"),
         (6, "small"),
-        (36, "Users can log in"),
+        (38, "Users can log in"),
     ]
     assert taken.summary() == [
-        "tasks.md: 7 tasks, 5 of them done; 3 left out",
+        "tasks.md: 8 tasks, 6 of them done; 3 left out",
         "  left out, line 5: 'fast': a box under 'Overview' describes the whole and is no task",
         "  left out, line 6: 'small': a box under 'Overview' describes the whole and is no task",
-        "  left out, line 36: 'Users can log in': a box under 'Success Criteria' describes the whole and is no task",
+        "  left out, line 38: 'Users can log in': a box under 'Success Criteria' describes the whole and is no task",
         "  changed, line 8: 'Task 5: Write the parser': 1 of its 2 boxes are done; imported as open",
     ]
     assert not taken.doubtful
@@ -269,6 +278,7 @@ STORIES: list[tuple[object, dict[str, str], list[str]]] = [
     ),
     ({"items": [{"id": "a-1", "title": "t", "done": True}]}, {"a-1": "x"}, []),
     ({"userStories": [], "tasks": [{"id": "a-1", "name": "t", "status": "completed"}]}, {"a-1": "x"}, []),
+    ([{"id": "a-1", "title": "t", "subtasks": [{"title": "s", "status": "done"}]}], {"a-1": "x"}, []),
     (["Do this", "Do that"], {"do-this": " ", "do-that": " "}, []),
     ([{"id": 7, "title": "t", "passes": "yes"}], {"7": "x"}, []),
     (
@@ -351,3 +361,41 @@ def test_an_entry_that_is_no_story_is_left_out_with_its_line(tmp_path: Path) -> 
         "'items': 1 entries; the stories are in 'userStories'",
     ]
     assert taken.doubtful
+
+
+_LINES = st.sampled_from(
+    [
+        *("# Plan", "## Tasks", "## Overview", "## Success Criteria", "### Functional", "## Phase 1"),
+        *("### Task 1: a", "### Task 1: b", "### [x] Task 2: c", "### Task 3: d ✅", "- **Status**: Done"),
+        *(
+            "- [ ] a",
+            "- [x] a-1: a",
+            "- [~] a-1: b",
+            "  - [x] inner",
+            "- [WIP] w",
+            "- plain",
+            "1. [ ] n",
+            "",
+            "text",
+        ),
+        *("    - Success Criteria:", "<!-- note -->", "* [X] star", "- [ ]", "- task-1: named"),
+    ]
+)
+
+
+@given(st.lists(_LINES, max_size=25), st.sampled_from(["\n", "\r\n"]))
+@settings(max_examples=examples(200))
+def test_every_list_is_imported_with_a_marker_for_each_task_or_refused(
+    lines: list[str], newline: str
+) -> None:
+    given_text = newline.join(lines)
+    found = read_foreign_list(given_text)
+    copy = read_tasks(outline(found.text))
+    assert copy.problems == ()
+    assert [entry.id for entry in copy.entries] == list(found.markers)
+    assert read_foreign_list(found.text).left_out == tuple(one for one in found.left_out if not one.known)
+    assert len(found.text.splitlines()) == len(given_text.splitlines())
+    if not found.left_out and not any(
+        "imported as" in one.why and "boxes" not in one.why for one in found.changed
+    ):
+        assert found.text == given_text

@@ -165,6 +165,7 @@ class _StoryReader:
             return
         title = title.strip().splitlines()[0]
         criteria = _criteria(next((story[name] for name in _CRITERIA if story.get(name)), []))
+        criteria += _criteria(story.get("subtasks") or [])
         self.stories.append(
             PrdTask(
                 id=self._id(story, title, line),
@@ -235,9 +236,8 @@ def _criteria(given: object) -> list[tuple[str, bool | None]]:
     for one in given if isinstance(given, list) else [given]:
         whole: Mapping[str, Any] = one if isinstance(one, Mapping) else {}
         said = next((whole[name] for name in _TEXTS if _is_said(whole.get(name))), None)
-        met = next(
-            (whole[name] for name in (*_DONE, "met", "checked") if isinstance(whole.get(name), bool)), None
-        )
+        said_done = (whole[name] for name in (*_DONE, "met", "checked", "status") if name in whole)
+        met = next((_STATES.get(str(value).strip().lower()) for value in said_done), None)
         found.append((_shown(one) if said is None else said.strip(), met))
     return found
 

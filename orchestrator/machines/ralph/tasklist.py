@@ -37,7 +37,7 @@ _NAMED_PLAIN = re.compile(r"(?P<id>(?:task|plan|qa)-\d[\w.]*)\s+(?P<rest>.*)")
 _NAMED_CODE = re.compile(r"`(?P<id>[A-Za-z0-9][A-Za-z0-9_.-]{0,79})`\s*(?P<sep>:)\s*(?P<rest>.*)")
 _NAMED_BOLD = re.compile(rf"\*\*(?P<id>{_ID})\s*(?P<sep>:|[—–])\s*(?P<rest>.*)")
 _TASK_HEADING = re.compile(
-    r"(?:\[(?P<mark>.)\]\s+)?[Tt]ask\s+(?P<number>\d[\w.]*)\s*(?:[:—–.]|-\s)\s*(?P<rest>.*)"
+    r"(?:(?:\[(?P<mark>.)\]|(?P<done>[✓✔✅☑])\ufe0f?)\s+)?[Tt]ask\s+(?P<number>\d[\w.]*)\s*(?:[:—–.]|-\s)\s*(?P<rest>.*)"
 )
 _LIST_HEADING = re.compile(r".*\b(?:tasks|task list|task)\b\W*", re.IGNORECASE)
 _FIELD = re.compile(
@@ -205,8 +205,10 @@ def _heading_id(text: str) -> tuple[str, str] | None:
 
 
 def _heading_mark(text: str) -> str | None:
-    """Return the known mark of a heading such as `[x] Task 1: Do this`, else None."""
+    """Return the known mark of a heading such as `[x] Task 1: Do this` or `✅ Task 1: Do this`, else None."""
     found = _TASK_HEADING.fullmatch(text)
+    if found is not None and found["done"]:
+        return Marker.DONE.value
     return found["mark"] if found is not None and found["mark"] in SPELLINGS else None
 
 
