@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
 import json
 import logging
@@ -28,6 +29,7 @@ from orchestrator.providers.mcp import McpServer
 from orchestrator.providers.mcp.lines import LineDecoder
 from orchestrator.providers.mcp.transport import LineLogger
 from orchestrator.providers.scripted import Item, ScriptedLLM
+from orchestrator.providers.secret_mask import SecretMask
 from orchestrator.testing import FakeClock
 from orchestrator.tools.spec import ToolSpec
 from tests.engines.stage import until
@@ -388,12 +390,56 @@ async def test_an_unknown_name_in_an_option_refuses_the_server_and_ends_it(tmp_p
 # ---- what a server writes ----
 
 
+REPEATING = """
+import base64, os, sys
+from mcp import MCPError
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+token = os.environ["SHOP_TOKEN"]
+print("started with", token, file=sys.stderr, flush=True)
+if sys.argv[1:] == ["fails"]:
+    sys.exit(1)
+server = MCPServer("shop")
+
+@server.tool()
+def tool_error() -> str:
+    raise ToolError(f"no such token: {token}")
+
+@server.tool()
+def protocol_error() -> str:
+    raise MCPError(-32000, "Basic " + base64.b64encode(b"ann:" + token.encode()).decode())
+
+server.run()
+"""
+
+
+async def test_a_secret_that_a_server_repeats_reaches_neither_model_nor_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "orchestrator.mcp")
+    canary = "canary-of-the-shop-0123456789"
+    (tmp_path / "repeating.py").write_text(REPEATING)
+    program = (sys.executable, str(tmp_path / "repeating.py"))
+    environment: dict[str, str | SecretStr] = {"SHOP_TOKEN": SecretStr(canary)}
+    async with McpServer.stdio(*program, env=environment) as server:
+        result = await ran(server.tools, [call("tool_error"), call("protocol_error"), "done"])
+    assert all(failed and "**********" in text for text, failed in results(result))
+    with pytest.raises(ConfigError, match=r"it wrote: started with \*\*\*\*") as failure:
+        async with McpServer.stdio(*program, "fails", env=environment):
+            pytest.fail("it ended")
+    shown = f"{results(result)} {failure.value} {caplog.text}"
+    assert caplog.text.count("started with **********") == 2
+    assert canary not in shown
+    assert base64.b64encode(f"ann:{canary}".encode()).decode()[4:-4] not in shown
+
+
 def test_only_so_many_lines_are_logged_and_a_line_without_an_end_is_not_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "orchestrator.mcp")
     said: list[str] = []
-    lines = LineLogger(lambda: "shop", said)
+    lines = LineLogger(lambda: "shop", said, SecretMask([]))
     for number in range(1_200):
         lines.data_received(f"{number}\n\n".encode())
     assert [record.getMessage() for record in caplog.records[-2:]] == [

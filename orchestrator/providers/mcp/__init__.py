@@ -130,6 +130,7 @@ class McpServer:
         self._max_bytes = part_limit(options)
         self._timeout = seconds("timeout", options.get("timeout", 60.0))
         connect = seconds("connect_timeout", options.get("connect_timeout", 30.0))
+        self._mask = transport.mask
         self._pool = SessionPool(self.name, transport, connect, sampling_rules(options))
         self._list = ToolList(self.name, self._choice, options, self._spec)
         self._caller = ToolCaller(
@@ -291,8 +292,8 @@ class McpServer:
             result = await self._caller.call(context, offer, arguments)
             try:
                 return content_of(result, Reader(context.reads, self._max_bytes))
-            except ToolFailed:
-                raise
+            except ToolFailed as error:
+                raise ToolFailed(self._mask.masked(str(error))) from None
             except Exception as error:
                 why = f"the server's answer cannot be read ({explain(error)})"
                 raise ResultUnreadable(why, result) from error

@@ -150,7 +150,7 @@ class McpSession:
             if getattr(message, "method", "") == "notifications/tools/list_changed":
                 self._announce(name)
 
-        written = LogLines(name)
+        written = LogLines(name, self._transport.mask)
         async with Client(
             self._transport.opened(name, self.over.set),
             read_timeout_seconds=self._seconds,
@@ -248,6 +248,7 @@ class McpSession:
         if (client := self._client) is None:
             raise SessionLost("the session was closed before the call could be sent")
         self._in_flight += 1
+        masked = self._transport.mask.masked
         try:
             return await send(client)
         except asyncio.CancelledError:
@@ -256,7 +257,7 @@ class McpSession:
         except Exception as error:
             code = error.code if isinstance(error, MCPError) else None
             if runs and (unread := unreadable_answer(error)) is not None:
-                raise ResultUnreadable(f"the server's answer cannot be read: {unread}") from error
+                raise ResultUnreadable(f"the server's answer cannot be read: {masked(unread)}") from error
             if isinstance(error, MCPError) and isinstance(error.data, FromServer):
                 code = None  # the same codes are the SDK's own
             elif code == CONNECTION_CLOSED or self.over.is_set():
@@ -266,7 +267,7 @@ class McpSession:
             if code == REQUEST_TIMEOUT:
                 self._doubted = True
                 raise TimeoutError(f"the tool gave no answer within {seconds:g} s") from error
-            raise CallRefused(clean(str(leaf_of(error)), _SAID_CHARS)) from error
+            raise CallRefused(masked(clean(str(leaf_of(error)), _SAID_CHARS))) from error
         finally:
             self._in_flight -= 1
             if self.retired:

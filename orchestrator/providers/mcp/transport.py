@@ -23,6 +23,7 @@ from pydantic_core import to_json
 from orchestrator.llm.message import encodable
 from orchestrator.providers.mcp.lines import ENCODING, SOURCE, LineSource
 from orchestrator.providers.mcp.offer import clean
+from orchestrator.providers.secret_mask import SecretMask, secrets_of_address, secrets_of_headers
 from orchestrator.providers.size_limit import DEFAULT_BYTES
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ class Stdio:
     """Maximum bytes of one message; 0 is no limit."""
     said: list[str] = field(default_factory=list, compare=False, repr=False)
     """The last line of standard error."""
+    mask: SecretMask = field(init=False, compare=False, repr=False)
+    """Masks the secrets among the variables of the program."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mask", SecretMask(secrets_of_headers(self.env)))
 
     @property
     def label(self) -> str:
@@ -75,7 +81,7 @@ class Stdio:
         if isinstance(first, OSError):
             return f"the command {self.command!r} cannot be started: {first.strerror or first}"
         last = f"; it wrote: {self.said[-1]}" if self.said else ""
-        return f"{_plainly(first, 'the program ended before it answered')}{last}"
+        return self.mask.masked(f"{_plainly(first, 'the program ended before it answered')}{last}")
 
     @asynccontextmanager
     async def opened(self, name: Callable[[], str], ended: Ended) -> AsyncIterator[Any]:
@@ -93,7 +99,10 @@ class Stdio:
             encoding_error_handler="replace",
         )
         SOURCE.set(LineSource(name, self.limit, ended))
-        async with _logged(name, self.said) as written, stdio_client(program, written) as (read, write):
+        async with (
+            _logged(name, self.said, self.mask) as written,
+            stdio_client(program, written) as (read, write),
+        ):
             written.close()  # the program has its own
             yield _Watched(read, ended, name), write
 
@@ -108,6 +117,12 @@ class Http:
     """Maximum bytes of one message; 0 is no limit."""
     seen: list[int] = field(default_factory=list, compare=False, repr=False)
     """The last error status."""
+    mask: SecretMask = field(init=False, compare=False, repr=False)
+    """Masks the secrets of address and headers."""
+
+    def __post_init__(self) -> None:
+        secrets = (*secrets_of_address(self.url), *secrets_of_headers(self.headers))
+        object.__setattr__(self, "mask", SecretMask(secrets))
 
     @property
     def label(self) -> str:
@@ -127,7 +142,8 @@ class Http:
         if isinstance(first, httpx2.TransportError):
             return f"{self.shown} does not answer ({type(first).__name__}: {first})"
         status = f" (HTTP {self.seen[-1]})" if self.seen else ""
-        return f"{self.shown} is not an MCP server, or refuses us{status}: {_plainly(first, 'the connection closed')}"
+        said = self.mask.masked(_plainly(first, "the connection closed"))
+        return f"{self.shown} is not an MCP server, or refuses us{status}: {said}"
 
     @asynccontextmanager
     async def opened(self, name: Callable[[], str], ended: Ended) -> AsyncIterator[Any]:
@@ -392,12 +408,12 @@ class _Watched:
 
 
 @asynccontextmanager
-async def _logged(name: Callable[[], str], said: list[str]) -> AsyncIterator[TextIO]:
+async def _logged(name: Callable[[], str], said: list[str], mask: SecretMask) -> AsyncIterator[TextIO]:
     """Yield a file for a program's output; its lines become log lines."""
     import anyio
 
     reading, writing = os.pipe()
-    protocol = LineLogger(name, said)
+    protocol = LineLogger(name, said, mask)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: protocol, os.fdopen(reading, "rb")
     )
@@ -415,8 +431,9 @@ async def _logged(name: Callable[[], str], said: list[str]) -> AsyncIterator[Tex
 class LogLines:
     """Logs texts of a server, each cut to a limit, up to a number of lines."""
 
-    def __init__(self, name: Callable[[], str]) -> None:
+    def __init__(self, name: Callable[[], str], mask: SecretMask) -> None:
         self._name = name
+        self._mask = mask
         self._count = 0
 
     def write(self, text: str, level: int = logging.INFO) -> None:
@@ -425,7 +442,7 @@ class LogLines:
             return
         self._count += 1
         if self._count <= _LINES:
-            _log.log(level, "MCP server %r wrote: %s", self._name(), text)
+            _log.log(level, "MCP server %r wrote: %s", self._name(), self._mask.masked(text))
         elif self._count == _LINES + 1:
             _log.warning("MCP server %r wrote more than %d lines; the rest is dropped", self._name(), _LINES)
 
@@ -442,9 +459,9 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO}
 class LineLogger(asyncio.Protocol):
     """Logs the lines of a program's standard error."""
 
-    def __init__(self, name: Callable[[], str], said: list[str]) -> None:
+    def __init__(self, name: Callable[[], str], said: list[str], mask: SecretMask) -> None:
         self.ended = asyncio.Event()
-        self._lines = LogLines(name)
+        self._lines = LogLines(name, mask)
         self._said = said
         self._pending = b""
 
