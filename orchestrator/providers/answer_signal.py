@@ -25,7 +25,7 @@ from orchestrator.errors import LLMError
 from orchestrator.llm.content_part import kind_of
 from orchestrator.llm.finish_reason import finish_word
 from orchestrator.llm.message import Response
-from orchestrator.providers.reading import malformed, mapping, objects, text
+from orchestrator.providers.reading import malformed, mapping, text
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -131,8 +131,7 @@ def error_of(body: object, signals: AnswerSignals) -> object:
 def _at(body: object, path: Path) -> object:
     for step in path:
         if isinstance(step, int):
-            inner = objects(body)
-            body = inner[step] if len(inner) > step else None
+            body = body[step] if isinstance(body, list) and len(body) > step else None
         else:
             body = mapping(body).get(step)
     return body

@@ -23,6 +23,7 @@ from __future__ import annotations
 import email.utils
 import json
 import math
+import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -296,8 +297,16 @@ def _message_of(kind: str, error: BaseException | None, root: BaseException | No
         sentence += f" after {len(partial)} characters of its answer"
     if root is None:
         return sentence
+    if isinstance(root, json.JSONDecodeError) and _PLAIN_WORDS.match(
+        root.doc
+    ):  # the reason of a server or proxy
+        return f"{sentence}: {root.doc.strip()[:_LONGEST]}"
     text = f": {root}"[:_LONGEST] if str(root) else ""
     return f"{sentence} ({type(root).__name__}{text})"
+
+
+_PLAIN_WORDS = re.compile(r"\s*[^\W\d_][^<]*\Z")
+"""A document that is words in place of JSON, and no page."""
 
 
 def _host(error: BaseException | None) -> str:

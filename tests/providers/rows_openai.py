@@ -227,6 +227,7 @@ ROWS: dict[Place, Expected] = {
     ("33-model-not-found-404", 0): Failed("client_error", 404, retry_after=None, retryable=False),
     ("34-error-body-under-200", 0): Failed("content_filter", 400, retry_after=None, retryable=False),
     ("35-missing-tool-result-400", 0): Failed("client_error", 400, retry_after=None, retryable=False),
+    # An empty finish reason is none.
     ("37-chat-finish-reason-empty-string", 0): Response(
         "",
         (ToolCall("toolu_bdrk_015BgHUFs4HS1TVWWwNRNxip", "get_weather", '{"city":"Mexico City"}'),),

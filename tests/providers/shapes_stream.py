@@ -91,6 +91,10 @@ ENDS = {
     ),
     "a stream under the type of JSON": Shape(HELLO, ANSWER, content_type="application/json"),
     "a stream without a type": Shape(HELLO, ANSWER, content_type=""),
+    "a stream that nobody asked for": Shape(HELLO, whole=ANSWER),
+    "a completion after the white space of a server that is busy": Shape(
+        HELLO, whole="\n" * 50 + completion("Hello there.")
+    ),
     "a stream with a byte order mark": Shape(HELLO, "\ufeff" + ANSWER),
 }
 BREAKS = {
@@ -108,6 +112,10 @@ BREAKS = {
     "a page under the type of a stream": failed(
         "malformed", "<html>504 Gateway Time-out</html>", "<html></html>"
     ),
+    "words in place of an answer": failed(
+        "malformed", "Upstream is gone.", "Upstream is gone.", "Upstream is gone.", content_type="text/plain"
+    ),
+    "words in a stream": failed("malformed", HALF + "data: Upstream is gone.\n\n", says="Upstream is gone."),
     "a stream that is half a JSON": failed(
         "malformed", completion("Hello there.")[:40], completion("Hello there.")[:40]
     ),

@@ -13,6 +13,7 @@ import pytest
 from orchestrator.errors import LLMError
 from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.llm.port import LLM
+from orchestrator.providers.openai import OpenAI
 from tests.providers.exchange import FILES
 from tests.providers.family import FAMILIES, Family, every
 from tests.providers.loopback import Asked, Loopback, Reply, recorded_reply
@@ -176,6 +177,15 @@ async def test_a_finish_reason_in_each_chunk_ends_no_stream_whose_connection_bre
         came = await come(FAMILIES["openai"].llm(server.url), streamed=True)
     assert isinstance(came, LLMError)
     assert (came.kind, came.partial) == ("connection", "Hello there."[: len(came.partial)])
+
+
+async def test_an_answer_whose_connection_falls_silent_after_its_finish_reason_is_used() -> None:
+    stream = chunk("Hello there.") + chunk("", "stop")
+    reply = Reply(200, {"content-type": "text/event-stream"}, (stream.encode(),), "held")
+    async with Loopback([reply]) as server, OpenAI("m", base_url=server.url, api_key="k", timeout=1.0) as llm:
+        came = await come(llm, streamed=True)
+    assert isinstance(came, Response)
+    assert (came.content, came.finish_reason) == ("Hello there.", "stop")
 
 
 RECORDED = {
