@@ -10,18 +10,23 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from orchestrator.console.run_sections import RunSections
+from orchestrator.drawing.timeline.value import Kind as SpanKind
 from orchestrator.engines.served_agent import DurableAgent
 from orchestrator.errors import ResultUnreadable
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.record import ToolExecution
 from orchestrator.llm.message import Request, ToolCall
+from orchestrator.llm.run_event import ToolFinished
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.providers.mcp.serving import RunAnswer
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.rlm import Rlm
+from orchestrator.runtime.backtest.backtest import read_trace
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.telemetry import Metrics, TransitionLog
+from orchestrator.testing import assert_replays
 from orchestrator.tools.result import ToolResult
 from orchestrator.tools.spec import ToolContext, tool
 from orchestrator.tools.tool_set import ToolSet
@@ -111,6 +116,23 @@ async def test_the_stored_repr_has_no_secret_and_keeps_what_identifies_the_effec
     assert all("7" not in message.text and "hunter2" not in message.text for message in result.messages)
     details = await Runs(journal).get(result.run_id)
     assert {story.outcome for story in details.story.calls.values()} == {"result_unreadable"}
+
+
+async def test_every_reader_of_the_journal_knows_the_outcome_and_shows_no_failure() -> None:
+    journal = MemoryJournal()
+    await agent([call("pay"), "done"], [pay], journal=journal).run("go", run_id="r")
+    await assert_replays(journal, "r")
+    runs = Runs(journal)
+    finished = [event async for event in runs.events("r") if isinstance(event, ToolFinished)]
+    assert [event.outcome for event in finished] == ["result_unreadable"]
+    line = await runs.timeline("r")
+    assert [(span.kind, span.note) for span in line.spans if span.name == "pay"] == [
+        (SpanKind.TOOL, "result_unreadable")
+    ]
+    page = RunSections.of(await runs.get("r"), await journal.load("r"), line, 0.0)
+    assert [(row["tool"], row["calls"], row["failed"]) for row in page.tools()] == [("pay", 1, 0)]
+    trace = await read_trace(journal, await journal.head("r"))
+    assert not trace.problem
 
 
 async def test_a_model_that_repeats_failed_calls_pays_once() -> None:

@@ -279,6 +279,7 @@ def test_tool_calls_begin_when_they_began_and_last_as_long_as_they_did() -> None
         ("timeout", True),
         ("invalid_args", True),
         ("denied", False),
+        ("result_unreadable", False),
         ("cancelled", False),
     ],
 )

@@ -67,6 +67,28 @@ async def test_no_shell_reads_an_argument(root: Path) -> None:
     assert not (root / "x").exists()
 
 
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("b'%PDF\\xff'", "%PDF\ufffd"),
+        ("b'\\xed\\xb3\\xa9'", "\ufffd\ufffd\ufffd"),  # a lone surrogate
+        ("b'\\0'", "\0"),
+        ("b'x' * 10_000_000", "xxx"),
+    ],
+    ids=["bytes", "surrogate", "zero", "10 MB"],
+)
+async def test_a_command_has_run_whatever_it_prints(root: Path, printed: str, shown: str) -> None:
+    code = f"import sys; open('made', 'a').write('x'); sys.stdout.buffer.write({printed})"
+    stage = Stage(root, python(code))
+    work = await stage.begin()
+    report = await work.perform(stage.plan.steps[0])
+    assert report.output.endswith(shown)
+    assert [kind for kind, _ in await stage.bodies()] == ["intent", "done", "done"]
+    again = await stage.again()
+    assert (again.done, again.unknown) == (("1",), {})
+    assert (root / "made").read_text() == "x"
+
+
 async def test_a_command_that_fails_is_told_and_what_files_it_made_stays(root: Path) -> None:
     stage = Stage(root, python("open('made', 'w').close(); raise SystemExit(3)"))
     work = await stage.begin()
