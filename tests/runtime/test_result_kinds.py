@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from dataclasses import replace
 from io import StringIO
 from typing import Any
 
+import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from orchestrator.console.run_sections import RunSections
@@ -27,12 +31,13 @@ from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.runtime.runs.runs import Runs
 from orchestrator.telemetry import Metrics, TransitionLog
 from orchestrator.testing import assert_replays
-from orchestrator.tools.result import ToolResult
+from orchestrator.tools.result import RETURNED, ToolResult
 from orchestrator.tools.spec import ToolContext, tool
 from orchestrator.tools.tool_set import ToolSet
-from tests.result_kinds import KINDS, SURROGATE, Kind, Receipt, secret
+from tests.result_kinds import KINDS, SURROGATE, Kind, Receipt, Scan, secret
 from tests.runtime.stage import Facts, agent
 from tests.telemetry.sampling import sampled
+from tests.tiers import examples
 
 each = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 
@@ -76,6 +81,38 @@ async def test_a_tool_set_gives_the_result_or_says_that_the_tool_ran(kind: Kind,
     assert not result.is_error
     assert_shown(kind, result.content)
     assert (result.returned or {}).get("type", "") == kind.type
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.binary(max_size=4),
+    st.text(max_size=4),
+    st.text(st.characters(categories=["Cs"]), min_size=1, max_size=2),
+    st.sampled_from([Receipt(), Receipt, range(2), ValueError("a"), 1j, ..., dt.date(2026, 3, 1)]),
+    st.builds(iter, st.just([1])),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.tuples(inner, inner),
+        st.dictionaries(st.one_of(st.text(max_size=2), st.integers(), st.just("\udce9")), inner, max_size=3),
+        st.builds(Scan, inner),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(VALUES)
+async def test_no_value_is_a_failure_and_each_result_can_be_stored(value: object) -> None:
+    tools = ToolSet([tool(name="pay")(lambda: value)])
+    (result,) = await tools.execute_all([ToolCall("1", "pay")], lambda _, at: ToolContext("r", str(at)))
+    assert result.outcome in RETURNED
+    orjson.dumps({"content": result.content, "returned": result.returned})
 
 
 @each
