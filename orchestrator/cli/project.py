@@ -24,7 +24,9 @@ def init(name: str) -> int:
         say("  make test    # set up, then run its tests")
     else:
         say(f"  cd {folder.name} && make test    # set up, then run its tests")
-    say(f"  {folder.name}/README.md describes it")
+    say(
+        f"  {folder.name}/README.md describes it; {folder.name}/.env has the token of its service, for you alone"
+    )
     return Exit.COMPLETED
 
 

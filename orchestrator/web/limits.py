@@ -24,6 +24,8 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+MAX_HEAD: Final = 16_384
+"""Bytes of a request's line and headers, where we start the server."""
 MAX_BODY: Final = 2_000_000
 """Bytes of a request's body."""
 BODY_SECONDS: Final = 30.0

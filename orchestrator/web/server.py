@@ -20,15 +20,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from orchestrator.errors import ConfigError
 from orchestrator.web.access import checked_proxies
-from orchestrator.web.limits import App, Receive, Scope, Send
+from orchestrator.web.limits import MAX_HEAD, App, Receive, Scope, Send
 
 HIGHEST: Final = 65_535
 GRACE: Final = 1
 """Seconds that requests get when the server stops."""
 MAX_CONNECTIONS: Final = 400
 """Connections that are open at once: more than event streams, so that these leave room for requests."""
-MAX_HEAD: Final = 16_384
-"""Bytes of a request's line and headers."""
 HEAD_SECONDS: Final = 10.0
 """Seconds in which the head of a request must arrive on a connection that was opened, or used before."""
 

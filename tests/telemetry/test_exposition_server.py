@@ -21,6 +21,7 @@ import pytest
 from orchestrator.errors import ConfigError
 from orchestrator.telemetry.exposition import MetricsServer, serve_metrics
 from orchestrator.telemetry.exposition import server as server_module
+from orchestrator.web.limits import MAX_HEAD
 from tests.ports import free_port
 from tests.telemetry.serving import SAMPLE, TOKEN, ask, bearer, counted, live_runs
 
@@ -150,6 +151,18 @@ def test_nonsense_harms_nobody(said: bytes, capfd: pytest.CaptureFixture[str]) -
                 pass
         assert ask(server.port).status == 200
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_head_beyond_the_limit_is_not_read(capfd: pytest.CaptureFixture[str]) -> None:
+    fits, large = (b"X: " + b"x" * size + b"\r\n" for size in (MAX_HEAD - 100, MAX_HEAD))
+    line = b"GET /healthz HTTP/1.1\r\n"
+    with serve_metrics(counted(), port=0) as server:
+        assert b"200 OK" in talk(server, line + fits + b"\r\n")
+        for head in (line + large, line + b"X: y\r\n" * 5_000, b"GET /" + b"x" * 60_000):
+            with contextlib.suppress(ConnectionError):
+                assert b"200 OK" not in talk(server, head + b"\r\n\r\n")
+        assert ask(server.port).status == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_a_client_that_leaves_in_the_middle_of_the_answer_is_no_news(

@@ -14,11 +14,8 @@ from typing import Final
 import pytest
 
 from tests.console.stored import ASKS
-from tests.tiers import IN_CAMPAIGN
 from tests.web.surfaces import CANARY, COMMANDS, TOKEN, Surface, surface
 
-REQUESTS = 600 if IN_CAMPAIGN else 80
-"""At each surface, so that the campaign sends 2,400."""
 TOGETHER = 8
 GROWTH = 20 * 2**20
 DIGEST = "0" * 64
@@ -169,16 +166,18 @@ async def attacked(served: Surface, count: int, chance: random.Random) -> list[t
     return await asyncio.gather(*map(one, requests))
 
 
-@pytest.mark.canary
+@pytest.mark.campaign
+@pytest.mark.canary("console-some")
+@pytest.mark.parametrize("count", [pytest.param(80, id="some"), pytest.param(600, id="many")])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_malformed_requests_at_random_get_nothing_change_nothing_and_leave_no_trace(
-    name: str, tmp_path: Path, seed: int
+    name: str, count: int, tmp_path: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
     chance = random.Random(seed)
     with surface(name, tmp_path) as served:
         asyncio.run(attacked(served, 40, chance))  # what is imported late
         before = served.resident()
-        answers = asyncio.run(attacked(served, REQUESTS, chance))
+        answers = asyncio.run(attacked(served, campaign(count, 5 * count), chance))
         grown = served.resident() - before
         leaked = [sent[:200] for sent, found in answers if CANARY.encode() in found or b'"jsonrpc"' in found]
         assert leaked == []
@@ -248,7 +247,8 @@ OPEN: Final[dict[str, Callable[[Surface], Iterator[bytes]]]] = {
 }
 
 
-@pytest.mark.canary("console-SIGINT", "mcp-SIGTERM", "service-SIGINT")
+@pytest.mark.campaign
+@pytest.mark.canary("console-SIGINT", "mcp-SIGTERM")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
 @pytest.mark.parametrize("name", OPEN)
 def test_a_signal_ends_a_surface_with_open_streams_and_half_requests_in_silence(

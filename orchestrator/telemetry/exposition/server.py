@@ -1,7 +1,7 @@
 """A small HTTP server for the pages, in its own threads, for a process without a server.
 
-It survives clients that connect and send nothing, or one byte at a time: a connection lasts ten seconds at most, and
-a connection beyond 32 is refused. By default it listens on this host only.
+It survives clients that connect and send nothing, or one byte at a time: a connection lasts ten seconds at most,
+a connection beyond 32 is refused, and a head has at most MAX_HEAD bytes. By default it listens on this host only.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.telemetry.exposition.debug import LiveSource
 from orchestrator.telemetry.exposition.health import Check, Heartbeat
 from orchestrator.telemetry.exposition.page import PageRequest, Pages
+from orchestrator.web.limits import MAX_HEAD
 
 PORT = 9464
 """The port registered for OpenTelemetry's Prometheus exporters."""
@@ -40,9 +41,33 @@ _POLL = 0.25
 _GOODBYE = 2.0
 
 
+class _Head:
+    """The lines of a request, up to MAX_HEAD bytes: the standard library would read 6 MB of them."""
+
+    def __init__(self, lines: Any) -> None:
+        self._lines = lines
+        self._left = MAX_HEAD
+
+    def readline(self, size: int) -> bytes:
+        """Return the next line. Raises ValueError beyond the limit, which ends the connection."""
+        line: bytes = self._lines.readline(min(size, self._left + 1))
+        self._left -= len(line)
+        if self._left < 0:
+            raise ValueError("the head is too large")
+        return line
+
+    def close(self) -> None:
+        """Close the connection's side of the reader."""
+        self._lines.close()
+
+
 class _Handler(BaseHTTPRequestHandler):
     timeout = LONGEST
     server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile: Any = _Head(self.rfile)
 
     def do_GET(self) -> None:
         self.server.request_received(self.connection)
