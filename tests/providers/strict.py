@@ -22,6 +22,8 @@ from typing import Any, Literal, TypeAlias
 VendorName: TypeAlias = Literal["", "openai", "gemini", "deepseek", "mistral"]
 PLACEHOLDERS = frozenset(("skip_thought_signature_validator", "context_engineering_is_the_way_to_go"))
 """Signatures that Gemini documents for calls that it did not make."""
+CALLS = frozenset(("tool_use", "function_call"))
+"""Types of calls in the protocols of Anthropic and Responses."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _GEMINI_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
 _ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]+")
@@ -61,10 +63,13 @@ class Vendor:
         """Return why the vendor refuses a request, or None."""
         path = path.partition("?")[0]
         check = next((rules for end, rules in self._rules() if end in path), None)
+        history = body.get("messages") or body.get("input")
+        if not any("function" in one or one.get("type") in CALLS for one in _objects(history)):
+            self._given, self._thinking = {}, {}  # another conversation, whose ids may be the same
         try:
             if check is not None:
                 check(body)
-                self._check_thinking(body.get("messages") or body.get("input"))
+                self._check_thinking(history)
         except Refused as refused:
             return str(refused)
         return None
@@ -82,18 +87,13 @@ class Vendor:
                 continue
             for found in _objects(raw):
                 id_, kind = found.get("call_id") or found.get("id"), found.get("type")
-                if (
-                    isinstance(id_, str)
-                    and id_
-                    and ("function" in found or kind in ("tool_use", "function_call"))
-                ):
+                if isinstance(id_, str) and id_ and ("function" in found or kind in CALLS):
                     ids.add(id_)
                     if signature := _google(found).get("thought_signature"):
                         self._given.setdefault(id_, set()).add(signature)
                 if kind in ("thinking", "signature_delta", "reasoning"):
                     thinking |= {found.get("signature"), found.get("encrypted_content")} - {None, ""}
-        for id_ in ids if thinking else ():
-            self._thinking[id_] = thinking
+        self._thinking.update(dict.fromkeys(ids, thinking))
 
     def _rules(self) -> Iterator[tuple[str, Callable[[Any], None]]]:
         yield "/chat/completions", self._chat
@@ -109,7 +109,7 @@ class Vendor:
             kind = found.get("type")
             if kind in ("thinking", "reasoning"):
                 seen |= {found.get("signature"), found.get("encrypted_content")} - {None}
-            elif kind in ("tool_use", "function_call"):
+            elif kind in CALLS:
                 id_ = found.get("call_id") or found.get("id")
                 lost = self._thinking.get(str(id_), set()) - seen
                 _need(not lost, f"Expected `thinking` with its signature before {id_!r}, but found {kind!r}")
