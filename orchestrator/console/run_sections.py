@@ -313,7 +313,10 @@ def _text(content: Any) -> str:
 def _meta(entry: TranscriptEntry) -> str:
     if entry.answer is not None:
         usage = entry.answer.get("usage") or {}
-        return f"{int(usage.get('input_tokens') or 0):,} in, {int(usage.get('output_tokens') or 0):,} out"
+        mark = "about " if usage.get("estimated_input_tokens") else ""  # the server reported none
+        return (
+            f"{mark}{int(usage.get('input_tokens') or 0):,} in, {int(usage.get('output_tokens') or 0):,} out"
+        )
     if entry.done is not None:
         seconds = float(entry.done.get("seconds") or 0.0)
         outcome = str(entry.done.get("outcome", ""))

@@ -194,7 +194,8 @@ class Response:
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None
     """The vendor's word for the end of the answer; `finish` is ours."""
-    usage: Usage = NO_USAGE
+    usage: Usage | None = field(default=NO_USAGE, metadata={"fingerprint": ("usage", "Usage")})
+    """None if the server did not report it: limits then count an estimate. `Usage()` is an answer without tokens."""
     model: str | None = None
     refusal: str | None = None
     reasoning: str | None = None
@@ -305,6 +306,14 @@ def input_bound(messages: Iterable[Message], tools: Iterable[ToolOffer] = ()) ->
     said = sum(len(offer.description) + len(str(offer.parameters)) for offer in tools)
     said += sum(len(message.text.encode(errors="replace")) for message in messages)
     return (said + 1) // 2
+
+
+def output_estimate(response: Response) -> int:
+    """Return an upper estimate of the tokens of an answer from what arrived of it: one for every two bytes of text."""
+    message = response.message()
+    texts = [message.text, message.refusal or "", message.reasoning or ""]
+    texts += (f"{call.name}{call.arguments}" for call in message.tool_calls)
+    return (sum(len(text.encode(errors="replace")) for text in texts) + 1) // 2
 
 
 def input_most(request: Request, known: int = 0, start: int = 0) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, field, fields, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from orchestrator.kernel.value import value
 from orchestrator_guards.money import cost_micros as micros_of
@@ -178,7 +178,7 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
         return core_schema.no_info_plain_validator_function(cls.of)
 
 
-def is_amount(cost: object) -> bool:
+def is_amount(cost: object) -> TypeGuard[int | float]:
     """Return whether the value is an amount of money: a finite number, 0 or more."""
     return isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < math.inf
 

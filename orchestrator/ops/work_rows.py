@@ -172,6 +172,21 @@ MODELS = PanelRow(
             ),
             unit=PanelUnit.SHARE,
         ),
+        Panel(
+            title="Answers without usage",
+            description="Share of answers whose server reported no usage: limits count estimates, and the tokens here "
+            "are too few. Have the server report it, or set stream_usage=False only where it refuses the option.",
+            queries=(
+                Query(
+                    ratio(
+                        rate("llm_unreported_usage_total", "model", "%a"),
+                        rate("llm_requests_total", "model", '%a, outcome="ok"'),
+                    ),
+                    "{{model}}",
+                ),
+            ),
+            unit=PanelUnit.SHARE,
+        ),
     ),
 )
 

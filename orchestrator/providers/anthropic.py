@@ -266,7 +266,8 @@ def _joined(first: Response, then: Response) -> Response:
     """Return one answer from a paused one and its continuation."""
     content = merged([*_parts(first), *_parts(then)])
     reasoning = "\n\n".join(filter(None, (first.reasoning, then.reasoning)))
-    return replace(then, content=content, usage=first.usage + then.usage, reasoning=reasoning or None)
+    used = None if first.usage is None or then.usage is None else first.usage + then.usage
+    return replace(then, content=content, usage=used, reasoning=reasoning or None)
 
 
 def _parts(response: Response) -> list[dict[str, Any]]:

@@ -22,8 +22,8 @@ from orchestrator.llm.message import ArgumentsPiece, Content, ReasoningPiece, Re
 from orchestrator.providers import fault
 from orchestrator.providers.answer_signal import MESSAGES, checked, error_of, finish_reason
 from orchestrator.providers.event_stream import ServerSentEvent
+from orchestrator.providers.member import token_count
 from orchestrator.providers.reading import (
-    count,
     malformed,
     mapping,
     merged,
@@ -70,14 +70,17 @@ def response_of(raw: Mapping[str, Any]) -> Response:
     return checked(response, MESSAGES)
 
 
-def usage_of(usage: Mapping[str, Any]) -> Usage:
-    """Return the tokens of an answer, with those from and into the cache in its input."""
-    read, written = (count(usage.get(f"cache_{way}_input_tokens")) for way in ("read", "creation"))
+def usage_of(usage: Mapping[str, Any]) -> Usage | None:
+    """Return the tokens of an answer, with those from and into the cache in its input; None without both counts."""
+    sent, received = (token_count(usage.get(f"{way}_tokens")) for way in ("input", "output"))
+    if sent is None or received is None:
+        return None
+    read, written = (token_count(usage.get(f"cache_{way}_input_tokens")) or 0 for way in ("read", "creation"))
     return Usage(
-        count(usage.get("input_tokens")) + read + written,
-        count(usage.get("output_tokens")),
+        sent + read + written,
+        received,
         read,
-        count(mapping(usage.get("output_tokens_details")).get("thinking_tokens")),
+        token_count(mapping(usage.get("output_tokens_details")).get("thinking_tokens")) or 0,
         cache_write_tokens=written,
     )
 
@@ -208,11 +211,16 @@ class MessageAssembly:
 
     def _start(self, message: Mapping[str, Any]) -> None:
         self._raw.update(message)
-        self._count(mapping(message.get("usage")))
+        # Its output tokens are those of the beginning. The last event has the total.
+        begun = mapping(message.get("usage"))
+        self._count({name: count for name, count in begun.items() if name != "output_tokens"})
 
     def _count(self, usage: Mapping[str, Any]) -> None:
-        """Update the counts: those of a stream are totals, and omitted ones stay."""
-        self._usage.update({name: usage[name] for name in _COUNTS if usage.get(name) is not None})
+        """Update the counts: those of a stream are totals. Omitted ones stay; some proxies send 0 in place of them."""
+        for name in _COUNTS:
+            total = usage.get(name)
+            if total or (total is not None and name not in self._usage):
+                self._usage[name] = total
 
     def _add_text(self, piece: str) -> str:
         if piece:

@@ -41,6 +41,25 @@ def number_in(raw: Mapping[str, Any], member: str) -> float | None:
     return value
 
 
+def token_count(value: object) -> int | None:
+    """Return a number of tokens: a whole number, also as a float or as digits. None for anything else.
+
+    Example:
+        >>> token_count(12), token_count(12.0), token_count("12"), token_count(12.5), token_count(True)
+        (12, 12, 12, None, None)
+    """
+    if isinstance(value, str):
+        value = int(value) if value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_TOKENS:
+        return None
+    return int(value) if value == int(value) else None
+
+
+_MOST_TOKENS = 2**53
+"""No token count is larger."""
+_MOST_DIGITS = len(str(_MOST_TOKENS))
+
+
 def json_type(value: object) -> str:
     """Return the name of a JSON value's type."""
     if value is None:

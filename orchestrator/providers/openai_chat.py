@@ -8,7 +8,8 @@ Behaviour of real servers, and how it is handled (recordings in tests/data/provi
   A finish reason alone in its chunk ends an answer even if the connection breaks; one beside a text does not.
 - A whole completion may arrive as the event of a stream, or as the last one after its pieces, which it repeats.
 - `call_assembly` joins the fragments of calls, from servers without indices or ids too.
-- Usage arrives in a last chunk without choices, in the chunk before `[DONE]`, or never.
+- Usage arrives in a last chunk without choices, in the chunk before `[DONE]`, inside a choice, or never. Counts are
+  numbers, whole floats or digits; anything else is not reported (`Response.usage` is None), and never 0.
 - Reasoning is called `reasoning_content` or `reasoning`. It is sent back only under the name that the vendor requires
   (`chat_server`) or the host sets: OpenAI refuses unknown names, some servers refuse a history without it.
 - Members that we do not know are kept and given back to the same server (`kept_member`).
@@ -33,12 +34,14 @@ from orchestrator.llm.message import (
     Request,
     Response,
     ToolCall,
+    Usage,
 )
 from orchestrator.providers import fault
 from orchestrator.providers.answer_signal import CHAT, checked, error_of, finish_reason
 from orchestrator.providers.call_assembly import CallAssembly
 from orchestrator.providers.event_stream import ServerSentEvent
 from orchestrator.providers.kept_member import KEPT, give_back, kept_part, merge, sign, unknown_members
+from orchestrator.providers.member import token_count
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_schema import named
 from orchestrator.providers.parameter import with_extra
@@ -109,7 +112,7 @@ class ChatForm:
             content,
             _calls(message),
             finish_reason(choices[0].get("finish_reason")),
-            usage(raw.get("usage") or mapping(raw.get("x_groq")).get("usage")),
+            _usage(raw),
             text_or_none(raw.get("model")),
             text_or_none(message.get("refusal")),
             _reasoning(message) or thought,
@@ -200,6 +203,23 @@ def _content(content: object) -> tuple[Content, str | None]:
     ) or None
 
 
+def _usage(raw: Mapping[str, Any]) -> Usage | None:
+    """Return the usage of a completion or of a chunk, from wherever a server puts it; None if it reports none."""
+    places = [raw.get("usage"), mapping(raw.get("x_groq")).get("usage")]  # x_groq: Groq, in streams
+    places += [choice.get("usage") for choice in objects(raw.get("choices"))[:1]]  # Moonshot, in streams
+    timings = mapping(raw.get("timings"))  # llama.cpp, also without `stream_options`
+    if "cache_n" in timings:  # an older version does not count the tokens that it had in its cache
+        cached = token_count(timings["cache_n"]) or 0
+        places.append(
+            {
+                "prompt_tokens": (token_count(timings.get("prompt_n")) or 0) + cached,
+                "completion_tokens": timings.get("predicted_n"),
+                "cached_tokens": cached,
+            }
+        )
+    return next((found for place in places if (found := usage(place)) is not None), None)
+
+
 def _thought(part: Mapping[str, Any]) -> str:
     inner = part.get("thinking")
     return text(inner) or "".join(text(one.get("text")) for one in objects(inner))
@@ -235,7 +255,8 @@ class ChatAssembly:
         self._form = form
         self._members: dict[str, Any] = {}
         """Members of the message that are not part of the API."""
-        self._raw: dict[str, Any] = {}
+        self._model: str | None = None
+        self._usage: Usage | None = None
         self._finish: str | None = None
         self._finished = False
         """Nothing was added since the finish reason. A reason beside a text may be one that each chunk has."""
@@ -264,7 +285,8 @@ class ChatAssembly:
         if (error := error_of(chunk, CHAT)) is not None:
             raise fault.of_answer(None, None, error, partial=self.text)
         chunk = mapping(chunk)
-        self._raw.update({name: chunk[name] for name in ("model", "usage", "x_groq") if chunk.get(name)})
+        self._model = text_or_none(chunk.get("model")) or self._model
+        self._usage = _usage(chunk) or self._usage
         for choice in objects(chunk.get("choices")):
             if not choice.get("index"):  # of several answers, the first
                 return self._choice(choice)
@@ -286,7 +308,7 @@ class ChatAssembly:
             },
         }
         choices = [{"message": message, "finish_reason": self._finish}] if self._begun else []
-        return self._form.response({**self._raw, "choices": choices})
+        return replace(self._form.response({"model": self._model, "choices": choices}), usage=self._usage)
 
     def _choice(self, choice: Mapping[str, Any]) -> str:
         delta = mapping(choice.get("delta"))

@@ -208,7 +208,9 @@ def _joined(first: ModelResponse, then: ModelResponse) -> ModelResponse:
     """Return one answer from a paused one and its continuation."""
     if first.provider_response_id is not None and first.provider_response_id == then.provider_response_id:
         return then  # the same answer, complete
-    return replace(then, parts=[*first.parts, *then.parts], usage=first.usage + then.usage)
+    known = first.usage.has_values() and then.usage.has_values()
+    used = first.usage + then.usage if known else type(then.usage)()
+    return replace(then, parts=[*first.parts, *then.parts], usage=used)
 
 
 def _parameters(request: Request, *, native: bool) -> ModelRequestParameters:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,12 +15,11 @@ from typing import Any
 import orjson
 
 from orchestrator.errors import LLMError
-from orchestrator.llm.message import NO_USAGE, Response, ToolCall, Usage, encodable
-from orchestrator.providers.member import MalformedConversation
+from orchestrator.llm.message import Response, ToolCall, Usage, encodable
+from orchestrator.llm.usage import is_amount
+from orchestrator.providers.member import token_count
 from orchestrator.providers.recording import usage_from
 
-_MOST = 2**53
-"""No token count is larger."""
 _MOST_DIGITS = 9
 
 
@@ -84,19 +82,38 @@ def text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def usage(value: object) -> Usage:
-    """Return the usage of an answer in any provider's form; empty for an unknown form."""
-    try:
-        found = usage_from(mapping(value))
-    except MalformedConversation:
-        return NO_USAGE
-    priced = found.cost is not None and math.isfinite(found.cost) and found.cost >= 0
-    return found if priced or found.cost is None else replace(found, cost_micros=None)
+def usage(value: object) -> Usage | None:
+    """Return the usage of an answer in any form of OpenAI's family; None if it does not have both counts.
+
+    Some servers omit the output tokens of an answer without text, and give the total.
+    """
+    if not isinstance(value, Mapping) or not value:
+        return None
+    raw = {
+        name: member
+        for name, member in value.items()
+        if name != "cost" and (not name.endswith("_details") or isinstance(member, Mapping))
+    }
+    found = usage_from(raw, _cost(value.get("cost")))
+    output = (token_count(raw.get(name)) for name in ("completion_tokens", "output_tokens"))
+    if any(count is not None for count in output):
+        return found
+    total = token_count(raw.get("total_tokens"))
+    return None if total is None else replace(found, output_tokens=max(0, total - found.input_tokens))
 
 
-def count(value: object) -> int:
-    """Return a number of tokens, 0 for anything else."""
-    return int(value) if isinstance(value, int | float) and 0 < value <= _MOST else 0
+def _cost(value: object) -> float | None:
+    """Return the cost that a server reports: a number (OpenRouter), or an object with the total (Perplexity)."""
+    cost = value.get("total_cost") if isinstance(value, Mapping) else value
+    return cost if is_amount(cost) else None
+
+
+def is_reported(response: Response) -> bool:
+    """Return whether the usage of an answer can be true: every request has input, every text and call is output."""
+    reported = response.usage
+    if reported is None or not reported.input_tokens:
+        return False
+    return bool(reported.output_tokens or not (response.content or response.tool_calls or response.reasoning))
 
 
 def position_of(value: object) -> int | None:

@@ -24,11 +24,11 @@ from orchestrator.providers.member import (
     number_in,
     object_in,
     objects_in,
+    token_count,
 )
 
 INDEX_FILE = "index.jsonl"
 """A list of the conversations in a folder; it contains none itself."""
-_MOST_TOKENS = 2**53
 
 
 class ReplayError(OrchestratorError):
@@ -214,7 +214,7 @@ def usage_from(raw: Mapping[str, Any], cost: float | None = None) -> Usage:
         _first(raw, "completion_tokens", "output_tokens"),
         _first(into, "cached_tokens")
         or beside
-        or _first(raw, "prompt_cache_hit_tokens", "num_cached_tokens"),
+        or _first(raw, "prompt_cache_hit_tokens", "num_cached_tokens", "cached_tokens"),
         _first(out, "reasoning_tokens") or _first(raw, "reasoning_tokens"),
         number_in(raw, "cost") if cost is None else cost,
         cache_write_tokens=written,
@@ -223,8 +223,7 @@ def usage_from(raw: Mapping[str, Any], cost: float | None = None) -> Usage:
 
 def _first(raw: Mapping[str, Any], *members: str) -> int:
     """Return the first of these members that is a count of tokens other than 0, else 0."""
-    found = (raw.get(member) for member in members)
-    return next((one for one in found if isinstance(one, int) and 0 < one <= _MOST_TOKENS), 0)
+    return next((count for member in members if (count := token_count(raw.get(member)))), 0)
 
 
 def _offers(raw: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> dict[int, list[str]]:

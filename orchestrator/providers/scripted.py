@@ -199,7 +199,7 @@ class ScriptedLLM(_Double):
         super().__init__(self._take, model=model, usage=usage, latency=latency, clock=clock)
         self.script: tuple[Item, ...] = tuple(script)
         self.reports_cost |= any(
-            isinstance(one, Response) and one.usage.cost is not None for one in self.script
+            isinstance(one, Response) and one.usage and one.usage.cost is not None for one in self.script
         )
         for number, item in enumerate(self.script, 1):
             if not (callable(item) or isinstance(item, BaseException | Response)):

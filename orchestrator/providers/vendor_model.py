@@ -17,7 +17,7 @@ from orchestrator.llm.message import Request, Response
 from orchestrator.providers.history import PLAIN_ID, repaired
 from orchestrator.providers.loop_client import LoopClients
 from orchestrator.providers.readable_part import refuse_unreadable
-from orchestrator.providers.reading import storable
+from orchestrator.providers.reading import is_reported, storable
 from orchestrator.providers.secret_mask import SecretMask, secrets_of_environment
 
 
@@ -47,10 +47,11 @@ class VendorModel(ABC):
         offered = [offer.name for offer in request.tools]
         request = replace(request, messages=repaired(request.messages, offered, self.call_id))
         try:
-            return storable(await self._answered(request))
+            response = storable(await self._answered(request))
         except LLMError as error:  # from every source: servers repeat the key in answers of any status
             self._mask.mask(error)
             raise
+        return response if is_reported(response) else replace(response, usage=None)
 
     def _secrets(self) -> Iterator[str]:
         """Yield the secrets that an error of the server may repeat."""

@@ -336,6 +336,12 @@ _OBSERVED: tuple[Metric, ...] = (
         LLMCall,
     ),
     counter(
+        "llm_unreported_usage_total",
+        "agent provider model",
+        "Answers without usage from their server; they are not in llm_tokens_total, and limits count estimates.",
+        LLMCall,
+    ),
+    counter(
         "state_tokens_total",
         "machine agent state direction",
         "Tokens by the state that spent them.",

@@ -336,11 +336,7 @@ class TransitionLog:
             outcome=fact.outcome,
             duration_s=micros(fact.seconds),
             **({"queued_s": micros(fact.queued)} if fact.queued else {}),
-            tokens_in=fact.input_tokens,
-            tokens_out=fact.output_tokens,
-            tokens_cached=fact.cached_input_tokens,
-            tokens_reasoning=fact.reasoning_tokens,
-            cost=fact.cost,
+            **(_tokens(fact) if fact.usage_reported else {}),
             finish_reason=finish_word(fact.finish_reason),
             tool_calls=fact.tool_calls,
             **self._span(),
@@ -390,6 +386,16 @@ class TransitionLog:
         """Return the run's logger, without storing one for a run that has ended."""
         found = self._runs.get((fact.graph, fact.run_id))
         return found or self._root.bind(**self._identity((fact.graph, fact.run_id)))
+
+
+def _tokens(fact: LLMCall) -> dict[str, Any]:
+    return {
+        "tokens_in": fact.input_tokens,
+        "tokens_out": fact.output_tokens,
+        "tokens_cached": fact.cached_input_tokens,
+        "tokens_reasoning": fact.reasoning_tokens,
+        "cost": fact.cost,
+    }
 
 
 def _seldom(fact: Transition) -> dict[str, Any]:

@@ -120,6 +120,8 @@ class HandTelemetry:
         """Count one request of the model."""
         self._model.observe(seconds)
         self._requests.inc()
+        if response.usage is None:
+            return
         self._tokens[0].inc(response.usage.input_tokens)
         self._tokens[1].inc(response.usage.output_tokens)
 

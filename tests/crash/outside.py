@@ -141,7 +141,7 @@ class Outside:
         assert (known, asked.role) == (KNOWN, "user"), f"the model is shown {request.messages}"
         prompt = asked.text
         response = SCRIPT[min(turn, len(SCRIPT) - 1)]
-        usage = response.usage
+        usage = response.usage or Usage()
         self.say("served", prompt.split()[-1], tokens=usage.input_tokens + usage.output_tokens)
         await self.point("after model")
         return response

@@ -95,7 +95,7 @@ ROWS: dict[Place, Expected] = {
             ToolCall("call_q2Px0dkOQv47VpcCF50xZsap", "get_weather", '{"location": "London"}'),
         ),
         "tool_calls",
-        Usage(),
+        None,
         "gpt-4o-mini-2024-07-18",
     ),
     ("14-responses-parallel", 0): Response(

@@ -40,7 +40,7 @@ MENDED = ("(The conversation begins with the assistant.)", "No result of this ca
 
 def written(response: Response) -> dict[str, Any]:
     """An answer as the API would give it."""
-    used = response.usage
+    used = response.usage or Usage()
     blocks: list[dict[str, Any]] = []
     if response.reasoning is not None:
         blocks.append({"type": "thinking", "thinking": response.reasoning, "signature": "c2ln"})

@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from orchestrator.errors import LLMError
-from orchestrator.llm.message import Message, Request, Response, encodable
+from orchestrator.llm.message import Message, Request, Response, Usage, encodable
 from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import classify
 from orchestrator.providers import fault
@@ -124,7 +124,7 @@ async def check(llm: LLM, *, streamed: bool) -> str:
     assert all(isinstance(piece, str) for piece in heard)
     sent = response.encodable()
     orjson.dumps(encodable([sent.message().to_openai(), sent.finish_reason, sent.model]))
-    usage = sent.usage
+    usage = sent.usage or Usage()
     assert (
         min(usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.reasoning_tokens) >= 0
     )

@@ -21,6 +21,7 @@ from orchestrator.llm.message import Message, Request, Response, Usage
 from orchestrator.llm.port import LLM
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.providers.openai import OpenAI
+from orchestrator.providers.reading import is_reported
 from orchestrator.providers.recorded_run import REPRODUCED
 from orchestrator.providers.replay import (
     ProviderRecord,
@@ -58,7 +59,7 @@ class Wire:
 
 
 def _completion(response: Response) -> dict[str, Any]:
-    used = response.usage
+    used = response.usage or Usage()
     message = {**response.message().to_openai(), "role": "assistant"}
     return {
         "object": "chat.completion",
@@ -139,7 +140,7 @@ WIRES = (
 
 
 class Kept:
-    """A model that keeps what it was asked and what it gave."""
+    """A model that keeps what it was asked and what it gave. Usage that was not recorded is not reported."""
 
     def __init__(self, llm: LLM, model: str) -> None:
         self.llm, self.model = llm, model
@@ -148,8 +149,10 @@ class Kept:
 
     async def complete(self, request: Request) -> Response:
         self.asked.append(list(request.messages))
-        self.given.append(await self.llm.complete(request))
-        return self.given[-1]
+        response = await self.llm.complete(request)
+        response = response if is_reported(response) else replace(response, usage=None)
+        self.given.append(response)
+        return response
 
 
 async def played(record: ProviderRecord, llm: LLM) -> list[Result]:

@@ -90,13 +90,21 @@ def test_parts_in_an_answer_stay_parts() -> None:
 @pytest.mark.parametrize(
     ("usage", "expected"),
     [
-        (None, Usage()),
-        ("many", Usage()),
-        ({"prompt_tokens": 5, "completion_tokens": None}, Usage(5, 0)),
-        ({"prompt_tokens": "5", "completion_tokens": 2}, Usage(0, 2)),
-        ({"prompt_tokens": 5, "prompt_tokens_details": [], "completion_tokens_details": None}, Usage(5)),
-        ({"prompt_tokens": 5, "prompt_tokens_details": "none"}, Usage()),
-        ({"prompt_tokens": 5, "prompt_cache_hit_tokens": 4}, Usage(5, 0, 4)),
+        (None, None),
+        ("many", None),
+        ({"prompt_tokens": 5, "completion_tokens": None}, None),
+        ({"prompt_tokens": "5", "completion_tokens": 2}, Usage(5, 2)),
+        (
+            {
+                "prompt_tokens": 5,
+                "completion_tokens": 2,
+                "prompt_tokens_details": [],
+                "completion_tokens_details": None,
+            },
+            Usage(5, 2),
+        ),
+        ({"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": "none"}, Usage(5, 2)),
+        ({"prompt_tokens": 5, "completion_tokens": 2, "prompt_cache_hit_tokens": 4}, Usage(5, 2, 4)),
         (
             {
                 "prompt_tokens": 9,
@@ -110,7 +118,7 @@ def test_parts_in_an_answer_stay_parts() -> None:
     ],
     ids=repr,
 )
-def test_usage_is_read_as_far_as_it_can_be(usage: object, expected: Usage) -> None:
+def test_usage_is_read_as_far_as_it_can_be(usage: object, expected: Usage | None) -> None:
     assert read(answer({"content": "x"}, usage=usage)).usage == expected
 
 
@@ -164,7 +172,7 @@ def test_what_holds_no_message_is_malformed(raw: Mapping[str, Any]) -> None:
 
 
 def test_an_answer_with_nothing_in_it_is_an_answer() -> None:
-    assert read(answer({})) == Response(finish_reason="stop")
+    assert read(answer({})) == Response(finish_reason="stop", usage=None)
 
 
 # ---- streams ----

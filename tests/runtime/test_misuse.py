@@ -79,7 +79,7 @@ async def test_a_run_stopped_before_the_request_does_not_ask_the_model() -> None
     ("response", "said"),
     [
         (Response(5), "content of type int"),  # type: ignore[arg-type]
-        (Response("x", usage=None), "usage of type NoneType"),  # type: ignore[arg-type]
+        (Response("x", usage={}), "usage of type dict"),  # type: ignore[arg-type]
         (Response("x", usage=Usage(-1, 2)), "usage with input_tokens below 0"),
         (Response("x", usage=Usage(1, 2**70)), "usage with output_tokens of 2**53 or more"),
         (Response("x", usage=Usage(1.5, 2)), "input_tokens '1.5'; it must be a whole number"),  # type: ignore[arg-type]

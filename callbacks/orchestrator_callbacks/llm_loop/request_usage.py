@@ -20,6 +20,7 @@ from orchestrator.llm.message import (
     Usage,
     input_bound,
     input_most,
+    output_estimate,
     output_limit,
 )
 from orchestrator.llm.port import LLM, Price
@@ -181,6 +182,9 @@ def refusal(run: LoopRun, request: Request) -> Verdict | None:
 def _reported(ctx: LoopContext, request: Request) -> tuple[int, int]:
     """Return the tokens that the last answer reported and the number of messages that they cover; (0, 0) if unknown."""
     messages = request.messages
+    last = None if ctx.response is None else ctx.response.usage
+    if last is not None and last.estimated_input_tokens:
+        return 0, 0  # the server did not report them
     if not ctx.context.tokens or not isinstance(messages, Transcript) or not messages.views(ctx.messages):
         return 0, 0
     return ctx.context.tokens, _answered(ctx)
@@ -200,13 +204,18 @@ def lost(run: LoopRun) -> Usage:
     largest answer of the run so far, else the model's maximum, else 4,096 tokens.
     """
     ctx, price = run.ctx, pricing(run)
-    known = _answered(ctx) if ctx.context.tokens else 0
-    said = input_bound(ctx.messages[known:], () if ctx.context.tokens else run.deps.tools.offers)
     # Records of earlier versions have no largest answer.
-    last = ctx.response.usage.output_tokens if ctx.response else 0
+    last = ctx.response.usage.output_tokens if ctx.response and ctx.response.usage else 0
     output = lost_output(run.deps.params, max(ctx.spent.largest_answer, last), price)
-    usage = Usage(ctx.context.tokens + said, output)
-    return estimated(usage, price, ctx.spent.largest_cost)
+    return estimated(Usage(_input(run), output), price, ctx.spent.largest_cost)
+
+
+def _input(run: LoopRun) -> int:
+    """Return the estimated input of the run's request: see `lost`."""
+    ctx = run.ctx
+    known = _answered(ctx) if ctx.context.tokens else 0
+    offers = () if ctx.context.tokens else run.deps.tools.offers
+    return ctx.context.tokens + input_bound(ctx.messages[known:], offers)
 
 
 def lost_output(params: Any, largest: int, price: Pricing) -> int:
@@ -214,14 +223,16 @@ def lost_output(params: Any, largest: int, price: Pricing) -> int:
     return output_limit(params) or largest or price.most_output or _UNKNOWN_OUTPUT
 
 
-def estimated(usage: Usage, price: Pricing, largest: int) -> Usage:
+def estimated(usage: Usage, price: Pricing, largest: int, model: str | None = None) -> Usage:
     """Return an unreported usage as an estimate. Its cost is its price, else that of the most expensive answer."""
-    cost = price.cost(usage, None)
+    cost = price.cost(usage, model)
     return replace(usage, cost_micros=cost if cost is not None else largest or None).as_estimate()
 
 
 def uncountable(usage: object) -> str | None:
     """Return why an answer's usage is invalid for budgets and journals, or None."""
+    if usage is None:  # not reported
+        return None
     if not isinstance(usage, Usage):
         return f"usage of type {type(usage).__name__}, not a Usage"
     for name, count in zip(_COUNTS, _counts(usage), strict=True):
@@ -249,17 +260,35 @@ _MONEY = "it must be None or a number, 0 or more"
 
 
 def priced(run: LoopRun, response: Response) -> Usage:
-    """Return the usage of an answer with its cost."""
+    """Return the usage of an answer with its cost; an estimate, marked as such, if the server reported none."""
+    if response.usage is None:
+        accounts = () if run.deps.account is None else run.deps.account.ancestors
+        limits = run.ctx.limits, *(one.run.ctx.limits for one in accounts)
+        return unreported(response, _input(run), pricing(run), run.ctx.spent.largest_cost, limits)
     if run.deps.price is None:
         return response.usage
-    return with_cost(pricing(run), response)
+    return with_cost(pricing(run), response.usage, response.model)
 
 
-def with_cost(price: Pricing, response: Response) -> Usage:
+def with_cost(price: Pricing, usage: Usage, model: str | None) -> Usage:
     """Return the usage of an answer with its cost, for one model."""
-    usage = response.usage
-    cost = price.cost(usage, response.model)
+    cost = price.cost(usage, model)
     return usage if cost == usage.cost_micros else replace(usage, cost_micros=cost)
+
+
+def unreported(
+    response: Response, input_tokens: int, price: Pricing, largest: int, limits: Sequence[_Limits]
+) -> Usage:
+    """Return the estimated usage of an answer whose server reported none.
+
+    Its output is what arrived. Its cost is unknown if `limits` (of the run and those above it) have
+    `on_unknown_cost="ignore"`: of those that bound the cost, else of the run itself.
+    """
+    usage = Usage(input_tokens, output_estimate(response))
+    bounds = [one for one in limits if one.max_cost] or limits[:1]
+    if all(one.on_unknown_cost == "ignore" for one in bounds):
+        return usage.as_estimate()
+    return estimated(usage, price, largest, response.model)
 
 
 def unpriced(run: LoopRun, response: Response) -> Verdict | None:

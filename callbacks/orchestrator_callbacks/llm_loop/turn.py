@@ -240,7 +240,8 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     run.attach_attempt(attempt_row(run.deps.clock, seconds, outcome, wait, model))
     if LLMCall not in run.writes.observed_kinds:
         return
-    usage, first = priced(run, response) if response else NO_USAGE, deltas.take_first() if deltas else None
+    usage = priced(run, response) if response and response.usage is not None else NO_USAGE
+    first = deltas.take_first() if deltas else None
     if queued and first is not None:
         first = max(0.0, first - queued)
     run.emit(
@@ -260,9 +261,10 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
             response.finish_reason if response else None,
             len(response.tool_calls) if response else 0,
             first,
-            context_used=_filled(run, usage) if response else None,
+            context_used=_filled(run, usage) if response and response.usage is not None else None,
             at=run.deps.clock.time() - seconds,  # published as soon as it is over
             queued=queued,
+            usage_reported=not response or response.usage is not None,
         )
     )
 
@@ -273,12 +275,14 @@ def _filled(run: LoopRun, usage: Usage) -> float | None:
 
 
 def take(run: LoopRun, response: Response) -> None:
-    """Add an answer to the transcript, the usage and the context size.
+    """Add an answer to the transcript, the usage and the context size. An unreported usage is estimated.
 
     Raises LimitReached for an answer of unknown cost if a limit bounds the cost.
     """
     ctx = run.ctx
     usage = priced(run, response)
+    if response.usage is None:
+        response = replace(response, usage=usage)  # as in the journal: a restored run has the estimate, too
     ctx.response, ctx.results = response, []
     ctx.iteration += 1
     _count(ctx, usage)
@@ -295,8 +299,8 @@ def take(run: LoopRun, response: Response) -> None:
     }
     if ctx.spent.retries:
         answered["retries"] = ctx.spent.retries
-    if not (usage.input_tokens or usage.output_tokens):
-        answered["unreported"] = True  # the provider gave no usage: the answer counts as no token
+    if usage.estimated_input_tokens or not (usage.input_tokens or usage.output_tokens):
+        answered["unreported"] = True  # the usage is an estimate; of a custom model that reports 0, no token
     if (attempts := run.take_attempts()) is not None:
         answered["attempts"] = attempts
     run.note("answer", answered)

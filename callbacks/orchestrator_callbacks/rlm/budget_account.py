@@ -68,6 +68,11 @@ class RunBudget(PayingAccount):
         return self._limits
 
     @property
+    def all_limits(self) -> tuple[RlmLimits, ...]:
+        """The limits of the run and of the runs above it, the nearest first."""
+        return tuple(purse._limits for purse in self._all())
+
+    @property
     def used(self) -> Usage:
         """The usage of the run and all below it."""
         return self.usage

@@ -15,7 +15,13 @@ from orchestrator.llm.message import NO_USAGE, Request, Response, Route, Usage, 
 from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryAttempt
 from orchestrator_callbacks.llm_loop.call_scope import model_scope
-from orchestrator_callbacks.llm_loop.request_usage import Pricing, lost_output, note_unpriced, with_cost
+from orchestrator_callbacks.llm_loop.request_usage import (
+    Pricing,
+    lost_output,
+    note_unpriced,
+    unreported,
+    with_cost,
+)
 from orchestrator_callbacks.llm_loop.request_usage import estimated as as_estimate
 from orchestrator_callbacks.llm_loop.turn import malformed
 from orchestrator_callbacks.rlm.budget_account import RequestUsage, estimated
@@ -38,7 +44,7 @@ class OwnModel:
         await allowed(run, run.deps.model)
         async with paid(run, own_pricing(run), request) as bill:
             response = await request_answer(run, run.deps.llm, own_pricing(run), request)
-            bill.usage = response.usage
+            bill.usage = response.usage or NO_USAGE  # never None here
         check_cost(run, response)
         return response
 
@@ -63,7 +69,10 @@ def paid(run: ModeRun, pricing: Pricing, request: Request) -> AbstractAsyncConte
 
 
 async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Request) -> Response:
-    """Call a model and publish each attempt. The usage of the answer includes its cost. Raises the last error."""
+    """Call a model and publish each attempt. Raises the last error.
+
+    The usage of the answer includes its cost; an estimate takes the place of one that the server did not report.
+    """
     deps, route = run.deps, Route()
     tries: list[RetryAttempt] = []
 
@@ -97,10 +106,17 @@ async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Requ
         run.ctx.fault = "llm_error"
         _publish_call(run, "malformed", seconds, route)
         raise LLMError(f"the model gave {fault}", kind="malformed")
-    answer: Response = replace(response.encodable(), usage=with_cost(pricing, response))
-    _publish_call(run, "ok", seconds, route, answer)
-    run.ctx.fault = None
-    _note_largest(run, answer.usage)
+    if response.usage is None:
+        sent = input_bound(request.messages, request.tools)
+        usage = unreported(response, sent, pricing, run.ctx.largest_cost, run.deps.budget.all_limits)
+    else:
+        usage = with_cost(pricing, response.usage, response.model)
+    answer: Response = replace(response.encodable(), usage=usage)
+    _publish_call(run, "ok", seconds, route, answer, usage=None if response.usage is None else usage)
+    ctx = run.ctx
+    ctx.fault = None
+    ctx.largest_answer = max(ctx.largest_answer, usage.output_tokens)
+    ctx.largest_cost = max(ctx.largest_cost, usage.cost_micros or 0)
     return answer
 
 
@@ -111,7 +127,7 @@ async def _complete(run: ModeRun, llm: LLM, model: str, request: Request) -> Res
 
 def check_cost(run: ModeRun, response: Response) -> None:
     """Check the cost of an answer. Raises LimitReached if it is unknown and a limit bounds the cost."""
-    if response.usage.cost_micros is None:
+    if response.usage is None or response.usage.cost_micros is None:
         whole: Any = run  # note_unpriced uses nothing that only a run of the loop has
         note_unpriced(whole, response)
         _refuse(run, cost_unknown(1, model=(response.model or run.deps.model)[:_LONGEST]))
@@ -127,12 +143,6 @@ _LONGEST = 120
 """Maximum characters of a name from outside."""
 
 
-def _note_largest(run: ModeRun, usage: Usage) -> None:
-    ctx = run.ctx
-    ctx.largest_answer = max(ctx.largest_answer, usage.output_tokens)
-    ctx.largest_cost = max(ctx.largest_cost, usage.cost_micros or 0)
-
-
 def _failed(run: ModeRun, one: RetryAttempt, route: Route) -> None:
     _publish_call(run, one.kind or "other", one.seconds, route, wait=one.delay)
     outcome = "retry" if one.outcome == "retry" else "exhausted"
@@ -146,10 +156,11 @@ def _publish_call(
     route: Route,
     response: Response | None = None,
     *,
+    usage: Usage | None = NO_USAGE,
     wait: float = 0.0,
 ) -> None:
-    """Record and publish one attempt. `wait` is the seconds until the next one."""
-    usage = response.usage if response else NO_USAGE
+    """Record and publish one attempt. `usage` is as reported; `wait` is the seconds until the next one."""
+    reported, usage = usage is not None, usage or NO_USAGE
     model, queued = route.take()
     seconds = max(0.0, seconds - queued) if queued else seconds
     kind = "" if outcome == "ok" else outcome
@@ -172,5 +183,6 @@ def _publish_call(
             len(response.tool_calls) if response else 0,
             at=run.deps.clock.time() - seconds,
             queued=queued,
+            usage_reported=reported,
         )
     )

@@ -153,7 +153,10 @@ def _answer(body: Body) -> str:
     tokens = f"{usage.get('input_tokens') or 0:,} tokens in, {usage.get('output_tokens') or 0:,} out"
     retries = f", {body['retries']} retried" if body.get("retries") else ""
     estimated = ", estimated" if any(usage[name] for name in usage if name.startswith("estimated")) else ""
-    tokens = "tokens not reported" if body.get("unreported") else tokens + estimated
+    if body.get("unreported"):
+        tokens = f"tokens not reported{estimated and f' ({tokens}{estimated})'}"
+    else:
+        tokens += estimated
     took = f", {span(float(body['seconds']))}" if "seconds" in body else ""
     about = f"{tokens}{took}{retries}{_attempts(body)}"
     return f"turn {body.get('iteration')}, {body.get('model')}, {body.get('finish_reason')}, {about}"

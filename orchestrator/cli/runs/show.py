@@ -156,6 +156,14 @@ def _usage(story: Story) -> Iterator[str]:
             f"{own.input_tokens:,} tokens in ({own.cached_input_tokens:,} cached), {own.output_tokens:,} out"
         )
         yield f"  {many(story.requests, 'answer')}, {tokens}{_cost(own)}, {story.retries:,} retried"
+        guessed = Usage(
+            own.estimated_input_tokens,
+            own.estimated_output_tokens,
+            cost_micros=own.estimated_cost_micros or None,
+        )
+        if guessed != NO_USAGE:
+            counts = f"{token_counts(guessed)}{_cost(guessed)}"
+            yield f"  of these an estimate, for answers without usage from their server: {counts}"
     if story.estimated != NO_USAGE:
         yield f"  estimate charged for lost answers: {token_counts(story.estimated)}{_cost(story.estimated)}"
     if story.total != story.usage:

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
 from orchestrator.errors import LLMError, OrchestratorError
-from orchestrator.llm.message import Message, Request, Response
+from orchestrator.llm.message import NO_USAGE, Message, Request, Response
 from orchestrator.machines.code_mode.ports import Answer
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.rlm.policy import NestedCallPolicy
@@ -93,7 +93,7 @@ class SubCalls:
         paid = self._pay(request) if self._pay else self._budget.request(estimated(request.messages))
         async with paid as bill:
             response = await self._ask(request)
-            bill.usage = response.usage
+            bill.usage = response.usage or NO_USAGE
         if self._check is not None:
             self._check(response)
         if response.refusal:

@@ -61,7 +61,7 @@ class RecordedModel:
 
     def __init__(self, recording: Recording, clock: RecordedClock) -> None:
         self.model = next((one.model for one in recording.answers if one.model), "recorded")
-        self.reports_cost = any(one.usage.cost_micros is not None for one in recording.answers)
+        self.reports_cost = any(one.usage and one.usage.cost_micros is not None for one in recording.answers)
         self.turn = 0
         """Answers given."""
         self._recording, self._clock = recording, clock

@@ -116,12 +116,12 @@ class Story(StoredRun):
 
     @property
     def estimated(self) -> Usage:
-        """The estimated charge for answers of the run that were lost."""
-        used = Usage.of((self.context.get("spent") or self.context).get("usage") or {})
+        """The estimated charge for answers of the run that were lost or interrupted."""
+        used, told = Usage.of((self.context.get("spent") or self.context).get("usage") or {}), self.usage
         lost = Usage(
-            used.estimated_input_tokens,
-            used.estimated_output_tokens,
-            cost_micros=used.estimated_cost_micros or None,
+            max(0, used.estimated_input_tokens - told.estimated_input_tokens),
+            max(0, used.estimated_output_tokens - told.estimated_output_tokens),
+            cost_micros=max(0, used.estimated_cost_micros - told.estimated_cost_micros) or None,
         )
         return lost.as_estimate()
 
