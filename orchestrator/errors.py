@@ -291,7 +291,8 @@ class LLMError(RunError):
 
     `kind` is one of ERROR_KINDS, `status` the HTTP status or None. `retry_after` is seconds that the server asked to
     wait, or None; `partial` is the text of a stream before it was cut. `retryable` is the provider's statement about a
-    retry, which overrides `kind` and `status`; None without a statement.
+    retry, which overrides `kind` and `status`; None without a statement. `sent` is False if the request never reached
+    the server, so that it costs nothing.
     """
 
     def __init__(
@@ -303,6 +304,7 @@ class LLMError(RunError):
         retry_after: float | None = None,
         partial: str = "",
         retryable: bool | None = None,
+        sent: bool = True,
     ) -> None:
         if kind not in ERROR_KINDS:
             raise ConfigError(f"unknown error kind {kind!r}; known: {', '.join(sorted(ERROR_KINDS))}")
@@ -310,6 +312,7 @@ class LLMError(RunError):
         self.kind, self.status = kind, status
         self.retry_after, self.retryable = retry_after, retryable
         self.partial = partial
+        self.sent = sent
 
 
 ERROR_KINDS = frozenset(("rate_limited", "timeout", "server_error", "client_error", "auth", "content_filter"))

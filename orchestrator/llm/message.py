@@ -293,6 +293,16 @@ class Route:
     """Configured name of the requested model, if there are several."""
     queued: float | None = None
     """Seconds that the request waited for rate limiters; None without one."""
+    waiting: bool = False
+    """The request waits for a rate limiter, so it was not sent."""
+    since: float | None = None
+    """Start of the try by the monotonic clock of the run; None between two tries."""
+
+    def in_flight(self, now: float) -> float | None:
+        """Return the seconds since the request was sent; None if it was not, or if its try is over."""
+        return (
+            None if self.since is None or self.waiting else max(0.0, now - self.since - (self.queued or 0.0))
+        )
 
     def take(self) -> tuple[str | None, float | None]:
         """Return model and wait of the finished try, and reset both for the next one."""

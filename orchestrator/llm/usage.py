@@ -29,7 +29,10 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
 
     Cost is counted in integers (`cost_micros`, millionths of the currency), so that sums are exact. `cost` is the
     same amount in the currency of the price table, for adapters and readers. The `estimated_` numbers are the
-    estimated part of the others: for answers that were lost in a crash or cut off.
+    estimated part of the others: for answers without usage, and for those that were lost in a crash or cut off.
+
+    A request that was cancelled or timed out has a range. `output_tokens` and `cost_max_micros` have its maximum, which
+    limits count for good; `cost_micros` is its minimum, the cost of what arrived, for reports to people.
 
     Instances have a dict: a journal encodes it three times a turn, at a third of the cost of slots.
 
@@ -48,6 +51,8 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
     estimated_output_tokens: int = field(default=0, metadata=_in_fingerprints(None))
     estimated_cost_micros: int = field(default=0, metadata=_in_fingerprints(None))
     cache_write_tokens: int = field(default=0, metadata=_in_fingerprints(None))
+    cost_max_micros: int | None = field(default=None, metadata=_in_fingerprints(None))
+    """The largest possible cost, if an interrupted request makes it larger than `cost_micros`; else None."""
 
     def __init__(
         self,
@@ -62,6 +67,7 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
         estimated_output_tokens: int = 0,
         estimated_cost_micros: int = 0,
         cache_write_tokens: int = 0,
+        cost_max_micros: int | None = None,
     ) -> None:
         """Set the numbers of an answer. Pass `cost` (in the currency, rounded up to a millionth) or `cost_micros`.
 
@@ -78,11 +84,22 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
         self.estimated_output_tokens = estimated_output_tokens  # type: ignore[misc]
         self.estimated_cost_micros = estimated_cost_micros  # type: ignore[misc]
         self.cache_write_tokens = cache_write_tokens  # type: ignore[misc]
+        self.cost_max_micros = cost_max_micros  # type: ignore[misc]
 
     @property
     def cost(self) -> float | None:
         """In the currency of the price table; None if no price is known."""
         return None if self.cost_micros is None else in_currency(self.cost_micros)
+
+    @property
+    def cost_for_limits(self) -> int:
+        """The largest possible cost in millionths, which limits count; 0 if no price is known."""
+        return (self.cost_micros or 0) if self.cost_max_micros is None else self.cost_max_micros
+
+    @property
+    def cost_max(self) -> float | None:
+        """The largest possible cost, in the currency of the price table; None if no price is known."""
+        return self.cost if self.cost_max_micros is None else in_currency(self.cost_max_micros)
 
     @property
     def estimated_cost(self) -> float:
@@ -105,6 +122,9 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
             estimated_output_tokens=self.estimated_output_tokens + other.estimated_output_tokens,
             estimated_cost_micros=self.estimated_cost_micros + other.estimated_cost_micros,
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            cost_max_micros=None
+            if self.cost_max_micros is None and other.cost_max_micros is None
+            else self.cost_for_limits + other.cost_for_limits,
         )
 
     def combined(self, other: Usage, by: Callable[[int, int], int]) -> Usage:
@@ -120,13 +140,21 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
             estimated_output_tokens=by(self.estimated_output_tokens, other.estimated_output_tokens),
             estimated_cost_micros=by(self.estimated_cost_micros, other.estimated_cost_micros),
             cache_write_tokens=by(self.cache_write_tokens, other.cache_write_tokens),
+            cost_max_micros=None
+            if (self.cost_max_micros, other.cost_max_micros) == (None, None)
+            else by(self.cost_for_limits, other.cost_for_limits),
         )
 
     def as_json(self) -> dict[str, Any]:
         """Return the numbers as plain data for people and programs: costs are in the currency."""
         plain = asdict(self)
-        del plain["cost_micros"], plain["estimated_cost_micros"]
-        return {**plain, "cost": self.cost, "estimated_cost": self.estimated_cost}
+        del plain["cost_micros"], plain["estimated_cost_micros"], plain["cost_max_micros"]
+        return {
+            **plain,
+            "cost": self.cost,
+            "cost_max": self.cost_max,
+            "estimated_cost": self.estimated_cost,
+        }
 
     def short(self) -> dict[str, int]:
         """Return the numbers for a record, without subsets that are 0 and an unknown cost; `of` reads it."""
@@ -139,6 +167,8 @@ class Usage:  # noqa: PLW1641 - the decorator makes the hash
             numbers["cache_write_tokens"] = self.cache_write_tokens
         if self.cost_micros is not None:
             numbers["cost_micros"] = self.cost_micros
+        if self.cost_max_micros is not None:
+            numbers["cost_max_micros"] = self.cost_max_micros
         if self.estimated_input_tokens or self.estimated_output_tokens or self.estimated_cost_micros:
             numbers["estimated_input_tokens"] = self.estimated_input_tokens
             numbers["estimated_output_tokens"] = self.estimated_output_tokens

@@ -49,6 +49,8 @@ _DIGITS = 3
 _FIRST_REDIRECT, _FIRST_ERROR, _LAST_ERROR = 300, 400, 599
 _LONGEST = 500
 _DEEPEST_CAUSE = 10
+_BEFORE_REQUEST = frozenset(("ConnectTimeout", "PoolTimeout", "ConnectError", "ConnectTimeoutError"))
+"""Exceptions of HTTP libraries before the request is sent."""
 
 
 def of_answer(
@@ -102,6 +104,7 @@ def of_exception(error: BaseException, *, partial: str = "", address: str = "") 
         kind=kind,
         partial=partial,
         retryable=False if doubted else None,  # the next handshake shows the same certificate
+        sent=not any(type(one).__name__ in _BEFORE_REQUEST for one in causes),
     )
 
 

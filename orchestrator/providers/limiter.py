@@ -324,11 +324,16 @@ class RateLimitedModel:
         limiter, route = self.limiter, request.route
         tokens = _estimate(request) if limiter.limit.tokens_per_minute else 0
         began = limiter.clock.monotonic()
+        if route is not None:
+            route.waiting = True
         try:
-            return await limiter.enter(tokens)
+            entry = await limiter.enter(tokens)
         finally:
             if route is not None:
                 route.queued = (route.queued or 0.0) + limiter.clock.monotonic() - began
+        if route is not None:
+            route.waiting = False
+        return entry
 
 
 def _estimate(request: Request) -> int:

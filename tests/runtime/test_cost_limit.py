@@ -436,7 +436,14 @@ def _older(value: Any) -> Any:
         return [_older(one) for one in value]
     if not isinstance(value, dict):
         return value
-    new = ("cost_micros", "on_unknown_cost", "largest_answer", "largest_cost")
+    new = (
+        "cost_micros",
+        "cost_max_micros",
+        "on_unknown_cost",
+        "largest_answer",
+        "largest_cost",
+        "fastest_rate",
+    )
     kept = {
         name: _older(one)
         for name, one in value.items()

@@ -143,6 +143,6 @@ def lend_limits(ctx: LoopContext, limits: Limits, share: float) -> Limits:
         limits,
         max_input_tokens=int(part(own.max_input_tokens, used.input_tokens, 1, limits.max_input_tokens)),
         max_output_tokens=int(part(own.max_output_tokens, used.output_tokens, 1, limits.max_output_tokens)),
-        max_cost=part(own.max_cost, used.cost or 0.0, _LEAST_COST, limits.max_cost),
+        max_cost=part(own.max_cost, used.cost_max or 0.0, _LEAST_COST, limits.max_cost),
         on_unknown_cost=(limits if limits.max_cost else own).on_unknown_cost,
     )

@@ -30,10 +30,13 @@ class DeltaStream:
         self._speaks = False
         self._began = 0.0
         self._first: float | None = None
+        self.arrived = 0
+        """Characters of the answer that the attempt has delivered."""
 
     async def complete(self, request: Request) -> Response:
         """Make one attempt. A listener that a host's hook set on the request gets the pieces as well."""
         attempt = self._attempt = self._attempt + 1
+        self.arrived = 0
         host, host_piece = request.on_delta, request.on_piece
 
         def on_delta(text: str) -> None:
@@ -71,11 +74,11 @@ class DeltaStream:
         self._follower(ModelRequestRetried(**members, reason=reason))
 
     def _said(self, text: str) -> None:
-        self._note_first()
+        self._note_piece(text)
         self._follower(TextDelta(**self._members(), text=encodable(text)))
 
     def _other(self, piece: ReasoningPiece | ArgumentsPiece) -> None:
-        self._note_first()
+        self._note_piece(piece.text)
         members, text = self._members(), encodable(piece.text)
         if isinstance(piece, ReasoningPiece):
             self._follower(ReasoningDelta(**members, text=text))
@@ -83,7 +86,8 @@ class DeltaStream:
             tool = encodable(piece.tool)
             self._follower(ToolArgumentsDelta(**members, position=piece.position, tool=tool, text=text))
 
-    def _note_first(self) -> None:
+    def _note_piece(self, text: str) -> None:
+        self.arrived += len(text)
         if self._first is None:
             self._first = self._run.deps.clock.monotonic() - self._began
 

@@ -7,6 +7,7 @@ that the last answer reported, and one token per byte of text since: no tokenize
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from orchestrator.errors import ConfigError
 from orchestrator.llm.message import (
+    NO_USAGE,
     Request,
     Response,
     Transcript,
@@ -173,7 +175,7 @@ def refusal(run: LoopRun, request: Request) -> Verdict | None:
     if not limits.max_cost or (cost := most(run, request)) is None:
         return None
     share = limits.wrap_up_share if limits.wrap_up_turns and not ctx.wrapping_up else 0.0
-    inputs = ctx.spent.total.cost_micros or 0, cost, reserve(limits.max_cost_micros, share)
+    inputs = ctx.spent.total.cost_for_limits, cost, reserve(limits.max_cost_micros, share)
     verdict = request_cost(*inputs)
     run.attach_guards((given(verdict, request_cost, *inputs),))
     return None if verdict else verdict
@@ -218,6 +220,19 @@ def _input(run: LoopRun) -> int:
     return ctx.context.tokens + input_bound(ctx.messages[known:], offers)
 
 
+def charge_interrupted(run: LoopRun, seconds: float | None, arrived: int) -> None:
+    """Add the range of the run's request, of whose answer `arrived` tokens came in, to its usage: see `interrupted`."""
+    ctx, price = run.ctx, pricing(run)
+    ctx.spent.usage = ctx.spent.usage + interrupted(
+        Usage(_input(run), arrived),
+        seconds,
+        price,
+        limit=output_limit(run.deps.params) or price.most_output,
+        rate=ctx.spent.fastest_rate,
+        largest=ctx.spent.largest_cost,
+    )
+
+
 def lost_output(params: Any, largest: int, price: Pricing) -> int:
     """Return the tokens of a lost answer: the request's limit, the largest so far, or the model's maximum."""
     return output_limit(params) or largest or price.most_output or _UNKNOWN_OUTPUT
@@ -227,6 +242,34 @@ def estimated(usage: Usage, price: Pricing, largest: int, model: str | None = No
     """Return an unreported usage as an estimate. Its cost is its price, else that of the most expensive answer."""
     cost = price.cost(usage, model)
     return replace(usage, cost_micros=cost if cost is not None else largest or None).as_estimate()
+
+
+def interrupted(
+    sent: Usage, seconds: float | None, price: Pricing, *, limit: int, rate: float, largest: int
+) -> Usage:
+    """Return the range of a request that was cancelled or timed out, marked as an estimate.
+
+    Args:
+        sent: Its estimated input, and the output that arrived: the minimum.
+        seconds: Time since it was sent; None if it was not, which costs nothing.
+        price: The cost of the model.
+        limit: Maximum tokens of its output; 0 if there is none.
+        rate: Output tokens a second of the fastest answer of the run; 0 if there is none.
+        largest: Cost of the most expensive answer, for a model without a price.
+    """
+    if seconds is None:
+        return NO_USAGE
+    output = math.ceil(seconds * (rate or _RATE))
+    output = max(sent.output_tokens, min(output, limit or output))
+    most = estimated(replace(sent, output_tokens=output), price, largest)
+    if most.cost_micros is None:
+        return most
+    least = price.cost(sent, None) or 0
+    return replace(most, cost_micros=least, estimated_cost_micros=least, cost_max_micros=most.cost_micros)
+
+
+_RATE = 200
+"""Output tokens a second, before the first answer."""
 
 
 def uncountable(usage: object) -> str | None:

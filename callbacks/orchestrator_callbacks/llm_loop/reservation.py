@@ -50,7 +50,7 @@ def _output(usage: Usage) -> float:
 
 
 def _cost(usage: Usage) -> int:
-    return usage.cost_micros or 0
+    return usage.cost_for_limits
 
 
 def _most_cost(usage: Usage) -> float:

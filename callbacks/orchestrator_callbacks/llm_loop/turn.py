@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import replace
+from operator import sub
 from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LimitReached, LLMError, StateTimeout
@@ -22,6 +22,7 @@ from orchestrator.llm.message import (
     Usage,
 )
 from orchestrator.llm.retry import RetryAttempt, RetryPolicy
+from orchestrator.llm.usage import approximate_tokens
 from orchestrator.machines.llm_loop.model import LoopContext, LoopEvent
 from orchestrator_callbacks.llm_loop import answer, guidance, request_usage, turn_accounting
 from orchestrator_callbacks.llm_loop.admission import refuse_unknown_tools
@@ -29,7 +30,7 @@ from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
 from orchestrator_callbacks.llm_loop.delta import DeltaStream
 from orchestrator_callbacks.llm_loop.deps import LoopRun, ask_model, through
 from orchestrator_callbacks.llm_loop.guard_record import record_guards
-from orchestrator_callbacks.llm_loop.request_usage import lost, priced, uncountable
+from orchestrator_callbacks.llm_loop.request_usage import charge_interrupted, lost, priced, uncountable
 from orchestrator_guards import retries
 
 WRAP_UP = (
@@ -96,25 +97,20 @@ def ask(run: LoopRun, request: Request) -> Coroutine[Any, Any, Response]:
 
 
 async def _within(account: BudgetAccount, run: LoopRun, request: Request) -> Response:
-    """Call the model within the budget of the runs above. An abandoned answer is charged like a received one."""
-    charge, used = lost(run), NO_USAGE
+    """Call the model within the budget of the runs above. A charge for interrupted requests counts there, too."""
     most = request_usage.most(run, request)
-    need = replace(charge, cost_micros=most, estimated_cost_micros=most or 0)
+    need = replace(lost(run), cost_micros=most, estimated_cost_micros=most or 0)
     try:
         await account.reserve(need)
     except LimitReached as refused:
         run.ctx.verdict = refused.verdict
         raise
+    before, used = run.ctx.spent.usage, NO_USAGE
     try:
         response = await _tried(run, request)
         used = priced(run, response)
-    except asyncio.CancelledError:
-        if run.interruption is not None:  # this process will not resume it and charge it there
-            used = charge
-            run.ctx.spent.usage = run.ctx.spent.usage + charge
-        raise
     finally:
-        account.settle(need, used)
+        account.settle(need, used + run.ctx.spent.usage.combined(before, sub))
     return response
 
 
@@ -129,12 +125,20 @@ async def _tried(run: LoopRun, request: Request) -> Response:
 
     def tried(one: RetryAttempt) -> None:
         tries.append(one)
+        elapsed = route.in_flight(deps.clock.monotonic())
         if one.outcome != "ok":
+            if one.kind == "timeout" and was_sent(one.error):
+                partial = len(getattr(one.error, "partial", ""))
+                charge_interrupted(run, elapsed, approximate_tokens(partial))
             _report_failure(run, one, deltas, route)
+        route.since = None
+
+    def complete(request: Request) -> Awaitable[Response]:
+        route.since, route.waiting = deps.clock.monotonic(), False
+        return ask_model(run, request) if deltas is None else deltas.complete(request)
 
     policy = _policy(ctx, deps.retry)
     request = _routed(request, route)
-    complete = functools.partial(ask_model, run) if deltas is None else deltas.complete
     started = deps.clock.monotonic()
     try:
         response: object = await policy.call(complete, request, on_attempt=tried, clock=deps.clock)
@@ -142,10 +146,12 @@ async def _tried(run: LoopRun, request: Request) -> Response:
         # Interrupted by a limit: the model hung, and the run was not cancelled.
         cut = isinstance(run.interruption, StateTimeout | DeadlineExceeded)
         earlier = sum(one.seconds + one.delay for one in tries)
-        seconds = max(0.0, deps.clock.monotonic() - started - earlier)
+        now = deps.clock.monotonic()
+        if run.interruption is not None:  # else another process resumes the run and charges it there
+            arrived = 0 if deltas is None else approximate_tokens(deltas.arrived)
+            charge_interrupted(run, route.in_flight(now), arrived)
+        seconds = max(0.0, now - started - earlier)
         _report_call(run, "timeout" if cut else "cancelled", seconds, deltas, route)
-        if run.interruption is not None and deps.account is None:  # it is not resumed and charged here
-            ctx.spent.usage = ctx.spent.usage + lost(run)
         raise
     except Exception as error:
         ctx.fault = "llm_error"
@@ -159,8 +165,15 @@ async def _tried(run: LoopRun, request: Request) -> Response:
         ctx.fault = "llm_error"
         _report_call(run, "malformed", seconds, deltas, route)
         raise LLMError(f"the model gave {fault}", kind="malformed")
+    if response.usage and (active := seconds - (route.queued or 0.0)) > 0:
+        ctx.spent.fastest_rate = max(ctx.spent.fastest_rate, round(response.usage.output_tokens / active, 3))
     _report_call(run, "ok", seconds, deltas, route, response)
     return response.encodable()
+
+
+def was_sent(error: Exception | None) -> bool:
+    """Return whether a request that timed out reached its server, which may bill it: it gave no answer about it."""
+    return getattr(error, "status", None) is None and getattr(error, "sent", True)
 
 
 def _routed(request: Request, route: Route) -> Request:

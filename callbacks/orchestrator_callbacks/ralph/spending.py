@@ -44,7 +44,7 @@ def _cost(run: RalphRun) -> list[Verdict]:
     ctx, limits = run.ctx, run.ctx.limits
     if not limits.max_cost:
         return []
-    found = [cost(ctx.usage.cost_micros or 0, limits.max_cost_micros)]
+    found = [cost(ctx.usage.cost_for_limits, limits.max_cost_micros)]
     if limits.on_unknown_cost == "stop":
         unknown = next((one for one in ctx.agent_calls if one.usage.cost_micros is None), None)
         if unknown is not None:
@@ -57,7 +57,7 @@ def remaining_cost(run: RalphRun) -> float | None:
     ctx = run.ctx
     if not ctx.limits.max_cost:
         return None
-    return in_currency(max(0, ctx.limits.max_cost_micros - (ctx.usage.cost_micros or 0)))
+    return in_currency(max(0, ctx.limits.max_cost_micros - (ctx.usage.cost_for_limits)))
 
 
 def last_call(run: RalphRun, request: AgentRequest) -> RoleCall | None:

@@ -117,12 +117,15 @@ class RunBudget(PayingAccount):
             purse.calls += 1
 
     @contextlib.asynccontextmanager
-    async def request(self, need: Usage, charge: Usage | None = None) -> AsyncIterator[RequestUsage]:
+    async def request(
+        self, need: Usage, charge: Usage | None = None, interrupted: Callable[[], Usage] | None = None
+    ) -> AsyncIterator[RequestUsage]:
         """Wait until a request of about `need` fits, and count its usage afterwards.
 
         Args:
             need: Estimated usage. Its cost is the maximum cost; a request of unknown cost is sent alone.
-            charge: Estimate that is counted for an interrupted request; `need` by default.
+            charge: Estimate that is counted if a crash loses the answer; `need` by default.
+            interrupted: Returns what is counted if the request is cancelled; `charge` by default.
 
         Raises:
             LimitReached: A limit is used up or cannot cover the request.
@@ -141,7 +144,7 @@ class RunBudget(PayingAccount):
             try:
                 yield bill
             except asyncio.CancelledError:
-                bill.usage = charge
+                bill.usage = charge if interrupted is None else interrupted()
                 raise
         finally:
             for purse in purses:

@@ -11,19 +11,21 @@ from orchestrator.errors import DeadlineExceeded, LLMError, StateTimeout
 from orchestrator.kernel.abandonment import host_call
 from orchestrator.kernel.record import LLMCall, OperationAttempt
 from orchestrator.llm.attempt import attempt_row
-from orchestrator.llm.message import NO_USAGE, Request, Response, Route, Usage, input_bound
+from orchestrator.llm.message import NO_USAGE, Request, Response, Route, Usage, input_bound, output_limit
 from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryAttempt
+from orchestrator.llm.usage import approximate_tokens
 from orchestrator_callbacks.llm_loop.call_scope import model_scope
 from orchestrator_callbacks.llm_loop.request_usage import (
     Pricing,
+    interrupted,
     lost_output,
     note_unpriced,
     unreported,
     with_cost,
 )
 from orchestrator_callbacks.llm_loop.request_usage import estimated as as_estimate
-from orchestrator_callbacks.llm_loop.turn import malformed
+from orchestrator_callbacks.llm_loop.turn import malformed, was_sent
 from orchestrator_callbacks.rlm.budget_account import RequestUsage, estimated
 from orchestrator_callbacks.rlm.deps import ModeRun, allowed
 from orchestrator_guards import Verdict, cost_unknown
@@ -40,7 +42,7 @@ class OwnModel:
 
     async def complete(self, request: Request) -> Response:
         """Answer one request."""
-        run = self._run
+        run, request = self._run, replace(request, route=Route())
         await allowed(run, run.deps.model)
         async with paid(run, own_pricing(run), request) as bill:
             response = await request_answer(run, run.deps.llm, own_pricing(run), request)
@@ -57,15 +59,37 @@ def own_pricing(run: ModeRun) -> Pricing:
 def paid(run: ModeRun, pricing: Pricing, request: Request) -> AbstractAsyncContextManager[RequestUsage]:
     """Reserve the maximum cost of a request in the run's budget until its usage is known.
 
-    A lost answer is charged as an estimate: see `lost_output`. Raises LimitReached if a budget is used up, or if a
-    limit bounds the cost and no price can be known.
+    A lost answer is charged as an estimate: see `lost_output`. An interrupted one has a range: see `interrupted`.
+
+    Raises LimitReached if a budget is used up, or if a limit bounds the cost and no price can be known.
     """
     if not pricing.known:
         _refuse(run, cost_unknown(1, model=pricing.model))
     need = replace(estimated(request.messages), cost_micros=pricing.most(request))
     output = lost_output(request.params, run.ctx.largest_answer, pricing)
     usage = Usage(input_bound(request.messages, request.tools), output)
-    return run.deps.budget.request(need, as_estimate(usage, pricing, run.ctx.largest_cost))
+    charge = as_estimate(usage, pricing, run.ctx.largest_cost)
+
+    def stopped() -> Usage:
+        if run.interruption is None or request.route is None:
+            return charge
+        return _range(run, pricing, request, request.route.in_flight(run.deps.clock.monotonic()))
+
+    return run.deps.budget.request(need, charge, stopped)
+
+
+def _range(
+    run: ModeRun, pricing: Pricing, request: Request, seconds: float | None, partial: str = ""
+) -> Usage:
+    """Return the range of a request that was cancelled or timed out after so many seconds."""
+    return interrupted(
+        Usage(input_bound(request.messages, request.tools), approximate_tokens(len(partial))),
+        seconds,
+        pricing,
+        limit=output_limit(request.params) or pricing.most_output,
+        rate=run.ctx.fastest_rate,
+        largest=run.ctx.largest_cost,
+    )
 
 
 async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Request) -> Response:
@@ -73,21 +97,27 @@ async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Requ
 
     The usage of the answer includes its cost; an estimate takes the place of one that the server did not report.
     """
-    deps, route = run.deps, Route()
+    deps, route = run.deps, request.route or Route()
     tries: list[RetryAttempt] = []
 
     def tried(one: RetryAttempt) -> None:
         tries.append(one)
         if one.outcome != "ok":
+            if one.kind == "timeout" and was_sent(one.error):
+                elapsed, partial = route.in_flight(deps.clock.monotonic()), getattr(one.error, "partial", "")
+                deps.budget.add(_range(run, pricing, request, elapsed, partial))
             _failed(run, one, route)
+        route.since = None
+
+    async def complete(request: Request) -> Response:
+        route.since, route.waiting = deps.clock.monotonic(), False
+        with model_scope(run, pricing.model) or _NO_SCOPE:
+            return await host_call(llm.complete(request), "model", pricing.model)
 
     began = deps.clock.monotonic()
     try:
         response: Any = await deps.retry.call(
-            _complete,
-            run,
-            llm,
-            pricing.model,
+            complete,
             replace(request, route=route),
             on_attempt=tried,
             clock=deps.clock,
@@ -111,6 +141,9 @@ async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Requ
         usage = unreported(response, sent, pricing, run.ctx.largest_cost, run.deps.budget.all_limits)
     else:
         usage = with_cost(pricing, response.usage, response.model)
+        if (active := seconds - (route.queued or 0.0)) > 0:
+            rate = round(usage.output_tokens / active, 3)
+            run.ctx.fastest_rate = max(run.ctx.fastest_rate, rate)
     answer: Response = replace(response.encodable(), usage=usage)
     _publish_call(run, "ok", seconds, route, answer, usage=None if response.usage is None else usage)
     ctx = run.ctx
@@ -118,11 +151,6 @@ async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Requ
     ctx.largest_answer = max(ctx.largest_answer, usage.output_tokens)
     ctx.largest_cost = max(ctx.largest_cost, usage.cost_micros or 0)
     return answer
-
-
-async def _complete(run: ModeRun, llm: LLM, model: str, request: Request) -> Response:
-    with model_scope(run, model) or _NO_SCOPE:
-        return await host_call(llm.complete(request), "model", model)
 
 
 def check_cost(run: ModeRun, response: Response) -> None:

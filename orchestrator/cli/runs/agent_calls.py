@@ -70,7 +70,8 @@ def cost_phrase(usage: Usage) -> str:
     if usage.cost is None:
         return "cost unknown"
     estimate = f" ({usage.estimated_cost:g} estimated)" if usage.estimated_cost_micros else ""
-    return f"cost {usage.cost:g}{estimate}"
+    most = "" if usage.cost_max_micros is None else f" to {usage.cost_max:g}"
+    return f"cost {usage.cost:g}{most}{estimate}"
 
 
 def call_json(call: RoleCall) -> dict[str, Any]:

@@ -165,7 +165,8 @@ def _usage(story: Story) -> Iterator[str]:
             counts = f"{token_counts(guessed)}{_cost(guessed)}"
             yield f"  of these an estimate, for answers without usage from their server: {counts}"
     if story.estimated != NO_USAGE:
-        yield f"  estimate charged for lost answers: {token_counts(story.estimated)}{_cost(story.estimated)}"
+        counts = f"{token_counts(story.estimated)}{_cost(story.estimated)}"
+        yield f"  estimate charged for lost and interrupted answers: {counts}"
     if story.total != story.usage:
         total = story.total
         whole = f"{total.input_tokens + total.output_tokens:,} tokens: {token_counts(total)}{_cost(total)}"
@@ -175,7 +176,10 @@ def _usage(story: Story) -> Iterator[str]:
 
 
 def _cost(usage: Usage) -> str:
-    return "" if usage.cost is None else f", cost {usage.cost:g}"
+    if usage.cost is None:
+        return ""
+    most = "" if usage.cost_max_micros is None else f" to {usage.cost_max:g}"
+    return f", cost {usage.cost:g}{most}"
 
 
 def _calls(found: RunOverview) -> list[str]:

@@ -38,7 +38,7 @@ def verdicts(ctx: LoopContext, moved: Verdict | None = None) -> list[Verdict]:
     if limits.max_output_tokens:
         asked.append(output_tokens(spent.total.output_tokens, reserve(limits.max_output_tokens, share)))
     if limits.max_cost:
-        asked.append(cost(spent.total.cost_micros or 0, reserve(limits.max_cost_micros, share)))
+        asked.append(cost(spent.total.cost_for_limits, reserve(limits.max_cost_micros, share)))
     if limits.max_seconds:
         asked.append(elapsed(spent.seconds, reserve(limits.max_seconds, share)))
     asked.append(iterations(ctx.iteration, turns - limits.wrap_up_turns if turns > 1 else turns))
@@ -65,7 +65,7 @@ def whole_budgets(ctx: LoopContext) -> list[Verdict]:
     if limits.max_output_tokens:
         asked.append(output_tokens(spent.total.output_tokens, limits.max_output_tokens))
     if limits.max_cost:
-        asked.append(cost(spent.total.cost_micros or 0, limits.max_cost_micros))
+        asked.append(cost(spent.total.cost_for_limits, limits.max_cost_micros))
     if limits.max_seconds:
         asked.append(elapsed(spent.seconds, limits.max_seconds))
     asked.append(iterations(ctx.iteration, limits.max_iterations))

@@ -77,6 +77,8 @@ class RunUsage:
     """Output tokens of the longest answer so far, used as an estimate for a lost answer."""
     largest_cost: int = field(default=0, metadata={"fingerprint": None})
     """Cost of the most expensive answer so far, in millionths of the currency."""
+    fastest_rate: float = field(default=0.0, metadata={"fingerprint": None})
+    """Output tokens a second of the fastest answer so far, used as an estimate for an interrupted request."""
 
     @property
     def total(self) -> Usage:

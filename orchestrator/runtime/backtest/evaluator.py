@@ -167,7 +167,7 @@ class Evaluator:
         for number in range(2):
             most = point.most[min(number, len(point.most) - 1)]
             share = limits.wrap_up_share if limits.wrap_up_turns and not ctx.wrapping_up else 0.0
-            inputs = ctx.spent.total.cost_micros or 0, most, reserve(limits.max_cost_micros, share)
+            inputs = ctx.spent.total.cost_for_limits, most, reserve(limits.max_cost_micros, share)
             verdict = request_cost(*inputs)
             self._own.attach_guards((given(verdict, request_cost, *inputs),))
             if verdict:

@@ -26,7 +26,7 @@ INPUTS: Final[Mapping[str, Callable[[LoopContext], Any]]] = MappingProxyType(
         "iteration": lambda ctx: ctx.iteration,
         "input_tokens": lambda ctx: ctx.spent.total.input_tokens,
         "output_tokens": lambda ctx: ctx.spent.total.output_tokens,
-        "cost": lambda ctx: ctx.spent.total.cost or 0.0,
+        "cost": lambda ctx: ctx.spent.total.cost_max or 0.0,
         "seconds": lambda ctx: ctx.spent.seconds,
         "tool_calls": lambda ctx: ctx.spent.tool_calls,
         "calls_by_tool": lambda ctx: MappingProxyType(ctx.spent.by_tool),

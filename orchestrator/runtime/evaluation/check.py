@@ -202,7 +202,7 @@ def _has(arguments: Any, expected: Mapping[str, Any] | None) -> bool:
 def _limits(run: CaseRun) -> Iterator[CaseCheck]:
     usage, limits = run.result.usage, run.case.expect.at_most
     used = {
-        "cost": usage.cost,
+        "cost": usage.cost_max,
         "tokens": usage.input_tokens + usage.output_tokens,
         "requests": run.requests,
         "tool_calls": len(run.calls),

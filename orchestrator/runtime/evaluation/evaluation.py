@@ -298,7 +298,7 @@ class _Evaluation:
             usage=CaseUsage(
                 requests=run.requests,
                 tokens=usage.input_tokens + usage.output_tokens,
-                cost_micros=usage.cost_micros,
+                cost_micros=None if usage.cost_micros is None else usage.cost_for_limits,
                 seconds=run.seconds,
             ),
         )

@@ -24,7 +24,7 @@ class CaseUsage:
     tokens: int = 0
     """Input and output tokens, with child runs and estimates."""
     cost_micros: int | None = None
-    """In millionths of the currency of the price table; None if no price is known."""
+    """In millionths of the currency, with the maximum of interrupted requests; None if no price is known."""
     seconds: float = 0.0
     """Time of the runs, without waiting for people."""
 

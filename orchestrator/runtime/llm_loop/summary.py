@@ -31,7 +31,7 @@ def _budgets(ctx: LoopContext) -> Iterator[tuple[str, float, float]]:
     yield "iterations", ctx.iteration, limits.max_iterations
     yield "input_tokens", total.input_tokens, limits.max_input_tokens
     yield "output_tokens", total.output_tokens, limits.max_output_tokens
-    yield "cost", total.cost_micros or 0, limits.max_cost_micros
+    yield "cost", total.cost_for_limits, limits.max_cost_micros
     yield "time", spent.seconds, limits.max_seconds
     yield "tool_calls", spent.tool_calls, limits.max_tool_calls
     yield "retries", spent.retries, limits.max_retries

@@ -27,7 +27,7 @@ def summary(run: Run[RalphContext, Any]) -> dict[str, Any]:
         ("qa_cycles", ctx.qa_cycle_count, limits.max_qa_cycles),
         ("replans", ctx.replans, limits.max_replans),
         ("tokens", ctx.usage.input_tokens + ctx.usage.output_tokens, limits.max_tokens),
-        ("cost", ctx.usage.cost_micros or 0, limits.max_cost_micros),
+        ("cost", ctx.usage.cost_for_limits, limits.max_cost_micros),
     )
     return {
         "qualified": ctx.qualified,

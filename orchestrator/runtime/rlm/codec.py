@@ -152,7 +152,7 @@ def summary(run: ModeRun) -> dict[str, Any]:
         ("iterations", ctx.iteration, limits.max_iterations),
         ("input_tokens", ctx.usage.input_tokens, limits.max_input_tokens),
         ("output_tokens", ctx.usage.output_tokens, limits.max_output_tokens),
-        ("cost", ctx.usage.cost_micros or 0, limits.max_cost_micros),
+        ("cost", ctx.usage.cost_for_limits, limits.max_cost_micros),
     )
     return {
         "tokens_in": ctx.usage.input_tokens,

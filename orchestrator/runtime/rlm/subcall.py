@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
 from orchestrator.errors import LLMError, OrchestratorError
-from orchestrator.llm.message import NO_USAGE, Message, Request, Response
+from orchestrator.llm.message import NO_USAGE, Message, Request, Response, Route
 from orchestrator.machines.code_mode.ports import Answer
 from orchestrator.machines.rlm.limits import RlmLimits
 from orchestrator.machines.rlm.policy import NestedCallPolicy
@@ -87,7 +87,7 @@ class SubCalls:
         return await said if inspect.isawaitable(said) else said
 
     async def _ask_model(self, prompt: str) -> str:
-        request = Request(messages=(Message("user", prompt),), params=self._params)
+        request = Request(messages=(Message("user", prompt),), params=self._params, route=Route())
         if self._admit is not None:
             await self._admit()
         paid = self._pay(request) if self._pay else self._budget.request(estimated(request.messages))

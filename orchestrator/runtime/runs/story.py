@@ -118,10 +118,13 @@ class Story(StoredRun):
     def estimated(self) -> Usage:
         """The estimated charge for answers of the run that were lost or interrupted."""
         used, told = Usage.of((self.context.get("spent") or self.context).get("usage") or {}), self.usage
+        cost = max(0, used.estimated_cost_micros - told.estimated_cost_micros)
+        most = None if used.cost_max_micros is None else cost + used.cost_for_limits - (used.cost_micros or 0)
         lost = Usage(
             max(0, used.estimated_input_tokens - told.estimated_input_tokens),
             max(0, used.estimated_output_tokens - told.estimated_output_tokens),
-            cost_micros=max(0, used.estimated_cost_micros - told.estimated_cost_micros) or None,
+            cost_micros=cost or (None if most is None else 0),
+            cost_max_micros=most,
         )
         return lost.as_estimate()
 

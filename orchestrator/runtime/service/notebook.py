@@ -60,6 +60,7 @@ def _usage_text(usage: Usage | None) -> str:
     if usage is None:
         return ""
     cost = "" if usage.cost is None else f", cost {usage.cost:g}"
+    cost += "" if usage.cost_max_micros is None else f" to {usage.cost_max:g}"
     return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{cost}"
 
 
