@@ -173,8 +173,8 @@ class LLMCall:
     """Start of this attempt (epoch seconds); 0 if unknown."""
     queued: float | None = None
     """Seconds of waiting for a rate limiter before that; they are not in `seconds`. None without a limiter."""
-    usage_reported: bool = True
-    """False for an answer whose server reported no usage: its tokens are 0 here, and limits count an estimate."""
+    usage_unreported: bool = False
+    """An answer whose server reported no usage: its tokens are 0 here, and limits count an estimate."""
 
 
 @fact(frozen=True, slots=True)

@@ -336,7 +336,7 @@ class TransitionLog:
             outcome=fact.outcome,
             duration_s=micros(fact.seconds),
             **({"queued_s": micros(fact.queued)} if fact.queued else {}),
-            **(_tokens(fact) if fact.usage_reported else {}),
+            **(_tokens(fact) if not fact.usage_unreported else {}),
             finish_reason=finish_word(fact.finish_reason),
             tool_calls=fact.tool_calls,
             **self._span(),

@@ -158,7 +158,7 @@ class WorkCounts:
     def _seldom(self, fact: LLMCall, run: tuple[str, str], model: tuple[str, str, str]) -> None:
         """Count the values that few answers have."""
         count, observe = self._count, self._use.histograms
-        if not fact.usage_reported:
+        if fact.usage_unreported:
             count["llm_unreported_usage_total", *model].inc()
         if fact.first_token is not None:
             observe["llm_time_to_first_token_seconds", *model].observe(fact.first_token)

@@ -277,7 +277,7 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
             context_used=_filled(run, usage) if response and response.usage is not None else None,
             at=run.deps.clock.time() - seconds,  # published as soon as it is over
             queued=queued,
-            usage_reported=not response or response.usage is not None,
+            usage_unreported=response is not None and response.usage is None,
         )
     )
 

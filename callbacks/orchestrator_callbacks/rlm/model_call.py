@@ -188,7 +188,7 @@ def _publish_call(
     wait: float = 0.0,
 ) -> None:
     """Record and publish one attempt. `usage` is as reported; `wait` is the seconds until the next one."""
-    reported, usage = usage is not None, usage or NO_USAGE
+    unreported_usage, usage = usage is None, usage or NO_USAGE
     model, queued = route.take()
     seconds = max(0.0, seconds - queued) if queued else seconds
     kind = "" if outcome == "ok" else outcome
@@ -211,6 +211,6 @@ def _publish_call(
             len(response.tool_calls) if response else 0,
             at=run.deps.clock.time() - seconds,
             queued=queued,
-            usage_reported=reported,
+            usage_unreported=unreported_usage,
         )
     )
