@@ -160,8 +160,8 @@ class RunSections:
 
     @property
     def error(self) -> str:
-        """Type of the error that failed the run."""
-        return str((self.story.failure or {}).get("type", ""))
+        """The error that failed the run, without its text."""
+        return self.story.error_facts
 
     @property
     def meters(self) -> list[Meter]:

@@ -62,7 +62,10 @@ SHOWN: Mapping[str, Spec] = MappingProxyType(
         "transition": {
             **_whole("seq", "event", "source", "dest", "at", "t", "internal", "iteration", "guard"),
             **_whole("tokens", "reason", "dwell", "guards", "attempts", "fingerprint", "table_changes"),
-            "error": _whole("type", "reason", "state", "hook"),
+            "error": {
+                **_whole("type", "reason", "state", "hook", "where"),
+                "fields": _whole("kind", "status", "request_id"),
+            },
         },
         "context": {**_CONTEXT, "messages": _whole("keep")},
         "answer": _whole(
@@ -213,6 +216,7 @@ _PARTLY = frozenset(
         "context.consent",
         "consent",
         "error",
+        "error.fields",
         "messages",
         "calls",
         "spent",

@@ -5,14 +5,18 @@ The context is plain data: complete in the first record, then only its changes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from orchestrator import errors
 from orchestrator.kernel.record import EventFailed
+from orchestrator.kernel.redaction import scrub
 from orchestrator.kernel.run import Run
 from orchestrator_guards.verdict import Verdict
 
+_LONGEST = 2_000
+"""Characters of each text of an error that are stored."""
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -36,13 +40,17 @@ class Codec(Protocol):
 
 
 def error_body(failure: EventFailed) -> dict[str, Any]:
-    """Return the stored part of a failure: place, reason, and the fields of an error of this package."""
+    """Return the stored part of a failure: place, reason, and the fields of an error of this package.
+
+    Texts are cut at 2,000 characters: servers repeat whole requests in their errors. The error of a server also loses
+    probable secrets; ours do not, because ids of runs look like secrets.
+    """
     error = failure.error
     ours = _ours(type(error))
     fields = {} if ours is None else {name: _plain(value) for name, value in vars(error).items()}
     return {
         "type": type(error).__name__,
-        "message": str(error),
+        "message": scrub(str(error)) if ours is errors.LLMError else str(error)[:_LONGEST],
         "is": None if ours is None else ours.__name__,
         "fields": {name: value for name, value in fields.items() if value is not _LOST},
         "reason": failure.reason,
@@ -52,7 +60,18 @@ def error_body(failure: EventFailed) -> dict[str, Any]:
         "at": failure.at,
         "iteration": failure.iteration,
         "committed": failure.committed,
+        **({"where": where} if (where := raised_at(error)) else {}),
     }
+
+
+def raised_at(error: BaseException | None) -> str | None:
+    """Return file and line of the innermost frame of an error, or None if it was never raised."""
+    trace = None if error is None else error.__traceback__
+    if trace is None:
+        return None
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"  # noqa: PTH119 - no path is made
 
 
 def restored_failure(body: Mapping[str, Any], graph: str, run_id: str) -> tuple[Exception, EventFailed]:
@@ -94,6 +113,8 @@ _LOST = object()
 def _plain(value: object) -> object:
     if isinstance(value, Verdict):
         return {"verdict": value._asdict()}
+    if isinstance(value, str):
+        return value[:_LONGEST]
     return value if isinstance(value, _PLAIN) else _LOST
 
 

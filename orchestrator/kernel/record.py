@@ -175,6 +175,8 @@ class LLMCall:
     """Seconds of waiting for a rate limiter before that; they are not in `seconds`. None without a limiter."""
     usage_unreported: bool = False
     """An answer whose server reported no usage: its tokens are 0 here, and limits count an estimate."""
+    error: Exception | None = None
+    """The error of an attempt that failed."""
 
 
 @fact(frozen=True, slots=True)

@@ -77,7 +77,37 @@ def of_answer(
         retry_after=_retry_after(said, problem),
         partial=partial,
         retryable=_retryable(said, status, words),
+        request_id=request_id(said) or _request_id_in(body),
     )
+
+
+def request_id(headers: Mapping[str, str]) -> str:
+    """Return the server's name of a request from the headers of its answer; empty without one."""
+    said = {name.lower(): value for name, value in headers.items()}
+    return next((found for name in _REQUEST_ID if (found := _plain_id(said.get(name)))), "")
+
+
+def _request_id_in(body: object) -> str:
+    """Return the name of a request from the body of an error."""
+    inner = body.get("error") if isinstance(body, Mapping) else None
+    places = [one for one in (body, inner) if isinstance(one, Mapping)]
+    return next((found for one in places if (found := _plain_id(one.get("request_id")))), "")
+
+
+def _plain_id(value: object) -> str:
+    return value if isinstance(value, str) and _PLAIN_ID.fullmatch(value) else ""
+
+
+_REQUEST_ID = (
+    "x-request-id",
+    "request-id",
+    "x-amzn-requestid",
+    "apim-request-id",
+    "x-ms-request-id",
+    "cf-ray",
+)
+"""Headers of vendors, of their clouds and of the proxy before them, the most exact first."""
+_PLAIN_ID = re.compile(r"[A-Za-z0-9._:/=+-]{1,128}")
 
 
 def of_exception(error: BaseException, *, partial: str = "", address: str = "") -> LLMError | None:

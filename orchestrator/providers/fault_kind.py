@@ -8,6 +8,9 @@ _KINDS_OF_WORDS: dict[str, tuple[str, ...]] = {
         "exceed_context_size_error",
         "model_context_window_exceeded",
         "contextwindowexceedederror",  # LiteLLM
+        "too_many_prompt_tokens",  # Perplexity
+        "tokens_limit_reached",  # GitHub Models
+        "model_max_prompt_tokens_exceeded",  # GitHub Copilot
     ),
     "content_filter": (
         "content_filter",

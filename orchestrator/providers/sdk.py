@@ -157,6 +157,9 @@ class SdkModel(VendorModel):
             if "html" in kind or beginning.startswith(b"<"):  # from a proxy, or the wrong address
                 raise malformed("it is an HTML page")
             return await self._whole(beginning, chunks, answer.headers, request)
+        except LLMError as error:  # inside of an answer: only the headers name its request
+            error.request_id = error.request_id or fault.request_id(answer.headers)
+            raise
         finally:
             await opening.__aexit__(None, None, None)
 

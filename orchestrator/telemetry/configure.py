@@ -29,6 +29,7 @@ def configure_logging(
     service: str | None = None,
     fields: Iterable[str] = (),
     names: FieldNames = "orchestrator",
+    error_text: bool = False,
 ) -> TransitionLog:
     """Send all records of the standard library's logging to `stream`, as lines of the schema of the transition log.
 
@@ -38,7 +39,7 @@ def configure_logging(
         stream: A text or binary file, or a BoundedWriter; None is the sys.stdout of each line.
         level: Lowest level of a line.
         trace: Returns trace_id and span_id of the present span, or None.
-        service, fields, names: As for TransitionLog.
+        service, fields, names, error_text: As for TransitionLog.
 
     Returns:
         The observer that writes to the same stream.
@@ -50,7 +51,15 @@ def configure_logging(
         log = configure_logging(level="warning")
         agent = Agent(llm, observers=[log, Metrics()])
     """
-    log = TransitionLog(stream, level=level, trace=trace, service=service, fields=fields, names=names)
+    log = TransitionLog(
+        stream,
+        level=level,
+        trace=trace,
+        service=service,
+        fields=fields,
+        names=names,
+        error_text=error_text,
+    )
     root = logging.getLogger()
     for handler in [one for one in root.handlers if isinstance(one, LineHandler)]:
         root.removeHandler(handler)
@@ -69,12 +78,16 @@ class LineHandler(logging.Handler):
         super().__init__()
         self._logger = log.logger
         self._tallies = log.tallies
+        self._error_text = log.error_text
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record. A record that cannot be written is counted as dropped."""
         try:
             getattr(self._logger, level_of(record.levelno))(
-                _text(record), ts=stamp(record.created), logger=record.name, **_fields(record)
+                _text(record),
+                ts=stamp(record.created),
+                logger=record.name,
+                **_fields(record, error_text=self._error_text),
             )
         except Exception:  # noqa: BLE001 - logging must not fail its caller
             self.handleError(record)
@@ -110,12 +123,12 @@ def _text(record: logging.LogRecord) -> str:
         return f"[a line of {record.name} that cannot be formatted]"
 
 
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
+def _fields(record: logging.LogRecord, *, error_text: bool) -> dict[str, Any]:
     extra = {key: value for key, value in vars(record).items() if key not in _STANDARD and key not in _OURS}
     fields = {
         key: scrub(value) if isinstance(value, str) and key in KEYS else value for key, value in extra.items()
     }
     if record.exc_info and record.exc_info[1] is not None:
-        fields |= error_fields(record.exc_info[1])
+        fields |= error_fields(record.exc_info[1], text=error_text)
         fields["stack"] = frames_of(record.exc_info[2])
     return fields

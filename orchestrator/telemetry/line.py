@@ -34,7 +34,7 @@ KEYS = frozenset(
     duration_s queued_s
     model finish_reason tokens tokens_in tokens_out tokens_cached tokens_reasoning cost tool position tool_calls
     result_chars cut operation attempt retry_in_s retries restarts compactions blockers budget_used backend
-    journal records error_type error_code error_fingerprint where engine by runs
+    journal records error_type error_code error_fingerprint error_text http_status request_id where engine by runs
     agent task_id trace_id span_id overhead_s provider tool_call_id replayed logger stack
     """.split()  # noqa: SIM905 - sixty quoted words are no easier to read
 )

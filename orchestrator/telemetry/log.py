@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast
 
 from orchestrator.kernel.clock import WHOLE, micros
+from orchestrator.kernel.codec import raised_at
 from orchestrator.kernel.record import (
     BudgetChecked,
     EventFailed,
@@ -49,7 +50,7 @@ from orchestrator.telemetry.line import (
     totals,
     verdict_fields,
 )
-from orchestrator.telemetry.redaction import error_fields, raised_at
+from orchestrator.telemetry.redaction import error_fields
 from orchestrator.telemetry.sink import BoundedWriter, Stream
 from orchestrator.telemetry.span import Trace, span_of
 from orchestrator.telemetry.tally import LineCounts
@@ -80,6 +81,7 @@ class TransitionLog:
         service: Name of the service in each line; None takes OTEL_SERVICE_NAME, else `orchestrator`.
         fields: Names of the host's own fields whose text is written; numbers and booleans always are.
         names: Names of the keys: `orchestrator`, `ecs` (Elastic Common Schema) or `otel` (OpenTelemetry).
+        error_text: Lines of errors have their scrubbed text, too, which can contain contents of requests.
 
     Raises:
         ConfigError: The level or the names are unknown, or the stream cannot be written.
@@ -102,9 +104,10 @@ class TransitionLog:
         service: str | None = None,
         fields: Iterable[str] = (),
         names: FieldNames = "orchestrator",
+        error_text: bool = False,
     ) -> None:
         threshold = level_number(level)
-        self.level = level.lower()
+        self.level, self.error_text = level.lower(), error_text
         self._debug = threshold <= LEVELS["debug"]
         self._trace = trace
         self._lines: TransitionLines | None = None
@@ -258,7 +261,7 @@ class TransitionLog:
             **({"hook": fact.hook} if fact.hook else {}),
             **({"committed": True} if fact.committed else {}),
             **({"where": where} if (where := raised_at(fact.error)) else {}),
-            **error_fields(fact.error),
+            **error_fields(fact.error, text=self.error_text),
             **self._span(),
         )
 
@@ -276,7 +279,7 @@ class TransitionLog:
             run_duration_s=micros(fact.seconds),
             **totals(fact.summary),
             **verdict_fields(fact.verdict),
-            **error_fields(fact.error),
+            **error_fields(fact.error, text=self.error_text),
             **self._span(),
         )
 
@@ -336,9 +339,10 @@ class TransitionLog:
             outcome=fact.outcome,
             duration_s=micros(fact.seconds),
             **({"queued_s": micros(fact.queued)} if fact.queued else {}),
-            **(_tokens(fact) if not fact.usage_unreported else {}),
+            **({} if fact.usage_unreported else _tokens(fact)),
             finish_reason=finish_word(fact.finish_reason),
             tool_calls=fact.tool_calls,
+            **error_fields(fact.error, text=self.error_text),
             **self._span(),
         )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
+from typing import Any
 
 from orchestrator.kernel.redaction import scrub
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/=+-]{1,128}")
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -38,22 +39,25 @@ def plain(text: str | None) -> str | None:
     return text if text is not None and _CODE.fullmatch(text) and scrub(text) == text else None
 
 
-def raised_at(error: BaseException | None) -> str | None:
-    """Return file and line of the innermost frame of an error, or None if it was never raised."""
-    trace = None if error is None else error.__traceback__
-    if trace is None:
-        return None
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"  # noqa: PTH119 - no path is made
+def error_fields(error: BaseException | None, *, text: bool = False) -> dict[str, Any]:
+    """Return the log fields of an error: type and fingerprint, and code, HTTP status and request id if it has them.
 
-
-def error_fields(error: BaseException | None) -> dict[str, str]:
-    """Return the log fields of an error: error_type, error_fingerprint and, if it has one, error_code."""
+    `text` adds its scrubbed text, which can contain contents.
+    """
     if error is None:
         return {}
-    fields = {"error_type": type(error).__name__, "error_fingerprint": fingerprint(error)}
-    code = error_code(error)
+    fields: dict[str, Any] = {"error_type": type(error).__name__, "error_fingerprint": fingerprint(error)}
+    code, status, request_id = (
+        error_code(error),
+        getattr(error, "status", None),
+        getattr(error, "request_id", None),
+    )
     if code is not None:
         fields["error_code"] = code
+    if isinstance(status, int) and not isinstance(status, bool):
+        fields["http_status"] = status
+    if isinstance(request_id, str) and _REQUEST_ID.fullmatch(request_id):
+        fields["request_id"] = request_id
+    if text:
+        fields["error_text"] = scrub(str(error))
     return fields

@@ -210,6 +210,7 @@ def test_show_has_path_times_usage_calls_and_people(cli: Cli, folder: Path) -> N
         "reasoning_tokens": 0,
         "cache_write_tokens": 0,
         "cost": None,
+        "cost_max": None,
         "estimated_input_tokens": 0,
         "estimated_output_tokens": 0,
         "estimated_cost": 0.0,

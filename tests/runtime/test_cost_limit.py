@@ -26,6 +26,7 @@ from orchestrator.runtime.llm_loop.agent_tool import agent_tool
 from orchestrator.runtime.llm_loop.result import Result
 from orchestrator.runtime.rlm.rlm import Rlm
 from orchestrator.runtime.service.runtime import Runtime
+from orchestrator.testing import FakeClock
 from orchestrator.tools.spec import tool
 from orchestrator_guards.money import cost_micros, limit_micros
 from tests.runtime.stage import NO_WAIT, agent
@@ -476,9 +477,12 @@ async def test_a_request_that_a_cancel_cuts_off_is_charged_as_an_estimate() -> N
         await asyncio.Event().wait()
         return "never"
 
-    runner = Agent(FunctionLLM(hangs), observers=(), params={"max_tokens": 300})
+    clock = FakeClock()
+    runtime = Runtime(observers=(), clock=clock)
+    runner = Agent(FunctionLLM(hangs), params={"max_tokens": 300}, runtime=runtime)
     running = asyncio.create_task(runner.run("go", run_id="r"))
     await asked.wait()
+    await clock.advance(10)
     runner.cancel("r", by="ann")
     result = await running
     assert result.outcome is Outcome.CANCELLED

@@ -228,7 +228,7 @@ def _policy(ctx: LoopContext, policy: RetryPolicy) -> RetryPolicy:
 
 
 def _report_failure(run: LoopRun, one: RetryAttempt, deltas: DeltaStream | None, route: Route) -> None:
-    _report_call(run, one.kind or "other", one.seconds, deltas, route, wait=one.delay)
+    _report_call(run, one.kind or "other", one.seconds, deltas, route, wait=one.delay, error=one.error)
     if one.outcome == "retry":
         run.ctx.spent.retries += 1
         if deltas is not None:
@@ -245,6 +245,7 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
     route: Route,
     response: Response | None = None,
     wait: float = 0.0,
+    error: Exception | None = None,
 ) -> None:
     """Record and publish one attempt. `wait` is the seconds until the next one."""
     model, queued = route.take()
@@ -278,6 +279,7 @@ def _report_call(  # noqa: PLR0917 - four callers, all here
             at=run.deps.clock.time() - seconds,  # published as soon as it is over
             queued=queued,
             usage_unreported=response is not None and response.usage is None,
+            error=error,
         )
     )
 

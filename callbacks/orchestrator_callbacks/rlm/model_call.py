@@ -172,7 +172,7 @@ _LONGEST = 120
 
 
 def _failed(run: ModeRun, one: RetryAttempt, route: Route) -> None:
-    _publish_call(run, one.kind or "other", one.seconds, route, wait=one.delay)
+    _publish_call(run, one.kind or "other", one.seconds, route, wait=one.delay, error=one.error)
     outcome = "retry" if one.outcome == "retry" else "exhausted"
     run.emit(OperationAttempt(run.graph.name, run.run_id, "llm", one.number, outcome, one.kind, one.delay))
 
@@ -186,6 +186,7 @@ def _publish_call(
     *,
     usage: Usage | None = NO_USAGE,
     wait: float = 0.0,
+    error: Exception | None = None,
 ) -> None:
     """Record and publish one attempt. `usage` is as reported; `wait` is the seconds until the next one."""
     unreported_usage, usage = usage is None, usage or NO_USAGE
@@ -212,5 +213,6 @@ def _publish_call(
             at=run.deps.clock.time() - seconds,
             queued=queued,
             usage_unreported=unreported_usage,
+            error=error,
         )
     )

@@ -19,7 +19,6 @@ from orchestrator.cli.runs.store import OpenStore, at_journal, head_json
 from orchestrator.engines.engine_directory import EngineInfo
 from orchestrator.journal.address import Address
 from orchestrator.kernel.journal import Posted, RunHead
-from orchestrator.kernel.redaction import scrub
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.runtime.runs.path import folded
 from orchestrator.runtime.runs.story import RUNNING, Body, Story
@@ -104,7 +103,7 @@ def _head(found: RunOverview) -> Iterator[str]:
         "tags": tags_of(story.created.get("tags") or {}),
         "conversation": head.conversation_id or "",
         "parent": head.parent_run_id or "",
-        "error": _error(story),
+        "error": f"{story.error_facts}: {story.error_text}" if story.failure else "",
     }
     for name, value in facts.items():
         if value:
@@ -117,12 +116,6 @@ def _where(found: RunOverview) -> str:
     lasts = found.head.status == "open" and since is not None
     here = f"{story.state or '(not started)'}, turn {story.turn}"
     return f"{here}, for {span(found.now - since)}" if lasts and since is not None else here
-
-
-def _error(story: Story) -> str:
-    if not story.failure:
-        return ""
-    return f"{story.failure.get('type', '')}: {scrub(str(story.failure.get('message', '')))}"
 
 
 def _questions(found: RunOverview) -> Iterator[str]:
@@ -288,7 +281,7 @@ def _plain(found: RunOverview) -> dict[str, Any]:
         "entered_at": story.entered_at,
         "active_s": story.elapsed,
         "transitions": story.transitions,
-        "error": story.failure and {**story.failure, "message": scrub(str(story.failure.get("message", "")))},
+        "error": story.failure and {**story.failure, "message": story.error_text},
         "waiting_for": [question.as_json(store, run_id, one, found.now) for one in story.questions.values()],
         "running": [asdict(call) for call in story.running] if found.head.owner is not None else [],
         "path": [step.as_json() for step in folded(story.visits)],

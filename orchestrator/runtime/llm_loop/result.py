@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 
 from orchestrator.errors import (
     BudgetExceeded,
+    LLMError,
     NoProgress,
     RunCancelled,
     RunFailed,
@@ -61,9 +62,13 @@ class BaseResult(Protocol):
 
 
 def ended_as(ended: BaseResult, why: str = "") -> str:
-    """Return the end of a run as one phrase. `why` is its verdict or its error by default."""
+    """Return the end of a run as one phrase. `why` is its verdict or its error by default.
+
+    The kind of a model's error stands beside the reason: `llm_error` alone does not say what to do.
+    """
     told = why or (ended.verdict.explain() if ended.verdict is not None else str(ended.error or ""))
-    return f"ended as {ended.outcome.value} ({ended.reason})" + (f": {told}" if told else "")
+    kind = f", {ended.error.kind}" if isinstance(ended.error, LLMError) else ""
+    return f"ended as {ended.outcome.value} ({ended.reason}{kind})" + (f": {told}" if told else "")
 
 
 def stopped(ended: BaseResult, why: str = "") -> RunStopped:

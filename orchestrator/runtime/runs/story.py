@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 from orchestrator.journal.ledger import EffectEntry
 from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
+from orchestrator.kernel.redaction import scrub
 from orchestrator.llm.message import NO_USAGE, Usage
 from orchestrator.runtime.runs.path import StateVisit
 from orchestrator.runtime.runs.transcript import TranscriptEntry, spoken
@@ -113,6 +114,31 @@ class Story(StoredRun):
         first, last = self.context.get("recalled") or (0, 0)
         said = self.spoken
         return [*said[:first], *said[last:]] if last > first else said
+
+    @property
+    def error_kind(self) -> str:
+        """The kind of the model's error that failed the run, one of errors.ERROR_KINDS; "" for any other error."""
+        fields = (self.failure or {}).get("fields") or {}
+        return str(fields.get("kind") or "") if (self.failure or {}).get("is") == "LLMError" else ""
+
+    @property
+    def error_facts(self) -> str:
+        """The error that failed the run, without its text: type, kind, HTTP status, request id, file and line."""
+        failure = self.failure or {}
+        fields = failure.get("fields") or {}
+        known = (
+            self.error_kind,
+            f"HTTP {fields['status']}" if fields.get("status") else "",
+            f"request {fields['request_id']}" if fields.get("request_id") else "",
+            str(failure.get("where") or ""),
+        )
+        about = ", ".join(filter(None, known))
+        return str(failure.get("type", "")) + (f" ({about})" if about else "")
+
+    @property
+    def error_text(self) -> str:
+        """The text of that error without probable secrets; it can have contents. "" without an error."""
+        return scrub(str((self.failure or {}).get("message", "")))
 
     @property
     def estimated(self) -> Usage:
