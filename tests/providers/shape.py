@@ -18,8 +18,8 @@ FURTHER = 90.0
 COST = 23.0
 """Cost of an answer that reports USAGE."""
 USAGE = Usage(3, 2)
-UNREPORTED = Usage()
-"""Usage of an answer that reports none."""
+UNREPORTED = None
+"""Usage of an answer that reports none; the cost of the run is an estimate then."""
 HELLO = Response("Hello there.", (), "stop", USAGE, "m")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from orchestrator.llm.message import Response, ToolCall, Usage
+from orchestrator.llm.message import Response, ToolCall
 from tests.providers.shape import (
     CHAT_USAGE,
     DONE,
@@ -59,7 +59,6 @@ ENDS = {
         Response("Hello there.", (), "stop", UNREPORTED, "m"),
         WHOLE,
         then="closed",
-        cost=0.0,
     ),
     "keep-alives without data": Shape(
         HELLO, KEEP_ALIVE + HALF + KEEP_ALIVE + chunk("there.", "stop") + KEEP_ALIVE + END
@@ -106,7 +105,7 @@ BREAKS = {
         "connection", chunk("Hello ", "stop") + chunk("there."), then="closed"
     ),
     "an event that was cut after the finish reason is not needed": Shape(
-        Response("Hello there.", (), "stop", UNREPORTED, "m"), WHOLE + 'data: {"choices": [], "us', cost=0.0
+        Response("Hello there.", (), "stop", UNREPORTED, "m"), WHOLE + 'data: {"choices": [], "us'
     ),
     "white space and nothing else": failed("connection", "\n\n"),
     "a page under the type of a stream": failed(
@@ -275,10 +274,9 @@ MESSAGES = {
         GREETING, MESSAGE.removesuffix(STOP), family="anthropic", then="reset"
     ),
     "a message with the end mark and without a stop reason": Shape(
-        Response("Hello there.", (), None, Usage(3, 1), "m"),
+        Response("Hello there.", (), None, UNREPORTED, "m"),
         message_start() + block("Hello there.") + DONE,
         family="anthropic",
-        cost=13.0,
     ),
     "a message with keep-alives": Shape(
         GREETING,
