@@ -20,7 +20,7 @@ from orchestrator.llm.message import Request, Response, encodable
 from orchestrator.providers.answer_signal import MESSAGES
 from orchestrator.providers.anthropic_answer import MessageAssembly, response_of
 from orchestrator.providers.anthropic_request import conversation, tools
-from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of
+from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of, provider_name
 from orchestrator.providers.openai_schema import is_object
 from orchestrator.providers.parameter import with_extra
 from orchestrator.providers.prompt_cache import check_cache_seconds, with_breakpoints
@@ -66,6 +66,8 @@ class Anthropic(SdkModel):
             that the API carries. A request with another part is a ConfigError and is not sent.
         cache_seconds: How long the API caches the beginning of the prompt: 300 or 3600; 0 sends no hints. A message
             or a tool with a `cache_control` of the host turns our hints off.
+        provider: Name of the provider in metrics, spans and price lookups, if possible a value of
+            `gen_ai.provider.name` in OpenTelemetry; None takes it from the address, else `anthropic`.
 
     Raises:
         ConfigError: An argument cannot work.
@@ -91,6 +93,7 @@ class Anthropic(SdkModel):
         max_response_bytes: int = DEFAULT_BYTES,
         reads: Collection[str] | None = None,
         cache_seconds: int = 300,
+        provider: str | None = None,
     ) -> None:
         try:
             import anthropic  # noqa: F401
@@ -115,6 +118,7 @@ class Anthropic(SdkModel):
             known = SecretStr(getattr(client, "api_key", None) or "")
             super().__init__(model, form, known, client.with_options(max_retries=0), max_response_bytes)
         self.reads = kinds
+        self.provider = provider_name(provider, "anthropic", self.address)
 
     def __repr__(self) -> str:
         return f"Anthropic({self.model!r})"

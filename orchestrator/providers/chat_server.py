@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
-from orchestrator.errors import ConfigError
-
 
 @dataclass(frozen=True, slots=True)
 class ChatServer:
@@ -54,11 +52,9 @@ _OTHER: Final = ChatServer()
 
 
 def server_of(address: str, provider: str | None = None) -> ChatServer:
-    """Return the rules of a vendor by its name, else by its address. Raises ConfigError for an unknown name."""
+    """Return the rules of a vendor by its name, else by its address; a name without a row has no rules."""
     if provider is not None:
-        if provider not in CHAT_SERVERS:
-            raise ConfigError(f"provider is {provider!r}; possible: {', '.join(CHAT_SERVERS)}, None")
-        return CHAT_SERVERS[provider]
+        return CHAT_SERVERS.get(provider, _OTHER)
     host = urlsplit(address).hostname or ""
     for server in CHAT_SERVERS.values():
         if any(host == known or (known[0] in ".-" and host.endswith(known)) for known in server.hosts):

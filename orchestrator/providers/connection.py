@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -39,6 +40,52 @@ def check_address(base_url: str) -> None:
         raise ConfigError(
             f"base_url is {base_url!r}; possible: an address that begins with http:// or https://"
         )
+
+
+def provider_name(given: str | None, family: str, address: str) -> str:
+    """Return the name of a provider for telemetry and prices: the host's own, else by address, else the family's.
+
+    The names are values of `gen_ai.provider.name` in OpenTelemetry, where it has one. Raises ConfigError.
+    """
+    if given is not None:
+        if not _PROVIDER.fullmatch(given):
+            raise ConfigError(
+                f"provider is {given!r}; possible: 1 to 64 lower-case letters, digits, '_', '-' and '.'"
+            )
+        return given
+    host = (urlsplit(address).hostname or "").rstrip(".")
+    found = [name for end, name in _PROVIDERS.items() if host == end or host.endswith(f".{end}")]
+    found += [name for form, name in _REGIONAL if form.search(host)]
+    return found[0] if found else family
+
+
+_PROVIDERS = {
+    "api.openai.com": "openai",
+    "api.anthropic.com": "anthropic",
+    "openai.azure.com": "azure.ai.openai",
+    "cognitiveservices.azure.com": "azure.ai.openai",
+    "services.ai.azure.com": "azure.ai.inference",
+    "models.ai.azure.com": "azure.ai.inference",
+    "models.github.ai": "azure.ai.inference",
+    "generativelanguage.googleapis.com": "gcp.gemini",
+    "cohere.com": "cohere",
+    "cohere.ai": "cohere",
+    "deepseek.com": "deepseek",
+    "groq.com": "groq",
+    "ml.cloud.ibm.com": "ibm.watsonx.ai",
+    "mistral.ai": "mistral_ai",
+    "perplexity.ai": "perplexity",
+    "x.ai": "x_ai",
+    "openrouter.ai": "openrouter",
+    "moonshot.ai": "moonshot_ai",
+    "moonshot.cn": "moonshot_ai",
+}
+"""End of a host name -> its provider. The last two are not in the list of OpenTelemetry, which allows other names."""
+_REGIONAL = (
+    (re.compile(r"^bedrock[a-z-]*\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?$"), "aws.bedrock"),
+    (re.compile(r"^(?:[a-z0-9-]+-)?aiplatform\.googleapis\.com$"), "gcp.vertex_ai"),
+)
+_PROVIDER = re.compile(r"[a-z0-9_.-]{1,64}")
 
 
 def key_of(vendor: str, given: str | SecretStr | None, base_url: str | None) -> SecretStr:

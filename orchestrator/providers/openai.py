@@ -21,7 +21,7 @@ from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.llm.content_part import KINDS
 from orchestrator.llm.message import Request, encodable
 from orchestrator.providers.chat_server import server_of
-from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of
+from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of, provider_name
 from orchestrator.providers.openai_chat import ChatForm
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_responses import ResponsesForm
@@ -61,8 +61,9 @@ class OpenAI(SdkModel):
             None means the name that the vendor requires, none for most.
         reads: Kinds of content parts that the model reads, of `text`, `image`, `file` and `audio`; None means all
             that the API carries. A request with another part is a ConfigError and is not sent.
-        provider: Vendor behind the address, for a proxy of yours: its rules for chat completions apply. None means
-            the vendor of the address. The possible names are those of `chat_server.CHAT_SERVERS`.
+        provider: Name of the vendor, for a proxy of yours: in metrics, spans and price lookups, and for the rules of
+            its chat completions (`chat_server.CHAT_SERVERS`). If possible a value of `gen_ai.provider.name` in
+            OpenTelemetry. None takes it from the address, else `openai` without rules.
 
     Raises:
         ConfigError: An argument cannot work.
@@ -115,6 +116,7 @@ class OpenAI(SdkModel):
             own = client.with_options(max_retries=0)
             super().__init__(model, form, SecretStr(client.api_key), own, max_response_bytes)
         self.reads = kinds
+        self.provider = provider_name(provider, "openai", self.address)
         server = server_of(self.address, provider)  # the SDK may know the address, not we
         self._form = _FORMS[api](replace(options, server=server, host=urlsplit(self.address).netloc))
         self.call_id = _RESPONSES_ID if api == "responses" else server.call_id

@@ -197,7 +197,7 @@ async def test_a_limit_holds_although_the_server_reports_no_usage(limits: Limits
     answers = [r.body for r in await journal.load(result.run_id) if r.kind == "answer"]
     assert [one["unreported"] for one in answers] == [True] * sent
     assert sum(one["usage"]["estimated_input_tokens"] for one in answers) == used.input_tokens
-    labels = {"agent": "a", "provider": "_unknown", "model": "m"}
+    labels = {"agent": "a", "provider": "openai", "model": "m"}
     assert registry.get_sample_value("orchestrator_llm_unreported_usage_total", labels) == sent
     tokens = {**labels, "machine": "llm_loop", "direction": "input"}
     assert not registry.get_sample_value("orchestrator_llm_tokens_total", tokens)
