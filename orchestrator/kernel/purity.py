@@ -88,6 +88,23 @@ def _lasts(kind: Any) -> bool:
     return issubclass(kind, _IMMUTABLE) or (params is not None and bool(params.frozen))
 
 
+def is_immutable(value: object) -> bool:
+    """Return whether nothing can change a value: it is a plain one, or has only such parts.
+
+    Example:
+        >>> is_immutable((1, "a")), is_immutable(([],))
+        (True, False)
+    """
+    kind: Any = type(value)
+    if not _lasts(kind):
+        return False
+    if isinstance(value, tuple | frozenset) and not all(map(is_immutable, value)):
+        return False
+    if is_dataclass(value):
+        return all(is_immutable(getattr(value, item.name, None)) for item in fields(value))
+    return isinstance(value, Enum) or not getattr(value, "__dict__", None)
+
+
 def _changes(path: str, before: Any, after: Any) -> Iterator[str]:
     """Yield each change as text: the path, the old and the new value."""
     if before is after:

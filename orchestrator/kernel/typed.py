@@ -39,6 +39,7 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.kernel.journal import JournalWriter
 from orchestrator.kernel.lint import LintProblem, LintRule, is_async
 from orchestrator.kernel.outcome import Outcome
+from orchestrator.kernel.purity import is_immutable
 from orchestrator.kernel.record import Observer
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.thread import CoroutineWaited, at_once
@@ -69,7 +70,7 @@ _IN_USE: dict[int, object] = {}
 
 
 class ContextInUse(RunError):
-    """A context belongs to one run at a time: two runs would change it at the same time."""
+    """A context that can change belongs to one run at a time: two runs would change it at the same time."""
 
     def __init__(self, graph: str, kind: str) -> None:
         super().__init__(
@@ -331,12 +332,13 @@ class StateMachine(Generic[S, E, C]):
         source = EventSource(self.name, ask, self._max_unhandled)
         run: TypedRun = Run(driver.machine, run_id or secrets.token_hex(16), context, source)
         run.cursor.state = state_name(initial_state)
-        if context is not None and _IN_USE.setdefault(id(context), run) is not run:
+        shared = is_immutable(context)  # Python has one object for equal ones, such as 1 and ()
+        if not shared and _IN_USE.setdefault(id(context), run) is not run:
             raise ContextInUse(self.name, type(context).__name__)
         try:
             await driver.complete(run, in_loop=in_loop)
         finally:
-            if context is not None:
+            if not shared:
                 _IN_USE.pop(id(context), None)
         return _result(run)
 

@@ -7,6 +7,7 @@ import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,42 @@ def test_of_two_threads_that_run_one_context_one_is_refused() -> None:
             machine.run(Place.START, notes, gives(Go(), Finish()))
         go_on.set()
         assert first.result()[0] is Place.DONE
+
+
+@dataclass(frozen=True)
+class Frozen:
+    items: Any
+
+
+@pytest.mark.parametrize(
+    "context", [1, "", b"", True, 0.5, (), (1, ("a", None)), frozenset((1,)), Place.START, Frozen((1,))]
+)
+async def test_runs_may_share_a_context_that_nothing_can_change(context: Any) -> None:
+    machine: StateMachine[str, int, Any] = StateMachine("door")
+    machine.state("open").state("closed").terminal("closed").transition("open", int, "closed")
+    together = asyncio.Barrier(3)
+
+    async def push(_state: str, _context: Any) -> int:
+        await together.wait()
+        return 1
+
+    ended = await asyncio.gather(*(machine.arun("open", context, push) for _ in range(3)))
+    assert ended == [("closed", context)] * 3
+
+
+@pytest.mark.parametrize("context", [[], {}, (1, []), Frozen([]), type("Count", (int,), {})(1), bytearray()])
+async def test_runs_do_not_share_a_context_with_a_part_that_can_change(context: Any) -> None:
+    if isinstance(context, int):
+        context.total = 0  # type: ignore[attr-defined]
+    machine: StateMachine[str, int, Any] = StateMachine("door")
+    machine.state("open").state("closed").terminal("closed").transition("open", int, "closed")
+
+    async def push(_state: str, given: Any) -> int:
+        with pytest.raises(ContextInUse):
+            await machine.arun("open", given, lambda state, _: 1)
+        return 1
+
+    assert (await machine.arun("open", context, push))[0] == "closed"
 
 
 def test_one_machine_runs_in_many_threads_with_a_context_each() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import InvalidEvent, UnknownEvent
+from orchestrator.errors import ConfigError, InvalidEvent, UnknownEvent
 from orchestrator.machines.ralph.contract import (
     CheckerOutput,
     ExecutorOutput,
@@ -337,3 +337,19 @@ def test_limits_of_a_run_are_asked_not_those_of_the_seed() -> None:
     free = RalphLimits(max_task_attempts=0, max_replans=0)
     later = replace(at(S.REVIEWING), current_attempt_number=50, replans=50)
     assert next_state(later, NOT_QUALIFIED, free).current_state is S.EXECUTING
+
+
+@pytest.mark.parametrize("state", ["Executing", S.EXECUTING])
+def test_a_state_may_be_given_as_text(state: Any) -> None:
+    before = at(state, current_task_id="task-1", current_attempt_number=1)
+    assert before == at(S.EXECUTING)
+    after = next_state(before, OrchestratorEvent(type="error", text="disk full"))
+    assert (after.current_state, after.blockers) == (S.FAILED, ("disk full",))
+
+
+def test_a_state_that_is_none_is_refused_with_the_states_there_are() -> None:
+    unknown: Any = "executing"
+    with pytest.raises(
+        ConfigError, match="current_state is 'executing'; possible: 'Initializing', 'Planning'"
+    ):
+        OrchestratorState(current_state=unknown)

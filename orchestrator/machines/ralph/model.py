@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, TypeAlias
 
+from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import recorded_as
 from orchestrator.llm.usage import NO_USAGE, Usage
 from orchestrator.machines.ralph.contract import PlannerMode, QuestionerMode, Role
@@ -147,6 +148,14 @@ class OrchestratorState:
     blockers: tuple[str, ...] = ()
     qa_cycle_count: int = 0
     replans: int = 0
+
+    def __post_init__(self) -> None:
+        try:
+            state = RalphState(self.current_state)  # text, as a state is in JSON
+        except ValueError:
+            known = ", ".join(repr(one.value) for one in RalphState)
+            raise ConfigError(f"current_state is {self.current_state!r}; possible: {known}") from None
+        object.__setattr__(self, "current_state", state)
 
 
 @dataclass(slots=True)
