@@ -6,19 +6,25 @@ import asyncio
 import json
 import logging
 import sys
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, ResultUnreadable
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.providers.mcp import McpServer
+from orchestrator.providers.mcp.live_call import LiveCall
 from orchestrator.providers.scripted import Item
+from orchestrator.tools.input_request import CallInput
 from orchestrator.tools.result import ToolOutcome
+from orchestrator.tools.spec import ToolContext
+from orchestrator.tools.tool_set import ToolSet
 from tests.providers.mcp_place import address, by_http, by_stdio, call, noted, ran, results
 
 ANSWERS = Path(__file__).with_name("mcp_answers.py")
@@ -146,3 +152,114 @@ async def test_an_error_of_a_server_with_the_sdk_is_its_own(tmp_path: Path) -> N
     async with by_stdio(tmp_path) as server:
         assert results(await ran([server], script)) == [LIMITED, LIMITED]
     assert noted(tmp_path, "limited") == ["-32000", "-32001"]
+
+
+# ---- answers over HTTP, byte for byte ----
+
+JSON, EVENTS = "application/json", "text/event-stream"
+RAW: dict[str, tuple[str, str, ToolOutcome, str]] = {
+    "refuses": (
+        JSON,
+        '{"jsonrpc":"2.0","id":%d,"error":{"code":-32000,"message":"Rate limit: try in 10 s"}}',
+        "error",
+        "Rate limit: try in 10 s",
+    ),
+    "surrogate": (
+        JSON,
+        '{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"\\udce9"}]}}',
+        "result_unreadable",
+        "Failed to parse JSON response",
+    ),
+    "surrogate_event": (
+        EVENTS,
+        'data: {"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"\\udce9"}]}}\n\n',
+        "result_unreadable",
+        "Failed to parse SSE message",
+    ),
+    "form": (
+        JSON,
+        '{"jsonrpc":"2.0","id":%d,"result":{"content":5}}',
+        "result_unreadable",
+        "validation error",
+    ),
+    "cut": (EVENTS, ": %d\n\n", "error", "whether it ran is not known"),
+}
+"""Tool -> content type and body of its answer, the outcome of its call, and a part of what the model reads."""
+
+
+class RawServer(BaseHTTPRequestHandler):
+    """A server of 2025-11-25 over HTTP."""
+
+    calls: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        number, method = request.get("id"), request["method"]
+        if number is None:
+            self._send(202, JSON, "")
+        elif method == "tools/call":
+            name = request["params"]["name"]
+            self.calls.append(name)
+            kind, body, _, _ = RAW[name]
+            self._send(200, kind, body % number)
+        elif method in {"initialize", "tools/list"}:
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in RAW]
+            info = {"serverInfo": {"name": "raw", "version": "1"}, "capabilities": {"tools": {}}}
+            result = {"protocolVersion": "2025-11-25", **info} if method == "initialize" else {"tools": tools}
+            self._send(200, JSON, json.dumps({"jsonrpc": "2.0", "id": number, "result": result}))
+        else:
+            error = {"code": -32601, "message": "Method not found"}
+            self._send(200, JSON, json.dumps({"jsonrpc": "2.0", "id": number, "error": error}))
+
+    def do_GET(self) -> None:
+        self._send(405, JSON, "")
+
+    do_DELETE = do_GET  # noqa: N815 - the name that http.server calls
+
+    def _send(self, status: int, kind: str, body: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - of the base class
+        """Write nothing."""
+
+
+async def test_over_http_an_answer_that_cannot_be_read_has_run_and_only_a_cut_stream_is_lost() -> None:
+    RawServer.calls.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), RawServer) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+        thread.start()
+        journal = MemoryJournal()
+        try:
+            async with McpServer.http(f"http://127.0.0.1:{httpd.server_port}/mcp") as server:
+                result = await ran([server], [*map(call, RAW), "Done."], journal=journal)
+        finally:
+            httpd.shutdown()
+            thread.join()
+    done = [record.body for record in await journal.load(result.run_id) if record.kind == "done"]
+    for (text, is_error), body in zip(results(result), done, strict=True):
+        _, _, outcome, said = RAW[body["tool"]]
+        assert (body["outcome"], is_error) == (outcome, outcome == "error"), body["tool"]
+        assert said in text
+    assert RawServer.calls == [*RAW], "each was sent once"
+
+
+async def test_a_call_that_ended_unread_while_a_person_was_asked_has_run(tmp_path: Path) -> None:
+    async with answering(tmp_path) as server:
+        context = ToolContext("r", "r:1:0", input=CallInput(state={"live": True}))
+        live = LiveCall(context, 0)
+
+        async def ended() -> Any:
+            raise ResultUnreadable("the server's answer cannot be read: no JSON")
+
+        live.task = asyncio.ensure_future(ended())
+        await asyncio.wait((live.task,))
+        server._caller._waiting["r:1:0"] = live
+        pay = next(tool for tool in server.tools if tool.name == "form")
+        tools = ToolSet([pay])
+        (result,) = await tools.execute_all([call("form")], lambda _, at: context)
+    assert result.outcome == "result_unreadable"
+    assert noted(tmp_path, "calls") == []
