@@ -56,6 +56,18 @@ async def test_calls_are_not_kept_for_their_results_are_not_either(memory: Sqlit
     assert await memory.prepare("ada", ()) == [Message("user", "go"), Message("assistant", "done")]
 
 
+async def test_what_only_a_server_reads_is_not_kept(memory: SqliteMemory) -> None:
+    text = {"type": "text", "text": "done"}
+    signed = {
+        "type": "openai_chat",
+        "server": "h",
+        "message": {"reasoning_details": ["x" * 50_000]},
+        "calls": [],
+    }
+    await memory.store("ada", [Message("user", "go"), Message("assistant", [signed, text])])
+    assert await memory.prepare("ada", ()) == [Message("user", "go"), Message("assistant", [text])]
+
+
 async def test_text_that_no_file_can_hold_is_kept_as_far_as_it_can_be(memory: SqliteMemory) -> None:
     await memory.store("ada", [Message("user", "broken \ud83d here")])
     assert texts(await memory.prepare("ada", ())) == ["broken ? here"]

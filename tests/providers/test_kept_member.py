@@ -291,6 +291,14 @@ def test_members_are_bounded_and_those_left_out_are_named() -> None:
     assert kept_part("h", {"content": "x", "annotations": [], "other": {"all": None}}, [call("a")]) is None
 
 
+@STREAMED
+async def test_members_beside_a_structured_answer_change_nothing_of_it(streamed: bool) -> None:
+    answer = said(text='{"city": "Oslo"}', reasoning_details=DETAILS)
+    async with Loopback(script(answer)) as server:
+        result = await run(chat(server.url), "Which?", streamed=streamed, output_type=dict[str, str])
+    assert result.output == {"city": "Oslo"}, result.error
+
+
 # ---- DeepSeek ----
 
 

@@ -36,6 +36,7 @@ from orchestrator.journal.sqlite import place, schema
 from orchestrator.journal.sqlite.error_mapping import TRANSIENT, explain
 from orchestrator.journal.sqlite.schema import checksum
 from orchestrator.journal.sqlite.writer import SqliteWriter, Transaction
+from orchestrator.llm.content_part import OPAQUE
 from orchestrator.llm.message import Message, encodable
 from orchestrator.llm.port import FailureEpisode
 
@@ -321,9 +322,14 @@ def _empty_log(db: apsw.Connection, path: Path, busy: float) -> None:
 
 
 def _text(message: Message) -> bytes:
-    """Return a message in stored form: without its calls, because their results are not stored either."""
+    """Return a message in stored form: without its calls, because their results are not stored either.
+
+    What only its server reads (signatures, encrypted reasoning) belongs to calls or the run, and would fill the memory.
+    """
     raw = message.to_openai()
     raw.pop("tool_calls", None)
+    if isinstance(message.content, list):
+        raw["content"] = [part for part in message.content if part.get("type") not in OPAQUE] or None
     return orjson.dumps(encodable(raw))
 
 
