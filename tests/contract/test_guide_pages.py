@@ -46,7 +46,7 @@ def name(page: Path) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_a_page_has_at_most_its_number_of_bytes(page: Path) -> None:
-    assert len(page.read_bytes()) <= LARGEST.get(name(page), 15_000)
+    assert len(page.read_bytes()) <= LARGEST.get(name(page), 20_000)
 
 
 @pytest.mark.parametrize("topic", PATHS)
