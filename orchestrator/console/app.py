@@ -192,9 +192,14 @@ def _begin(request: Request) -> None:
 
 
 def _refused(console: Console, request: Request) -> Response:
+    response: Response
     if console.access.hook is not None:
-        return PlainTextResponse("The application that serves this console refuses you.\n", 403)
-    return RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in", 303)
+        response = PlainTextResponse("The application that serves this console refuses you.\n", 403)
+    else:
+        response = RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in", 303)
+    if request.method == "POST":
+        response.headers["connection"] = "close"  # the form is not read
+    return response
 
 
 def _fault(console: Console, request: Request, actor: Actor, error: Exception) -> Response:

@@ -12,10 +12,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrator.web.access import is_known_host
+from orchestrator.web.limits import send_sentence
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -51,7 +51,7 @@ class Shield:
         sending = _with_headers(send, is_static="/static/" in scope["path"])
         fault = self._fault(scope["method"], Headers(scope=scope))
         if fault is not None:
-            await PlainTextResponse(f"{fault[1]}\n", fault[0])(scope, receive, sending)
+            await send_sentence(sending, *fault)
             return
         await self._app(scope, receive, sending)
 

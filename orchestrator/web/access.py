@@ -221,7 +221,7 @@ class Authentication:
                 429,
                 "too many wrong tokens came from this address; the right one is accepted at any time",
             )
-            more = [(b"retry-after", f"{wait:.0f}".encode()), (b"connection", b"close")]
+            more = [(b"retry-after", f"{wait:.0f}".encode())]
         else:
             status, text = 401, "give a token, as `Authorization: Bearer TOKEN`"
             more = [(b"www-authenticate", b"Bearer")]
@@ -231,6 +231,7 @@ class Authentication:
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),  # the body of the request is not read
             *more,
         ]
         await send({"type": "http.response.start", "status": status, "headers": headers})

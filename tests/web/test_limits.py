@@ -173,8 +173,9 @@ async def test_an_error_of_the_application_itself_is_raised() -> None:
 async def test_the_body_of_a_client_without_a_token_is_not_read() -> None:
     client = Client(endless())
     app = Authentication(limited(reads_first=True), Bearers({"ann": "x" * 16}).actor)
-    await app(scope_of(transfer_encoding="chunked"), client.receive, client.send)
+    await app(scope_of(content_length="5", transfer_encoding="chunked"), client.receive, client.send)
     assert (client.status, client.taken) == (401, 0)
+    assert (b"connection", b"close") in client.sent[0]["headers"], "nothing that follows is a request"
 
 
 async def test_the_console_takes_ten_kilobytes_from_a_client_that_has_not_signed_in() -> None:
