@@ -8,7 +8,9 @@ read.
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -20,6 +22,7 @@ from weakref import WeakKeyDictionary
 import prometheus_client
 from prometheus_client import CollectorRegistry, values
 
+from orchestrator.errors import ConfigError
 from orchestrator.telemetry.collector import LiveCollector
 from orchestrator.telemetry.instrument import Instruments, Maker
 from orchestrator.telemetry.metric import PREFIX, Metric, MetricKind
@@ -117,20 +120,62 @@ def instruments_of(registry: CollectorRegistry) -> Instruments:
     """Return the instruments of a registry; create them at the first call."""
     with LOCK:
         found = _instruments.get(registry)
-        if found is None:
+        if found is not None:
+            register_again(found, registry)
+        else:
+            if _in_files():
+                check_multiprocess_folder()
             made: Instruments
+            collectors: list[Any] = []
 
             def settle() -> None:
                 made.meters.settle()
 
-            made = Instruments(maker(registry, settle), at_once=_in_files())
+            made = Instruments(maker(registry, settle, collectors), at_once=_in_files())
             found = _instruments[registry] = made
             live = LiveCollector(found)
             if _in_files():
                 SharedGauges(live, registry)
             else:
                 registry.register(live)
+                collectors.append(live)
+            made.collectors = collectors
         return found
+
+
+def is_registered(use: Instruments, registry: CollectorRegistry) -> bool:
+    """Return whether the registry has the instruments. The first one stands for all: who removes one removes all."""
+    return use.collectors[0] in registry._collector_to_names  # noqa: SLF001 - there is no public question
+
+
+def register_again(use: Instruments, registry: CollectorRegistry) -> None:
+    """Register the instruments that were removed from the registry, and log that. Call it with LOCK.
+
+    Test suites remove every collector between two tests. The metrics would be empty from then on.
+    """
+    removed = [one for one in use.collectors if one not in registry._collector_to_names]  # noqa: SLF001
+    if not removed:
+        return
+    for one in removed:
+        registry.register(one)
+    logging.getLogger("orchestrator").warning(
+        "%d metrics of this package had been removed from their registry, for example by a test fixture, and were "
+        "registered again; give such tests a registry of their own: Metrics(CollectorRegistry())",
+        len(removed),
+    )
+
+
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def check_multiprocess_folder() -> None:
+    """Raise ConfigError unless the folder of the multiprocess mode exists."""
+    folder = os.environ.get(MULTIPROCESS) or os.environ.get(MULTIPROCESS.lower(), "")
+    if not os.path.isdir(folder):  # noqa: PTH112 - as the library reads it
+        raise ConfigError(
+            f"{MULTIPROCESS} is {folder!r}, which is not a folder; create it, empty, before the processes start, or "
+            "unset the variable"
+        )
 
 
 def _in_files() -> bool:
@@ -138,12 +183,16 @@ def _in_files() -> bool:
     return bool(getattr(values.ValueClass, "_multiprocess", True))
 
 
-def maker(registry: CollectorRegistry, settle: Callable[[], None]) -> Maker:
-    """Return a function that creates the instrument of a row on a registry; `settle` is called before reads."""
+def maker(registry: CollectorRegistry, settle: Callable[[], None], collectors: list[Any]) -> Maker:
+    """Return a function that creates the instrument of a row on a registry, and adds it to `collectors`.
+
+    `settle` is called before reads.
+    """
 
     def make(metric: Metric) -> Any:
         made = _made(metric, registry)
         made.before = settle
+        collectors.append(made)
         return made
 
     return make

@@ -110,6 +110,8 @@ class Instruments:
     """The shared state of all observers on one registry. A second declaration adds names, and never counts anything."""
 
     def __init__(self, make: Maker, *, at_once: bool = False) -> None:
+        self.collectors: list[Any] = []
+        """What the registry has of these."""
         self.counters: Children[Counter] = Children(MetricKind.COUNTER, make)
         self.gauges: Children[Gauge] = Children(MetricKind.GAUGE, make)
         self.histograms: Children[Histogram] = Children(MetricKind.HISTOGRAM, make)

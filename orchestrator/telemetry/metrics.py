@@ -38,7 +38,7 @@ from orchestrator.kernel.record import (
     WorkAbandoned,
 )
 from orchestrator.telemetry.catalogue import ROWS
-from orchestrator.telemetry.child import LOCK, instruments_of
+from orchestrator.telemetry.child import LOCK, instruments_of, is_registered, register_again
 from orchestrator.telemetry.engine import Engine
 from orchestrator.telemetry.labels import OTHER, UNKNOWN, closed
 from orchestrator.telemetry.scraped import PARKINGS
@@ -142,6 +142,7 @@ class Metrics:
         if model:
             pairs.append((provider, model))
         with LOCK:
+            register_again(self._use, self.registry)
             self._use.declare(graph, tools, pairs, guards, backends, agent=agent, run_seconds=run_seconds)
 
     def watch(self, engine: Engine) -> None:
@@ -251,6 +252,9 @@ class Metrics:
         self._runs[key] = (fact.dest, at, started_at, seconds, agent)
 
     def _started(self, fact: RunStarted) -> None:
+        if not is_registered(self._use, self.registry):
+            with LOCK:
+                register_again(self._use, self.registry)
         self.live.started(fact)
         names, agent = self._use.machine(fact.graph), self._use.agent(fact.agent)
         resumed = fact.origin == "resumed"

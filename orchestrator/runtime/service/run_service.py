@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import warnings
 from collections.abc import Awaitable, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -41,6 +42,21 @@ from orchestrator_callbacks.llm_loop.deps import ToolProvider
 R = TypeVar("R")
 
 _LOG = logging.getLogger("orchestrator")
+
+
+def _warn_of_disabled_logger() -> None:
+    """Warn once if a configuration of logging has disabled our logger: it could not say so itself."""
+    if _LOG.disabled and not _warned:
+        _warned.append(True)
+        warnings.warn(
+            "the logger 'orchestrator' is disabled, so the warnings of this package are lost: call "
+            "logging.config.dictConfig with disable_existing_loggers=False, or name the logger in it",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+_warned: list[bool] = []
 _NOT_RECOVERED = {Suspended: "poison", OtherGraph: "other_graph", Corrupt: "corrupt"}
 
 
@@ -291,6 +307,7 @@ class RunService(Generic[R]):
         self, run: Run[Any, Any], path: Iterable[Transition] = (), *, park: bool = False
     ) -> R:
         """Drive a run to its end; with `park` until it has to wait for a person, which raises Suspended."""
+        _warn_of_disabled_logger()
         if run.started_at is None and run.parent_run_id is None:
             await self._recovery.refuse_second()
         try:

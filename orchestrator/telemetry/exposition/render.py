@@ -15,7 +15,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
-MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+from orchestrator.telemetry.child import MULTIPROCESS, check_multiprocess_folder
 
 _HEADER = re.compile(r"[\w.*/+;=,:\" -]{0,1000}", re.ASCII)
 """Accepted form of a header that chooses a format; parts of it are returned in the answer's content type."""
@@ -84,6 +84,7 @@ def _default() -> CollectorRegistry:
         return prometheus_client.REGISTRY
     from prometheus_client import multiprocess
 
+    check_multiprocess_folder()
     # A new one for each scrape: its collector reads the files of all processes.
     shared = CollectorRegistry(support_collectors_without_names=True)
     multiprocess.MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
