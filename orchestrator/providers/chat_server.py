@@ -10,15 +10,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
-from urllib.parse import urlsplit
+
+from orchestrator.providers.connection import provider_name
 
 
 @dataclass(frozen=True, slots=True)
 class ChatServer:
     """What the servers of a vendor require."""
 
-    hosts: tuple[str, ...] = ()
-    """Hosts of the vendor; a leading dot or hyphen stands for every host that ends so."""
     call_id: re.Pattern[str] = re.compile(r"(?s).+")
     """Ids of calls that the vendor accepts. Servers without a rule get back every id that they gave: LiteLLM puts
     the signatures of Gemini into its ids."""
@@ -33,30 +32,22 @@ class ChatServer:
 
 
 _THINKING: Final = ChatServer(reasoning_field="reasoning_content", reasoning_required=True)
-_GOOGLE: Final = ChatServer(signed_calls=True)
 _STRICT: Final = ChatServer(returns_members=False)
 CHAT_SERVERS: Final[Mapping[str, ChatServer]] = {
-    "openai": replace(_STRICT, hosts=("api.openai.com",), call_id=re.compile(r"(?s).{1,40}")),
-    "azure.ai.openai": replace(_STRICT, hosts=(".openai.azure.com",), call_id=re.compile(r"(?s).{1,40}")),
-    "mistral_ai": replace(_STRICT, hosts=("api.mistral.ai",), call_id=re.compile(r"[a-zA-Z0-9]{9}")),
-    "groq": replace(_STRICT, hosts=("api.groq.com",)),
-    "cerebras": replace(_STRICT, hosts=("api.cerebras.ai",)),
-    "gcp.gemini": replace(_GOOGLE, hosts=("generativelanguage.googleapis.com",)),
-    "gcp.vertex_ai": replace(_GOOGLE, hosts=("aiplatform.googleapis.com", "-aiplatform.googleapis.com")),
-    "deepseek": replace(_THINKING, hosts=("api.deepseek.com",)),
-    "moonshot_ai": replace(_THINKING, hosts=("api.moonshot.ai", "api.moonshot.cn")),
-    "openrouter": ChatServer(("openrouter.ai", ".openrouter.ai")),
+    "openai": replace(_STRICT, call_id=re.compile(r"(?s).{1,40}")),
+    "azure.ai.openai": replace(_STRICT, call_id=re.compile(r"(?s).{1,40}")),
+    "mistral_ai": replace(_STRICT, call_id=re.compile(r"[a-zA-Z0-9]{9}")),
+    "groq": _STRICT,
+    "cerebras": _STRICT,
+    "gcp.gemini": ChatServer(signed_calls=True),
+    "gcp.vertex_ai": ChatServer(signed_calls=True),
+    "deepseek": _THINKING,
+    "moonshot_ai": _THINKING,
 }
-"""Name of a vendor, in the GenAI conventions of OpenTelemetry if they have one -> its servers."""
+"""Name of a provider (`connection.provider_name`) -> its servers. A provider without a row has no rules."""
 _OTHER: Final = ChatServer()
 
 
 def server_of(address: str, provider: str | None = None) -> ChatServer:
-    """Return the rules of a vendor by its name, else by its address; a name without a row has no rules."""
-    if provider is not None:
-        return CHAT_SERVERS.get(provider, _OTHER)
-    host = urlsplit(address).hostname or ""
-    for server in CHAT_SERVERS.values():
-        if any(host == known or (known[0] in ".-" and host.endswith(known)) for known in server.hosts):
-            return server
-    return _OTHER
+    """Return the rules of a vendor by its name, else by its address; a vendor without a row has no rules."""
+    return CHAT_SERVERS.get(provider_name(provider, "", address), _OTHER)

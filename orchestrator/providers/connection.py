@@ -79,8 +79,9 @@ _PROVIDERS = {
     "openrouter.ai": "openrouter",
     "moonshot.ai": "moonshot_ai",
     "moonshot.cn": "moonshot_ai",
+    "cerebras.ai": "cerebras",
 }
-"""End of a host name -> its provider. The last two are not in the list of OpenTelemetry, which allows other names."""
+"""End of a host name -> its provider. The last four are not in the list of OpenTelemetry, which allows other names."""
 _REGIONAL = (
     (re.compile(r"^bedrock[a-z-]*\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?$"), "aws.bedrock"),
     (re.compile(r"^(?:[a-z0-9-]+-)?aiplatform\.googleapis\.com$"), "gcp.vertex_ai"),
