@@ -139,6 +139,9 @@ class StateMachine(Generic[S, E, C]):
         """Drives the runs; created at the first run and after each change of the table."""
         self._asyncs: tuple[str, ...] = ()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_driver": None}  # a copy compiles its table at its first run
+
     def __repr__(self) -> str:
         states, edges = self._declared.states, self._declared.edges
         return f"<StateMachine {self.name!r}: {len(states)} states, {len(edges)} transitions>"

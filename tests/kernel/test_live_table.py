@@ -15,6 +15,7 @@ from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.machine import Machine
 from orchestrator.kernel.record import AdmissionRejected, EventFailed, RunParked, TableRejected
+from orchestrator.kernel.typed import StateMachine
 from tests.kernel.toy import TOY, E, Facts, ToyRun, machine, may_work, moves, new_run, nothing, rig
 from tests.kernel.typed_toy import toy
 
@@ -321,6 +322,23 @@ def test_changes_name_every_kind_of_part() -> None:
 
 
 # ---- copies ----
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.copy, copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))],  # noqa: S301 - made here
+)
+def test_a_typed_machine_is_copied_and_pickled_before_and_after_a_run(duplicate: Any, has_run: bool) -> None:
+    made: StateMachine[str, int, list[str]] = StateMachine("door")
+    made.state("open").state("closed").terminal("closed").transition("open", int, "closed", action=_pushed)
+    if has_run:
+        made.run("open", [], lambda state, notes: 1)
+    assert duplicate(made).run("open", [], lambda state, notes: 1) == ("closed", ["pushed"])
+
+
+def _pushed(_event: int, notes: list[str]) -> None:
+    notes.append("pushed")
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
