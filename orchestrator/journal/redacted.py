@@ -48,7 +48,9 @@ _CONTEXT: Spec = {
     # not `by_tool`: its keys are names, and the model may have invented some
     "spent": _whole("usage", "below", "seconds", "tool_calls", "retries", "restarts", "compactions"),
 }
-_CALL: Spec = _whole("key", "position", "tool", "effect", "digest", "registered", "agent")
+_CALL: Spec = _whole(
+    "key", "position", "tool", "effect", "digest", "registered", "agent", "timeout", "total_timeout"
+)
 
 SHOWN: Mapping[str, Spec] = MappingProxyType(
     {

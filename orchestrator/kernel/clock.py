@@ -7,6 +7,9 @@ import time as system_time
 from collections.abc import Callable
 from typing import Protocol
 
+CALL_SHARE = 0.9
+"""Share of the time that a state has left which one call may take."""
+
 GRACE = 5.0
 """Default seconds that cancelled host code gets to end before it is abandoned."""
 

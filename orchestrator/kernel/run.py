@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from orchestrator.errors import CancelRequested, InvalidEvent, UnknownEvent
+from orchestrator.kernel.clock import CALL_SHARE
 from orchestrator.kernel.journal import draft
 from orchestrator.kernel.run_parts import Control, Cursor, PendingWrites
 
@@ -188,6 +189,17 @@ class Run(Generic[Ctx, Deps]):
     def set_lease(self, lease: Lease | None) -> None:
         """Set the proof that this process owns the run."""
         self.control.lease = lease
+
+    def call_seconds(self, now: float) -> float | None:
+        """Return the seconds that one call may take in all: nine tenths of the time that its state has left.
+
+        So the call ends before its state does, which would end the run. None if the state has no limit.
+        """
+        limit = self.graph.time_limits.get(self.cursor.state)
+        if limit is None or self.control.overdue is not None:
+            return None
+        left = self.cursor.entered_at + limit - now
+        return CALL_SHARE * left if left > 0 else None
 
     def limit_time(self, expires_at: float | None, cancel_seconds: float) -> None:
         """Set when the run must have ended (monotonic seconds), and the seconds for cancelled host code to end."""

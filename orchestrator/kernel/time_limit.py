@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from orchestrator.kernel.abandonment import here
@@ -15,8 +16,8 @@ T = TypeVar("T")
 class TimeLimitPassed(Exception):
     """Our time limit has passed. Distinguishes it from a TimeoutError of the host's code."""
 
-    def __init__(self, seconds: float, *, abandoned: bool) -> None:
-        super().__init__(f"no answer within {seconds:g} s")
+    def __init__(self, seconds: float, *, abandoned: bool, is_total: bool = False) -> None:
+        super().__init__(f"no answer within {seconds:g} s{' in all' if is_total else ''}")
         self.abandoned = abandoned
         """Whether the host's code did not end after its cancellation, and may still run."""
 
@@ -25,47 +26,83 @@ class TimeLimit:
     """Lets work start its own time limit again, because it makes progress. Works only while it runs."""
 
     def __init__(self) -> None:
-        self._arm: Callable[[], Cancellable] | None = None
-        self._timer: Cancellable | None = None
+        self._clock: Clock | None = None
+        self._expire: Callable[[float], None] = _ignore
+        self._seconds: float | None = None
+        self._total: float | None = None
+        self._left: float | None = None
+        """Seconds of the total time that were left at `_since`."""
+        self._since = 0.0
+        self._timers: list[Cancellable | None] = [None, None]
         self._outside = 0
 
-    def start(self, arm: Callable[[], Cancellable]) -> None:
-        """Start the time of the work; `arm` starts a timer for its end."""
-        self._arm, self._timer = arm, arm()
+    def start(
+        self, seconds: float | None, total: float | None, clock: Clock, expire: Callable[[float], None]
+    ) -> None:
+        """Start the time of the work: `seconds` without a restart, and `total` in any case.
+
+        `expire` is called with the one that has passed.
+        """
+        self._clock, self._expire, self._seconds, self._total = clock, expire, seconds, total
+        self._left = total
+        self._continue()
 
     def restart(self) -> None:
-        """Give the work its whole time again, from now on. To be called in its event loop."""
-        if self._arm is not None and not self._outside:
-            self._cancel()
-            self._timer = self._arm()
+        """Give the work its whole time again, from now on, but not its total time. Call it in its event loop."""
+        if self._clock is not None and self._seconds is not None and not self._outside:
+            self._cancel(0)
+            self._timers[0] = self._clock.call_later(self._seconds, partial(self._expire, self._seconds))
 
     def end(self) -> None:
         """Stop the time: the work has ended."""
-        self._arm = None
-        self._cancel()
+        self._clock = None
+        self._cancel(0)
+        self._cancel(1)
 
     async def outside(self, part: Awaitable[T]) -> T:
-        """Await a part of the work whose time does not count; then the work has its whole time again."""
+        """Await a part of the work whose time does not count; then the work has its whole time again.
+
+        The total time continues where it stopped.
+        """
         self._outside += 1
-        self._cancel()
+        if self._outside == 1 and self._clock is not None:
+            self._cancel(0)
+            self._cancel(1)
+            if self._left is not None:
+                self._left -= self._clock.monotonic() - self._since
         try:
             return await part
         finally:
             self._outside -= 1
-            self.restart()
+            if not self._outside:
+                self._continue()
 
-    def _cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+    def _continue(self) -> None:
+        if self._clock is None:
+            return
+        self.restart()
+        if self._left is not None and self._total is not None:
+            self._since = self._clock.monotonic()
+            self._timers[1] = self._clock.call_later(max(0.0, self._left), partial(self._expire, self._total))
+
+    def _cancel(self, which: int) -> None:
+        timer, self._timers[which] = self._timers[which], None
+        if timer is not None:
+            timer.cancel()
 
 
 async def limited(
-    work: Callable[[], Awaitable[T]], seconds: float, clock: Clock, restarts: TimeLimit | None = None
+    work: Callable[[], Awaitable[T]],
+    seconds: float | None,
+    clock: Clock,
+    restarts: TimeLimit | None = None,
+    *,
+    total: float | None = None,
 ) -> T:
     """Return the result of `work` within `seconds`; otherwise cancel it and raise TimeLimitPassed.
 
     In an AbandonableTask a host call that does not end within the grace period is abandoned. `restarts` starts the
-    seconds again.
+    seconds again, but not those of `total`. None is no limit.
     """
     own = restarts or TimeLimit()
     limit, task = asyncio.timeout(None), asyncio.current_task()
@@ -73,17 +110,19 @@ async def limited(
     owner = here()
     left = 0 if owner is None else owner.left
     late: Cancellable | None = None
+    passed = 0.0
 
-    def expire() -> None:
-        nonlocal late
-        if owner is not None and owner.left > left:
+    def expire(allowed: float) -> None:
+        nonlocal late, passed
+        if passed or (owner is not None and owner.left > left):
             return  # it was abandoned already
+        passed = allowed
         limit.reschedule(0.0)
         late = None if owner is None else owner.abandon_late()
 
     try:
         async with limit:
-            own.start(lambda: clock.call_later(seconds, expire))
+            own.start(seconds, total, clock, expire)
             try:
                 return await work()
             finally:
@@ -94,5 +133,10 @@ async def limited(
         # Before Python 3.11.4 asyncio.timeout takes its own cancellation for that of a caller if there was one earlier.
         ours = not isinstance(error, asyncio.CancelledError) or (task and task.cancelling() <= earlier)
         if limit.expired() and ours:
-            raise TimeLimitPassed(seconds, abandoned=owner is not None and owner.left > left) from error
+            abandoned = owner is not None and owner.left > left
+            raise TimeLimitPassed(passed, abandoned=abandoned, is_total=passed == total) from error
         raise
+
+
+def _ignore(_: float) -> None:
+    pass

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, overload
 
 from orchestrator.kernel.value import value
 from orchestrator.llm.content_part import OPAQUE
 from orchestrator.llm.finish_reason import FinishReason, finish_reason_of
 from orchestrator.llm.usage import NO_USAGE as NO_USAGE  # noqa: PLC0414 - part of this module
 from orchestrator.llm.usage import Usage as Usage  # noqa: PLC0414
+
+if TYPE_CHECKING:
+    from orchestrator.kernel.time_limit import TimeLimit
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 Content: TypeAlias = str | list[dict[str, Any]] | None
@@ -297,6 +300,8 @@ class Route:
     """The request waits for a rate limiter, so it was not sent."""
     since: float | None = None
     """Start of the try by the monotonic clock of the run; None between two tries."""
+    limit: TimeLimit | None = None
+    """The time limit of this try, in which the wait for a rate limiter does not count."""
 
     def in_flight(self, now: float) -> float | None:
         """Return the seconds since the request was sent; None if it was not, or if its try is over."""

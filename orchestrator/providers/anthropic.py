@@ -20,7 +20,13 @@ from orchestrator.llm.message import Request, Response, encodable
 from orchestrator.providers.answer_signal import MESSAGES
 from orchestrator.providers.anthropic_answer import MessageAssembly, response_of
 from orchestrator.providers.anthropic_request import conversation, tools
-from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of, provider_name
+from orchestrator.providers.connection import (
+    CONNECT_SECONDS,
+    check_model,
+    check_total_timeout,
+    key_of,
+    provider_name,
+)
 from orchestrator.providers.openai_schema import is_object
 from orchestrator.providers.parameter import with_extra
 from orchestrator.providers.prompt_cache import check_cache_seconds, with_breakpoints
@@ -58,6 +64,9 @@ class Anthropic(SdkModel):
             requires it.
         timeout: Seconds without a byte from the server, including the wait for the first one. Connecting takes at
             most 5.
+        total_timeout: Seconds that one request may take in all, whatever the server sends meanwhile. After that it is
+            an LLMError (`timeout`), which is retried. None means nine tenths of the time that the state of the run has
+            left.
         structured: `native`, or `prompt` to put an output schema into the prompt, for models without structured
             output. A schema that the API's mode cannot express always goes into the prompt.
         max_response_bytes: Maximum bytes, after decompression, of a body, of each event of a stream, and of the
@@ -89,6 +98,7 @@ class Anthropic(SdkModel):
         client: AsyncAnthropic | None = None,
         max_tokens: int = 4096,
         timeout: float = 600.0,
+        total_timeout: float | None = None,
         structured: Literal["native", "prompt"] = "native",
         max_response_bytes: int = DEFAULT_BYTES,
         reads: Collection[str] | None = None,
@@ -109,6 +119,7 @@ class Anthropic(SdkModel):
             raise ConfigError("client brings its own address and key: give base_url and api_key to it")
         self.base_url = None if base_url is None else base_url.rstrip("/").removesuffix("/v1")
         self.timeout = timeout
+        self.total_timeout = check_total_timeout(total_timeout)
         self.cache_seconds = check_cache_seconds(cache_seconds)
         self.max_output_tokens = max_tokens
         form = MessagesForm(max_tokens, structured)

@@ -17,6 +17,16 @@ _NO_KEY = "none"
 """Sent to a compatible server without a known key: the SDKs require one, local servers ignore it."""
 
 
+def check_total_timeout(seconds: float | None) -> float | None:
+    """Return the total timeout of a model. Raises ConfigError."""
+    if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
+        raise ConfigError(
+            f"total_timeout is {seconds!r}; possible: seconds, more than 0, or None for nine tenths of the time that "
+            "the state of the run has left"
+        )
+    return seconds
+
+
 def check_model(model: str, structured: str, timeout: float, base_url: str | None) -> None:
     """Raise ConfigError for arguments that no model can have."""
     if not model:

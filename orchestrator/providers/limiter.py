@@ -327,7 +327,10 @@ class RateLimitedModel:
         if route is not None:
             route.waiting = True
         try:
-            entry = await limiter.enter(tokens)
+            entering = limiter.enter(tokens)
+            entry = await (
+                entering if route is None or route.limit is None else route.limit.outside(entering)
+            )
         finally:
             if route is not None:
                 route.queued = (route.queued or 0.0) + limiter.clock.monotonic() - began

@@ -21,7 +21,13 @@ from orchestrator.errors import ConfigError, MissingExtra
 from orchestrator.llm.content_part import KINDS
 from orchestrator.llm.message import Request, encodable
 from orchestrator.providers.chat_server import server_of
-from orchestrator.providers.connection import CONNECT_SECONDS, check_model, key_of, provider_name
+from orchestrator.providers.connection import (
+    CONNECT_SECONDS,
+    check_model,
+    check_total_timeout,
+    key_of,
+    provider_name,
+)
 from orchestrator.providers.openai_chat import ChatForm
 from orchestrator.providers.openai_form import OpenAIOptions
 from orchestrator.providers.openai_responses import ResponsesForm
@@ -51,6 +57,9 @@ class OpenAI(SdkModel):
             and timeout. It is used with retries off, and not closed here.
         timeout: Seconds without a byte from the server, including the wait for the first one. Connecting takes at
             most 5.
+        total_timeout: Seconds that one request may take in all, whatever the server sends meanwhile. After that it is
+            an LLMError (`timeout`), which is retried. None means nine tenths of the time that the state of the run has
+            left.
         structured: `native`, or `prompt` to put an output schema into the prompt, for servers without
             `response_format: json_schema`. A schema that is not an object at the top always goes into the prompt.
         max_response_bytes: Maximum bytes, after decompression, of a body, of each event of a stream, and of the
@@ -86,6 +95,7 @@ class OpenAI(SdkModel):
         api: Literal["chat", "responses"] = "chat",
         client: AsyncOpenAI | None = None,
         timeout: float = 600.0,
+        total_timeout: float | None = None,
         structured: Literal["native", "prompt"] = "native",
         max_response_bytes: int = DEFAULT_BYTES,
         stream_usage: bool = True,
@@ -108,6 +118,7 @@ class OpenAI(SdkModel):
         self.api = api
         self.base_url = base_url
         self.timeout = timeout
+        self.total_timeout = check_total_timeout(total_timeout)
         options = OpenAIOptions(structured, stream_usage, reasoning_field)
         form = _FORMS[api](options)
         if client is None:

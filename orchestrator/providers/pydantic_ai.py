@@ -21,6 +21,7 @@ from orchestrator.llm.content_part import KINDS, PartKind
 from orchestrator.llm.message import ArgumentsPiece, ReasoningPiece, Request, Response, encodable
 from orchestrator.providers import fault
 from orchestrator.providers.bedrock_client import calls_end
+from orchestrator.providers.connection import check_total_timeout
 from orchestrator.providers.loop_client import LoopClients
 from orchestrator.providers.openai_schema import is_object, named
 from orchestrator.providers.parameter import check_names
@@ -79,6 +80,9 @@ class PydanticAIModel(VendorModel):
         base_url: Address of the provider; None means the library's default. Only for a model given by name.
         api_key: The key; None means the variable of the provider, for example GOOGLE_API_KEY. Only for a model
             given by name.
+        total_timeout: Seconds that one request may take in all, whatever the server sends meanwhile. After that it is
+            an LLMError (`timeout`), which is retried. None means nine tenths of the time that the state of the run has
+            left.
         structured: `native`, or `prompt` to put an output schema into the prompt. A schema that is not an object at
             the top, and a model without a mode for schemas, always use the prompt.
         reads: Kinds of content parts that the model reads, of `text`, `image`, `file` and `audio`; None means those
@@ -100,6 +104,7 @@ class PydanticAIModel(VendorModel):
         *,
         base_url: str | None = None,
         api_key: str | SecretStr | None = None,
+        total_timeout: float | None = None,
         structured: Literal["native", "prompt"] = "native",
         reads: Collection[str] | None = None,
     ) -> None:
@@ -111,6 +116,7 @@ class PydanticAIModel(VendorModel):
         key = api_key.get_secret_value() if isinstance(api_key, SecretStr) else api_key
         self._key = SecretStr(key or "")
         self._structured = structured
+        self.total_timeout = check_total_timeout(total_timeout)
         if isinstance(model, str):
             first = inferred(model, base_url, key)
             self._clients = LoopClients(lambda: inferred(model, base_url, key), close_own, first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,8 @@ class VendorModel(ABC):
     """Kinds of content parts that the model reads."""
     call_id: re.Pattern[str] = PLAIN_ID
     """Ids of calls that the vendor accepts."""
+    total_timeout: float | None = None
+    """Seconds that one request may take in all; None leaves it to the run."""
     _key: SecretStr
     _clients: LoopClients[Any]
 
@@ -47,7 +50,13 @@ class VendorModel(ABC):
         offered = [offer.name for offer in request.tools]
         request = replace(request, messages=repaired(request.messages, offered, self.call_id))
         try:
-            response = storable(await self._answered(request))
+            async with asyncio.timeout(self.total_timeout) as limit:
+                response = storable(await self._answered(request))
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            why = f"model {self.model!r} gave no answer within {self.total_timeout:g} s in all"
+            raise LLMError(why, kind="timeout") from error
         except LLMError as error:  # from every source: servers repeat the key in answers of any status
             self._mask.mask(error)
             raise

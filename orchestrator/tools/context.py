@@ -47,8 +47,8 @@ class ToolContext(Generic[DepsT_co]):
     progress: Callable[[str], None] = lambda _: None
     """Reports progress in a sentence, as the event ToolProgress of the run's stream."""
     restart_timeout: Callable[[], None] = lambda: None
-    """Gives the call the whole `timeout` of its tool again, from now on; `deadline` is not changed. The limits of the
-    run still apply. To be called in the event loop."""
+    """Gives the call the whole `timeout` of its tool again, from now on; `deadline` is not changed. Its total timeout
+    and the limits of the run still apply. To be called in the event loop."""
     stored_result: Callable[[str], Awaitable[str]] | None = None
     """Returns the whole text of an earlier result of the run that was cut, by its handle. None: nothing is stored."""
     clock: Clock = _SYSTEM_CLOCK

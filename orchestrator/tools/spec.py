@@ -90,7 +90,10 @@ class ToolSpec(Generic[DepsT_contra]):
     undo: Callable[..., Any] | None = None
     """Reverts a finished call and takes the same arguments as `call`. For `compensable` only, and required there."""
     timeout: float | None = None
-    """Seconds that one call may run; None means no limit."""
+    """Seconds that one call may run without progress; None means no limit."""
+    total_timeout: float | None = None
+    """Seconds that one call may run in all, whatever progress it reports. None means nine tenths of the time that the
+    state of its run has left, 0 no limit. Time in which the call waits for a person or for the model does not count."""
     approval: bool | ApprovalRule = False
     """Whether a person must approve each call, or the rule that decides it for each call."""
     sequential: bool = False
@@ -172,6 +175,7 @@ def tool(
     effect: Effect = "irreversible",
     undo: Callable[..., Any] | None = None,
     timeout: float | None = None,
+    total_timeout: float | None = None,
     approval: bool | ApprovalRule = False,
     sequential: bool = False,
     max_result_chars: int = 20_000,
@@ -196,7 +200,8 @@ def tool(
 
         effect="irreversible"       effect of a second run: "pure", "idempotent", "compensable", "irreversible"
         undo=None                   function that reverts a call; with "compensable", and required there
-        timeout=None                seconds (float) that one call may run; None is no limit
+        timeout=None                seconds (float) that one call may run without progress; None is no limit
+        total_timeout=None          seconds (float) that one call may run in all; 0 is no limit, None 9/10 of its state
         approval=False              bool or ApprovalRule: a person must approve each call, or those of the rule
         sequential=False            bool: runs alone, after all earlier calls of its turn and before all later ones
         max_result_chars=20_000     characters (int) of a result that are kept; 0 is no limit
@@ -274,6 +279,11 @@ def _option_faults(spec: ToolSpec) -> list[str]:
         faults.append("effect 'compensable' and undo need each other: give both or neither")
     if spec.timeout is not None and not (spec.timeout > 0 and math.isfinite(spec.timeout)):
         faults.append(f"timeout is {spec.timeout!r}; possible: seconds above 0, or None for no limit")
+    total = spec.total_timeout
+    if total is not None and not (total >= 0 and math.isfinite(total)):
+        faults.append(
+            f"total_timeout is {total!r}; possible: seconds, 0 for no limit, or None for the time of the state"
+        )
     return faults
 
 

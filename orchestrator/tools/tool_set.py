@@ -15,7 +15,7 @@ import functools
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 from orchestrator.errors import ConfigError, ModelRetry, ResultUnreadable, RunError
 from orchestrator.kernel.abandonment import AbandonableTask, here, until_ended
@@ -71,6 +71,9 @@ class ToolSet:
 
     The `max_concurrency` of a tool counts over all runs that share the set, within one event loop.
     """
+
+    offers_all: ClassVar[bool] = True
+    """Whether `offers` has every tool that it answers for."""
 
     def __init__(
         self,
@@ -242,7 +245,11 @@ class ToolSet:
     ) -> ToolResult:
         at, started = self._clock.time(), self._clock.monotonic()
         restarts = TimeLimit()
-        bound = (self._narrowed(context_for(call, position), spec, restarts),) if spec.takes_context else ()
+        total = spec.total_timeout
+        if total is None and (call_seconds := getattr(context_for, "call_seconds", None)) is not None:
+            total = call_seconds()  # of a run: a caller without one need not limit its calls
+        narrowed = functools.partial(self._narrowed, spec=spec, restarts=restarts, total=total)
+        bound = (narrowed(context_for(call, position)),) if spec.takes_context else ()
         outcome: ToolOutcome = "ok"
         abandoned, needs, returned, before = False, None, None, _cancels()
         value: object = None
@@ -250,11 +257,11 @@ class ToolSet:
         try:
             arguments = parse_arguments(spec, call.arguments, exact=exact)
             with _NO_SCOPE if around is None else around(spec, position):
-                if spec.timeout is None:
+                if spec.timeout is None and not total:
                     value = await invoke(spec, bound, arguments)
                 else:
                     work = functools.partial(invoke, spec, bound, arguments)
-                    value = await limited(work, spec.timeout, self._clock, restarts)
+                    value = await limited(work, spec.timeout, self._clock, restarts, total=total or None)
         except (Exception, asyncio.CancelledError, BaseExceptionGroup) as error:
             for context in bound:
                 context.cancelled.set()
@@ -293,11 +300,14 @@ class ToolSet:
             returned,
         )
 
-    def _narrowed(self, context: ToolContext, spec: ToolSpec, restarts: TimeLimit) -> ToolContext:
-        """Return the context with the tool's own timeout in its deadline."""
-        if spec.timeout is None:
+    def _narrowed(
+        self, context: ToolContext, spec: ToolSpec, restarts: TimeLimit, total: float | None
+    ) -> ToolContext:
+        """Return the context with the timeouts of the call in its deadline."""
+        seconds = min((one for one in (spec.timeout, total) if one), default=None)
+        if seconds is None:
             return context
-        ends = self._clock.monotonic() + spec.timeout
+        ends = self._clock.monotonic() + seconds
         deadline = ends if context.deadline is None else min(ends, context.deadline)
         sample = context.sample and UntimedSampler(restarts, context.sample)
         return replace(context, deadline=deadline, restart_timeout=restarts.restart, sample=sample)

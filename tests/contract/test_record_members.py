@@ -70,7 +70,7 @@ PEOPLE = {
     "asked": "key tool digest version why verdict expires_at verdict.guard verdict.observed verdict.limit",
     "approval": "key digest decision by why at id number arguments",
     "control": "id kind by number key at refused",
-    "intent": "calls.arguments calls.digest calls.registered",
+    "intent": "calls.arguments calls.digest calls.registered calls.timeout calls.total_timeout",
     "done": "cut call",
     "memory": "stored",
     "parked": "at reason t",
@@ -137,7 +137,9 @@ class Notebook:
 
 
 async def test_the_records_about_people_tools_and_memory_keep_their_members(written: Members) -> None:
-    @tool(approval=lambda _: Verdict(False, "amount", 5, 1), max_result_chars=100)
+    @tool(
+        approval=lambda _: Verdict(False, "amount", 5, 1), max_result_chars=100, timeout=60, total_timeout=600
+    )
     def pay(amount: int) -> str:
         return "x" * 1000
 

@@ -288,6 +288,26 @@ async def progress_is_an_event_and_extends_the_timeout(place: Place) -> None:
 
 
 @feature("everything")
+async def progress_does_not_extend_the_total_timeout(place: Place) -> None:
+    clock = FakeClock()
+    tools = [
+        replace(tool, timeout=10, total_timeout=20)
+        for tool in place.server.tools
+        if tool.name == "trigger-long-running-operation"
+    ]
+    llm = ScriptedLLM([call("trigger-long-running-operation", '{"duration": 600, "steps": 1200}'), "Done."])
+    agent = Agent(llm, tools=tools, runtime=Runtime(observers=(), clock=clock))
+    async with agent.stream("Go.") as stream:
+        async for event in stream:
+            if isinstance(event, ToolProgress):
+                await clock.advance(9)
+            if isinstance(event, ToolFinished):
+                assert (event.outcome, event.seconds) == ("timeout", 20)
+                assert "no answer within 20 s in all" in event.result
+        assert (await stream.result()).output == "Done."
+
+
+@feature("everything")
 async def log_messages_become_log_lines(place: Place) -> None:
     lines: list[str] = []
     handler = logging.Handler()

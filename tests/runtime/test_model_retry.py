@@ -138,7 +138,7 @@ async def resumed_at_each_append(
     """Crash the run before and after each append and resume it; the messages are those of the whole run."""
     whole = CrashingJournal(MemoryJournal())
     await crashed(whole, script, prepare, **options)
-    expected = await agent([], journal=whole, name="reader", **options).resume("r")
+    expected = await agent([], journal=whole, name="reader", **options).resume("r", from_agent="")
     for at, when in itertools.product(range(1, len(whole.writes)), WHEN):
         inner = MemoryJournal()
         await crashed(CrashingJournal(inner, at=at, when=when), script, prepare, **options)

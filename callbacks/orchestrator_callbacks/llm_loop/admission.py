@@ -279,6 +279,9 @@ def _announced(run: LoopRun, position: int, call: ToolCall) -> dict[str, Any]:
         about["arguments"] = call.arguments
     if is_approved(ctx, position):
         about["digest"] = ctx.ledger.approved[position] = digest_of(run, call, about["key"])
+    for limit in ("timeout", "total_timeout"):
+        if seconds := getattr(spec, limit, None):
+            about[limit] = seconds
     if (child := getattr(spec and spec.call, "agent_name", None)) is not None:
         about["agent"] = child  # the call starts a child run
     return about if spec else about | _INVENTED
@@ -397,7 +400,9 @@ def refuse_unknown_tools(limits: Limits, tools: ToolProvider) -> None:
     """
     known = {tool_key(spec.name): spec.name for spec in tools.offers}
     unknown = sorted(limits.tool_caps.keys() - known.keys())
-    if not unknown or not all(source.tools for source in tools.collections):
+    if not unknown or not getattr(tools, "offers_all", True):
+        return
+    if not all(source.tools for source in tools.collections):
         return
     close = difflib.get_close_matches(unknown[0], known, n=1)
     meant = f"; did you mean {known[close[0]]!r}?" if close else ""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from orchestrator.errors import RunError
-from orchestrator.kernel.abandonment import host_call, host_function
+from orchestrator.kernel.abandonment import host_function
 from orchestrator.kernel.hooks import Hook, Hooks, takes, where
 from orchestrator.kernel.run import Run
 from orchestrator.llm.content_part import KINDS
@@ -27,7 +26,7 @@ from orchestrator.tools.sampling import Sampler
 from orchestrator.tools.spec import ToolContext, ToolSpec
 from orchestrator.tools.tool_set import Around
 from orchestrator_callbacks.llm_loop.budget_account import BudgetAccount
-from orchestrator_callbacks.llm_loop.call_scope import model_scope
+from orchestrator_callbacks.llm_loop.call_scope import complete_once
 
 Point: TypeAlias = Callable[..., Awaitable[Any]]
 """A host's hook at one of the POINTS. Its result replaces its argument; None keeps the argument."""
@@ -168,15 +167,7 @@ LoopRun: TypeAlias = Run[LoopContext, LoopDeps]
 
 def ask_model(run: LoopRun, request: Request) -> Awaitable[Response]:
     """Call the model once. If it ignores a cancellation, it is abandoned."""
-    scope = model_scope(run, run.deps.model)
-    if scope is None:
-        return host_call(run.deps.llm.complete(request), "model", run.deps.model)
-    return _ask_within(scope, run, request)
-
-
-async def _ask_within(scope: AbstractContextManager[object], run: LoopRun, request: Request) -> Response:
-    with scope:
-        return await host_call(run.deps.llm.complete(request), "model", run.deps.model)
+    return complete_once(run, run.deps.llm, run.deps.model, request)
 
 
 def open_account(

@@ -117,7 +117,7 @@ async def _execute(run: LoopRun) -> None:
 
     await deps.tools.execute_all(
         calls,
-        lambda _, position: context(run, position),
+        CallContexts(run),
         max_concurrent=ctx.limits.max_concurrent_tools,
         done=ctx.results,
         before=before,
@@ -254,6 +254,23 @@ async def _take_back(run: LoopRun, position: int) -> None:
 
 def _publish_rollback(run: LoopRun, outcome: str) -> None:
     run.emit(RolledBack(run.graph.name, run.run_id, outcome, run.deps.clock.time(), run.agent))
+
+
+class CallContexts:
+    """Makes the contexts of the calls of a turn."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: LoopRun) -> None:
+        self._run = run
+
+    def __call__(self, _: ToolCall, position: int) -> ToolContext:
+        """Return the context of a call."""
+        return context(self._run, position)
+
+    def call_seconds(self) -> float | None:
+        """Return the seconds that a call may take in all if its tool has no `total_timeout`; None for no limit."""
+        return self._run.call_seconds(self._run.deps.clock.monotonic())
 
 
 def context(run: LoopRun, position: int) -> ToolContext:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import DeadlineExceeded, LLMError, StateTimeout
-from orchestrator.kernel.abandonment import host_call
 from orchestrator.kernel.record import LLMCall, OperationAttempt
 from orchestrator.llm.attempt import attempt_row
 from orchestrator.llm.message import NO_USAGE, Request, Response, Route, Usage, input_bound, output_limit
 from orchestrator.llm.port import LLM
 from orchestrator.llm.retry import RetryAttempt
 from orchestrator.llm.usage import approximate_tokens
-from orchestrator_callbacks.llm_loop.call_scope import model_scope
+from orchestrator_callbacks.llm_loop.call_scope import complete_once
 from orchestrator_callbacks.llm_loop.request_usage import (
     Pricing,
     interrupted,
@@ -30,8 +30,6 @@ from orchestrator_callbacks.rlm.budget_account import RequestUsage, estimated
 from orchestrator_callbacks.rlm.deps import ModeRun, allowed
 from orchestrator_guards import Verdict, cost_unknown
 from orchestrator_guards.evaluation import row_of
-
-_NO_SCOPE = nullcontext()
 
 
 class OwnModel:
@@ -109,10 +107,9 @@ async def request_answer(run: ModeRun, llm: LLM, pricing: Pricing, request: Requ
             _failed(run, one, route)
         route.since = None
 
-    async def complete(request: Request) -> Response:
+    def complete(request: Request) -> Awaitable[Response]:
         route.since, route.waiting = deps.clock.monotonic(), False
-        with model_scope(run, pricing.model) or _NO_SCOPE:
-            return await host_call(llm.complete(request), "model", pricing.model)
+        return complete_once(run, llm, pricing.model, request)
 
     began = deps.clock.monotonic()
     try:

@@ -129,6 +129,8 @@ class McpServer:
         self._choice = ToolChoice.of(options)
         self._max_bytes = part_limit(options)
         self._timeout = seconds("timeout", options.get("timeout", 60.0))
+        total = options.get("total_timeout")
+        self._total_timeout = None if total is None else seconds("total_timeout", total)
         connect = seconds("connect_timeout", options.get("connect_timeout", 30.0))
         self._mask = transport.mask
         self._pool = SessionPool(self.name, transport, connect, sampling_rules(options))
@@ -309,7 +311,15 @@ class McpServer:
     ) -> ToolSpec:
         most = self._options.get("max_result_chars", 20_000)
         return ToolSpec(
-            name, about, schema, call, kind="mcp", effect=effect, timeout=self._timeout, max_result_chars=most
+            name,
+            about,
+            schema,
+            call,
+            kind="mcp",
+            effect=effect,
+            timeout=self._timeout,
+            total_timeout=self._total_timeout,
+            max_result_chars=most,
         )
 
     def _resource_tool(self, name: str) -> ToolSpec | None:

@@ -32,6 +32,8 @@ class McpOptions(TypedDict, total=False):
     """Effects that override the annotations: by the server's own names, or one word for all."""
     timeout: float
     """Maximum time without an answer or a report of progress in one call; 60."""
+    total_timeout: float
+    """Maximum time of one call in all; by default nine tenths of the time that the state of its run has left."""
     connect_timeout: float
     """Maximum time until a server's tools are known; 30."""
     max_result_chars: int
@@ -177,6 +179,7 @@ SERVER_OPTIONS: Final[Mapping[str, ServerOption]] = {
         _effects,
     ),
     "timeout": ServerOption("timeout", "timeout=SECONDS", _TIME, _is_time, _number(float)),
+    "total_timeout": ServerOption("total_timeout", "total_timeout=SECONDS", _TIME, _is_time, _number(float)),
     "max_questions": ServerOption("max_questions", "max_questions=N", _COUNT, _is_count, _number(int)),
     "sampling": ServerOption("sampling", "sampling=MODE", _MODES, _is_mode, str.strip),
     "max_sampling": ServerOption("max_sampling", "max_sampling=N", _COUNT, _is_count, _number(int)),

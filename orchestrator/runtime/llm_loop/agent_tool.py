@@ -50,6 +50,7 @@ class ToolOptions(TypedDict, total=False):
     approval: bool | ApprovalRule
     sequential: bool
     timeout: float | None
+    total_timeout: float | None
     max_result_chars: int
     max_concurrency: int
     progress: Progress
@@ -93,6 +94,7 @@ def agent_tool(
         raise ConfigError(f"share is {share!r}; it must be 0 (off) to 1")
     if max_depth < 1:
         raise ConfigError(f"max_depth is {max_depth!r}; it must be 1 or more")
+    options.setdefault("total_timeout", 0)  # its run has limits of its own, and may wait for a person
     build = tool(name=name, description=description, effect="idempotent", **options)
     return build(AgentTool(child, limits, share, max_depth))
 

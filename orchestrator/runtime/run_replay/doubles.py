@@ -88,6 +88,8 @@ class RecordedModel:
 class RecordedTools(ToolSet):
     """Tools that give the recorded results of the calls of the model's last answer."""
 
+    offers_all: ClassVar[bool] = False
+
     def __init__(self, recording: Recording, model: RecordedModel, clock: RecordedClock) -> None:
         super().__init__(())
         self._recording, self._model, self._recorded_clock = recording, model, clock

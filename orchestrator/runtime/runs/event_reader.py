@@ -47,7 +47,7 @@ class EventReader:
         self._children: dict[str, str] = {}
         """Key of a call -> id of its child run."""
         self._warned: set[str] = set()
-        self._asked: dict[str, event.QuestionAsked] = {}
+        self._questions: dict[str, event.QuestionAsked] = {}
         """Key of a call -> its question, until it is answered."""
         self._is_resumed = False
         """Whether the run was resumed and has not waited for a person since."""
@@ -157,7 +157,7 @@ class EventReader:
 
     def _question(self, body: Body) -> Iterator[RunEvent]:
         key = str(body["key"])
-        asked = self._asked[key] = event.QuestionAsked(
+        asked = self._questions[key] = event.QuestionAsked(
             run_id=self.run_id,
             key=key,
             tool=str(body.get("tool", "")),
@@ -170,7 +170,7 @@ class EventReader:
         yield asked
 
     def _approval(self, body: Body) -> Iterator[RunEvent]:
-        self._asked.pop(str(body.get("key", "")), None)
+        self._questions.pop(str(body.get("key", "")), None)
         yield event.QuestionAnswered(
             run_id=self.run_id,
             key=str(body.get("key", "")),
@@ -187,7 +187,7 @@ class EventReader:
         """
         if self._is_resumed:
             self._is_resumed = False
-            yield from self._asked.values()
+            yield from self._questions.values()
         yield event.RunSuspended(run_id=self.run_id, reason=str(body.get("reason", "")))
 
     def _unparked(self, body: Body) -> Iterator[RunEvent]:
