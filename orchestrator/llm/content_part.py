@@ -19,6 +19,8 @@ from orchestrator.errors import ConfigError
 PartKind: TypeAlias = Literal["text", "image", "file", "audio"]
 KINDS: Final[tuple[PartKind, ...]] = ("text", "image", "file", "audio")
 
+CITATIONS: Final = frozenset(("reference", "tool_reference"))
+"""Types of the parts that Mistral puts inside a sentence, and no other API accepts."""
 OPAQUE: Final = frozenset(("reasoning", "thinking", "redacted_thinking", "pydantic_ai", "openai_chat"))
 """Types of the parts that only the API that made them accepts back; the adapters of other vendors leave them out."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, overload
 
 from orchestrator.kernel.value import value
-from orchestrator.llm.content_part import OPAQUE
+from orchestrator.llm.content_part import CITATIONS, OPAQUE
 from orchestrator.llm.finish_reason import FinishReason, finish_reason_of
 from orchestrator.llm.usage import NO_USAGE as NO_USAGE  # noqa: PLC0414 - part of this module
 from orchestrator.llm.usage import Usage as Usage  # noqa: PLC0414
@@ -82,7 +82,7 @@ class Message:
         for part in self.content or ():
             if part.get("type") == "text":
                 pieces += ("" if cited or not pieces else "\n", str(part["text"]))
-            cited = part.get("type") in _CITATIONS
+            cited = part.get("type") in CITATIONS
         return "".join(pieces)
 
     def to_openai(self, *, strict: bool = False) -> dict[str, Any]:
@@ -122,8 +122,6 @@ class Message:
         )
 
 
-_CITATIONS = frozenset(("reference", "tool_reference"))
-"""Types of the parts that Mistral puts inside a sentence."""
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
 
 

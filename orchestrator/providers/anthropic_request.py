@@ -21,7 +21,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from orchestrator.errors import ConfigError
-from orchestrator.llm.content_part import data_of
+from orchestrator.llm.content_part import CITATIONS, data_of
 from orchestrator.llm.message import Content, Message, Request, ToolCall
 from orchestrator.providers.history import BEGINNING
 from orchestrator.providers.reading import mapping
@@ -156,7 +156,7 @@ def _block(part: Mapping[str, Any]) -> Block | None:
         return _picture(part)
     if kind == "file":
         return _document(part)
-    if kind in ("reasoning", "pydantic_ai", "openai_chat") or (
+    if kind in ("reasoning", "pydantic_ai", "openai_chat", *CITATIONS) or (
         kind == "thinking" and not part.get("signature")
     ):
         return None  # another vendor's: only the API that made it accepts it back

@@ -27,6 +27,8 @@ class ChatServer:
     """Refuses a message with calls without that name, also if there was no reasoning."""
     returns_members: bool = True
     """Accepts the members back that it gave; the others refuse every name that is not in their documentation."""
+    takes_citations: bool = False
+    """Accepts its citations back inside the content; other servers get the text without them."""
     signed_calls: bool = False
     """Refuses calls without a signature (Gemini)."""
 
@@ -36,7 +38,7 @@ _STRICT: Final = ChatServer(returns_members=False)
 CHAT_SERVERS: Final[Mapping[str, ChatServer]] = {
     "openai": replace(_STRICT, call_id=re.compile(r"(?s).{1,40}")),
     "azure.ai.openai": replace(_STRICT, call_id=re.compile(r"(?s).{1,40}")),
-    "mistral_ai": replace(_STRICT, call_id=re.compile(r"[a-zA-Z0-9]{9}")),
+    "mistral_ai": replace(_STRICT, call_id=re.compile(r"[a-zA-Z0-9]{9}"), takes_citations=True),
     "groq": _STRICT,
     "cerebras": _STRICT,
     "gcp.gemini": ChatServer(signed_calls=True),

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from orchestrator.llm.content_part import OPAQUE
+from orchestrator.llm.content_part import CITATIONS, OPAQUE
 from orchestrator.llm.message import (
     ArgumentsPiece,
     Content,
@@ -123,8 +123,10 @@ class ChatForm:
         raw, server, kept = message.to_openai(strict=True), self.options.server, None
         if isinstance(raw["content"], list):
             kept = next((part for part in raw["content"] if part.get("type") == KEPT), None)
-            parts = [part for part in raw["content"] if part.get("type") not in OPAQUE]
-            only_text = kept is not None and all(part.get("type") == "text" for part in parts)
+            dropped = OPAQUE if server.takes_citations else OPAQUE | CITATIONS
+            parts = [part for part in raw["content"] if part.get("type") not in dropped]
+            cited = any(part.get("type") in CITATIONS for part in raw["content"])
+            only_text = (kept is not None or cited) and all(part.get("type") == "text" for part in parts)
             raw["content"] = (message.text if only_text else parts) or None
         if raw["content"] is None and not message.tool_calls and message.refusal is None:
             raw["content"] = ""  # the API requires one of the three, and an empty answer stays in the history

@@ -170,7 +170,8 @@ class Vendor:
                 f"[] is too short - 'messages[{at}].content'",
             )
             kinds = {part.get("type") for part in content}
-            allowed = {"tool": {"text"}, "assistant": {"text", "refusal", "thinking"}}.get(role)
+            of_answers = {"text", "refusal", "thinking", *(["reference"] if self.name == "mistral" else [])}
+            allowed = {"tool": {"text"}, "assistant": of_answers}.get(role)
             _need(allowed is None or kinds <= allowed, f"messages[{at}].content has parts {sorted(kinds)}")
 
     def _chat_call(self, at: int, call: Any, ids: set[str]) -> str:

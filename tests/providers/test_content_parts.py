@@ -199,3 +199,34 @@ def test_a_description_shows_kind_type_size_and_digest_so_that_another_content_d
 def test_bytes_without_a_media_type_are_refused() -> None:
     with pytest.raises(ConfigError, match="media_type is None; bytes need one, for example 'image/png'"):
         image_part(PNG)
+
+
+CITED: list[dict[str, Any]] = [
+    {"type": "text", "text": "Oslo is the capital"},
+    {"type": "reference", "reference_ids": [1]},
+    {"type": "text", "text": " of Norway."},
+]
+CITED_HISTORY = Request((Message("user", "Hi."), Message("assistant", CITED), Message("user", "Go on.")))
+
+
+@pytest.mark.parametrize(
+    ("provider", "sent"), [("mistral_ai", CITED), ("openai", "Oslo is the capital of Norway.")], ids=str
+)
+async def test_a_citation_is_sent_back_to_mistral_and_to_no_other_server(provider: str, sent: object) -> None:
+    reply = json_reply({"choices": [{"message": {"content": "Fine."}, "finish_reason": "stop"}]})
+    async with (
+        Loopback([reply], vendor="mistral" if provider == "mistral_ai" else "openai") as server,
+        OpenAI("m", base_url=server.url, api_key="k", provider=provider) as llm,
+    ):
+        await llm.complete(CITED_HISTORY)
+        assert server.asked[0].json["messages"][1]["content"] == sent
+
+
+async def test_a_citation_is_not_sent_to_anthropic() -> None:
+    async with (
+        Loopback([json_reply(anthropic_message(text_block("Fine.")))]) as server,
+        Anthropic("m", base_url=server.url, api_key="k") as llm,
+    ):
+        await llm.complete(CITED_HISTORY)
+        blocks = server.asked[0].json["messages"][1]["content"]
+    assert [block["text"] for block in blocks] == ["Oslo is the capital", " of Norway."]
