@@ -72,7 +72,9 @@ def finish_reason_of(word: str | None, refusal: str | None = None) -> FinishReas
     """
     if refusal:
         return FinishReason.REFUSAL
-    return None if not word else _OF_WORD.get(_plain(word), FinishReason.OTHER)
+    if not word:
+        return None
+    return _OF_WORD.get(word) or _OF_WORD.get(_plain(word), FinishReason.OTHER)
 
 
 def finish_word(reason: object) -> str | None:

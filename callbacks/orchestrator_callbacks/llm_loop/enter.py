@@ -54,8 +54,7 @@ async def enter_evaluate_response(run: LoopRun) -> LoopEvent:
     response = ctx.response
     if response is None or not response.tool_calls:
         return LoopEvent.RESPONSE_NO_TOOL
-    text = response.message().text
-    if not ctx.wrapping_up or not text.strip():
+    if not ctx.wrapping_up or not (text := response.message().text).strip():
         return LoopEvent.RESPONSE_WITH_TOOLS
     # A call without a result makes the history invalid; parts that a provider keeps may contain the calls, too.
     ctx.response = replace(response, content=text, tool_calls=())
