@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.providers.loopback import Loopback, Reply, in_a_thread
+from tests.providers.loopback import Asked, Loopback, Reply, in_a_thread, json_reply
 from tests.providers.talker import ANSWER, talker
 
 Cli = Callable[..., Any]
@@ -92,6 +92,25 @@ def test_a_server_without_a_mode_for_schemas_has_it_in_the_prompt(
     (only,) = server.asked
     assert "response_format" not in only.json
     assert '"sunny"' in str(only.json["messages"])
+
+
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_reasoning_goes_back_under_the_name_that_the_command_line_gives(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    def thinking(request: Asked) -> Reply:
+        body = json.loads(talker(request).chunks[0])
+        body["choices"][0]["message"]["reasoning"] = "Hm."
+        return json_reply(body)
+
+    (folder / "tools.py").write_text(WEATHER)
+    option = ("--reasoning-field", "thoughts") if by == "option" else ()
+    if by == "variable":
+        monkeypatch.setenv("ORCHESTRATOR_REASONING_FIELD", "thoughts")
+    with in_a_thread(thinking) as server:
+        done = cli(*asked(server, "openai:talker-1", "--tool", "tools:weather", *option))
+    assert done.code == 0, done.err
+    assert server.asked[1].json["messages"][1]["thoughts"] == "Hm."
 
 
 def test_a_cost_limit_that_cannot_hold_is_refused_before_anything_is_asked(
