@@ -248,8 +248,9 @@ class ToolSet:
         total = spec.total_timeout
         if total is None and (call_seconds := getattr(context_for, "call_seconds", None)) is not None:
             total = call_seconds()  # of a run: a caller without one need not limit its calls
-        narrowed = functools.partial(self._narrowed, spec=spec, restarts=restarts, total=total)
-        bound = (narrowed(context_for(call, position)),) if spec.takes_context else ()
+        bound: tuple[ToolContext, ...] = ()
+        if spec.takes_context:
+            bound = (self._narrowed(context_for(call, position), spec, restarts, total),)
         outcome: ToolOutcome = "ok"
         abandoned, needs, returned, before = False, None, None, _cancels()
         value: object = None
