@@ -77,6 +77,10 @@ async def test_the_first_transition_that_differs_is_shown_with_both_contexts() -
         await assert_replays(copy, "r")
 
 
+async def test_a_limit_on_a_tool_that_was_never_called_is_replayed() -> None:
+    await assert_replays(await played(ANSWERS, {"tool_caps": {"fails": 1, "step": 9}}), "r")
+
+
 async def test_each_step_has_the_context_at_its_transition() -> None:
     journal = await played(ANSWERS)
     found = await replay_run("r", await journal.load("r"))

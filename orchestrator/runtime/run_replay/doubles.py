@@ -98,6 +98,8 @@ class RecordedTools(ToolSet):
             name: recorded_tool(name, progress=recording.policies.get(tool_key(name), "strict"))
             for name in names
         }
+        # A limit needs its tool, and the records do not say which tools were offered.
+        self.offers = tuple(recorded_tool(name) for name in recording.limits.tool_caps)
         self._times = [step.t for step in recording.steps if step.event == LoopEvent.TOOLS_EXECUTED]
         self._turns = 0
 
