@@ -233,14 +233,14 @@ _STATUSES = frozenset(one.value for one in http.HTTPStatus)
 
 
 @contextmanager
-def in_a_thread(replies: Replies) -> Iterator[Loopback]:
+def in_a_thread(replies: Replies, *, strict: bool = True) -> Iterator[Loopback]:
     """The same server beside a test that is no coroutine."""
     started: list[Loopback] = []
     ready, loop = threading.Event(), asyncio.new_event_loop()
     stop = asyncio.Event()
 
     async def serve() -> None:
-        async with Loopback(replies) as server:
+        async with Loopback(replies, strict=strict) as server:
             started.append(server)
             ready.set()
             await stop.wait()

@@ -184,5 +184,6 @@ def coding_stage(
     project, home = folder / "project", folder / "home"
     project.mkdir(exist_ok=True)
     home.mkdir()
-    with in_a_thread(model) as server:
+    # What these programs send is not ours, and goes beyond the rules that our requests are held to.
+    with in_a_thread(model, strict=False) as server:
         yield CodingStage(server, project, home), model
