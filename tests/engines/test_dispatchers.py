@@ -19,7 +19,14 @@ from orchestrator.engines import dbos, procrastinate
 from orchestrator.engines.dbos import DbosDispatcher
 from orchestrator.engines.dispatcher import Dispatcher, WorkerLimits
 from orchestrator.engines.procrastinate import ProcrastinateDispatcher
+from orchestrator.engines.worker import Worker
 from orchestrator.errors import ConfigError, StoreDown
+from orchestrator.journal.crashing import CrashingJournal
+from orchestrator.journal.postgres import PostgresJournal
+from orchestrator.kernel.machine import Machine
+from orchestrator.providers.scripted import FunctionLLM, call
+from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.tools.spec import tool
 from tests.postgres import Cluster
 
 KINDS: dict[str, Callable[..., Any]] = {"dbos": DbosDispatcher, "procrastinate": ProcrastinateDispatcher}
@@ -236,6 +243,75 @@ async def test_a_server_that_is_stopped_loses_nothing_that_was_submitted_and_who
         await asyncio.to_thread(server.start)
         work.go.set()
         await until(lambda: {run for run, _ in work.driven} >= {"r0", "r1", "r2"}, 60)
+
+
+# ---- workers whose tables differ ----
+
+
+@each
+async def test_a_worker_with_another_table_leaves_a_run_and_says_why_and_one_with_the_same_table_ends_it(
+    kind: str, database: str
+) -> None:
+    reviewed: list[str] = []
+
+    def with_review(machine: Machine, by: str) -> None:
+        async def enter_review(run: Any) -> str:
+            reviewed.append(by)
+            return "reviewed"
+
+        with machine.changing():
+            machine.add_states({"name": "review", "on_enter": enter_review})
+            machine.get_transitions("completion_success")[0].dest = "review"
+            machine.add_transition("reviewed", "review", "finalize")
+            machine.add_transition("failure", "review", "terminate_error")
+
+    def agent(journal: Any, look: Callable[[], str] = lambda: "seen") -> Agent:
+        model = FunctionLLM(lambda asked: "done" if asked.messages[-1].role == "tool" else call("look"))
+        return Agent(
+            model, tools=[tool(name="look", effect="pure")(look)], journal=journal, observers=(), name="sales"
+        )
+
+    @asynccontextmanager
+    async def working(name: str, *, review: bool) -> AsyncIterator[Agent]:
+        async with PostgresJournal(database, name=name) as journal:
+            own = agent(journal)
+            if review:
+                with_review(own.machine, name)
+            async with Worker(own, KINDS[kind](database), slots=1, grace=0, rescan=0.2):
+                yield own
+
+    def look_and_change() -> str:
+        with_review(dying.machine, "dead")
+        return "seen"
+
+    async with PostgresJournal(database) as lost:
+        dying = agent(CrashingJournal(lost, at=5), look_and_change)
+        assert isinstance((await dying.run("go", run_id="r")).error, StoreDown)
+    reviewed.clear()
+    async with PostgresJournal(database) as journal:
+
+        async def reaches(run_id: str, member: str, value: str) -> None:
+            async with asyncio.timeout(30):
+                while getattr(await journal.head(run_id), member) != value:  # noqa: ASYNC110 - a worker writes it
+                    await asyncio.sleep(0.02)
+
+        client = KINDS[kind](database)
+        async with working("other", review=False) as other:
+            await client.submit("r", (await journal.head("r")).seq)
+            await reaches("r", "reason", "other_graph")
+            (listed,) = await other.hosting.open_runs()
+            assert "its table has changes that are missing here: " in listed.will
+            assert "added edge 'reviewed' from 'review' to 'finalize'" in listed.will
+            parked = await journal.load("r")
+            await client.submit("r", parked[-1].seq)
+            await agent(journal).deposit("go", run_id="later")
+            await client.submit("later", 0)
+            await reaches("later", "status", "ended")
+            assert await journal.load("r") == parked, "the worker drove nothing of it"
+        async with working("same", review=True):
+            await reaches("r", "status", "ended")
+        await client.stop()
+        assert (reviewed, (await journal.head("r")).outcome) == (["same"], "completed")
 
 
 # ---- what DBOS has beyond ----

@@ -16,8 +16,9 @@ from prometheus_client import CollectorRegistry
 from orchestrator import Agent, LocalEngine, MemoryJournal
 from orchestrator.approval import Approval
 from orchestrator.engines import live_versions, orphan_recovery
-from orchestrator.errors import GraphError, OtherGraph, RunUnknown, Suspended
+from orchestrator.errors import GraphError, OtherGraph, RunUnknown, StoreDown, Suspended
 from orchestrator.journal.crashing import CrashingJournal
+from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft, Journal
 from orchestrator.kernel.machine import Machine
@@ -170,6 +171,29 @@ async def test_a_change_in_the_middle_of_a_run_is_recorded_and_its_resume_needs_
     assert "review" in {
         record.body["dest"] for record in await world.journal.load("r") if record.kind == "transition"
     }
+
+
+async def test_a_change_in_the_middle_of_a_run_is_refused_by_name_from_postgresql_until_it_is_made_again(
+    database: str,
+) -> None:
+    async with PostgresJournal(database) as lost:
+        world = World(lost)
+        agent = world.agent(CrashingJournal(lost, at=5))
+        world.meanwhile = lambda: with_review(agent.machine)
+        assert isinstance((await agent.run("go", run_id="r")).error, StoreDown)
+    async with PostgresJournal(database) as journal:
+        before = await journal.load("r")
+        moves = [record.body for record in before if record.kind == "transition"]
+        assert [tuple(body["table_changes"]) for body in moves if "fingerprint" in body] == [CHANGES]
+        assert (await journal.head("r")).fingerprint == agent.machine.graph.fingerprint
+        here = world.agent(journal)
+        with pytest.raises(OtherGraph, match="its table has changes that are missing here") as caught:
+            await here.resume("r")
+        assert all(change in str(caught.value) for change in CHANGES)
+        assert await journal.load("r") == before, "a refusal leaves no trace"
+        with_review(here.machine)
+        result = await here.resume("r")
+        assert (result.output, result.transitions[-1].source, world.looked) == ("done", "review", 1)
 
 
 async def test_a_run_of_the_old_table_is_not_resumed_under_a_change_and_is_once_that_is_taken_back() -> None:
