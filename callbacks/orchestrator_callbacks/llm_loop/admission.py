@@ -71,7 +71,7 @@ def admit(run: LoopRun) -> None:
         key = tool_key(call.name)
         ctx.spent.tool_calls += 1
         ctx.spent.by_tool[key] = ctx.spent.by_tool.get(key, 0) + 1
-        decided = (cut_off(calls, position, spec, incomplete) if incomplete in _CUT else None) or form
+        decided = cut_off(calls, position, spec, incomplete) or form
         if isinstance(decided, ToolResult):
             note_result(run, decided)
             continue
@@ -94,12 +94,14 @@ _CUT = {
 
 
 def cut_off(
-    calls: Sequence[ToolCall], position: int, spec: ToolSpec | None, incomplete: str
+    calls: Sequence[ToolCall], position: int, spec: ToolSpec | None, incomplete: str | None
 ) -> ToolResult | None:
     """Return the result of a call whose end is missing because its answer is incomplete, else None.
 
     Some vendors give no arguments at all for such a call, which would run its tool with its defaults.
     """
+    if incomplete not in _CUT:
+        return None
     call = calls[position]
     text = call.arguments.strip()
     takes_arguments = spec is None or bool(spec.parameters.get("properties"))
