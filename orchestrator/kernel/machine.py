@@ -121,8 +121,17 @@ class Machine(transitions.Machine):
         """Whether every working state had an enter callback at that time."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in _REFUSED and value:
-            raise GraphError(self.graph.name, [f"{name.strip('_')} is not supported: {_REFUSED[name]}"])
+        if name in _REFUSED:
+
+            def refuse() -> NoReturn:
+                list.clear(callbacks)
+                text = f"{name.strip('_')} is not supported: {_REFUSED[name]}"
+                raise GraphError(self.declared.name, [text])
+
+            callbacks = CallbackList((), refuse)
+            if value:
+                refuse()
+            value = callbacks
         if name in GENERAL:
             value = CallbackList(listify(value), self.table_changed, vars(self).get(name))
         super().__setattr__(name, value)

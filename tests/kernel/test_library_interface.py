@@ -443,6 +443,8 @@ def test_an_initial_state_from_which_others_cannot_be_reached_is_refused() -> No
             "on_exception is not supported: an exception fires",
         ),
         (lambda made: setattr(made, "finalize_event", print), "finalize_event is not supported: an observer"),
+        (lambda made: made.on_exception.append(print), "on_exception is not supported: an exception fires"),
+        (lambda made: made.finalize_event.extend([print]), "finalize_event is not supported: an observer"),
         (
             lambda made: setattr(made.get_transitions("again")[0].conditions[0], "func", print),
             "replace it in the list",
@@ -450,5 +452,7 @@ def test_an_initial_state_from_which_others_cannot_be_reached_is_refused() -> No
     ],
 )
 def test_what_the_library_has_and_we_have_not_is_refused_with_what_to_do(change: Any, said: str) -> None:
+    made = machine()
     with pytest.raises((GraphError, AttributeError), match=said):
-        change(machine())
+        change(made)
+    assert (made.graph, made.on_exception, made.finalize_event) == (TOY, [], [])
