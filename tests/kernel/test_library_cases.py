@@ -13,8 +13,9 @@ from orchestrator.errors import GraphError, InTransition, InvalidEvent, UnknownE
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.hooks import collect
 from orchestrator.kernel.machine import Machine
+from orchestrator.kernel.run import Run
 from orchestrator.kernel.table import MachineTransition
-from tests.kernel.toy import TOY, E, ToyRun, hooks, machine, new_run, rig
+from tests.kernel.toy import TOY, Context, E, ToyRun, hooks, machine, new_run, rig
 
 
 async def test_a_destination_that_is_no_state_is_an_invalid_table() -> None:
@@ -38,6 +39,35 @@ def test_a_property_of_the_model_is_no_condition(name: str) -> None:
     made.add_transition("start", "init", "work", conditions=name)
     with pytest.raises(GraphError, match=f"callback {name!r} is in no hook module"):
         _ = made.graph
+
+
+def test_a_callback_by_a_path_that_does_not_exist_is_an_invalid_table() -> None:
+    made = machine()
+    made.states["done"].add_callback("enter", "tests.kernel.toy.absent")
+    with pytest.raises(GraphError, match=r"callback 'tests\.kernel\.toy\.absent' is in no hook module"):
+        _ = made.graph
+
+
+async def test_a_method_of_the_context_is_no_callback_by_its_name() -> None:
+    entered = list[str]()
+
+    class Model(Context):
+        def on_enter_work(self) -> None:
+            entered.append("work")
+
+    made = machine()
+    run = Run(made, "r1", Model(), None)
+    await Driver(made).drive(run)
+    assert (run.cursor.state, entered) == ("done", [])
+
+
+async def test_a_run_ends_in_a_final_state_and_no_event_leaves_it() -> None:
+    a = rig()
+    await a.driver.drive(a.run)
+    assert a.run.ended
+    with pytest.raises(InvalidEvent):
+        await a.driver.fire(a.run, E.FAIL)
+    assert a.run.cursor.state == "done"
 
 
 async def test_an_invalid_trigger_is_never_ignored() -> None:
