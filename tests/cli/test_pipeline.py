@@ -289,7 +289,7 @@ def test_a_spec_that_cannot_work_is_one_sentence_and_nothing_is_started(
         (("run", "spec.toml", "--example"), "give a spec file, or --example"),
         (("run", "nowhere.toml"), "nowhere.toml: No such file"),
         (("run", "spec.toml", "--limit", "max_iterations"), "not of the form name=value"),
-        (("run", "spec.toml", "--run-id", " "), "is none"),
+        (("run", "spec.toml", "--run-id", " "), "which no route or command line can name"),
         (("report",), "there is no journal"),
         (("resume", "r1"), "there is no journal"),
     ],

@@ -94,7 +94,7 @@ REFUSED = [
     (("run-1", "--turn", "5"), "run run-1 has 4 turns: --turn is 0 to 4"),
     (("run-1", "--turn", "-1"), "run run-1 has 4 turns"),
     (("run-1", "--turn", "1", "--run-id", "run-1"), "run 'run-1' exists: `orchestrator runs resume run-1 "),
-    (("run-1", "--turn", "1", "--run-id", " x"), "run id ' x' is none"),
+    (("run-1", "--turn", "1", "--run-id", " x"), "run_id is ' x', which no route or command line can name"),
     (("run-1", "--turn", "1", "--model", "python:nowhere:x"), "there is no module 'nowhere'"),
     (("run-1", "--turn", "1", "--limit", "max_turns=1"), "unknown setting limits.max_turns"),
     (("nope",), "no run 'nope' in "),

@@ -485,26 +485,31 @@ async def test_cost_is_lent_by_the_price_of_each_agents_model() -> None:
     assert result.usage.cost == 4.0
 
 
-async def test_a_request_that_is_cancelled_in_flight_counts_as_if_it_had_been_answered() -> None:
-    asked = asyncio.Event()
+@pytest.mark.parametrize(("seconds", "charged"), [(0.0, 0), (0.1, 20), (60.0, 70)])
+async def test_a_request_that_is_cancelled_in_flight_counts_what_its_time_and_its_limit_allow(
+    seconds: float, charged: int
+) -> None:
+    asked, clock = asyncio.Event(), FakeClock()
 
     async def model(_: Request) -> str:
         asked.set()
         await asyncio.Event().wait()
         return "never"
 
-    child = Agent(FunctionLLM(model), params={"max_tokens": 70}, **SILENT)
+    child = Agent(FunctionLLM(model), params={"max_tokens": 70}, **with_runtime(clock=clock, **SILENT))
     parent = Agent(
         ScriptedLLM([call("dig", task="a"), "done"], usage=Usage(1, 1)),
         tools=[child.as_tool("dig", "")],
-        **SILENT,
+        **with_runtime(clock=clock, **SILENT),
     )
     running = asyncio.create_task(parent.run("go", run_id="p"))
     await asked.wait()
+    await clock.advance(seconds)
     parent.cancel("p:1:0")
     result = await running
     assert result.outcome is Outcome.COMPLETED
-    assert result.usage.output_tokens == 2 + 70
+    assert result.usage.output_tokens == 2 + charged
+    assert result.usage.estimated_output_tokens == charged
 
 
 async def test_a_run_that_calls_no_agent_has_no_account() -> None:
