@@ -3,8 +3,8 @@
 Without one of them nothing is read: pages show arguments and messages of runs, and other users of this machine reach
 its ports, while the journal is a file that only its owner reads. `orchestrator console` prints an address with a
 code that signs in one browser, once, within CODE_SECONDS. A service gets a token, which signs in any number of people.
-A cookie then names the session, and its secret never leaves this process. A host that mounts the console authenticates
-by itself, and its hook returns the actor.
+A cookie then names the session, and its secret never leaves this process. A host that mounts the console does the
+authentication, and its hook returns the actor.
 
 Every page sets a session cookie. A form carries a token derived from it and from the name of the actor, so that a page
 of another site can post nothing. Wrong tokens are counted, and never lock out the holder of the right one
@@ -81,7 +81,7 @@ class SignInRefused(Exception):
     Args:
         status: The status of the answer.
         text: The problem and the next step.
-        wait: Seconds after which another wrong token is answered as such.
+        wait: Seconds after which another wrong token gets the answer to a wrong token again.
     """
 
     def __init__(self, status: int, text: str, wait: float = 0.0) -> None:

@@ -433,7 +433,7 @@ class Machine(transitions.Machine):
         return graph
 
     def _accepted(self, graph: Graph) -> None:
-        """Note a valid table, and tell the followers if it is another one."""
+        """Note a valid table, and notify the followers if it differs from the last one."""
         before, self._last, self._rejected = self._last, graph, False
         if graph is not before:
             for follower in tuple(self.followers):

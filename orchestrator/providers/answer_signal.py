@@ -11,7 +11,7 @@ Gateways translate the answer of any vendor into any family, and often pass on t
 row has the words of all vendors, and its own forms.
 
 A finish reason of `broken` is not an answer, whatever came with it: the model or the server failed, and the request is
-retried or refused by the kind of the failure. A reason that nobody knows is kept; if the answer has no content, it is
+retried or refused by the kind of the failure. An unknown reason is kept; if the answer has no content, it is
 retried too, because servers invent reasons for failures and not for success. An empty reason, and the text `null`,
 are none: some servers send one of them with each chunk.
 """

@@ -145,7 +145,7 @@ class AttemptLimiter:
         """Count a wrong token.
 
         Returns:
-            Seconds after which another wrong one is answered as such; 0 below the limit.
+            Seconds until a wrong token is checked again; 0 below the limit.
         """
         self.wrong += 1
         now = self.now()
@@ -239,5 +239,5 @@ class Authentication:
 
 
 def _digest(token: bytes) -> bytes:
-    """Return a text of the same length for each token, so that the comparison tells nothing about the length."""
+    """Return a text of the same length for each token, so that the comparison does not disclose the length."""
     return hashlib.sha256(token).digest()

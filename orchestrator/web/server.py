@@ -136,7 +136,7 @@ async def serve(
         port: The port; 0 picks a free one.
         stopped: Set to stop.
         started: Called with the address when the server listens.
-        lifespan: Whether the application has a start and an end of its own.
+        lifespan: Whether the application handles the events of the lifespan protocol.
         proxies: Trusted proxies, as for `uvicorn_options`.
 
     Raises:

@@ -303,7 +303,7 @@ _MONEY = "it must be None or a number, 0 or more"
 
 
 def priced(run: LoopRun, response: Response) -> Usage:
-    """Return the usage of an answer with its cost; an estimate, marked as such, if the server reported none."""
+    """Return the usage of an answer with its cost; a marked estimate if the server reported none."""
     if response.usage is None:
         accounts = () if run.deps.account is None else run.deps.account.ancestors
         limits = run.ctx.limits, *(one.run.ctx.limits for one in accounts)

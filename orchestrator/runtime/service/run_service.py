@@ -94,7 +94,7 @@ class RunService(Generic[R]):
         """The `transitions.Machine` of its graph. A change through the library's interface applies to all its runs.
 
         Each run follows at its next step, and its records have the fingerprint of the changed table. Several changes
-        belong into one block `with agent.machine.changing():`.
+        go into one block `with agent.machine.changing():`.
         """
         return self._machine
 

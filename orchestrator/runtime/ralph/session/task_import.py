@@ -67,7 +67,7 @@ class ImportedTasks:
 
     @property
     def doubtful(self) -> bool:
-        """Whether more is left out than is imported and nobody can say that it is no task."""
+        """Whether more entries of an unknown form are left out than tasks are imported."""
         return sum(1 for note in self.left_out if not note.known) > len(self.tasks())
 
     def summary(self) -> list[str]:
