@@ -16,14 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from threading import Thread
-from typing import Final
-from urllib.parse import urlsplit
+from typing import Final, NamedTuple
+from urllib.parse import urlencode, urlsplit
 
 from orchestrator import Agent, Limits, LocalEngine, Response, Runs, SqliteJournal, Usage, tool
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -74,9 +74,9 @@ def measure(runs: int = RUNS, turns: int = TURNS, idle: float = _IDLE) -> Consol
 async def _measure(folder: Path, runs: int, turns: int, idle: float) -> ConsoleFigures:
     pages = await _pages(folder / "many.db", runs)
     await _long_run(folder / "long.db", turns)
-    with _served(folder / "long.db") as (process, address):
-        run_ms = _median_of_console(address, "/runs/long")
-        opened = _open_tab(address)
+    with _served(folder / "long.db") as (process, console):
+        run_ms = _median_of_console(console, "/runs/long")
+        opened = _open_tab(console)
         await asyncio.sleep(idle / 3)  # the first answer compiles the templates
         before = _cpu_seconds(process.pid)
         await asyncio.sleep(idle)
@@ -130,8 +130,8 @@ async def _throughput(folder: Path, turns: int) -> tuple[float, float]:
         path = folder / f"watched-{number}.db"
         async with SqliteJournal(path):
             pass
-        with _served(path) as (_, address):
-            opened = _open_tab(address)
+        with _served(path) as (_, console):
+            opened = _open_tab(console)
             watched.append(await _engine(path, turns))
         opened.join()
     return statistics.median(alone), statistics.median(watched)
@@ -154,26 +154,46 @@ async def _engine(path: Path, turns: int, runs: int = 16) -> float:
 # ---- a console in a process of its own, and a tab ----
 
 
+class SignedIn(NamedTuple):
+    """A console, and the headers of a browser that has signed in."""
+
+    host: str
+    headers: Mapping[str, str]
+
+
 @contextmanager
-def _served(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def _served(path: Path) -> Iterator[tuple[subprocess.Popen[str], SignedIn]]:
     command = [sys.executable, "-m", "orchestrator", "console", "--port", "0", "--journal", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             found = re.search(r"http://\S+", process.stdout.readline())
             assert found is not None
-            yield process, found[0]
+            yield process, _signed_in(found[0])
         finally:
             process.terminate()
 
 
-def _median_of_console(address: str, page: str, calls: int = 5) -> float:
+def _signed_in(address: str) -> SignedIn:
+    """Sign in with the code of the printed address."""
+    parts = urlsplit(address)
+    with contextlib.closing(HTTPConnection(parts.netloc, timeout=60)) as connection:
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        connection.request("POST", parts.path, urlencode({"token": parts.fragment}), form)
+        answer = connection.getresponse()
+        text = answer.read()
+        cookie = answer.headers.get("set-cookie")
+        assert cookie is not None, text
+    return SignedIn(parts.netloc, {"cookie": cookie.partition(";")[0]})
+
+
+def _median_of_console(console: SignedIn, page: str, calls: int = 5) -> float:
     """Return the median milliseconds of a page of a console in another process."""
     spans = []
-    with contextlib.closing(HTTPConnection(urlsplit(address).netloc, timeout=60)) as connection:
+    with contextlib.closing(HTTPConnection(console.host, timeout=60)) as connection:
         for _ in range(calls):
             started = time.perf_counter()
-            connection.request("GET", page)
+            connection.request("GET", page, headers=console.headers)
             answer = connection.getresponse()
             text = answer.read()
             spans.append((time.perf_counter() - started) * 1e3)
@@ -181,24 +201,24 @@ def _median_of_console(address: str, page: str, calls: int = 5) -> float:
     return statistics.median(spans)
 
 
-def _open_tab(address: str) -> Thread:
+def _open_tab(console: SignedIn) -> Thread:
     """Follow the events of the page of runs until the console ends, in the thread that is returned.
 
     Like a page, ask for the rows after each change, at most once a second.
     """
-    thread = Thread(target=_follow, args=(urlsplit(address).netloc,), daemon=True)
+    thread = Thread(target=_follow, args=(console,), daemon=True)
     thread.start()
     return thread
 
 
-def _follow(host: str) -> None:
-    events, pages = HTTPConnection(host, timeout=60), HTTPConnection(host, timeout=60)
+def _follow(console: SignedIn) -> None:
+    events, pages = (HTTPConnection(console.host, timeout=60) for _ in range(2))
     with contextlib.suppress(OSError, HTTPException), contextlib.closing(events), contextlib.closing(pages):
-        events.request("GET", "/events")
+        events.request("GET", "/events", headers=console.headers)
         stream = events.getresponse()
         while line := stream.readline():
             if line.strip() in {b"event: change", b"event: tick"}:
-                pages.request("GET", "/rows")
+                pages.request("GET", "/rows", headers=console.headers)
                 pages.getresponse().read()
                 time.sleep(1)
 
