@@ -218,7 +218,7 @@ RUNS = PanelRow(
                     "recovered since the start: {{outcome}}",
                 ),
                 Query(some(increase("runs_rejected_total", "machine, reason")), "refused: {{reason}}"),
-                Query(some(increase("tables_rejected_total", "machine")), "invalid table of {{machine}}"),
+                Query(increase("tables_rejected_total", "machine"), "invalid table of {{machine}}"),
             ),
             empty_ok="none within the last hour",
         ),
