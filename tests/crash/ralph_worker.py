@@ -93,7 +93,7 @@ def _plan(path: Path, given: Any) -> Any:
     if given["MODE"] == "INITIALIZE" and "### Cycle" not in _read(path / "plan.questions.md"):
         yield {"status": "needs_qa_cycle", "next_actions": ["qa_brainstorm"]}
         return
-    if not (path / "tasks.md").exists():
+    if "# Tasks" not in _read(path / "tasks.md"):  # a loss of power can leave the name without the content
         (path / "tasks.md").write_text(TASKS)
     yield {"status": "completed"}
 
