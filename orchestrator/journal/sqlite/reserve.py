@@ -72,11 +72,11 @@ class Reserve:
         self.short = self._missing() is not None
 
     def refuse_new_run(self) -> None:
-        """Raise StoreDown if the journal starts nothing new."""
-        if self.short:
+        """Raise StoreDown if the journal starts nothing new, and the disk has no room for the reserve yet."""
+        if self.short and (free := self.free()) < (needed := self._needed()):
             raise StoreDown(
-                f"the disk of journal {self._path} is full: no run is started until {self._needed():,} bytes are free "
-                f"({self.free():,} are); free space there, for example with `orchestrator runs prune --vacuum`",
+                f"the disk of journal {self._path} is full: no run is started until {needed:,} bytes are free "
+                f"({free:,} are); free space there, for example with `orchestrator runs prune --vacuum`",
                 "full",
             )
 
