@@ -1,12 +1,16 @@
-"""Selects the tests of a mutant: those that execute its line, by the record (`recording.py`), nearest first."""
+"""Selects the tests of a mutant: those that execute its line, by the record (`recording.py`), nearest first.
+
+Near is a test whose file is named like the changed module or its folders, and then one that executes few other lines
+in a short time. Each test function gives one case before any gives a second one: its cases mostly fail together.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +19,8 @@ from tests.mutants.source import names_of
 
 FIRST_FILES, FIRST_SECONDS = 6, 10.0
 """Number of test files, and recorded seconds, of the first batch. It detects most mutants."""
+WORD = re.compile(r"[a-z]{2,}?(?=s?(?:[^a-z]|$))")
+"""A word of a path, without the s of a plural."""
 
 ASSIGNED = re.compile(r"\s*(\w+)\s*(?::|=)")
 """A line that gives a name its value: a constant, a field."""
@@ -33,6 +39,8 @@ class Record:
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.seconds: dict[str, float] = {}
+        self.lines: dict[str, int] = {}
+        """Test -> number of lines that it executes."""
         self._root = root
         self._tests: dict[tuple[str, str], set[str]] = defaultdict(set)
         """(source file, name of a line) -> tests."""
@@ -47,6 +55,7 @@ class Record:
         self.seconds.update(recorded["seconds"])  # type: ignore[arg-type]
         lines: Sequence[Sequence[str]] = recorded["lines"]  # type: ignore[assignment]
         for test, seen in recorded["seen"].items():
+            self.lines[test] = len(seen)
             for number in seen:
                 path, name = lines[number]
                 self._tests[path, name].add(test)
@@ -71,7 +80,7 @@ class Record:
             named = self._using(header) | self._importing(mutant.path)
             tests = named | self._modules[mutant.path]
         tests = tests or {test for test in self.seconds if is_near(test, near)}
-        return self._in_order(tests, named, near, patience)
+        return self._in_order(tests, named, mutant.path, patience)
 
     def _executing(self, mutant: Mutant, source: bytes) -> set[str]:
         names = names_of(source.decode())[mutant.lines[0] - 1 : mutant.lines[1]]
@@ -103,44 +112,52 @@ class Record:
         return path.read_text() if path.exists() else ""
 
     def _in_order(
-        self, tests: Collection[str], named: Collection[str], near: Collection[str], patience: float
+        self, tests: Collection[str], named: Collection[str], path: str, patience: float
     ) -> list[Batch]:
-        by_file: dict[str, list[str]] = defaultdict(list)
-        for test in sorted(tests, key=lambda one: (self.seconds[one], one)):
-            by_file[file_of(test)].append(test)
         known = {file_of(test) for test in named}
+        module, folders = _words(Path(path).stem), _words(path)
 
-        def rank(file: str) -> tuple[bool, bool, float, str]:
-            seconds = [self.seconds[test] for test in by_file[file]]
-            return file not in known, not is_near(file, near), sum(seconds) / len(seconds), file
+        def file_rank(file: str) -> tuple[bool, int, int]:
+            words = _words(file)
+            return file not in known, -len(words & module), -len(words & folders)
 
-        first: list[str] = []
-        rest: list[str] = []
+        def rank(test: str) -> tuple[tuple[bool, int, int], float, str]:
+            return ranks[file_of(test)], self.lines[test] * self.seconds[test], test
+
+        ranks = {file: file_rank(file) for file in {file_of(test) for test in tests}}
+        ordered = _in_turn(sorted(tests, key=rank))
+        nearest = list(dict.fromkeys(file_of(test) for test in ordered))[:FIRST_FILES]
+        likely = (test for test in ordered if file_of(test) in nearest)
+        first = self._batch(likely, min(FIRST_SECONDS, patience))
+        tried = set(first.tests)
+        rest = self._batch((test for test in ordered if test not in tried), patience)
+        return [batch for batch in (first, rest) if batch.tests]
+
+    def _batch(self, tests: Iterable[str], patience: float) -> Batch:
+        """Return as many tests as fit into `patience` seconds, file by file: files share what they set up."""
+        by_file: dict[str, list[str]] = defaultdict(list)
         spent = 0.0
-        for place, file in enumerate(sorted(by_file, key=rank)):
-            for test in by_file[file]:
-                early = place < FIRST_FILES and spent + self.seconds[test] <= FIRST_SECONDS
-                (first if early else rest).append(test)
-                spent += self.seconds[test] if early else 0.0
-        return [batch for batch in (self._batch(first, patience), self._batch(rest, patience)) if batch.tests]
-
-    def _batch(self, tests: Sequence[str], patience: float) -> Batch:
-        """Return as many tests as fit into `patience` seconds, taken from each file in turn."""
-        chosen: list[str] = []
-        spent = 0.0
-        for test in _in_turn(tests):
-            if not chosen or spent + self.seconds[test] <= patience:
-                chosen.append(test)
+        for test in tests:
+            if not by_file or spent + self.seconds[test] <= patience:
+                by_file[file_of(test)].append(test)
                 spent += self.seconds[test]
-        return Batch(tuple(chosen), spent)
+        return Batch(tuple(itertools.chain.from_iterable(by_file.values())), spent)
 
 
-def _in_turn(tests: Sequence[str]) -> Iterator[str]:
-    by_file: dict[str, list[str]] = defaultdict(list)
+def _in_turn(tests: Sequence[str]) -> list[str]:
+    """Return the first case of each test function, then the second of each, and so on."""
+    cases: Counter[str] = Counter()
+    turns: dict[str, int] = {}
     for test in tests:
-        by_file[file_of(test)].append(test)
-    for several in itertools.zip_longest(*by_file.values()):
-        yield from filter(None, several)
+        function = test.partition("[")[0]
+        turns[test] = cases[function]
+        cases[function] += 1
+    return sorted(tests, key=turns.__getitem__)
+
+
+def _words(path: str) -> set[str]:
+    """Return the words of a path, by which the tests of a module are named."""
+    return set(WORD.findall(path)) - {"orchestrator", "test", "py"}
 
 
 def file_of(test: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -116,6 +117,33 @@ def test_a_mutant_that_hangs_is_detected(shop: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.campaign
 def test_a_constant_is_tried_with_the_tests_that_use_its_name(shop: Path) -> None:
     assert judged(shop, "5 -> 6")["5 -> 6"].by == "tests/test_price.py::test_a_discount_is_taken_off"
+
+
+def test_the_tests_about_a_module_are_tried_first_and_then_those_that_execute_few_lines(
+    tmp_path: Path,
+) -> None:
+    lines = [
+        ["shop/price.py", "total: return sum(known) - discount"],
+        *(["x.py", f": {n}"] for n in range(3)),
+    ]
+    for name, tests in {
+        "tests/test_report.py": {"every_line": [0, 1, 2, 3], "one_line[a]": [0], "one_line[b]": [0]},
+        "tests/shop/test_total.py": {"of_the_folder": [0, 1]},
+        "tests/shop/test_prices.py": {"elsewhere": [1], "slow": [0], "wide[a]": [0, 1], "wide[b]": [0, 1, 2]},
+    }.items():
+        seen = {f"{name}::{test}": numbers for test, numbers in tests.items()}
+        seconds = {test: 60.0 if test.endswith("slow") else 0.1 for test in seen}
+        body = {"lines": lines, "seconds": seconds, "seen": seen}
+        (tmp_path / f"{Path(name).name}.json").write_text(json.dumps(body))
+    (mutant,) = (one for one in mutants_of("shop/price.py", PRICE.encode()) if one.change == KILLED)
+    record = Record(tmp_path, tmp_path)
+    batches = record.batches(mutant, PRICE.encode(), (), patience=60.0)
+    assert [[test.partition("::")[2] for test in batch.tests] for batch in batches] == [
+        ["wide[a]", "wide[b]", "of_the_folder", "one_line[a]", "every_line", "one_line[b]"],
+        ["slow"],
+    ]
+    (hurried,) = record.batches(mutant, PRICE.encode(), (), patience=0.35)[:1]
+    assert [test.partition("::")[2] for test in hurried.tests] == ["wide[a]", "of_the_folder", "one_line[a]"]
 
 
 def test_every_kind_of_statement_and_expression_is_changed() -> None:

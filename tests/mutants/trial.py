@@ -19,7 +19,8 @@ from tests.mutants.selection import Batch, file_of
 
 LEAST_SECONDS, TIMES = 60.0, 8.0
 """A mutant hangs if its tests take longer than both: this many seconds, and this multiple of the recorded time."""
-LEFT_OUT = (".git", ".venv", ".venv-*", ".mutants", "__pycache__", ".*_cache", ".hypothesis")
+LEFT_OUT = (".git", ".venv", ".venv-*", ".mutants", ".*_cache", ".hypothesis")
+"""Bytecode is copied: the first trial of a copy would compile all that it imports."""
 FAILURE = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
 PASSED, NONE_COLLECTED, NOT_FOUND = 0, 5, 4
 """Exit codes of pytest."""
