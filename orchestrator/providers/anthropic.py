@@ -35,6 +35,7 @@ from orchestrator.providers.reading import mapping, merged
 from orchestrator.providers.schema_prompt import instructed
 from orchestrator.providers.sdk import SdkModel
 from orchestrator.providers.size_limit import DEFAULT_BYTES
+from orchestrator.providers.tls import shared_context
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -155,7 +156,11 @@ class Anthropic(SdkModel):
                 timeout=timeout,
                 max_retries=0,
                 # Do not follow a redirect to an address that the host did not configure.
-                http_client=anthropic.DefaultAsyncHttpxClient(timeout=timeout, follow_redirects=False),
+                http_client=anthropic.DefaultAsyncHttpxClient(
+                    timeout=timeout,
+                    follow_redirects=False,
+                    verify=shared_context(anthropic.DefaultAsyncHttpxClient),
+                ),
             )
         except anthropic.AnthropicError as error:
             raise ConfigError(f"no client for Anthropic: {error}") from error

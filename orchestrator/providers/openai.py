@@ -35,6 +35,7 @@ from orchestrator.providers.prompt_cache import cache_key
 from orchestrator.providers.readable_part import checked_kinds
 from orchestrator.providers.sdk import ApiForm, SdkModel
 from orchestrator.providers.size_limit import DEFAULT_BYTES
+from orchestrator.providers.tls import shared_context
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -151,7 +152,9 @@ class OpenAI(SdkModel):
             timeout=timeout,
             max_retries=0,
             # Do not follow a redirect to an address that the host did not configure.
-            http_client=openai.DefaultAsyncHttpxClient(timeout=timeout, follow_redirects=False),
+            http_client=openai.DefaultAsyncHttpxClient(
+                timeout=timeout, follow_redirects=False, verify=shared_context(openai.DefaultAsyncHttpxClient)
+            ),
         )
         self._resource(client)  # loads its types, which takes a second
         return client

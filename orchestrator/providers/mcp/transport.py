@@ -25,6 +25,7 @@ from orchestrator.providers.mcp.lines import ENCODING, SOURCE, LineSource
 from orchestrator.providers.mcp.offer import clean
 from orchestrator.providers.secret_mask import SecretMask, secrets_of_address, secrets_of_headers
 from orchestrator.providers.size_limit import DEFAULT_BYTES
+from orchestrator.providers.tls import shared_context
 
 if TYPE_CHECKING:
     import httpx2
@@ -168,7 +169,10 @@ class Http:
         limits = httpx2.Timeout(_CONNECT, read=None)
         async with (
             httpx2.AsyncClient(
-                headers=dict(self.headers), timeout=limits, event_hooks={"response": [look]}
+                headers=dict(self.headers),
+                timeout=limits,
+                event_hooks={"response": [look]},
+                verify=shared_context(httpx2.AsyncClient),
             ) as client,
             streamable_http_client(self.url, http_client=client, max_sse_event_size=self.limit or None) as (
                 read,
