@@ -9,7 +9,7 @@ LOWEST  = build/lowest.lock
 UV      = .venv-lock/bin/uv
 RELEASE = .venv-release/bin
 PYTEST  = $(PY) -m pytest -n auto --dist loadfile
-TEST    = -m "not campaign"
+TEST    = -m "not campaign and not check"
 # Properties are tried in both tiers, here with more examples: tests/tiers.py.
 CAMPAIGN = -m "campaign or hypothesis"
 
@@ -56,11 +56,11 @@ test-lowest: $(LOWEST) ## `make test` with the lowest supported version of each 
 campaign: $(READY) ## crashes, processes, mutations, and properties with more examples
 	@TEST_TIER=campaign $(PYTEST) $(CAMPAIGN) $(ARGS)
 
-check: $(READY) ## lint, format, types, layers
+check: $(READY) ## lint, format, types, and the tests that read sources and guides: layers, names, prose
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PY) -m pytest -q tests/contract/test_layers.py
+	$(PY) -m pytest -q -m "check and not campaign" $$(grep -lE '^(pytestmark = |@)pytest.mark.check' tests/contract/test_*.py)
 
 accept: $(READY) ## tables, diagrams, dashboards and exports that are derived from the code written anew
 	@$(PY) -m tests.accept

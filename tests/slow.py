@@ -26,12 +26,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.tiers import CAMPAIGN
+from tests.tiers import SELECTED
 
 ROOT = Path(__file__).resolve().parent.parent
 WRITTEN = ROOT / "build" / "slow.json"
-SELECTED = {"test": "not campaign", CAMPAIGN: "campaign or hypothesis"}
-"""The expression that each tier gives to `pytest -m`, as the Makefile does."""
 SHARES = 1, 2, 5, 10
 
 

@@ -1,5 +1,8 @@
 """Which tests run where: `make test` runs what a person waits for, `make campaign` the rest, CI both.
 
+A test that reads sources or guides and runs none of them has the marker `check`: `make check` runs it, beside the
+linters, and no other tier.
+
 A test is in the campaign where it kills, stops or watches processes of ours: that takes seconds, of which the machine
 does little. The rules below find most of them; a test that starts processes by itself has the marker `campaign`. At
 least one test of each file is in `make test` too (`canary`), so that no path into a process is first tried on CI. The
@@ -21,7 +24,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 CAMPAIGN = "campaign"
+CHECK = "check"
 CANARY = "canary"
+SELECTED = {"test": "not campaign and not check", CAMPAIGN: "campaign or hypothesis"}
+"""The expression that `make test` and `make campaign` give to `pytest -m`."""
 
 FOLDERS = frozenset(("crash",))
 """Folders of tests/ with nothing but campaigns."""
@@ -83,4 +89,4 @@ def sort_into_tier(item: pytest.Item) -> None:
                 f"{item.nodeid} is a canary in a module that is marked campaign as a whole"
             )
     counted = item.config.stash.setdefault(TIERS, {}).setdefault(item.path, Counter())
-    counted[CAMPAIGN if in_campaign else "test"] += 1
+    counted[CAMPAIGN if in_campaign else CHECK if item.get_closest_marker(CHECK) else "test"] += 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -12,6 +14,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import orchestrator
+from orchestrator.cli.docs import GUIDES
+from tests.contract.test_guide_pages import FENCE
+from tests.release import summary
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {
@@ -53,7 +60,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which the wheel, and nothing else, is installed."""
     folder = tmp_path_factory.mktemp("site")
-    options = ["--quiet", "--no-deps", "--no-index", "--target"]
+    options = ["--quiet", "--no-deps", "--no-index", "--no-compile", "--target"]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, folder, wheel], check=True)
     return folder
 
@@ -100,6 +107,34 @@ def test_the_wheel_carries_its_licence_script_and_plugin(wheel: Path) -> None:
     assert "orchestrator = orchestrator.cli:main" in text
     assert "orchestrator = orchestrator.testing.plugin" in text
     assert any(name.endswith("/licenses/LICENSE") for name in files(wheel))
+
+
+def test_the_wheel_has_every_guide(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for guide in GUIDES:
+            assert archive.read(guide.in_wheel) == (ROOT / guide.path).read_bytes()
+
+
+def test_the_page_of_a_package_index_has_no_link_to_a_file_that_is_not_there(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        page = archive.read(metadata).decode().partition("\n\n")[2]
+    assert page.startswith("# fsm-orchestrator\n")
+    found = re.findall(r"\]\(([^)]+)\)", FENCE.sub("", page))
+    assert found
+    assert all(link.startswith("https://") for link in found)
+    assert "Durability and recovery" in page
+
+
+def test_the_summary_of_a_release_has_the_files_with_their_digests_and_what_is_missing(wheel: Path) -> None:
+    lines = summary(wheel, [wheel])
+    assert lines[0].split() == ["fsm-orchestrator", f"{orchestrator.__version__},", "Python", ">=3.11"]
+    assert wheel.name in lines[1]
+    assert hashlib.sha256(wheel.read_bytes()).hexdigest() in lines[1]
+    assert any(line.startswith("nothing was uploaded") for line in lines)
+    assert lines[-1].startswith("before that: set `repository`") == (
+        not any("https://" in line for line in lines)
+    )
 
 
 @pytest.mark.campaign

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator import errors
 from orchestrator.cli.docs import GUIDES
+from tests.contract.syntax import nodes
 from tests.contract.test_layers import ROOT
 
 TOPICS = {guide.topic for guide in GUIDES}
@@ -35,13 +36,14 @@ def named() -> Iterator[str]:
 
 def _literals(text: str) -> Iterator[str]:
     places = {"see_guide": 0, "MissingExtra": 2}
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.Call) and (place := places.get(ast.unparse(node.func))) is not None:
             topic = node.args[place] if len(node.args) > place else None
             if isinstance(topic, ast.Constant):
                 yield str(topic.value)
 
 
+@pytest.mark.check
 def test_every_guide_that_an_error_names_exists() -> None:
     topics = list(named())
     assert len(topics) >= 20

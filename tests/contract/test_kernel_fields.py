@@ -11,13 +11,14 @@ import pytest
 
 from orchestrator.kernel.run import Run
 from orchestrator.kernel.run_parts import Control, Cursor, PendingWrites
+from tests.contract.syntax import nodes
 from tests.contract.test_layers import ROOT, modules
 
 PARTS = {"cursor", "control", "writes"}
 
 
-def _targets(tree: ast.AST) -> Iterator[ast.expr]:
-    for node in ast.walk(tree):
+def _targets(source: str) -> Iterator[ast.expr]:
+    for node in nodes(source):
         if isinstance(node, ast.Assign):
             yield from node.targets
         elif isinstance(node, ast.AugAssign | ast.AnnAssign):
@@ -46,13 +47,14 @@ def writes_to_parts(source: str) -> list[str]:
         return []
     found = [
         (attribute.lineno, ast.unparse(attribute))
-        for target in _targets(ast.parse(source))
+        for target in _targets(source)
         for attribute in _attributes(target)
         if _is_part(attribute) or _is_part(attribute.value)
     ]
     return [f"{line}: {text}" for line, text in sorted(found)]
 
 
+@pytest.mark.check
 def test_no_module_outside_the_kernel_writes_a_field_of_a_run() -> None:
     found = {
         name: written

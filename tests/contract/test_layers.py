@@ -21,6 +21,10 @@ from typing import NamedTuple, TypeGuard
 
 import pytest
 
+from tests.contract.syntax import nodes, tree
+
+pytestmark = pytest.mark.check
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = (".", "callbacks", "guards")
 PACKAGES = ("orchestrator", "orchestrator_callbacks", "orchestrator_guards")
@@ -137,7 +141,7 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 class Source(NamedTuple):
-    """The parts of a module that are judged. Its tree is not kept: later collections of garbage would walk it."""
+    """The parts of a module that are judged."""
 
     importing: tuple[ast.Import | ast.ImportFrom | ast.Call, ...]
     """The nodes that may import, in functions and for type checkers too."""
@@ -147,14 +151,12 @@ class Source(NamedTuple):
 
 @cache  # several tests read every module
 def parsed(text: str) -> Source:
-    tree = ast.parse(text)
-    nodes = list(ast.walk(tree))
-    return Source(
-        tuple(
-            node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) or _imports_by_name(node)
-        ),
-        frozenset(_import_lines(tree.body)),
+    importing = (
+        node
+        for node in nodes(text)
+        if isinstance(node, ast.Import | ast.ImportFrom) or _imports_by_name(node)
     )
+    return Source(tuple(importing), frozenset(_import_lines(tree(text).body)))
 
 
 def _imports_by_name(node: ast.AST) -> TypeGuard[ast.Call]:
@@ -401,7 +403,7 @@ ALLOWED = [
 ]
 
 
-def tree(root: Path, file: str, source: str) -> Path:
+def planted(root: Path, file: str, source: str) -> Path:
     for path in ("llm/message", "errors", "kernel/graph", "telemetry/log", "runtime/__init__"):
         written = root / "orchestrator" / f"{path}.py"
         written.parent.mkdir(parents=True, exist_ok=True)
@@ -413,17 +415,17 @@ def tree(root: Path, file: str, source: str) -> Path:
 
 @pytest.mark.parametrize(("file", "source", "problem"), PLANTED)
 def test_a_planted_violation_is_found(tmp_path: Path, file: str, source: str, problem: str) -> None:
-    (found,) = import_problems(tree(tmp_path, file, source))
+    (found,) = import_problems(planted(tmp_path, file, source))
     assert problem in found
 
 
 @pytest.mark.parametrize(("file", "source"), ALLOWED)
 def test_what_the_rows_allow_is_allowed(tmp_path: Path, file: str, source: str) -> None:
-    assert import_problems(tree(tmp_path, file, source)) == []
+    assert import_problems(planted(tmp_path, file, source)) == []
 
 
 def test_a_cycle_inside_of_a_folder_is_found_but_not_one_of_type_checkers(tmp_path: Path) -> None:
-    root = tree(tmp_path, "orchestrator/llm/one.py", "from orchestrator.llm import two\n")
+    root = planted(tmp_path, "orchestrator/llm/one.py", "from orchestrator.llm import two\n")
     there = root / "orchestrator/llm/two.py"
     there.write_text(
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from orchestrator.llm import one\n"

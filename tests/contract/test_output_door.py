@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.syntax import nodes
+
+pytestmark = pytest.mark.check
+
 ROOT = Path(__file__).resolve().parents[2] / "orchestrator"
 DOOR = "cli/output.py"
 
@@ -65,7 +69,7 @@ def dotted(node: ast.expr) -> str:
 
 def uses(source: str) -> Iterator[tuple[int, str]]:
     """Return what a module uses to write past the door, with its lines."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         for name in used(node):
             yield getattr(node, "lineno", 0), name
 

@@ -1,16 +1,14 @@
-"""The checks of `make release`, on the wheel of this tree and on ones that are wrong."""
+"""The checks of `make release`, on what is wrong; test_distribution.py has the summary of the wheel of this tree."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zipfile
 from pathlib import Path
 
 import pytest
 
-import orchestrator
-from tests.release import ReleaseError, _run, contents, differences, summary, undocumented
+from tests.release import ReleaseError, _run, contents, differences, undocumented
 
 
 def packed(file: Path, **files: str) -> Path:
@@ -34,17 +32,6 @@ def test_a_package_that_the_sbom_lacks_is_named(tmp_path: Path) -> None:
     sbom.write_text(json.dumps({"metadata": {"component": main}, "components": components}))
     installed = [main, {"name": "sql-alchemy", "version": "2"}, {"name": "rich", "version": "4"}]
     assert undocumented(sbom, json.dumps(installed)) == ["rich 4"]
-
-
-def test_the_summary_has_the_files_with_their_digests_and_what_is_missing(wheel: Path) -> None:
-    lines = summary(wheel, [wheel])
-    assert lines[0].split() == ["fsm-orchestrator", f"{orchestrator.__version__},", "Python", ">=3.11"]
-    assert wheel.name in lines[1]
-    assert hashlib.sha256(wheel.read_bytes()).hexdigest() in lines[1]
-    assert any(line.startswith("nothing was uploaded") for line in lines)
-    assert lines[-1].startswith("before that: set `repository`") == (
-        not any("https://" in line for line in lines)
-    )
 
 
 def test_a_program_that_fails_is_reported_with_its_output() -> None:

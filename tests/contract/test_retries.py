@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.syntax import tree
+
+pytestmark = pytest.mark.check
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("orchestrator", "callbacks", "guards")
 
@@ -136,7 +140,7 @@ def retries(source: str) -> list[str]:
         for child in ast.iter_child_nodes(node):
             yield from visit(child, path)
 
-    return list(visit(ast.parse(source), ()))
+    return list(visit(tree(source), ()))
 
 
 @functools.cache

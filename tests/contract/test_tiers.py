@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import CAMPAIGN, TIERS, examples
+from tests.tiers import CAMPAIGN, CHECK, SELECTED, TIERS, examples
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,6 +23,7 @@ WITHOUT_CANARY: dict[str, str] = {
     "cli/test_demo_plan.py": "cli/test_approval.py has what the demonstration shows",
     "contract/test_extending.py": "contract/test_graphs.py and guards/test_verdict.py compare the derived files",
     "contract/test_pythons.py": "contract/test_distribution.py embeds the wheel in the running Python",
+    "contract/test_layers.py": "contract/test_public_api.py imports each namespace first",
     "contract/test_guide_workers.py": "cli/test_worker.py starts a worker",
     "telemetry/test_multiprocess.py": "telemetry/test_exposition_processes.py has the page of several processes",
     "reference/test_reference.py": "no process of ours: it renders every page, ten seconds",
@@ -60,10 +61,18 @@ def commands(target: str) -> str:
 
 
 def test_make_test_leaves_out_the_campaign_and_make_campaign_makes_up_for_it() -> None:
-    assert re.search(r"-m pytest .* -m \"not campaign\"", commands("test"))
-    assert re.search(
-        r"^TEST_TIER=campaign .*-m pytest .* -m \"campaign or hypothesis\"", commands("campaign")
+    assert f'-m "{SELECTED["test"]}"' in commands("test")
+    assert re.search(rf"^TEST_TIER=campaign .*-m pytest .* -m \"{SELECTED[CAMPAIGN]}\"", commands("campaign"))
+
+
+def test_make_check_runs_the_tests_that_read_sources_and_guides(request: pytest.FixtureRequest) -> None:
+    (line,) = [line for line in commands("check").splitlines() if "-m pytest" in line]
+    assert line.partition(" -m pytest ")[2] == (
+        '-q -m "check and not campaign" '
+        "$(grep -lE '^(pytestmark = |@)pytest.mark.check' tests/contract/test_*.py)"
     )
+    collected = request.config.stash[TIERS]
+    assert {path.parent for path, counted in collected.items() if counted[CHECK]} <= {ROOT / "tests/contract"}
 
 
 @pytest.mark.parametrize("target", ["coverage", "soak"])

@@ -19,6 +19,7 @@ from tests.mutants.recording import FOLDER, ROOTS
 from tests.mutants.report import is_enough, read_equivalents, report
 from tests.mutants.selection import Record
 from tests.mutants.trial import Verdict
+from tests.tiers import SELECTED
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / ".mutants"
@@ -91,7 +92,7 @@ def _record(paths: list[str]) -> None:
     for path in paths:
         _say(f"recording {path}")
         subprocess.run(
-            [*command, "-m", "not campaign", "--tb=no", path], cwd=ROOT, env=environment, check=False
+            [*command, "-m", SELECTED["test"], "--tb=no", path], cwd=ROOT, env=environment, check=False
         )
 
 

@@ -8,6 +8,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from tests.contract.syntax import nodes
+
+pytestmark = pytest.mark.check
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("orchestrator", "callbacks", "guards")
 SCHEMA = json.loads((ROOT / "orchestrator/telemetry/log_schema.json").read_text(encoding="utf-8"))
@@ -24,12 +30,11 @@ def listed() -> set[str]:
 
 def written(source: str) -> Iterator[str]:
     """The names of the lines that a module writes: dotted texts that come first in a call of a level, or are a msg."""
-    nodes = list(ast.walk(ast.parse(source)))
     given: dict[str, list[ast.expr]] = {}
-    for node in nodes:
+    for node in nodes(source):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             given.setdefault(node.targets[0].id, []).append(node.value)
-    for node in nodes:
+    for node in nodes(source):
         for said in _said(node):
             for place in given.get(said.id, []) if isinstance(said, ast.Name) else [said]:
                 texts = (part.value for part in ast.walk(place) if isinstance(part, ast.Constant))
