@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
-from typing import TypeVar
+from types import CoroutineType
+from typing import Any, TypeVar
 
 from orchestrator.kernel.abandonment import here
 from orchestrator.kernel.clock import Cancellable, Clock
@@ -37,21 +39,32 @@ class TimeLimit:
         self._outside = 0
 
     def start(
-        self, seconds: float | None, total: float | None, clock: Clock, expire: Callable[[float], None]
+        self,
+        seconds: float | None,
+        total: float | None,
+        clock: Clock,
+        expire: Callable[[float], None],
+        *,
+        since: float,
     ) -> None:
-        """Start the time of the work: `seconds` without a restart, and `total` in any case.
+        """Start the time of work that has begun at `since`: `seconds` without a restart, and `total` in any case.
 
         `expire` is called with the one that has passed.
         """
         self._clock, self._expire, self._seconds, self._total = clock, expire, seconds, total
-        self._left = total
-        self._continue()
+        spent = clock.monotonic() - since
+        self._left = None if total is None else total - spent
+        self._continue(spent)
 
     def restart(self) -> None:
         """Give the work its whole time again, from now on, but not its total time. Call it in its event loop."""
+        self._restart(0.0)
+
+    def _restart(self, spent: float) -> None:
         if self._clock is not None and self._seconds is not None and not self._outside:
             self._cancel(0)
-            self._timers[0] = self._clock.call_later(self._seconds, partial(self._expire, self._seconds))
+            left = max(0.0, self._seconds - spent)
+            self._timers[0] = self._clock.call_later(left, partial(self._expire, self._seconds))
 
     def end(self) -> None:
         """Stop the time: the work has ended."""
@@ -74,13 +87,12 @@ class TimeLimit:
             return await part
         finally:
             self._outside -= 1
-            if not self._outside:
-                self._continue()
+            self._continue()
 
-    def _continue(self) -> None:
-        if self._clock is None:
+    def _continue(self, spent: float = 0.0) -> None:
+        if self._clock is None or self._outside:
             return
-        self.restart()
+        self._restart(spent)
         if self._left is not None and self._total is not None:
             self._since = self._clock.monotonic()
             self._timers[1] = self._clock.call_later(max(0.0, self._left), partial(self._expire, self._total))
@@ -104,9 +116,17 @@ async def limited(
     In an AbandonableTask a host call that does not end within the grace period is abandoned. `restarts` starts the
     seconds again, but not those of `total`. None is no limit.
     """
-    own = restarts or TimeLimit()
-    limit, task = asyncio.timeout(None), asyncio.current_task()
+    task, since = asyncio.current_task(), clock.monotonic()
     earlier = task.cancelling() if task else 0
+    awaitable = work()
+    coroutine = awaitable if type(awaitable) is CoroutineType else _awaited(awaitable)
+    try:
+        waits = coroutine.send(None)
+    except StopIteration as ended:
+        value: T = ended.value
+        return value
+    # Only work that waits needs timers, and a scope that can cancel it.
+    own, limit = restarts or TimeLimit(), asyncio.timeout(None)
     owner = here()
     left = 0 if owner is None else owner.left
     late: Cancellable | None = None
@@ -122,9 +142,9 @@ async def limited(
 
     try:
         async with limit:
-            own.start(seconds, total, clock, expire)
+            own.start(seconds, total, clock, expire, since=since)
             try:
-                return await work()
+                return await _continued(coroutine, waits)
             finally:
                 own.end()
                 if late is not None:
@@ -136,6 +156,27 @@ async def limited(
             abandoned = owner is not None and owner.left > left
             raise TimeLimitPassed(passed, abandoned=abandoned, is_total=passed == total) from error
         raise
+
+
+@types.coroutine
+def _continued(coroutine: Coroutine[Any, Any, T], waits: object) -> Generator[Any, Any, T]:
+    """Await a coroutine that has started and waits for `waits`."""
+    error: BaseException | None = None
+    while True:
+        try:
+            yield waits
+        except BaseException as raised:  # noqa: BLE001 - thrown into the coroutine
+            error = raised
+        try:
+            waits = coroutine.send(None) if error is None else coroutine.throw(error)
+        except StopIteration as ended:
+            value: T = ended.value
+            return value
+        error = None
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
 
 
 def _ignore(_: float) -> None:
