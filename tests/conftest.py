@@ -211,6 +211,17 @@ def _in_a_loop(test: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
+# ---- garbage ----
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_of_a_file() -> Iterator[None]:
+    """What a file leaves is found in its last test, and what stays is not walked through by the tests after it."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 # ---- whose runs ----
 
 
