@@ -37,6 +37,8 @@ class Projection:
         self.stored = StoredRun(run_id)
         self.steps = StepLog()
         self._stack: dict[str, Change] = {}
+        self._rendered: dict[str, tuple[object, bytes]] = {}
+        """Name of a file -> what it shows, and its content."""
         self._at: float = 0.0
 
     def take(self, kind: str, body: Mapping[str, Any]) -> None:
@@ -66,15 +68,22 @@ class Projection:
         """Return every file as of a record, by name."""
         context = self.stored.context
         plan = context.get("plan") or {}
-        files = {
-            f"plan/{one['id']}.v{one['version']}.json": _json(one) for one in context.get("versions", [])
-        }
-        files["steps.json"] = _json(self._steps(plan))
-        files["hashes.json"] = _json({"plan_id": plan.get("id"), "targets": plan.get("targets", [])})
-        files["rollback/stack.json"] = _json({"changes": [_change(one) for one in self._stack.values()]})
-        files["error.json"] = _json({"error": context.get("fault"), "shown": context.get("shown", False)})
+        bodies = {f"plan/{one['id']}.v{one['version']}.json": one for one in context.get("versions", [])}
+        bodies["steps.json"] = self._steps(plan)
+        bodies["hashes.json"] = {"plan_id": plan.get("id"), "targets": plan.get("targets", [])}
+        bodies["rollback/stack.json"] = {"changes": [_change(one) for one in self._stack.values()]}
+        bodies["error.json"] = {"error": context.get("fault"), "shown": context.get("shown", False)}
+        files = {name: self._content(name, body) for name, body in bodies.items()}
         files[STATE] = _json(self._state(plan, files, seq))
         return files
+
+    def _content(self, name: str, body: object) -> bytes:
+        """Return the content of a file. A plan can be long, so only a body that changed is encoded again."""
+        before, content = self._rendered.get(name, (None, b""))
+        if before != body:
+            content = _json(body)
+            self._rendered[name] = body, content
+        return content
 
     def _steps(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         rows = [{"id": one, "status": status} for one, status in self.steps.of(plan)]
