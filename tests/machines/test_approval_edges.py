@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -34,12 +35,27 @@ def consenting(plan: ApprovalPlan = PLAN) -> ApprovalContext:
     )
 
 
+MACHINE = Machine(APPROVAL, Hooks({}))
+
+
 def moved(source: ApprovalState, event: ApprovalEvent, ctx: ApprovalContext) -> str:
     """Fire an event in a state of the real graph, guards included, without hooks; return where it led."""
-    run: Run[Any, Any] = Run(Machine(APPROVAL, Hooks({})), "r", ctx, None)
+    run: Run[Any, Any] = Run(MACHINE, "r", ctx, None)
     run.cursor.state, run.cursor.entry_pending, run.cursor.started_at = source.value, False, 0.0
     asyncio.run(Driver(run.machine).fire(run, event))
     return run.cursor.state
+
+
+@functools.cache
+def reached_from(source: ApprovalState) -> set[str]:
+    """Return the states that any event leads to."""
+    reached = set()
+    for event in ApprovalEvent:
+        try:
+            reached.add(moved(source, event, consenting()))
+        except InvalidEvent:
+            continue
+    return reached
 
 
 @pytest.mark.parametrize(
@@ -48,13 +64,7 @@ def moved(source: ApprovalState, event: ApprovalEvent, ctx: ApprovalContext) -> 
 def test_of_all_pairs_of_states_exactly_those_of_the_table_can_be_taken(
     source: ApprovalState, dest: ApprovalState
 ) -> None:
-    reached = set()
-    for event in ApprovalEvent:
-        try:
-            reached.add(moved(source, event, consenting()))
-        except InvalidEvent:
-            continue
-    assert (dest.value in reached) == ((source.value, dest.value) in VALID)
+    assert (dest.value in reached_from(source)) == ((source.value, dest.value) in VALID)
 
 
 REFUSED = [
