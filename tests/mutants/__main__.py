@@ -36,7 +36,7 @@ AREAS = {
 }
 TESTS = (
     "guards", "kernel", "callbacks", "engines", "journal", "telemetry", "runtime", "machines", "rlm", "testing",
-    "contract", "examples", "cli", "providers", "test_*.py",
+    "drawing", "console", "web", "contract", "examples", "cli", "providers", "test_*.py",
 )  # fmt: skip
 """Tests that are recorded: folders, and the files directly in `tests`."""
 

@@ -190,6 +190,8 @@ Change = tuple[ast.expr | ast.stmt, str, str]
 def _statement_changes(node: ast.stmt) -> Iterator[Change]:
     """Yield the changes of a statement as a whole."""
     match node:
+        case ast.Delete(targets=targets) if all(isinstance(one, ast.Name) for one in targets):
+            return  # it says that an argument is not used, or releases a value
         case ast.Expr(value=ast.Call() | ast.Await()) | ast.AugAssign() | ast.Raise() | ast.Delete():
             yield node, "pass", "statement"
         case ast.Continue() | ast.Break():

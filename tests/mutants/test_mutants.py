@@ -215,6 +215,7 @@ class Work:
     def work(self, one: "int" = None) -> "str":
         """A method."""
         assert one == 3
+        del one
         print(f"{one + 1}")
         print(open(encoding="utf-8"), field(repr=False))
 '''
