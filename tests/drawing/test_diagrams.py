@@ -98,6 +98,33 @@ def test_a_word_keeps_its_name_as_the_id_and_other_names_have_an_id_of_their_own
         "    classDef current fill:#2a9d4a,color:#fff\n"
         "    class q2_ current\n"
     )
+    of_mermaid = (
+        *(
+            "accTitle",
+            "classes",
+            "clicked",
+            "Default",
+            "directions",
+            "divider",
+            "hideEmpty",
+            "hrefs",
+            "notes",
+            "root",
+        ),
+        *("scale", "states", "styles"),
+    )
+    of_javascript = (
+        "constructor",
+        "hasOwn",
+        "isPrototypeOf",
+        "propertyIs",
+        "toLocale",
+        "toString",
+        "valueOf",
+    )
+    names = (*of_mermaid, *of_javascript)
+    text = mermaid(named_graph(names))
+    assert [name for name in names if f'    state "{name}" as q' not in text] == []
 
 
 def test_names_are_escaped_for_graphviz() -> None:

@@ -390,6 +390,11 @@ def test_agents_of_one_engine_share_a_journal() -> None:
     runner = agent(Stage())
     with pytest.raises(ConfigError, match="one name, not several"):
         LocalEngine({"one": runner, "two": runner})
+    journal = MemoryJournal()
+    for name, named in {None: "have no name", "sales": "are named 'sales'"}.items():
+        pair = {key: agent(Stage(), journal, name=name) for key in ("one", "two")}
+        with pytest.raises(ConfigError, match=f"two agents of graph 'llm_loop' {named}, so the agent"):
+            LocalEngine(pair)
 
 
 async def test_an_engine_runs_nothing_before_its_start_and_after_its_stop() -> None:

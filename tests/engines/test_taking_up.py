@@ -343,7 +343,7 @@ async def test_a_run_that_another_process_moved_on_to_its_next_question_while_it
     async with left(runner(), clock) as first:
         await first.submit("two letters", run_id="letters")
         await until(lambda: first.status()["waiting"] == 1)
-    async with LocalEngine(runner(), slots=1, recover="resume", rescan=SOON) as engine:
+    async with LocalEngine(runner(), slots=1, queue=0, recover="resume", rescan=SOON) as engine:
         await engine.submit("busy", run_id="busy")
         await busy.wait()
         other = runner()

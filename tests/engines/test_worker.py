@@ -389,6 +389,7 @@ async def test_of_a_dead_worker_it_is_said_who_goes_on_with_its_runs(
             ConfigError, match="1 died without stopping, their runs are resumed by another worker"
         ):
             roster.meant([dead], None)
+        assert roster.meant([living, dead], None) == roster.meant([living, dead], "all") == [living]
 
 
 def test_agents_that_no_worker_can_carry_are_refused() -> None:

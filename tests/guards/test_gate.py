@@ -23,7 +23,7 @@ def test_the_gates_are_those_of_the_seed_in_its_order() -> None:
 def test_of_any_two_shut_gates_the_one_before_is_told() -> None:
     for first, second in combinations(ORDER, 2):
         shut = [BlockedGate(second, "b"), BlockedGate(first, "a")]
-        assert first_blocked(shut) == BlockedGate(first, "a")
+        assert first_blocked(shut) == (first, "a", (), False, "")
         assert first_blocked(reversed(shut)) == BlockedGate(first, "a")
 
 

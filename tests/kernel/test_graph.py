@@ -95,25 +95,26 @@ class Inner:
 
 
 @dataclass
+class Item:
+    number: int = 0
+
+
+@dataclass
 class Outer:
     iteration: int = 0
     inner: Inner = field(default_factory=Inner)
-    many: list[Inner] = field(default_factory=list)
+    many: list[Item] = field(default_factory=list)
 
 
-def test_it_changes_with_the_schema_of_the_context_and_of_what_is_in_it() -> None:
-    @dataclass
-    class Changed:
-        number: float = 0.0
-
+@pytest.mark.parametrize("part", [Outer, Inner, Item])
+def test_it_changes_with_the_schema_of_the_context_and_of_what_is_in_it(
+    part: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = fingerprint(context=Outer)
     assert before != TOY.fingerprint
-    kept = Inner.__dataclass_fields__["number"].type
-    try:
-        Inner.__dataclass_fields__["number"].type = "float"
+    with monkeypatch.context() as patch:
+        patch.setattr(next(iter(part.__dataclass_fields__.values())), "type", "float")
         assert fingerprint(context=Outer) != before
-    finally:
-        Inner.__dataclass_fields__["number"].type = kept
     assert fingerprint(context=Outer) == before
     assert fingerprint(context=None) != before
 
