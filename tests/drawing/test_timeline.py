@@ -97,9 +97,20 @@ def test_a_crash_loses_the_answer_that_was_under_way_and_shows_its_charge() -> N
         ("down", 0.01, 8.6, "no process", ""),
         ("work", 8.61, 1.0, "process 2", ""),
     ]
-    assert [(mark.kind.value, mark.name) for mark in line.marks] == [
-        ("crash", "the process ended here or later"),
-        ("resumed", "worker-b resumes"),
+    assert [(mark.kind.value, mark.name, round(mark.at - line.start, 3)) for mark in line.marks] == [
+        ("crash", "the process ended here or later", 0.01),
+        ("resumed", "worker-b resumes", 8.61),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["resumed", "recovered"])
+def test_no_state_lasts_while_no_process_has_the_run(kind: str) -> None:
+    run = Recording().start().wait(8.6)
+    run.epoch += 1
+    line = read(run.add(kind, at=run.at, state="await_llm").ask((1.0,)).ends())
+    assert spans(line, Lane.STATE)[:3] == [
+        ("work", 0.0, 0.01, "init", ""),
+        ("model", 8.61, 1.0, "await_llm", ""),
     ]
 
 

@@ -17,7 +17,8 @@ from orchestrator.errors import ConfigError
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.sqlite.conversation import MEMORY, MemoryDown, SqliteMemory
 from orchestrator.journal.sqlite.schema import connect
-from tests.journal.memory_stage import exchange, texts
+from orchestrator.llm.message import Message
+from tests.journal.memory_stage import exchange, failure, texts
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
@@ -26,11 +27,15 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path
 
 async def test_the_file_is_its_owners_alone_and_syncs_every_commit(memory: SqliteMemory, path: Path) -> None:
     await memory.store("ada", exchange(1))
+    await memory.compact("ada", Message("system", "a summary"))
+    await memory.store_failure("ada", failure(1))
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     assert modes == {"memory.db": 0o600, "memory.db-wal": 0o600, "memory.db-shm": 0o600}
     db = connect(path, busy=1, kind=MEMORY)
     assert (db.pragma("journal_mode"), db.pragma("synchronous")) == ("wal", 2)
     assert (db.pragma("application_id"), db.pragma("user_version")) == (MEMORY.application, 1)
+    kinds = [kind for (kind,) in db.execute("SELECT kind FROM entry ORDER BY id")]
+    assert kinds == ["exchange", "summary", "failure"]
     db.close()
 
 

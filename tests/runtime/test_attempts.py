@@ -141,8 +141,8 @@ async def test_every_result_of_a_call_has_its_start_and_duration() -> None:
     ]
 
 
-@pytest.mark.parametrize("calls", [1, 2])
-async def test_a_call_that_a_cancellation_interrupts_has_its_times(calls: int) -> None:
+@pytest.mark.parametrize(("calls", "waiting"), [(1, 0), (2, 0), (2, 1)])
+async def test_a_call_that_a_cancellation_interrupts_has_its_times(calls: int, waiting: int) -> None:
     clock = FakeClock()
     started = asyncio.Event()
     start = clock.time()
@@ -154,9 +154,12 @@ async def test_a_call_that_a_cancellation_interrupts_has_its_times(calls: int) -
         return ""
 
     journal = MemoryJournal()
-    answer = [call("hangs", n=n + 1) for n in range(calls)]
+    answer = [call("hangs", n=n + 1) for n in range(calls + waiting)]
     agent = Agent(
-        ScriptedLLM([answer]), tools=[hangs], runtime=Runtime(journal=journal, observers=(), clock=clock)
+        ScriptedLLM([answer]),
+        tools=[hangs],
+        limits=Limits(max_concurrent_tools=calls),
+        runtime=Runtime(journal=journal, observers=(), clock=clock),
     )
     running = asyncio.ensure_future(agent.run("go", run_id="r"))
     await started.wait()
@@ -165,8 +168,9 @@ async def test_a_call_that_a_cancellation_interrupts_has_its_times(calls: int) -
     assert (await running).outcome == "cancelled"
     done = [one.body for one in await journal.load("r") if one.kind == "done"]
     assert [(one["outcome"], one["at"], one["seconds"]) for one in done] == [
-        ("cancelled", start, 4.0)
-    ] * calls
+        *[("cancelled", start, 4.0)] * calls,
+        *[("cancelled", start + 4.0, 0.0)] * waiting,
+    ]
 
 
 async def test_a_model_that_answers_at_once_has_one_attempt() -> None:

@@ -356,18 +356,32 @@ def _other_count(body: Any) -> None:
     body["spent.tool_calls"] += 1
 
 
+def _no_tokens(body: Any) -> None:
+    body["spent.usage"] = "none"
+
+
+def _no_count(body: Any) -> None:
+    body["spent.by_tool"] = {"step": "x"}
+
+
+NOT_PROVED = "its recorded decisions do not follow from its inputs: record "
+
+
 @pytest.mark.parametrize(
-    ("kind", "change"),
+    ("kind", "change", "said"),
     [
-        ("transition", _one_row_more),
-        ("transition", _other_verdict),
-        ("context", _other_turn),
-        ("context", _another_turn),
-        ("context", _other_tokens),
-        ("context", _other_count),
+        ("transition", _one_row_more, NOT_PROVED),
+        ("transition", _other_verdict, NOT_PROVED),
+        ("context", _other_turn, NOT_PROVED),
+        ("context", _another_turn, NOT_PROVED),
+        ("context", _other_tokens, NOT_PROVED),
+        ("context", _other_count, NOT_PROVED),
+        ("context", _no_tokens, "its records have another form (ValueError)"),
     ],
 )
-async def test_a_run_with_a_corrupt_input_is_left_out(kind: str, change: Callable[[Any], None]) -> None:
+async def test_a_run_with_a_corrupt_input_is_left_out(
+    kind: str, change: Callable[[Any], None], said: str
+) -> None:
     limits = {
         "max_tool_calls": 50,
         "max_input_tokens": 10_000,
@@ -381,7 +395,7 @@ async def test_a_run_with_a_corrupt_input_is_left_out(kind: str, change: Callabl
     assert proved.unchanged == 1
     report = await backtest([trace_of("r", one) for one in spoilt_runs[:-1]], Policy())
     assert report.runs == 0, "each of them is found"
-    assert all("its recorded decisions do not follow" in reason for reason in report.left_out)
+    assert all(reason.startswith(said) for reason in report.left_out)
 
 
 async def test_a_run_without_the_inputs_that_a_policy_needs_is_left_out() -> None:
@@ -395,6 +409,9 @@ async def test_a_run_without_the_inputs_that_a_policy_needs_is_left_out() -> Non
         assert report.runs == 0
         assert [reason in one for one in report.left_out] == [True]
     assert (await backtest([trace_of("r", records)], Policy({"max_iterations": 2}))).harm == 1
+    without_count = corrupted(records, "context", _no_count)[0]
+    report = await backtest([trace_of("r", without_count)], Policy())
+    assert list(report.left_out) == ["its records have another form (TypeError)"]
 
 
 # ---- what a report says ----

@@ -557,6 +557,15 @@ def test_junit_names_failures_errors_and_skipped_cases_without_control_character
         "skipped": "1",
     }
     by_name = {one.attrib["name"]: one for one in root.iter("testcase")}
+    about = {one.attrib["name"]: one.attrib["value"] for one in by_name["fine"].iter("property")}
+    (result,) = report.cases["fine"].results
+    assert about == {
+        "run": result.run_id,
+        "outcome": "completed",
+        "requests": "1",
+        "tokens": str(PRICE.input_tokens + PRICE.output_tokens),
+        "cost": f"{PRICE.cost:g}",
+    }
     (failure,) = by_name["fails"].iter("failure")
     assert failure.attrib["message"].startswith("output.equals: expected 'x', got ")
     assert [one.tag for one in by_name["raises"]] == ["properties", "error"]

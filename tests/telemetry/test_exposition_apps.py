@@ -155,19 +155,19 @@ async def test_asgi_uses_few_threads_however_many_scrapes() -> None:
 
 async def test_asgi_goes_along_with_a_servers_start_and_stop() -> None:
     told = iter(["lifespan.startup", "lifespan.shutdown"])
-    sent: list[str] = []
+    sent: list[MutableMapping[str, Any]] = []
 
     async def receive() -> MutableMapping[str, Any]:
         return {"type": next(told)}
 
     async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message["type"])
+        sent.append(message)
 
     await asgi_app()({"type": "lifespan"}, receive, send)
-    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert sent == [{"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"}]
     sent.clear()
     await asgi_app()({"type": "websocket"}, receive, send)
-    assert sent == ["websocket.close"]
+    assert sent == [{"type": "websocket.close", "code": 1000}]
 
 
 @contextmanager
