@@ -6,7 +6,10 @@ the place (memory, where there is some), not the settings: `fsync`, `full_page_w
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
+import hmac
 import os
 import secrets
 import shutil
@@ -88,7 +91,9 @@ class Cluster:
         self._databases += 1
         name = f"test_{self._databases}"
         with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {like}".encode())
+            # The pages of the template in the log of the server cost more than its files do in memory.
+            how = "STRATEGY FILE_COPY" if connection.info.server_version >= 150_000 else ""
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {like} {how}".encode())
         return self.dsn(name)
 
     # ---- living ----
@@ -155,7 +160,7 @@ class Cluster:
         if os.geteuid() == 0:
             shutil.chown(self.folder, USER)
         secret = self.folder / "password"
-        secret.write_text(self.password)
+        secret.write_text(_verifier(self.password))
         who = ("--auth-local=trust", "--auth-host=scram-sha-256", "-U", self.user, f"--pwfile={secret}")
         how = ("--no-sync", "--data-checksums", "-E", "UTF8", "--locale=C")
         command = [*_privileges(), str(self._bin / "initdb"), "-D", str(self.data), *who, *how]
@@ -226,6 +231,16 @@ def cluster(folder: Path | None = None, **settings: str) -> Iterator[Cluster]:
             yield made
         finally:
             made.stop("immediate")
+
+
+def _verifier(password: str) -> str:
+    """Return a password as PostgreSQL stores it, with one iteration in place of 4,096: it is asked for often."""
+    salt = secrets.token_bytes(16)
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, 1)
+    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    server = hmac.digest(salted, b"Server Key", "sha256")
+    parts = (base64.b64encode(part).decode() for part in (salt, stored, server))
+    return "SCRAM-SHA-256$1:{}${}:{}".format(*parts)
 
 
 def _memory() -> Path | None:
