@@ -26,7 +26,6 @@ from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.runtime.pipeline.result import PipelineResult
 from tests.runtime.pipeline_stage import Purse, Stages, weighted
 from tests.runtime.stage import path
-from tests.tiers import reaching
 
 used = st.integers(0, 3_000)
 severities = st.sampled_from(Severity)
@@ -65,25 +64,47 @@ runs = st.fixed_dictionaries(
 )
 
 
-def test_no_answer_of_a_stage_leads_anywhere_but_along_the_table_to_an_end() -> None:
+def test_whatever_stages_give_a_run_keeps_to_its_table_its_limits_and_its_best_implementation() -> None:
     reached: Counter[Any] = Counter()
-    along_the_table(reached)
+    kept_to_the_table(reached)
     # The run itself cannot fail before it began: 16 of the 17 edges can be taken.
     edges = {(source.value, dest.value) for source, dest in EVENT_OF}
     assert len(edges & set(reached)) >= 15, f"never taken: {edges - set(reached)}"
-    for what in ("approved", "soft_failure", "hard_failure", "plan_invalid", "max_iterations", "stage_error"):
+    for what in (
+        *("approved", "soft_failure", "hard_failure", "plan_invalid", "max_iterations", "stage_error"),
+        *("planner told", "implementer told", "dropped", "kept"),
+        *((OrchestrationState.FAILED, best) for best in (True, False)),
+        (OrchestrationState.SUCCEEDED, True),
+    ):
         assert reached[what] >= 3, f"{what} was reached {reached[what]} times"
+    assert reached[OrchestrationState.SUCCEEDED, False] == 0
 
 
 @given(scripts=runs, limit=limits, purse=st.sampled_from((0,) * 12 + tuple(range(1, 13))))
 @settings(max_examples=250)  # in both tiers: together they take every edge
-def along_the_table(
+def kept_to_the_table(
     reached: Counter[Any], scripts: dict[str, list[Any]], limit: PipelineLimits, purse: int
 ) -> None:
     stages = Stages(**scripts)
 
     result = stages.pipeline(limits=limit, budget=Purse(purse)).run_sync("x")
 
+    along_the_table(result)
+    counts_equal_the_history(result, stages, limit)
+    output_and_best(result)
+    told_no_more_than_allowed(result, stages, limit)
+    moves = result.transitions
+    reached.update({(move.source, move.dest) for move in moves} | set(path(moves)) | {result.reason})
+    reached[result.state, result.best is not None] += 1
+    events = given_back(result)
+    reached["planner told"] += any(one.feedback for one in stages.planner.requests)
+    reached["implementer told"] += any(one.feedback for one in stages.implementer.requests)
+    reached["dropped"] += len(result.feedback) < events
+    reached["kept"] += len(result.feedback) == events > 1
+
+
+def along_the_table(result: PipelineResult) -> None:
+    """No answer of a stage leads anywhere but along the table to an end."""
     moves = result.transitions
     assert moves[0].source == "initialized"
     assert [move.seq for move in moves] == list(range(1, len(moves) + 1))
@@ -97,8 +118,6 @@ def along_the_table(
         OrchestrationState.BUDGET_EXHAUSTED,
     }
     assert result.reason in REASONS[result.outcome]
-    counts_equal_the_history(result, stages, limit)
-    reached.update({(move.source, move.dest) for move in moves} | set(path(moves)) | {result.reason})
 
 
 def counts_equal_the_history(result: PipelineResult, stages: Stages, limit: PipelineLimits) -> None:
@@ -116,22 +135,8 @@ def counts_equal_the_history(result: PipelineResult, stages: Stages, limit: Pipe
         assert move.iteration == iterations
 
 
-def test_only_an_approved_implementation_is_an_output_and_the_best_has_the_highest_score() -> None:
-    reached: Counter[Any] = Counter()
-    output_and_best(reached)
-    for best in (True, False):
-        for state in (OrchestrationState.SUCCEEDED, OrchestrationState.FAILED):
-            possible = best or state != OrchestrationState.SUCCEEDED
-            assert (reached[state, best] >= 3) == possible, (
-                f"{state} with best {best}: {reached[state, best]}"
-            )
-
-
-@given(scripts=runs, limit=limits)
-@settings(max_examples=reaching(150))
-def output_and_best(reached: Counter[Any], scripts: dict[str, list[Any]], limit: PipelineLimits) -> None:
-    result = Stages(**scripts).pipeline(limits=limit).run_sync("x")
-
+def output_and_best(result: PipelineResult) -> None:
+    """Only an approved implementation is an output, and the best one has the highest score."""
     if result.state == OrchestrationState.SUCCEEDED:
         assert result.evaluation is not None
         assert result.evaluation.score >= Rubric().approve
@@ -144,25 +149,10 @@ def output_and_best(reached: Counter[Any], scripts: dict[str, list[Any]], limit:
         assert result.best is None or result.best.score < Rubric().approve
     assert (result.best is None) == ("soft_failure" not in path(result.transitions) and result.evaluation is None
                                      and "hard_failure" not in path(result.transitions))  # fmt: skip
-    reached[result.state, result.best is not None] += 1
 
 
-def test_what_stages_are_told_is_of_their_kind_the_newest_and_no_longer_than_allowed() -> None:
-    reached: Counter[Any] = Counter()
-    told_no_more_than_allowed(reached)
-    for what in ("planner told", "implementer told", "dropped", "kept"):
-        assert reached[what] >= 3, f"{what}: {reached[what]} times"
-
-
-@given(scripts=runs, limit=limits)
-@settings(max_examples=reaching(150))
-def told_no_more_than_allowed(
-    reached: Counter[Any], scripts: dict[str, list[Any]], limit: PipelineLimits
-) -> None:
-    stages = Stages(**scripts)
-
-    result = stages.pipeline(limits=limit).run_sync("x")
-
+def told_no_more_than_allowed(result: PipelineResult, stages: Stages, limit: PipelineLimits) -> None:
+    """What stages are told is of their kind, the newest, and no longer than allowed."""
     assert not limit.feedback_tokens or sum(tokens_of(one.text) for one in result.feedback) <= max(
         limit.feedback_tokens, 1
     )
@@ -175,11 +165,11 @@ def told_no_more_than_allowed(
     for request in stages.implementer.requests:
         assert {one.kind.value for one in request.feedback} <= {"judge_soft_failure"}
     assert not stages.validator.requests or stages.validator.requests[0].feedback == ()
-    given_back = sum(
+    assert limit.feedback_tokens or len(result.feedback) == given_back(result)
+
+
+def given_back(result: PipelineResult) -> int:
+    """How many times the work of a stage was given back with feedback."""
+    return sum(
         event in {"plan_invalid", "soft_failure", "hard_failure"} for event in path(result.transitions)
     )
-    assert limit.feedback_tokens or len(result.feedback) == given_back
-    reached["planner told"] += any(one.feedback for one in stages.planner.requests)
-    reached["implementer told"] += any(one.feedback for one in stages.implementer.requests)
-    reached["dropped"] += len(result.feedback) < given_back
-    reached["kept"] += len(result.feedback) == given_back > 1
