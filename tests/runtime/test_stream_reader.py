@@ -27,6 +27,7 @@ from orchestrator.llm.run_event import (
 from orchestrator.machines.llm_loop.limits import OFF
 from orchestrator.providers.scripted import FunctionLLM, ScriptedLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
+from orchestrator.runtime.service import stream_buffer
 from orchestrator.runtime.service.stream import RunStream
 from orchestrator.runtime.service.stream_buffer import FINE, KEPT, StreamBuffer
 from orchestrator.tools.spec import tool
@@ -112,21 +113,25 @@ async def test_a_run_ends_while_its_reader_has_read_one_fact_and_no_word_is_lost
     assert (await stream.result()).output == llm.answer
 
 
-async def test_a_run_that_nobody_reads_ends_as_it_would_and_keeps_so_many_facts_and_not_more() -> None:
-    turns = KEPT // 8
+async def test_a_run_that_nobody_reads_ends_as_it_would_and_keeps_so_many_facts_and_not_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = 500
+    monkeypatch.setattr(stream_buffer, "KEPT", most)
+    turns = most // 8
     llm = FunctionLLM(lambda request: call("look") if len(llm.requests) <= turns else "done")
     runner = agent(llm, [look], limits=OFF, journal=MemoryJournal())
     async with runner.stream("go") as stream:
         assert (await stream.result()).output == "done"
         whole = [one async for one in runner.runs.events(stream.run_id)]
-        assert len(whole) > KEPT
-        assert len(stream._backlog) == KEPT
+        assert len(whole) > most
+        assert len(stream._backlog) == most
         first, *rest = [fact async for fact in stream]
     assert isinstance(first, EventsDropped)
-    assert first.count >= len(whole) - KEPT
+    assert first.count >= len(whole) - most
     kept = [fact for fact in rest if fact.id]
     assert kept == whole[-len(kept) :]
-    assert len(rest) == KEPT
+    assert len(rest) == most
     assert len(stream._backlog) == 0
 
 
