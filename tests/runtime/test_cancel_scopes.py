@@ -274,12 +274,18 @@ SCOPES: dict[str, Scope] = {
 each_scope = pytest.mark.parametrize("scope", SCOPES)
 
 
-def alternating(others: Sequence[str], last: Sequence[Any]) -> list[tuple[str, str, Any]]:
+def alternating(others: Sequence[str], last: Sequence[Any]) -> list[Any]:
     """Return each scope with each of the others, and in turn one of the last; `make soak` has all of them."""
     if SOAK:
         return list(itertools.product(SCOPES, others, last))
     pairs = itertools.product(enumerate(SCOPES), enumerate(others))
     return [(scope, other, last[(row + column) % len(last)]) for (row, scope), (column, other) in pairs]
+
+
+def in_both_tiers(cases: list[Any], others: Sequence[str]) -> list[Any]:
+    """Return the cases: each scope and each of the others is in one for `make test`, the rest for the campaign."""
+    chosen = {(scope, others[row % len(others)]) for row, scope in enumerate(SCOPES)}
+    return [case if case[:2] in chosen else pytest.param(*case, marks=pytest.mark.campaign) for case in cases]
 
 
 @pytest.mark.parametrize(("scope", "place", "durable"), alternating(Held.PLACES, [False, True]))
@@ -381,7 +387,10 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(("scope", "way", "place"), alternating(list(WAYS), ["tool", "swallowing model"]))
+@pytest.mark.parametrize(
+    ("scope", "way", "place"),
+    in_both_tiers(alternating(list(WAYS), ["tool", "swallowing model"]), list(WAYS)),
+)
 async def test_a_scope_around_each_way_to_wait_for_a_run_ends_the_waiting(
     scope: str, way: str, place: str
 ) -> None:
@@ -465,7 +474,8 @@ FACADES: dict[str, Callable[[Held, Path], Any]] = {
 
 @pytest.mark.usefixtures("_short_grace")
 @pytest.mark.parametrize(
-    ("scope", "facade", "place"), alternating(list(FACADES), ["model", "swallowing model"])
+    ("scope", "facade", "place"),
+    in_both_tiers(alternating(list(FACADES), ["model", "swallowing model"]), list(FACADES)),
 )
 async def test_a_scope_around_each_facade_ends_its_run_which_can_be_resumed(
     scope: str, facade: str, place: str, tmp_path: Path
