@@ -109,6 +109,7 @@ class Hanging:
             self.process.stdout.close()
 
 
+@pytest.mark.campaign
 def test_each_process_goes_on_where_the_last_one_ended(path: Path) -> None:
     start = [("system", "be brief"), ("user", "one")]
     assert say(path, "one") == start
@@ -126,6 +127,7 @@ async def test_what_another_process_said_meanwhile_counts_and_not_what_is_kept_h
     assert said == ["one", "a", "two", "answer to two", "three"]
 
 
+@pytest.mark.campaign
 async def test_one_run_at_a_time_also_where_another_process_has_it(path: Path) -> None:
     other = Hanging(path, "model")
     try:
@@ -142,7 +144,10 @@ async def test_one_run_at_a_time_also_where_another_process_has_it(path: Path) -
 
 @pytest.mark.parametrize(
     ("where", "before"),
-    [("model", [("user", "first")]), ("tool", [("user", "first"), ("assistant", ""), ("tool", "cancelled")])],
+    [
+        pytest.param("model", [("user", "first")], marks=pytest.mark.campaign),
+        ("tool", [("user", "first"), ("assistant", ""), ("tool", "cancelled")]),
+    ],
 )
 async def test_after_a_killed_run_the_conversation_goes_on_with_its_turn_closed(
     path: Path, where: str, before: list[tuple[str, str]]
