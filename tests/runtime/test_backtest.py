@@ -287,7 +287,7 @@ async def agrees(seed: int) -> RunComparison:
     return done
 
 
-@pytest.mark.parametrize("plays", [30, pytest.param(500, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("plays", [10, pytest.param(500, marks=pytest.mark.campaign)])
 async def test_each_claim_agrees_with_the_execution_under_the_new_limits(
     seed: int, plays: int, campaign: Callable[[int, int], int]
 ) -> None:

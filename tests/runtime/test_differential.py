@@ -314,9 +314,12 @@ class Writer:
         return [[use("echo", n=self.fresh())] for _ in self.times(1, 12)]
 
 
-async def test_scripts_that_trip_no_guard_end_alike(seed: int, campaign: Callable[[int, int], int]) -> None:
+@pytest.mark.parametrize("scripts", [40, pytest.param(150, marks=pytest.mark.campaign)])
+async def test_scripts_that_trip_no_guard_end_alike(
+    seed: int, scripts: int, campaign: Callable[[int, int], int]
+) -> None:
     writer = Writer(random.Random(seed))
-    for _ in range(campaign(150, 3_000)):
+    for _ in range(campaign(scripts, 3_000)):
         script = writer.quiet()
         machine, hand = await by_machine(script), await by_hand(script, DEFECTS)
         assert machine == hand

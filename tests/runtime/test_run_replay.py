@@ -40,7 +40,7 @@ async def test_each_ending_of_the_loop_is_replayed(case: str) -> None:
     await assert_replays(await played(answers, limits, **options), "r")
 
 
-@pytest.mark.parametrize("plays", [10, pytest.param(40, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("plays", [4, pytest.param(40, marks=pytest.mark.campaign)])
 async def test_random_runs_are_replayed_also_from_their_archive(
     seed: int, plays: int, campaign: Callable[[int, int], int]
 ) -> None:
