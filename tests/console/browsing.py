@@ -12,12 +12,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from typing import TYPE_CHECKING, Any
 
 from tests.console.stored import TOKEN
 from tests.node import node_modules
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 30_000
@@ -34,6 +35,9 @@ _PATHS = os.pathsep.join(str(ROOT / name) for name in (".", "callbacks", "guards
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
     """Start the browser."""
+    # Not above: Playwright takes a tenth of a second, in each process that collects the tests.
+    from playwright.sync_api import sync_playwright
+
     program = shutil.which("chromium")
     assert program is not None
     with sync_playwright() as playwright:

@@ -11,15 +11,17 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
-from playwright.sync_api import Browser, Page
 
 from orchestrator import Runs, SqliteJournal
 from orchestrator.examples.console_demo import agents, fill
 from tests.console.browsing import ROOT, SECONDS, Person, Processes, chromium, overflow, violations
 from tests.console.stored import leave_asking, leave_planned
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 T = TypeVar("T")
 

@@ -9,13 +9,15 @@ import base64
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
-from playwright.sync_api import Browser, Page
 
 from tests.console.browsing import ROOT, chromium
 from tests.drawing.pictures import NAMES, drawings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 PICTURES = ROOT / "orchestrator" / "drawing" / "pictures"
 GUIDE = ROOT / "orchestrator" / "machines" / "README.md"

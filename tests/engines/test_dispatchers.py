@@ -13,7 +13,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from dbos import DBOSConfig
 
 from orchestrator.engines import dbos, procrastinate
 from orchestrator.engines.dbos import DbosDispatcher
@@ -548,6 +547,8 @@ def test_limits_that_make_no_sense_are_refused(caps: dict[str, Any], said: str) 
 
 
 def test_the_configuration_for_dbos_has_only_members_that_dbos_knows() -> None:
+    from dbos import DBOSConfig
+
     configured = DbosDispatcher("postgresql://u@h/d")._config("w")
     assert configured.keys() <= DBOSConfig.__annotations__.keys()
     assert (configured["executor_id"], configured["dbos_system_schema"]) == ("w", "orchestrator_dbos")
