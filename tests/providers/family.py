@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -23,7 +25,7 @@ class Family(NamedTuple):
     """A family: its protocol, a model of it at the address of a server, and what its adapter cannot do."""
 
     wire: Wire
-    llm: Callable[[str], LLM]
+    build: Callable[[str], LLM]
     model_class: str = ""
     """Its class in pydantic-ai."""
     images: bool = True
@@ -32,6 +34,18 @@ class Family(NamedTuple):
     library: str = ""
     """A library that this environment may lack."""
     server: Callable[[Callable[[Asked], Reply]], Any] = Loopback
+
+    def llm(self, url: str) -> LLM:
+        """Return the model at the address of a server.
+
+        The libraries would load the certificates of the system for each client, and no server here has one.
+        """
+        if not self.model_class:
+            return self.build(url)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_, **__: None)
+            patch.setattr(ssl.SSLContext, "load_default_certs", lambda *_, **__: None)
+            return self.build(url)
 
 
 def _named(name: str, path: str = "") -> Callable[[str], LLM]:
@@ -61,6 +75,21 @@ def _with_variables(name: str, address: str, **variables: str) -> Callable[[str]
             return PydanticAIModel(name)
 
     return build
+
+
+def _bedrock(url: str) -> LLM:
+    """Build a model of Bedrock. For each one botocore would read its descriptions of all services again."""
+    loaders = import_module("botocore.loaders")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loaders.JSONFileLoader, "load_file", staticmethod(_descriptions()))
+        return _with_variables("bedrock:us.amazon.nova-lite-v1:0", "AWS_ENDPOINT_URL_BEDROCK_RUNTIME", **AWS)(
+            url
+        )
+
+
+@cache
+def _descriptions() -> Callable[[str], Any]:
+    return cache(import_module("botocore.loaders").JSONFileLoader().load_file)
 
 
 def _codex(url: str) -> LLM:
@@ -97,11 +126,7 @@ FAMILIES: Mapping[str, Family] = {
     "pydantic-ai:google": Family(GEMINI, _named("google:gemini-3.8-flash"), "GoogleModel"),
     "pydantic-ai:groq": Family(CHAT, _named("groq:meta-llama/llama-4-scout-17b-16e-instruct"), "GroqModel"),
     "pydantic-ai:mistral": Family(CHAT, _named("mistral:mistral-large-latest"), "MistralModel"),
-    "pydantic-ai:bedrock": Family(
-        CONVERSE,
-        _with_variables("bedrock:us.amazon.nova-lite-v1:0", "AWS_ENDPOINT_URL_BEDROCK_RUNTIME", **AWS),
-        "BedrockConverseModel",
-    ),
+    "pydantic-ai:bedrock": Family(CONVERSE, _bedrock, "BedrockConverseModel"),
     "pydantic-ai:cohere": Family(
         COHERE,
         _with_variables("cohere:command-a", "CO_BASE_URL", CO_API_KEY=KEY),
