@@ -1,12 +1,12 @@
 """The table of wire shapes: the bytes of servers that people use, our answer, the requests of a run and its cost.
 
-Each shape is sent as it is described, in chunks of 1 and 7 bytes and in one, and as plain JSON. Rows join with a module
-of `SHAPES`.
+Each shape is sent to a run as a stream in one chunk and as plain JSON, and to its model also in chunks of 1 and 7
+bytes. Rows join with a module of `SHAPES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -31,10 +31,11 @@ PRICE = (1_000_000.0, 10_000_000.0)
 
 
 class Recorded:
-    """A model that remembers what came of its first answer, and may stream."""
+    """A model that remembers its requests and what came of them, and may stream."""
 
     def __init__(self, llm: LLM, *, streamed: bool) -> None:
         self.model = "m"
+        self.requests: list[Request] = []
         self.came: list[Response | LLMError] = []
         self.said: list[str] = []
         self._llm = llm
@@ -43,8 +44,9 @@ class Recorded:
     async def complete(self, request: Request) -> Response:
         first = not self.came
         on_delta = (self.said.append if first else lambda _: None) if self._streamed else None
+        self.requests.append(Request(request.messages, request.tools, on_delta=on_delta))
         try:
-            answer = await self._llm.complete(Request(request.messages, request.tools, on_delta=on_delta))
+            answer = await self._llm.complete(self.requests[-1])
         except LLMError as error:
             self.came.append(error)
             raise
@@ -64,15 +66,23 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-def forms(shape: Shape) -> Iterator[tuple[str, Reply]]:
-    """Yield the ways in which a shape is sent."""
+def stream_of(shape: Shape, size: int | None = None) -> Reply:
+    """Return the stream of a shape in chunks of a size, by default in one."""
     stream = shape.stream.encode() if isinstance(shape.stream, str) else shape.stream
     headers = {"content-type": shape.content_type} if shape.content_type else {}
-    for size in (1, 7, len(stream)) if stream else ():
-        pieces = tuple(stream[at : at + size] for at in range(0, len(stream), size))
-        yield f"a stream in chunks of {size}", Reply(200, headers, pieces, shape.then)
-    if shape.whole:
-        yield "plain JSON", Reply(200, {"content-type": "application/json"}, (shape.whole.encode(),))
+    size = size or len(stream)
+    pieces = tuple(stream[at : at + size] for at in range(0, len(stream), size))
+    return Reply(200, headers, pieces, shape.then)
+
+
+def check_answer(model: Recorded, shape: Shape, form: object) -> Response | Failed:
+    first = model.came[0]
+    came = Failed.of(first) if isinstance(first, LLMError) else first
+    assert came == shape.answer, form
+    assert shape.says in str(first), form
+    if isinstance(first, Response) and model.said:
+        assert "".join(model.said) == first.message().text, form
+    return came
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -89,24 +99,34 @@ async def test_each_shape_is_its_answer(name: str, request: pytest.FixtureReques
     async with family.server(answer) as server:
         llm: Any = family.llm(server.url)
         price = price_table(dict.fromkeys(("m", "m-dated", llm.model), PRICE))
-        for form, reply in forms(shape):
+
+        async def check_run(reply: Reply, *, streamed: bool) -> Request:
+            """Check a whole run; return its first request."""
             asked = len(server.asked)
-            left[:] = [reply]
-            model = Recorded(llm, streamed=form != "plain JSON")
+            left.append(reply)
+            model = Recorded(llm, streamed=streamed)
             runtime = Runtime(price=price, observers=(), clock=Hurried())
             result = await Agent(model, tools=[weather, add], runtime=runtime).run("Hello?")
-            first = model.came[0]
-            came = Failed.of(first) if isinstance(first, LLMError) else first
-            assert came == shape.answer, form
-            assert shape.says in str(first), form
-            assert len(server.asked) - asked == shape.requests, form
+            came = check_answer(model, shape, reply)
+            assert len(server.asked) - asked == shape.requests
             if isinstance(came, Response) and came.usage is None:
-                assert result.usage.estimated_cost == result.usage.cost != 0, form
+                assert result.usage.estimated_cost == result.usage.cost != 0
             else:
-                assert result.usage.cost == shape.cost, form
-            assert (result.outcome == "failed") == (isinstance(came, Failed) and not came.retryable), form
-            if isinstance(first, Response) and model.said:
-                assert "".join(model.said) == first.message().text, form
+                assert result.usage.cost == shape.cost
+            assert (result.outcome == "failed") == (isinstance(came, Failed) and not came.retryable)
+            return model.requests[0]
+
+        if shape.stream:
+            first = await check_run(stream_of(shape), streamed=True)
+            for size in (7, 1):  # what a run does with an answer does not depend on its chunks
+                left.append(stream_of(shape, size))
+                model = Recorded(llm, streamed=True)
+                with suppress(LLMError):
+                    await model.complete(first)
+                check_answer(model, shape, size)
+        if shape.whole:
+            body = Reply(200, {"content-type": "application/json"}, (shape.whole.encode(),))
+            await check_run(body, streamed=False)
         await llm.aclose()
 
 
