@@ -135,7 +135,11 @@ def _check(path: Path, _: Any) -> Any:
 
 
 def _read(file: Path) -> str:
-    return file.read_text() if file.exists() else ""
+    """Return the text of a file; nothing where there is none, or garbage after a loss of power."""
+    try:
+        return file.read_text()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return ""
 
 
 _WORK: dict[Role, Callable[[Path, Any], Any]] = {

@@ -15,6 +15,7 @@ import json
 import os
 import random
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -195,6 +196,8 @@ def started(work: Callable[[], None]) -> int:
         try:
             work()
             status = 0
+        except BaseException:  # noqa: BLE001  a forked child must never come back
+            traceback.print_exc()
         finally:
             os._exit(status)
     return process
