@@ -1,17 +1,21 @@
-"""A process that pays and gets a result that may have no text: `python -m tests.crash.receipt_payer FOLDER ORDER`.
+"""A process that pays and gets a result that may have no text; as a script it is a nursery, as `loop_worker` is.
 
 Each payment is a line in the file `paid`, which no record of the run can change. The model repeats every call whose
-result looks like a failure. ORDER is JSON: `kind` of `tests.result_kinds`, `effect` of the tool, and `kill` with `at`
-as in `tests.crash.mortal`, or `kill` "paid": right after the payment, before its record.
+result looks like a failure. An order says what the child does with the run in `folder`:
+
+    kind     of `tests.result_kinds`
+    effect   of the tool
+    kill     with `at`, as in `tests.crash.mortal`, or "paid": right after the payment, before its record
+
+Its last line in `folder/world` is what it counted.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
-import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,7 @@ from orchestrator.machines.llm_loop.limits import Limits
 from orchestrator.providers.scripted import FunctionLLM, call
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.tools.spec import Effect, ToolContext, tool
-from tests.crash.mortal import RUN, crashing
+from tests.crash.mortal import RUN, Fate, World, crashing, nursery
 from tests.result_kinds import KINDS
 
 
@@ -57,14 +61,24 @@ def agent(journal: Journal, folder: Path, *, kind: str, effect: Effect, dies: bo
     return Agent(FunctionLLM(model), tools=[pay], limits=limits, journal=journal, observers=())
 
 
-async def live(folder: Path, *, kind: str, effect: Effect, kill: str = "", at: int = 0) -> None:
+async def live(
+    folder: Path, *, kind: str, effect: Effect, do: str = "run", kill: str = "", at: int = 0
+) -> None:
     """Run, and say how many writes there were."""
+    assert do == "run", "the tests resume it"
     async with SqliteJournal(folder / "journal.db") as inner:
         dies = kill == "paid"
         journal = crashing(inner, "" if dies else kill, at)
         await agent(journal, folder, kind=kind, effect=effect, dies=dies).run("pay", run_id=RUN)
-        print(len(journal.writes), flush=True)  # noqa: T201
+        World(folder, Fate(0)).say("counted", writes=len(journal.writes))
+
+
+def warmed() -> None:
+    """Do once, where it is thrown away, what would take each child a while the first time."""
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(live(Path(folder), kind="text", effect="irreversible"))
 
 
 if __name__ == "__main__":
-    asyncio.run(live(Path(sys.argv[1]), **json.loads(sys.argv[2])))
+    warmed()
+    nursery(live)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +11,7 @@ import pytest
 
 from orchestrator.errors import RunUnknown
 from orchestrator.journal.sqlite import SqliteJournal
-from tests.crash.life import ROOT
+from tests.crash.life import KILLED, Life, begun_by
 from tests.crash.mortal import RUN
 from tests.crash.receipt_payer import agent, paid
 from tests.result_kinds import KINDS
@@ -23,15 +19,14 @@ from tests.result_kinds import KINDS
 UNREADABLE = ("object", "bytes in data", "cycle")
 READABLE = ("text", "surrogate in data")
 KEY = f"{RUN}:1:0-120"
+Begin = Callable[[Path], Life]
 
 
-def live(folder: Path, **order: Any) -> int:
-    """Let a process pay; return the number of its writes, or the negative signal that killed it."""
-    folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "tests.crash.receipt_payer", str(folder), json.dumps(order)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ended.returncode in {0, -signal.SIGKILL}, ended.stderr
-    return int(ended.stdout) if ended.returncode == 0 else ended.returncode
+@pytest.fixture(scope="module")
+def begin(environment: dict[str, str]) -> Iterator[Begin]:
+    """`begin(folder)` is a run that pays, in a process that is forked for it."""
+    with begun_by("tests.crash.receipt_payer", environment, Life) as begin:
+        yield begin
 
 
 async def resumed(folder: Path, kind: str, effect: Any) -> list[dict[str, Any]]:
@@ -60,28 +55,34 @@ async def resumed(folder: Path, kind: str, effect: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("effect", ["irreversible", "idempotent"])
 @pytest.mark.parametrize("kind", [*UNREADABLE, *READABLE])
 @pytest.mark.canary("object-irreversible")
-def test_a_kill_between_payment_and_record_never_pays_twice(kind: str, effect: str, tmp_path: Path) -> None:
-    assert live(tmp_path, kind=kind, effect=effect, kill="paid") == -signal.SIGKILL
-    assert paid(tmp_path) == [KEY]
-    [done] = asyncio.run(resumed(tmp_path, kind, effect))
+def test_a_kill_between_payment_and_record_never_pays_twice(
+    kind: str, effect: str, begin: Begin, quick: Path
+) -> None:
+    life = begin(quick / "run")
+    assert life.live("run", kind=kind, effect=effect, kill="paid") == KILLED, life.errors()
+    assert paid(life.folder) == [KEY]
+    [done] = asyncio.run(resumed(life.folder, kind, effect))
     if effect == "irreversible":  # a person said what became of it
-        assert (paid(tmp_path), done["outcome"], done["content"]) == ([KEY], "ok", "the bank has the payment")
+        told = paid(life.folder), done["outcome"], done["content"]
+        assert told == ([KEY], "ok", "the bank has the payment")
     else:  # again, with the key by which the bank knows it
-        assert paid(tmp_path) == [KEY, KEY]
+        assert paid(life.folder) == [KEY, KEY]
         assert done["outcome"] == ("ok" if KINDS[kind].text is not None else "result_unreadable")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", [*UNREADABLE, *READABLE])
 def test_a_kill_at_any_write_pays_once(
-    kind: str, when: str, tmp_path: Path, campaign: Callable[[int, int], int]
+    kind: str, when: str, begin: Begin, quick: Path, campaign: Callable[[int, int], int]
 ) -> None:
     order = {"kind": kind, "effect": "irreversible"}
-    writes = live(tmp_path / "whole", **order)
-    assert paid(tmp_path / "whole") == [KEY]
-    for at in range(1, writes + 1, campaign(2, 1)):
-        folder = tmp_path / f"at-{at}"
-        assert live(folder, **order, kill=when, at=at) == -signal.SIGKILL
-        before = paid(folder)
-        asyncio.run(resumed(folder, kind, "irreversible"))
-        assert paid(folder) == [KEY], (at, before)
+    undisturbed = begin(quick / "whole")
+    assert undisturbed.live("run", **order) == 0, undisturbed.errors()
+    assert paid(undisturbed.folder) == [KEY]
+    (counted,) = undisturbed.said("counted")
+    for at in range(1, counted["writes"] + 1, campaign(2, 1)):
+        life = begin(quick / f"at-{at}")
+        assert life.live("run", **order, kill=when, at=at) == KILLED, life.errors()
+        before = paid(life.folder)
+        asyncio.run(resumed(life.folder, kind, "irreversible"))
+        assert paid(life.folder) == [KEY], (at, before)
