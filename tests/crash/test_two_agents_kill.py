@@ -21,14 +21,15 @@ from orchestrator.errors import OtherAgent, RunUnknown
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.runtime.llm_loop.agent import Agent
+from tests.conftest import crossed
 from tests.crash.fleet import Fleet
 from tests.crash.life import ROOT
 from tests.crash.two_agents import AGENTS, FOLDER
 from tests.postgres import Cluster
 
 DISPATCHERS: dict[str, Callable[..., Any]] = {
-    "dbos": DbosDispatcher,
     "procrastinate": ProcrastinateDispatcher,
+    "dbos": DbosDispatcher,
 }
 MOMENTS = (("sales", "asked"), ("sales", "paying"), ("support", "paying"))
 """The agent whose process is killed, and when: after its question was asked, or after its call was announced."""
@@ -178,15 +179,14 @@ async def _asks(one: Agent, run_id: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("kind", DISPATCHERS)
-@each
+@pytest.mark.parametrize(("kind", "at"), crossed(tuple(DISPATCHERS), MOMENTS))
 async def test_a_worker_resumes_a_killed_run_only_if_it_has_its_agent(
-    kind: str, folder: Path, environment: dict[str, str], database: str, owner: str, moment: str
+    kind: str, at: tuple[str, str], folder: Path, environment: dict[str, str], database: str
 ) -> None:
-    stranger = other(owner)
+    owner, stranger = at[0], other(at[0])
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(PostgresJournal(database))
-        await killed(folder, environment, database, journal, (owner, moment))
+        await killed(folder, environment, database, journal, at)
         before = await records(journal, owner)
         outside = DISPATCHERS[kind](database)
         stack.push_async_callback(outside.stop)
