@@ -183,6 +183,12 @@ def assert_same_end(found: Mapping[str, Any], expected: Mapping[str, Any], *, en
     assert {**found, "log": ()} == {**expected, "log": ()}
 
 
+def is_refused(disk: Disk, path: str, content: bytes) -> bool:
+    """Tell whether a file that an agent wrote, unsynced, is now refused as binary: a person removes it then."""
+    file = disk.names.get(path)
+    return file is not None and not file.durable and b"\0" in content
+
+
 def test_a_ralph_run_comes_to_the_same_end_after_any_power_loss(
     quick: Path,
     environment: dict[str, str],
@@ -211,7 +217,7 @@ def test_a_ralph_run_comes_to_the_same_end_after_any_power_loss(
                 target = life.folder / Path(path).relative_to("store")
                 if content is None:
                     target.mkdir(parents=True, exist_ok=True)
-                else:
+                elif not is_refused(disk, path, content):
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(content)
             (life.folder / "world").write_text(lines)
