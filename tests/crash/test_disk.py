@@ -7,12 +7,12 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from orchestrator.cli import main
 from orchestrator.errors import StoreDown
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.testing.journal_case import BODY, NOTE, digest, write
@@ -224,17 +224,23 @@ async def test_a_read_only_folder_can_be_read_and_nothing_is_written(
 
 @pytest.mark.parametrize("command", [("list",), ("show", "run"), ("events", "run"), ("export", "run")])
 def test_the_command_line_shows_runs_on_a_read_only_disk(
-    tmp_path: Path, mounted: Callable[..., Path], command: tuple[str, ...]
+    tmp_path: Path,
+    mounted: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     source = tmp_path / "source"
     source.mkdir()
     asyncio.run(begun(source / "journal.db"))
     folder = mounted("--bind", source)
     remount(folder, "ro,bind")
-    typed = [sys.executable, "-m", "orchestrator", "runs", *command, "--journal", str(folder / "journal.db")]
-    done = subprocess.run(typed, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "llm_loop" in done.stdout
+    with pytest.raises(SystemExit) as end:
+        main(["runs", *command, "--journal", str(folder / "journal.db")])
+    said = capsys.readouterr()
+    assert (end.value.code, said.err) == (0, "")
+    assert "llm_loop" in said.out
 
 
 async def test_a_log_that_cannot_be_read_where_it_lies_is_a_sentence_and_not_half_of_the_runs(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli import main
 from orchestrator.errors import Corrupt, StoreDown
 from orchestrator.journal.sqlite import SqliteJournal
 from tests.crash.life import ROOT
@@ -182,16 +183,22 @@ def without(*names: str) -> Callable[[Path], Iterator[str]]:
     ids=["the log", "the mark", "both", "a copy of the file alone", "the file"],
 )
 def test_files_that_are_missing_are_reported_by_every_command(
-    killed: Path, quick: Path, environment: dict[str, str], gone: tuple[str, ...], words: str
+    killed: Path,
+    quick: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    gone: tuple[str, ...],
+    words: str,
 ) -> None:
     copy = quick / "copy"
     shutil.copytree(killed, copy, ignore=lambda folder, names: [*without(*gone)(Path(folder))])
     files = {file.name: file.read_bytes() for file in copy.iterdir() if file.is_file()}
+    monkeypatch.chdir(copy)
     for command in (("runs", "list"), ("runs", "show", "a"), ("runs", "export", "a"), ("doctor",)):
-        typed = [sys.executable, "-m", "orchestrator", *command, "--journal", str(copy / "journal.db")]
-        done = subprocess.run(typed, cwd=copy, env=environment, capture_output=True, text=True, check=False)
-        said = " ".join((done.stdout + done.stderr).split())
-        assert done.returncode != 0, said
+        with pytest.raises(SystemExit) as end:
+            main([*command, "--journal", str(copy / "journal.db")])
+        said = " ".join("".join(capsys.readouterr()).split())
+        assert end.value.code not in (0, None), said
         assert words in said
         assert "restore a backup" in said
         assert "Traceback" not in said
