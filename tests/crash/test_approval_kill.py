@@ -1,8 +1,9 @@
-"""kill -9 at every durable boundary of a plan of five steps, of its rollback, and of the recoveries after both.
+"""kill -9 at durable boundaries of a plan of five steps, of its rollback, and of the recoveries after both.
 
 The tests start this file as a program of one thread, which forks a process for each life: no import is paid twice. A
 life is one command of a person. It gets the number of the boundary at which it kills itself; 0 is never. Boundaries are
-each append, each projection, and each step of every change to a file.
+each append, each projection, and each step of every change to a file. At least one of each kind has its kill, by the
+seed; all of them in `make soak`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import pytest
 from orchestrator.machines.approval.refusal import GateRefused
 from orchestrator.runtime.approval.approval import Approval
 from orchestrator.runtime.approval.status import Status, StepFact
+from tests.crash.kill_points import every, some_of_each
 from tests.runtime.approval.stand import DONE, FILES, Script, contents, planted, tree
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +35,8 @@ pytestmark = pytest.mark.timeout(
 )  # each boundary is two or three processes; all of them with ORCHESTRATOR_SOAK
 Life = Callable[[Approval], Awaitable[Status]]
 EDIT = b"from outside\n"
+ALL = 1_000
+"""More boundaries than there are."""
 
 
 class World:
@@ -62,12 +66,11 @@ class World:
         return asyncio.run(Approval.look(self.root))
 
     def _child(self, life: Life, kill_at: int) -> None:
-        seen = 0
+        self.points: list[str] = []
 
-        def hook(_: str) -> None:
-            nonlocal seen
-            seen += 1
-            if seen == kill_at:
+        def hook(name: str) -> None:
+            self.points.append(name)
+            if len(self.points) == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         try:
@@ -92,7 +95,7 @@ class World:
                 await life(approval)
             except GateRefused as error:
                 said["refused"] = [error.gate, error.reason]
-        (self.folder / "said").write_text(json.dumps(said))
+        (self.folder / "said").write_text(json.dumps({**said, "points": self.points}))
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -151,8 +154,11 @@ async def cancel(approval: Approval) -> Status:
 # ---- campaigns ----
 
 
-def prepared(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """A world whose plan is approved, and the tree as it was; `states` has the trees between the steps."""
+def prepared(folder: Path) -> tuple[Path, dict[str, Any], list[str]]:
+    """A world whose plan is approved, the tree as it was, and the boundaries of an execution.
+
+    `states` has the trees between the steps.
+    """
     fresh, rehearsal = World(folder / "fresh"), World(folder / "rehearsal")
     before = tree(fresh.root)
     status = fresh.live(prepare)
@@ -164,7 +170,7 @@ def prepared(folder: Path) -> tuple[Path, dict[str, Any]]:
     assert status.plan_status == "completed"
     assert rehearsal.files == DONE
     shutil.copytree(rehearsal.root, folder / "states" / "5", ignore=shutil.ignore_patterns(".orchestrator"))
-    return fresh.folder, before
+    return fresh.folder, before, rehearsal.said["points"]
 
 
 def is_recovered(world: World, states: Path) -> int:
@@ -188,68 +194,63 @@ def is_recovered(world: World, states: Path) -> int:
     return done
 
 
-def in_the_execution(folder: Path, stride: int) -> None:
-    """Kill an execution at every boundary, the recovery after it too; then go on, or take all back."""
-    fresh, before = prepared(folder)
+def in_the_execution(folder: Path, most: int, seed: int) -> None:
+    """Kill an execution at boundaries, the recovery after it too; then go on, or take all back."""
+    fresh, before, points = prepared(folder)
     killed = again = 0
-    number = 1
-    while True:
+    for number in some_of_each(points, most, seed):
         world = World(folder / "world", fresh)
-        if world.live(execute, kill_at=number):
-            break
+        assert world.live(execute, kill_at=number) is None, number
         killed += 1
-        again += world.live(look, kill_at=1 + number % 12) is None
+        again += world.live(look, kill_at=1 + killed % 12) is None
         done = is_recovered(world, folder / "states")
-        if number // stride % 2:
+        if killed % 2:
+            status = world.live(go_on)
+            assert world.files == DONE, number
+        else:
             status = world.live(cancel)
             assert status is not None
             expected = (
                 tree(folder / "states" / "5") if done == 5 and status.plan_status == "completed" else before
             )
             assert tree(world.root) == expected, number
-        else:
-            status = world.live(go_on)
-            assert world.files == DONE, number
         assert status is not None
         assert status.state == "Idle", (number, world.said)
         world.is_tidy()
-        number += stride
-    sys.stdout.write(f"{killed} {again}\n")
+    sys.stdout.write(f"{len(points)} {killed} {again}\n")
 
 
-def in_the_rollback(folder: Path, stride: int) -> None:
-    """Cancel after four steps and kill that at every boundary, and the recovery too: all is as it was."""
-    fresh, before = prepared(folder)
+def in_the_rollback(folder: Path, most: int, seed: int) -> None:
+    """Cancel after four steps and kill that at boundaries, and the recovery too: all is as it was."""
+    fresh, before, _ = prepared(folder)
     paused = World(folder / "paused", fresh)
     status = paused.live(pause_after_four)
     assert status is not None
     assert status.state == "Paused"
+    whole = World(folder / "whole", paused.folder)
+    assert whole.live(cancel)
+    points = whole.said["points"]
     killed = again = 0
-    number = 1
-    while True:
+    for number in some_of_each(points, most, seed):
         world = World(folder / "world", paused.folder)
-        if world.live(cancel, kill_at=number):
-            break
+        assert world.live(cancel, kill_at=number) is None, number
         killed += 1
-        again += world.live(look, kill_at=1 + number % 20) is None
+        again += world.live(look, kill_at=1 + killed % 20) is None
         status = world.live(cancel)
         assert status is not None
         assert (status.state, status.plan_status) == ("Idle", "cancelled"), (number, world.said)
         assert tree(world.root) == before, number
         world.is_tidy()
-        number += stride
-    sys.stdout.write(f"{killed} {again}\n")
+    sys.stdout.write(f"{len(points)} {killed} {again}\n")
 
 
-def with_an_edit(folder: Path, stride: int) -> None:
+def with_an_edit(folder: Path, most: int, seed: int) -> None:
     """Kill an execution, edit a file from outside: it is found, named and kept, and the rest comes back."""
-    fresh, _ = prepared(folder)
+    fresh, _, points = prepared(folder)
     killed = 0
-    number = 1
-    while True:
+    for number in every(len(points) // most + 1, len(points), seed):
         world = World(folder / "world", fresh)
-        if world.live(execute, kill_at=number):
-            break
+        assert world.live(execute, kill_at=number) is None, number
         killed += 1
         (world.root / "src/main.py").write_bytes(EDIT)
         status = world.live(look)
@@ -264,21 +265,21 @@ def with_an_edit(folder: Path, stride: int) -> None:
         if status.plan_status != "completed":
             assert world.files == FILES | {"src/main.py": EDIT}, (number, status.state)
             assert status.state == "Idle" or [one["path"] for one in status.conflicts] == ["src/main.py"]
-        number += stride
-    sys.stdout.write(f"{killed} 0\n")
+    sys.stdout.write(f"{len(points)} {killed} 0\n")
 
 
-def before_the_execution(folder: Path, stride: int) -> None:
-    """Kill a submission and its approval at every boundary: nothing is written, and one more submission works."""
-    killed = again = 0
-    number = 1
-    while True:
+def before_the_execution(folder: Path, most: int, seed: int) -> None:
+    """Kill a submission and its approval at boundaries: nothing is written, and one more submission works."""
+    whole = World(folder / "whole")
+    assert whole.live(prepare)
+    points = whole.said["points"]
+    killed = 0
+    for number in some_of_each(points, most, seed):
         world = World(folder / "world")
         before = tree(world.root)
-        if world.live(prepare, kill_at=number):
-            break
+        assert world.live(prepare, kill_at=number) is None, number
         killed += 1
-        again += world.live(look, kill_at=1 + number % 7) is None
+        world.live(look, kill_at=1 + number % 7)
         status = world.live(look)
         assert status is not None
         assert status.state in ("Idle", "AwaitingApproval"), number
@@ -291,53 +292,52 @@ def before_the_execution(folder: Path, stride: int) -> None:
         assert world.live(execute), number
         assert world.files == DONE, number
         world.is_tidy()
-        number += stride
-    sys.stdout.write(f"{killed} {again}\n")
+    sys.stdout.write(f"{len(points)} {killed} 0\n")
 
 
-def driven(folder: Path, campaign: str, stride: int) -> tuple[int, int]:
-    """Return how often a life was killed, and how often one of its recoveries."""
+def driven(folder: Path, campaign: str, most: int, seed: int) -> tuple[int, int, int]:
+    """Return how many boundaries there are, how often a life was killed, and how often one of its recoveries."""
     paths = os.pathsep.join(str(ROOT / each) for each in ("", "callbacks", "guards"))
-    command = [sys.executable, __file__, campaign, str(folder), str(stride)]
+    command = [sys.executable, __file__, campaign, str(folder), str(most), str(seed)]
     environment = {**os.environ, "PYTHONPATH": paths}
     done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    killed, again = map(int, done.stdout.split())
-    return killed, again
+    points, killed, again = map(int, done.stdout.split())
+    return points, killed, again
 
 
 def test_killed_in_the_execution_completed_steps_stay_and_the_open_one_is_undone(
-    tmp_path: Path, campaign: Callable[[int, int], int]
+    tmp_path: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
-    stride = campaign(4, 1)
-    killed, again = driven(tmp_path, "in_the_execution", stride)
-    assert killed * stride >= 130
-    assert again * stride >= 30
+    points, killed, again = driven(tmp_path, "in_the_execution", campaign(1, ALL), seed)
+    assert points >= 130
+    assert killed >= 8
+    assert again >= 2
 
 
 def test_killed_in_the_rollback_all_is_as_it_was_before_the_plan(
-    tmp_path: Path, campaign: Callable[[int, int], int]
+    tmp_path: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
-    stride = campaign(3, 1)
-    killed, again = driven(tmp_path, "in_the_rollback", stride)
-    assert killed * stride >= 60
-    assert again * stride >= 20
+    points, killed, again = driven(tmp_path, "in_the_rollback", campaign(1, ALL), seed)
+    assert points >= 60
+    assert killed >= 8
+    assert again >= 2
 
 
 def test_killed_with_an_edit_from_outside_the_edit_is_named_and_kept(
-    tmp_path: Path, campaign: Callable[[int, int], int]
+    tmp_path: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
-    stride = campaign(12, 1)
-    killed, _ = driven(tmp_path, "with_an_edit", stride)
-    assert killed * stride >= 130
+    points, killed, _ = driven(tmp_path, "with_an_edit", campaign(8, ALL), seed)
+    assert points >= 130
+    assert killed >= 7
 
 
 def test_killed_before_the_execution_nothing_is_written_and_the_next_request_is_carried_out(
-    tmp_path: Path, campaign: Callable[[int, int], int]
+    tmp_path: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
-    stride = campaign(4, 1)
-    killed, _ = driven(tmp_path, "before_the_execution", stride)
-    assert killed * stride >= 20
+    points, killed, _ = driven(tmp_path, "before_the_execution", campaign(2, ALL), seed)
+    assert points >= 20
+    assert killed >= 5
 
 
 if __name__ == "__main__":
@@ -348,4 +348,4 @@ if __name__ == "__main__":
         "in_the_rollback": in_the_rollback,
         "with_an_edit": with_an_edit,
     }
-    campaigns[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))
+    campaigns[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
