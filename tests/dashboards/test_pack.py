@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.cli import main
 from orchestrator.cli.ops import whole
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.ops import document
@@ -31,6 +31,7 @@ COMMITTED = ROOT / "dashboards"
 APPLIED = 262_144
 """Most bytes that `kubectl apply` accepts: it stores each object in an annotation of the object."""
 BY_HAND = {"README.md", "rendered.webp", "console.webp"}
+loaded = functools.partial(yaml.load, Loader=yaml.CSafeLoader)
 
 
 def test_what_is_committed_is_what_the_tables_give() -> None:
@@ -51,25 +52,19 @@ def test_a_second_writing_changes_nothing(tmp_path: Path) -> None:
     assert write(tmp_path, made) == []
 
 
-def test_the_command_writes_a_pack_for_a_graph_of_the_user(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "orchestrator", "ops", "export", tmp_path, "--kubernetes"),
-            *(
-                "--graph",
-                "tests.kernel.toy:TOY",
-                "--graph",
-                "llm_loop",
-                "--runbooks",
-                "https://runbooks.example/x/",
-            ),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr
+def exported(folder: Path, *options: str) -> int | str | None:
+    """Export a pack into a folder; return the exit code."""
+    with pytest.raises(SystemExit) as end:
+        main(["ops", "export", str(folder), *options])
+    return end.value.code
+
+
+def test_the_command_writes_a_pack_for_a_graph_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)  # the module of the graph is below it
+    graphs = ("--graph", "tests.kernel.toy:TOY", "--graph", "llm_loop")
+    assert exported(tmp_path, "--kubernetes", *graphs, "--runbooks", "https://runbooks.example/x/") == 0
     flow = json.loads((tmp_path / "grafana" / "run_flow.json").read_text())
     rows = [panel["title"] for panel in flow["panels"] if panel["type"] == "row"]
     assert rows == ["How do runs move through toy?", "How do runs move through llm_loop?"]
@@ -81,44 +76,24 @@ def test_the_command_writes_a_pack_for_a_graph_of_the_user(tmp_path: Path) -> No
     )
 
 
-def test_two_graphs_of_one_name_are_refused(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "orchestrator",
-            "ops",
-            "export",
-            tmp_path,
-            "--graph",
-            "llm_loop",
-            "--graph",
-            "llm_loop",
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 2
-    assert "two graphs are called llm_loop" in done.stderr
+def test_two_graphs_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exported(tmp_path, "--graph", "llm_loop", "--graph", "llm_loop") == 2
+    assert "two graphs are called llm_loop" in capsys.readouterr().err
 
 
 def test_manifests_hold_the_same_rules_and_dashboards() -> None:
     made = pack(GRAPHS, kubernetes=True)
-    rule = yaml.safe_load(made["kubernetes/prometheusrule.yaml"])
+    rule = loaded(made["kubernetes/prometheusrule.yaml"])
     files = ("prometheus/rules.yml", "prometheus/alerts.yml")
-    plain = [one for file in files for one in yaml.safe_load(made[file])["groups"]]
+    plain = [one for file in files for one in loaded(made[file])["groups"]]
     assert (rule["apiVersion"], rule["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
     assert rule["spec"]["groups"] == plain
-    drawn = yaml.safe_load(made["kubernetes/dashboards.yaml"])
+    drawn = loaded(made["kubernetes/dashboards.yaml"])
     assert drawn["data"].keys() == {"operations.json", "run_flow.json"}
     for name, text in drawn["data"].items():
         assert json.loads(text) == json.loads(made[f"grafana/{name}"])
-    assert (
-        max(len(json.dumps(yaml.safe_load(made[path]))) for path in made if "kubernetes/" in path) < APPLIED
-    )
-    monitor = yaml.safe_load(made["kubernetes/podmonitor.yaml"])
+    assert max(len(json.dumps(loaded(made[path]))) for path in made if "kubernetes/" in path) < APPLIED
+    monitor = loaded(made["kubernetes/podmonitor.yaml"])
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert endpoint["relabelings"][0] == {
         "sourceLabels": ["__meta_kubernetes_namespace", "__meta_kubernetes_pod_name"],
@@ -224,10 +199,10 @@ DATA = st.recursive(
 
 @given(DATA)
 def test_what_is_written_as_yaml_is_read_as_the_same(data: document.Data) -> None:
-    assert yaml.safe_load(document.yaml(data)) == data
+    assert loaded(document.yaml(data)) == data
 
 
 def test_the_smallest_profile_writes_valid_yaml() -> None:
     for path, text in pack(GRAPHS, profile=Profile(runbooks="r"), kubernetes=True).items():
         if path.endswith((".yml", ".yaml")):
-            assert yaml.safe_load(text)
+            assert loaded(text)
