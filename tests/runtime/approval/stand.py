@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -76,12 +77,16 @@ def planted(root: Path) -> Path:
 def tree(root: Path) -> Tree:
     """Every path of a project with its mode and content, the orchestrator's own folder left out."""
     found: Tree = {}
-    for path in sorted(root.rglob("*")):
-        name = path.relative_to(root).as_posix()
-        if name.split("/")[0] == ".orchestrator":
-            continue
-        status = path.lstat()
-        found[name] = (status.st_mode, path.read_bytes() if stat.S_ISREG(status.st_mode) else b"")
+    for folder, folders, files in os.walk(root):
+        if ".orchestrator" in folders and folder == str(root):
+            folders.remove(".orchestrator")
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            mode = path.lstat().st_mode
+            found[path.as_posix()[len(str(root)) + 1 :]] = (
+                mode,
+                path.read_bytes() if stat.S_ISREG(mode) else b"",
+            )
     return found
 
 
