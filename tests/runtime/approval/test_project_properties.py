@@ -328,20 +328,19 @@ LIVED = (
 )
 
 
-def seen_for_certain(folder: Path) -> Counter[str]:
+@pytest.fixture(scope="module")
+def seen_for_certain(tmp_path_factory: pytest.TempPathFactory) -> Counter[str]:
     """What was seen in the lives that are not drawn."""
     seen: Counter[str] = Counter()
-    for number, (commands, choices) in enumerate(LIVED):
-        root = folder / f"life{number}"
-        root.mkdir()
-        asyncio.run(lived(commands, choices, root, seen))
+    for commands, choices in LIVED:
+        asyncio.run(lived(commands, choices, tmp_path_factory.mktemp("life"), seen))
     return seen
 
 
 def test_whatever_a_person_commands_no_write_is_without_approval_and_a_cancel_loses_nothing(
-    tmp_path: Path,
+    tmp_path: Path, seen_for_certain: Counter[str]
 ) -> None:
-    seen = seen_for_certain(tmp_path)
+    seen = Counter(seen_for_certain)
 
     @settings(max_examples=examples(40, 400))
     @given(st.lists(st.tuples(COMMANDS, st.integers(0, 8)), min_size=8, max_size=25), CHOICES)
@@ -380,8 +379,8 @@ BEGIN = ("cancel", "shown", "acknowledge", "submit", "confirm")
 """From wherever the way before ended to a plan that waits; what does not fit there is refused."""
 
 
-def test_the_same_on_the_ways_that_people_take(tmp_path: Path) -> None:
-    seen = seen_for_certain(tmp_path)
+def test_the_same_on_the_ways_that_people_take(tmp_path: Path, seen_for_certain: Counter[str]) -> None:
+    seen = Counter(seen_for_certain)
 
     @settings(max_examples=examples(20, 200))
     @given(st.lists(st.tuples(WAYS, st.integers(0, 8)), min_size=1, max_size=6), CHOICES)

@@ -329,7 +329,12 @@ async def main(root):
 
 asyncio.run(main(planted(Path(sys.argv[1]))))
 loaded = [name for name in sys.modules if "telemetry" in name or name.split(".")[0] == "prometheus_client"]
-import orchestrator.runtime.approval.planner, orchestrator.runtime.approval.plan_file
+import orchestrator.runtime.approval.plan_file
+from orchestrator.providers.scripted import ScriptedLLM
+from orchestrator.runtime.approval.planner import ModelPlanner
+
+llm = ScriptedLLM(['{"intents": [{"kind": "FixBug", "summary": "two is three", "confidence": 0.9}]}'])
+assert asyncio.run(ModelPlanner(llm, sys.argv[1]).extract("x")).intents[0].kind.value == "FixBug"
 loaded += [name for name in sys.modules if name == "orchestrator.telemetry.metrics" or "prometheus" in name]
 sys.exit(f"loaded: {loaded}" if loaded else 0)
 """

@@ -218,9 +218,23 @@ BOUNDARIES = 43
 """Names that a hook hears while all steps are done."""
 
 
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[int, bytes]]]:
+    """The folder after each number of steps, as a run of the same plan without a crash leaves it."""
+    root = project(tmp_path_factory.mktemp("reference") / "project")
+    states = [tree(root)]
+
+    async def carry_out() -> None:
+        stage = Stage(root, *STEPS)
+        await _each(await stage.begin(), stage.plan, lambda: states.append(tree(root)))
+
+    asyncio.run(carry_out())
+    return states
+
+
 @pytest.mark.parametrize("number", range(BOUNDARIES))
 async def test_after_a_crash_at_any_boundary_the_open_step_is_undone_and_the_others_stay(
-    root: Path, number: int
+    root: Path, reference: list[dict[str, tuple[int, bytes]]], number: int
 ) -> None:
     heard: list[str] = []
     loop = asyncio.get_running_loop()
@@ -244,7 +258,7 @@ async def test_after_a_crash_at_any_boundary_the_open_step_is_undone_and_the_oth
     undone = await recovered.undo_open()
     assert undone.conflicts == ()
     assert recovered.done == completed(await stage.journal.load("run"), stage.plan)
-    assert tree(root) == (await _reference(stage, root.parent))[len(recovered.done)]
+    assert tree(root) == reference[len(recovered.done)]
     assert not await recovered.drift()
     await recovered.undo_plan()
     assert tree(root) == states[0]
@@ -276,13 +290,3 @@ async def _each(work: StepWork, plan: ApprovalPlan, then: Callable[[], None]) ->
     for step in plan.steps:
         await work.perform(step)
         then()
-
-
-async def _reference(stage: Stage, beside: Path) -> list[dict[str, tuple[int, bytes]]]:
-    """The folder after each number of steps, as another run of the same plan leaves it."""
-    root = project(beside / "reference")
-    other = Stage(root, *STEPS)
-    work = await other.begin()
-    states = [tree(root)]
-    await _each(work, other.plan, lambda: states.append(tree(root)))
-    return states
