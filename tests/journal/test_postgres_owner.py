@@ -84,13 +84,14 @@ async def claimed(journal: PostgresJournal, run_id: str) -> Lease:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.parametrize("owners", [1, pytest.param(4, marks=pytest.mark.campaign)])
 async def test_a_frozen_owner_is_taken_over_after_its_time_and_wakes_up_fenced(
-    database: str, owner: Callable[..., Owner], seed: int, campaign: Callable[[int, int], int]
+    database: str, owner: Callable[..., Owner], seed: int, owners: int, campaign: Callable[[int, int], int]
 ) -> None:
     """Wherever it was stopped, no row of its run stays locked: the claim is not refused for that."""
     chance = random.Random(seed)
     async with PostgresJournal(database) as journal:
-        for number in range(campaign(4, 60)):
+        for number in range(campaign(owners, 60)):
             run_id = f"run {number}"
             process = owner(run_id)
             await asyncio.sleep(chance.uniform(0, 0.05))

@@ -32,8 +32,9 @@ def told(database: str, statement: str, *values: object) -> list[tuple[Any, ...]
 # ---- stopped ----
 
 
+@pytest.mark.parametrize("restarts", [1, pytest.param(4, marks=pytest.mark.campaign)])
 async def test_a_server_that_is_stopped_at_once_and_restarted_loses_nothing_and_repeats_nothing(
-    server: Cluster, seed: int, campaign: Callable[[int, int], int]
+    server: Cluster, seed: int, restarts: int, campaign: Callable[[int, int], int]
 ) -> None:
     chance = random.Random(seed)
     database = server.database()
@@ -57,7 +58,7 @@ async def test_a_server_that_is_stopped_at_once_and_restarted_loses_nothing_and_
             for name, journal in (("one", one), ("two", two))
             for number in range(8)
         ]
-        for _ in range(campaign(4, 30)):
+        for _ in range(campaign(restarts, 30)):
             before = dict(acknowledged)
             while any(acknowledged.get(run, 0) <= before.get(run, 0) + 10 for run in {*before, "one 0"}):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -47,11 +47,11 @@ def opens_all(folder: Path, rounds: int, run: str, together: Barrier, failed: Qu
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("journals", [3, pytest.param(15, marks=pytest.mark.campaign)])
+@pytest.mark.campaign
 def test_processes_that_open_a_new_journal_at_once_all_get_it(
-    tmp_path: Path, journals: int, campaign: Callable[[int, int], int]
+    tmp_path: Path, campaign: Callable[[int, int], int]
 ) -> None:
-    rounds, context = campaign(journals, 300), multiprocessing.get_context("spawn")
+    rounds, context = campaign(15, 300), multiprocessing.get_context("spawn")
     together, failed = context.Barrier(PROCESSES, timeout=60), context.Queue()
     processes = [
         context.Process(target=opens_all, args=(tmp_path, rounds, f"run-{number}", together, failed))

@@ -251,7 +251,6 @@ async def _stopped(place: Place, way: str, monkeypatch: pytest.MonkeyPatch) -> R
     return await _in_time(place.clock, running)
 
 
-@pytest.mark.canary("mcp-cancel")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.campaign if kind == "mcp" else ()) for kind in KINDS]

@@ -258,7 +258,9 @@ def family(provider: Provider, limits: Limits, journal: Any, groups: int, each: 
     return Agent(provider.llm(), tools=tools, journal=journal, **{**options, "limits": limits})
 
 
-@pytest.mark.parametrize("round_", range(8))
+@pytest.mark.parametrize(
+    "round_", [0, 1, *(pytest.param(each, marks=pytest.mark.campaign) for each in range(2, 8))]
+)
 async def test_fifty_children_at_once_exceed_no_limit_by_more_than_one_request(
     seed: int, round_: int, record_property: Callable[[str, object], None]
 ) -> None:
