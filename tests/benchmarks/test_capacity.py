@@ -27,7 +27,7 @@ MADE_UP = Costs(
 
 def test_processors_are_busy_as_the_utilisation_law_says() -> None:
     demand = Demand(20, turns=4, model_s=1.0, asking=0.0, crashes_per_hour=0.0)
-    found = simulate(demand, MADE_UP, Fleet(2, 400, 1), seconds=200, seed=3)
+    found = simulate(demand, MADE_UP, Fleet(2, 400, 1), seconds=50, seed=3)
     assert found.turns_per_s == pytest.approx(demand.turns_per_s, rel=0.05)
     assert found.workers_busy == pytest.approx(demand.turns_per_s * MADE_UP.worker_s / 2, rel=0.05)
     assert found.server_busy == pytest.approx(demand.turns_per_s * MADE_UP.server_s, rel=0.05)
@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_findings_and_another_seed_gives_others() -
 def test_too_few_slots_make_runs_wait_and_more_slots_mend_it() -> None:
     demand = Demand(5, model_s=2.0, asking=0.0)
     few, many = (
-        simulate(demand, MADE_UP, Fleet(1, slots, 1), seconds=100, seed=1).delay_p95_s for slots in (20, 200)
+        simulate(demand, MADE_UP, Fleet(1, slots, 1), seconds=40, seed=1).delay_p95_s for slots in (20, 200)
     )
     assert few > 10
     assert many < 0.2
@@ -65,7 +65,7 @@ def test_a_person_takes_no_slot() -> None:
 
 def test_runs_of_a_crashed_worker_repeat_a_turn_and_end() -> None:
     demand = Demand(5, asking=0.0, crashes_per_hour=600)
-    found = simulate(demand, MADE_UP, Fleet(2, 200, 1), seconds=120, seed=1)
+    found = simulate(demand, MADE_UP, Fleet(2, 200, 1), seconds=60, seed=1)
     assert found.repeated > 0
     assert found.turns_per_s == pytest.approx(demand.turns_per_s, rel=0.1), "every run ended"
     assert found.delay_p95_s > MADE_UP.takeover_s
@@ -98,7 +98,7 @@ def test_needs_grow_with_the_demand_and_databases_with_the_limits_of_one() -> No
 def test_the_planned_fleet_is_busy_as_planned_and_its_delay_is_short() -> None:
     need = needed(Demand(100), MADE_UP)
     fleet = Fleet(need.workers, math.ceil(need.slots / need.workers), math.ceil(need.server_cores))
-    found = simulate(Demand(100), MADE_UP, fleet, seconds=30, seed=1)
+    found = simulate(Demand(100), MADE_UP, fleet, seconds=10, seed=1)
     assert found.workers_busy < 0.65
     assert found.delay_p95_s < 1
 
@@ -112,7 +112,7 @@ def test_the_model_is_near_the_measured_throughput() -> None:
 def test_tables_have_a_line_for_each_rate() -> None:
     costs = read_costs()
     assert [line.split()[0] for line in sizes(costs)] == ["runs/s", "1", "100", "10,000"]
-    assert [line.split()[0] for line in simulated(costs, rates=(1, 10), turns=4_000)] == ["runs/s", "1", "10"]
+    assert [line.split()[0] for line in simulated(costs, rates=(1, 10), turns=800)] == ["runs/s", "1", "10"]
 
 
 def test_costs_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -60,8 +61,11 @@ async def test_late_turns_execute_as_many_bytecodes_as_early_ones() -> None:
     assert max(model.lengths[LATE:]) < 1.1 * max(model.lengths[:LATE]), "requests do not grow"
 
 
-async def test_late_turns_store_as_many_bytes_as_early_ones(tmp_path: Path) -> None:
-    blocks = await long_run(tmp_path, 1_000, 250)
+async def test_late_turns_store_as_many_bytes_as_early_ones(
+    tmp_path: Path, campaign: Callable[[int, int], int]
+) -> None:
+    block = campaign(125, 250)
+    blocks = await long_run(tmp_path, 4 * block, block)
     print(*lines(blocks, []), sep="\n")
     assert blocks[-1].journal_bytes < 1.1 * blocks[1].journal_bytes
     assert all(block.journal_bytes < 6_000 for block in blocks)
@@ -78,10 +82,10 @@ async def test_ended_runs_leave_no_objects_behind() -> None:
             gc.collect()
             return len(gc.get_objects())
 
-        await objects(50)
-        early, late = await objects(50), await objects(200)
-    print(f"{early:,} objects after 100 runs, {late:,} after 300")
-    assert late - early < 100, "less than half an object for each run"
+        await objects(20)
+        early, late = await objects(20), await objects(80)
+    print(f"{early:,} objects after 40 runs, {late:,} after 120")
+    assert late - early < 40, "less than half an object for each run"
 
 
 async def test_blocks_are_told_in_a_table_each() -> None:

@@ -14,7 +14,6 @@ from tests.derived import ERGONOMICS_GUIDE, HINT, PLACES, ROOT
 
 
 @pytest.mark.campaign
-@pytest.mark.canary
 def test_our_program_is_killed_while_it_asks_and_ends_in_a_new_process(tmp_path: Path) -> None:
     assert trial.run("ours", Path(sys.executable), tmp_path) == _results()["ours"]
 

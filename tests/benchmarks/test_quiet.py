@@ -60,12 +60,12 @@ def test_a_system_without_the_counters_is_taken_as_quiet() -> None:
 
 @pytest.mark.skipif(not quiet.STAT.exists(), reason="the system has no /proc/stat")
 def test_another_process_that_works_is_seen_and_an_ended_child_is_our_own() -> None:
-    work = "import time\nends = time.process_time() + 0.5\nwhile time.process_time() < ends: pass"
+    work = "import time\nends = time.process_time() + 0.2\nwhile time.process_time() < ends: pass"
     more = "while True: pass"
     before = quiet.now()
     subprocess.run([sys.executable, "-c", work], check=True)
     after = quiet.now()
-    assert after.own - before.own >= 0.5, "an ended child counts as the benchmark itself"
+    assert after.own - before.own >= 0.2, "an ended child counts as the benchmark itself"
     with subprocess.Popen([sys.executable, "-c", more]) as other:
         before = quiet.now()
         ends = time.monotonic() + 60
