@@ -127,14 +127,14 @@ async def tools(_: Any, __: Any) -> ListToolsResult:
     )
 
 
-SERVER: Server[Any] = Server("asker", version="1", on_list_tools=tools, on_call_tool=call)
+server: Server[Any] = Server("asker", version="1", on_list_tools=tools, on_call_tool=call)
 
 
 async def by_stdio() -> None:
     from mcp.server.stdio import stdio_server
 
     async with stdio_server() as (read, write):
-        await SERVER.run(read, write, SERVER.create_initialization_options())
+        await server.run(read, write, server.create_initialization_options())
 
 
 if __name__ == "__main__":
@@ -143,4 +143,4 @@ if __name__ == "__main__":
     else:
         import uvicorn
 
-        uvicorn.run(SERVER.streamable_http_app(), host="127.0.0.1", port=int(sys.argv[3]), log_level="error")
+        uvicorn.run(server.streamable_http_app(), host="127.0.0.1", port=int(sys.argv[3]), log_level="error")

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tests.node import NODE, node_modules
 from tests.ports import free_port
+from tests.providers.mcp_place import ASKER
 
 _FOLDER = Path(__file__).with_name("mcp_servers")
-_ASKER = Path(__file__).with_name("mcp_asker.py")
 _PYTHON_HTTP = """
 import sys
 import uvicorn
@@ -50,7 +50,7 @@ class Official:
             )
             return (sys.executable, "-m", f"mcp_server_{self.name}", *arguments)
         if self.name == "asker":
-            return (sys.executable, str(_ASKER), str(self.folder), "stdio")
+            return (sys.executable, str(ASKER), str(self.folder), "stdio")
         more = (str(self.folder),) if self.name == "filesystem" else ()
         return (*self._program(), *more)
 
@@ -81,7 +81,7 @@ class Official:
         if self.name == "everything":
             command, more = [*self._program(), "streamableHttp"], {"PORT": str(port)}
         elif self.name == "asker":
-            command, more = [sys.executable, str(_ASKER), str(self.folder), "http", str(port)], {}
+            command, more = [sys.executable, str(ASKER), str(self.folder), "http", str(port)], {}
         else:
             where = [str(repository(self.folder))] if self.name == "git" else []
             command, more = [sys.executable, "-c", _PYTHON_HTTP, self.name, str(port), *where], {}

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import uvicorn
 
 from orchestrator import Agent
 from orchestrator.llm.message import ToolCall
@@ -24,6 +28,7 @@ from tests.with_runtime import with_runtime
 
 T = TypeVar("T")
 PROGRAM = Path(__file__).with_name("mcp_program.py")
+ASKER = Path(__file__).with_name("mcp_asker.py")
 
 
 def noted(folder: Path, file: str) -> list[str]:
@@ -112,6 +117,28 @@ async def by_stdio(folder: Path, **options: Any) -> AsyncIterator[McpServer]:
     program = McpServer.stdio(sys.executable, str(PROGRAM), str(folder), **options)
     async with nothing_left(folder), program as server:
         yield server
+
+
+@contextmanager
+def served_here(program: Path, folder: Path) -> Iterator[str]:
+    """Serve a program over HTTP in a thread of this process; yield its address. Its imports alone take two seconds."""
+    with pytest.MonkeyPatch.context() as patch, socket.create_server(("127.0.0.1", 0)) as listening:
+        patch.setattr(sys, "argv", [str(program), str(folder)])
+        spec = spec_from_file_location(f"{program.stem}_here", program)
+        assert spec is not None
+        assert spec.loader is not None
+        module = module_from_spec(spec)
+        patch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+        app = module.server.streamable_http_app()
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @asynccontextmanager

@@ -180,6 +180,11 @@ async def alter(context: Context[Any, Any], what: str) -> str:
     return "altered"
 
 
+if (FOLDER / "other").exists():
+    server.remove_tool("note")
+    server.add_tool(note, name="note", description=OTHER)
+
+
 @server.prompt()
 def order(item: str, amount: str = "1") -> str:
     """Ask for an order."""
@@ -212,9 +217,6 @@ def without_2026(app: Any) -> Any:
 
 if __name__ == "__main__":
     written("pid", str(os.getpid()))
-    if (FOLDER / "other").exists():
-        server.remove_tool("note")
-        server.add_tool(note, name="note", description=OTHER)
     if sys.argv[2:3] == ["http"]:
         http(int(sys.argv[3]), "legacy" in sys.argv)
     else:

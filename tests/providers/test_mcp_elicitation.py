@@ -24,7 +24,7 @@ from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.tools.input_request import CallInput, InputAnswer, InputRequest
 from orchestrator.tools.spec import ToolContext
 from tests.providers.mcp_official import Official
-from tests.providers.mcp_place import noted
+from tests.providers.mcp_place import ASKER, noted, served_here
 from tests.runtime.stage import until
 from tests.runtime.test_people import asked
 
@@ -36,10 +36,13 @@ BOOKED = "seat: accept [('seat', 'aisle')]; name: decline []; pay: accept []"
 async def connected(
     folder: Path, name: str, transport: str = "stdio", **options: Any
 ) -> AsyncIterator[McpServer]:
+    """A server as a process over `stdio` or `http`, or `here`, over HTTP in this process."""
     official = Official(name, folder)
     with ExitStack() as stack:
         if transport == "stdio":
             server = McpServer.stdio(*official.command, **options)
+        elif transport == "here":
+            server = McpServer.http(stack.enter_context(served_here(ASKER, folder)), **options)
         else:
             server = McpServer.http(stack.enter_context(official.over_http()), **options)
         before = asyncio.all_tasks()
@@ -115,13 +118,13 @@ async def test_input_required_becomes_questions_and_the_call_continues_with_the_
 
 async def test_another_process_continues_a_call_with_the_state_of_the_server(tmp_path: Path) -> None:
     async with SqliteJournal(tmp_path / "journal.db") as journal:
-        async with connected(tmp_path, "asker") as server:
+        async with connected(tmp_path, "asker", "here") as server:
             agent = agent_of(server, journal, "book")
             async with running(agent):
                 question = await next_question(agent)
                 await agent.respond("r", "aisle")
                 await next_question(agent, question)
-        async with connected(tmp_path, "asker") as server:
+        async with connected(tmp_path, "asker", "here") as server:
             agent = agent_of(server, journal, "book")
             async with running(agent, resumed=True) as task:
                 name = await next_question(agent)
@@ -142,14 +145,14 @@ async def test_another_process_continues_a_call_with_the_state_of_the_server(tmp
     ],
 )
 async def test_a_request_that_nobody_should_see_fails_the_call(tmp_path: Path, kind: str, why: str) -> None:
-    async with connected(tmp_path, "asker") as server:
+    async with connected(tmp_path, "asker", "here") as server:
         result = await agent_of(server, MemoryJournal(), "attack", kind=kind).run("Go.")
     assert why in read(result)
 
 
 @pytest.mark.campaign
 async def test_a_server_that_asks_without_end_is_refused_after_ten_questions(tmp_path: Path) -> None:
-    async with connected(tmp_path, "asker") as server:
+    async with connected(tmp_path, "asker", "here") as server:
         agent = agent_of(server, MemoryJournal(), "attack", kind="1,000 questions")
         async with running(agent) as task:
             question = None
@@ -160,17 +163,17 @@ async def test_a_server_that_asks_without_end_is_refused_after_ten_questions(tmp
 
 
 async def test_a_file_of_servers_limits_the_questions_of_one_call(tmp_path: Path) -> None:
-    command, *arguments = Official("asker", tmp_path).command
-    entry = {"command": command, "args": arguments, "max_questions": 1}
-    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"asker": entry}}))
-    async with McpServer.from_file(tmp_path / "mcp.json", prefix="")["asker"] as server:
-        result = await agent_of(server, MemoryJournal(), "book").run("Go.")
+    with served_here(ASKER, tmp_path) as url:
+        entry = {"url": url, "max_questions": 1}
+        (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"asker": entry}}))
+        async with McpServer.from_file(tmp_path / "mcp.json", prefix="")["asker"] as server:
+            result = await agent_of(server, MemoryJournal(), "book").run("Go.")
     assert "the server asks more often than max_questions=1 in one call" in read(result)
 
 
 @pytest.mark.campaign
 async def test_a_question_that_was_declined_is_declined_again_without_a_person(tmp_path: Path) -> None:
-    async with connected(tmp_path, "asker") as server:
+    async with connected(tmp_path, "asker", "here") as server:
         agent = agent_of(server, MemoryJournal(), "attack", kind="asks again after a no")
         async with running(agent) as task:
             await next_question(agent)
@@ -182,7 +185,7 @@ async def test_a_question_that_was_declined_is_declined_again_without_a_person(t
 async def test_a_pattern_of_a_server_is_dropped_and_invisible_characters_leave_its_text(
     tmp_path: Path,
 ) -> None:
-    async with connected(tmp_path, "asker") as server:
+    async with connected(tmp_path, "asker", "here") as server:
         for kind, shown in (
             ("slow pattern", {"a": {"type": "string"}}),
             ("hostile text", {"name": {"type": "string"}}),
@@ -196,7 +199,7 @@ async def test_a_pattern_of_a_server_is_dropped_and_invisible_characters_leave_i
 
 @pytest.mark.campaign
 async def test_a_state_without_questions_is_polled(tmp_path: Path) -> None:
-    async with connected(tmp_path, "asker") as server:
+    async with connected(tmp_path, "asker", "here") as server:
         assert (
             read(await agent_of(server, MemoryJournal(), "attack", kind="state only").run("Go.")) == "polled"
         )

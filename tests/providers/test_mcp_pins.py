@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,18 @@ from orchestrator.providers.mcp.offer import digest_of
 from orchestrator.providers.scripted import Item, ScriptedLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from tests.engines.stage import until
-from tests.providers.mcp_place import address, answers, by_http, by_stdio, call, noted, ran, results
+from tests.providers.mcp_place import (
+    PROGRAM,
+    address,
+    answers,
+    by_http,
+    by_stdio,
+    call,
+    noted,
+    ran,
+    results,
+    served_here,
+)
 
 REFUSED = (
     '{"error":"the tool has changed at its server since it was allowed; the call was not sent","type":"ToolDisabled"}',
@@ -57,48 +69,50 @@ def test_the_order_of_members_is_no_change() -> None:
     assert digest_of(tool(input_schema=one)) == digest_of(tool(input_schema=other))
 
 
+@asynccontextmanager
+async def here(folder: Path, **options: Any) -> AsyncIterator[McpServer]:
+    """The program over HTTP in this process."""
+    with served_here(PROGRAM, folder) as url:
+        async with McpServer.http(url, **options) as server:
+            yield server
+
+
 async def test_a_tool_that_has_changed_since_its_digest_was_stored_is_not_offered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with by_stdio(tmp_path) as server:
+    async with here(tmp_path) as server:
         stored = json.dumps(server.digests)
     (tmp_path / "other").touch()
     said: list[str] = []
-    async with by_stdio(
+    async with here(
         tmp_path, pins=json.loads(stored), on_disabled=said.append, include=["note", "add"]
     ) as server:
         assert names(server) == {"add"}
         assert answers(await ran(server.tools, [call("add", '{"a": 1}'), "Done."])) == ["2"]
-    assert said == [
-        "tool 'note' of MCP server 'python' has changed since it was allowed, so it is disabled".replace(
-            "'python'", repr(server.name)
-        )
-    ]
+    assert said == ["tool 'note' of MCP server 'shop' has changed since it was allowed, so it is disabled"]
     assert caplog.records == []
 
 
-@pytest.mark.campaign
 async def test_a_tool_that_has_changed_is_a_warning_where_the_host_is_not_told_and_offered_without_pins(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with by_stdio(tmp_path) as server:
+    async with here(tmp_path) as server:
         pins, everything = dict(server.digests), names(server)
     (tmp_path / "other").touch()
-    async with by_stdio(tmp_path, pins=pins) as server:
+    async with here(tmp_path, pins=pins) as server:
         assert names(server) == everything - {"note"}
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
         f"tool 'note' of MCP server {server.name!r} has changed since it was allowed, so it is disabled"
     ]
-    async with by_stdio(tmp_path) as server:
+    async with here(tmp_path) as server:
         assert names(server) == everything  # without pins the host allows what there is
 
 
-@pytest.mark.campaign
 async def test_a_tool_that_is_new_is_not_offered(tmp_path: Path) -> None:
-    async with by_stdio(tmp_path) as server:
+    async with here(tmp_path) as server:
         pins = {name: digest for name, digest in server.digests.items() if name != "erase"}
     said: list[str] = []
-    async with by_stdio(tmp_path, pins=pins, on_disabled=said.append) as server:
+    async with here(tmp_path, pins=pins, on_disabled=said.append) as server:
         assert "erase" not in names(server)
         assert "erase" in server.digests
     (sentence,) = said
@@ -223,7 +237,7 @@ async def test_the_next_turn_offers_a_new_tool_once_the_user_has_consented_to_it
         ]
 
     if way == "stdio":
-        async with by_stdio(tmp_path) as first:
+        async with here(tmp_path) as first:
             consent.update(first.digests)
         async with by_stdio(tmp_path, **options) as server:
             await run(server)

@@ -203,7 +203,9 @@ async def test_each_of_two_allowed_requests_is_asked_and_answered(tmp_path: Path
 # ---- servers of 2026-07-28, which return their requests ----
 
 
-@pytest.mark.parametrize("transport", BOTH)
+@pytest.mark.parametrize(
+    "transport", ["here", *(pytest.param(one, marks=pytest.mark.campaign) for one in ("stdio", "http"))]
+)
 async def test_a_request_of_a_new_server_is_answered_in_the_next_round(
     tmp_path: Path, transport: str
 ) -> None:
@@ -219,7 +221,7 @@ async def test_a_request_of_a_new_server_is_answered_in_the_next_round(
 
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_a_person_decides_about_a_request_of_a_new_server(tmp_path: Path, allowed: bool) -> None:
-    async with connected(tmp_path, "asker", sampling="ask") as server:
+    async with connected(tmp_path, "asker", "here", sampling="ask") as server:
         model = Model("summarise")
         agent = agent_of(server, model)
         async with running(agent) as task:
@@ -240,7 +242,7 @@ async def test_a_person_decides_about_a_request_of_a_new_server(tmp_path: Path, 
 
 
 async def test_a_new_server_may_not_sample_without_the_option(tmp_path: Path) -> None:
-    async with connected(tmp_path, "asker") as server:
+    async with connected(tmp_path, "asker", "here") as server:
         result = await agent_of(server, Model("summarise")).run("Go.")
     assert "sampling/createMessage, which this client does not offer" in read(result)
 
