@@ -175,7 +175,7 @@ def test_a_mark_that_is_no_percentage_is_refused(project: pytest.Pytester, wrong
         ((), "", "1", False),
         ((), "orchestrator_no_real_models = true", "0", True),
         (("--no-real-models",), "", "0", False),
-        (("--no-real-models", "-n", "1"), "", None, False),
+        pytest.param(("--no-real-models", "-n", "1"), "", None, False, marks=pytest.mark.campaign),
     ],
 )
 def test_argument_beats_environment_beats_file(
