@@ -220,7 +220,6 @@ async def check(records: Sequence[ProviderRecord], way: Way) -> tuple[int, int]:
     return runs, requests
 
 
-@pytest.mark.canary("streamed")
 @pytest.mark.campaign
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 async def test_every_reproduced_conversation_ends_over_http_as_in_the_process(

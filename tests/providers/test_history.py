@@ -10,9 +10,10 @@ import pytest
 from orchestrator import Agent, Message, tool
 from orchestrator.llm.message import Request, Response, ToolCall
 from orchestrator.llm.port import LLM
-from orchestrator.providers import Anthropic, OpenAI, PydanticAIModel
+from orchestrator.providers import Anthropic, OpenAI
 from orchestrator.providers.history import NO_RESULT, repaired
 from orchestrator.testing import ScriptedLLM
+from tests.providers.family import FAMILIES
 from tests.providers.loopback import Loopback
 from tests.providers.strict import VendorName
 from tests.providers.wire import CHAT, GEMINI, MESSAGES, RESPONSES, WEATHER, Call, Wire
@@ -115,21 +116,9 @@ ADAPTERS: dict[str, tuple[Wire, Callable[[str], LLM], VendorName]] = {
     ),
     "responses": (RESPONSES, lambda url: OpenAI("m", base_url=url, api_key=KEY, api="responses"), ""),
     "anthropic": (MESSAGES, lambda url: Anthropic("m", base_url=url, api_key=KEY), ""),
-    "pydantic-ai:anthropic": (
-        MESSAGES,
-        lambda url: PydanticAIModel("anthropic:claude-sonnet-5-5", base_url=url, api_key=KEY),
-        "",
-    ),
-    "pydantic-ai:google": (
-        GEMINI,
-        lambda url: PydanticAIModel("google:gemini-3.8-flash", base_url=url, api_key=KEY),
-        "",
-    ),
-    "pydantic-ai:groq": (
-        CHAT,
-        lambda url: PydanticAIModel("groq:qwen3", base_url=url, api_key=KEY),
-        "",
-    ),
+    "pydantic-ai:anthropic": (MESSAGES, FAMILIES["pydantic-ai:anthropic"].llm, ""),
+    "pydantic-ai:google": (GEMINI, FAMILIES["pydantic-ai:google"].llm, ""),
+    "pydantic-ai:groq": (CHAT, FAMILIES["pydantic-ai:groq"].llm, ""),
 }
 every_adapter = pytest.mark.parametrize("adapter", ADAPTERS)
 

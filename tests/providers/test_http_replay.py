@@ -215,7 +215,6 @@ def reproduced(records: Sequence[ProviderRecord]) -> list[ProviderRecord]:
     return [record for record in records if expectation(record) == REPRODUCED]
 
 
-@pytest.mark.canary("chat-streamed")
 @pytest.mark.campaign
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
