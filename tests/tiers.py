@@ -31,7 +31,7 @@ SELECTED = {"test": "not campaign and not check", CAMPAIGN: "campaign or hypothe
 
 FOLDERS = frozenset(("crash",))
 """Folders of tests/ with nothing but campaigns."""
-FIXTURES = frozenset(("start", "process"))
+FIXTURES = frozenset(("start", "process", "program"))
 """Fixtures that start a process of ours: the command line, or an engine."""
 
 SOAK = os.environ.get("ORCHESTRATOR_SOAK", "") not in ("", "0")

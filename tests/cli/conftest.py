@@ -12,9 +12,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from orchestrator.cli import main
+from tests.cli.nursery import Nursery, nursery
 
 ROOT = Path(__file__).resolve().parents[2]
 
+PROGRAM = (sys.executable, "-W", "error", "-m", "orchestrator")
+STREAMS = {"stdin", "stdout", "stderr", "env"}
+"""Options of a process that a forked one can be given."""
 MODELS = '''
 import asyncio
 import threading
@@ -159,15 +163,35 @@ def untrusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def forking() -> Iterator[Nursery]:
+    """The process that has imported the commands; `start` forks them from it."""
+    roots = os.pathsep.join(map(str, (ROOT, ROOT / "callbacks", ROOT / "guards")))
+    with nursery({**os.environ, "PYTHONPATH": roots}) as forks:
+        yield forks
+
+
 @pytest.fixture
-def start(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start the command line as a process of its own; its ends are pipes. None outlives its test."""
+def start(folder: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start the command line as a process of its own; its ends are pipes. None outlives its test.
+
+    It is forked, except where a test gives it more than its streams and its environment.
+    """
     all_started: list[subprocess.Popen[str]] = []
 
     def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-        command = [sys.executable, "-W", "error", "-m", "orchestrator", *arguments]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        all_started.append(subprocess.Popen(command, cwd=folder, **{**pipes, **options}))
+        pipes = {
+            "stdin": None,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "env": os.environ,
+        } | options
+        if pipes.keys() == STREAMS:
+            forks = request.getfixturevalue("forking")
+            all_started.append(forks.start(arguments, folder, pipes.pop("env"), *pipes.values()))
+        else:
+            pipes.setdefault("text", True)
+            all_started.append(subprocess.Popen([*PROGRAM, *arguments], cwd=folder, **pipes))
         return all_started[-1]
 
     yield started
@@ -178,6 +202,18 @@ def start(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         for end in (one.stdin, one.stdout, one.stderr):
             if end is not None:
                 end.close()
+
+
+@pytest.fixture
+def program(folder: Path) -> Cli:
+    """Execute the command line, imports and all, for what the start itself does."""
+
+    def ran(*arguments: str) -> Done:
+        command = [*PROGRAM, *arguments]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=90, check=False)
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return ran
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_a_command_is_parsed_without_the_others_and_has_the_same_help(command: s
 
 
 @pytest.mark.canary
-def test_the_module_runs_like_the_script(process: Cli) -> None:
-    done = process("graph", "--format", "table")
+def test_the_module_runs_like_the_script(program: Cli) -> None:
+    done = program("graph", "--format", "table")
     assert done.out.startswith("from ")
     assert (done.code, done.err) == (0, "")

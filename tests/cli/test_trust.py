@@ -270,14 +270,14 @@ DECOYS = (
 )
 
 
-def test_files_of_the_folder_never_replace_installed_packages(process: Cli, project: Path) -> None:
+def test_files_of_the_folder_never_replace_installed_packages(program: Cli, project: Path) -> None:
     for name in (*DECOYS, "orchestrator_callbacks", "orchestrator_guards", "sitecustomize"):
         (project / f"{name}.py").write_text(EVIL)
-    done = process("run", "hi", "--model", "python:models:answers", "--tool", "models:look", "--json")
+    done = program("run", "hi", "--model", "python:models:answers", "--tool", "models:look", "--json")
     assert done.code == 0, done.err
     assert (
         "no such model"
-        not in process("run", "hi", "--model", "openai:m", "--base-url", "http://127.0.0.1:1").err
+        not in program("run", "hi", "--model", "openai:m", "--base-url", "http://127.0.0.1:1").err
     )
     assert not (project / "taken").exists()
 
