@@ -18,11 +18,11 @@ import pytest
 from orchestrator.cli.servers import named
 from tests.ending import rest
 from tests.engines.stage import until
-from tests.providers.mcp_place import living
+from tests.providers.mcp_place import PROGRAM, living
 from tests.tiers import SOAK
 
 Cli = Callable[..., Any]
-PROGRAM = Path(__file__).resolve().parents[1] / "providers" / "mcp_program.py"
+SHOP = Path(__file__).with_name("mcp_shop.py")
 MODEL = """
 from orchestrator import Response, ToolCall, tool
 
@@ -47,15 +47,18 @@ def look_up(query: str) -> str:
 @pytest.fixture
 def shopping(folder: Path) -> tuple[str, ...]:
     (folder / "shop.py").write_text(MODEL)
-    server = shlex.join([sys.executable, str(PROGRAM), str(folder)])
+    server = shlex.join([sys.executable, "-S", str(SHOP), str(folder)])
     asked = ("run", "shop", "--run-id", "one", "--model", "python:shop:shopper", "--tool", "shop:look_up")
     return (*asked, "--mcp", server)
 
 
+@pytest.mark.parametrize(
+    "server", [SHOP, pytest.param(PROGRAM, marks=pytest.mark.campaign)], ids=["ours", "of the SDK"]
+)
 def test_the_model_calls_tools_of_a_server_beside_those_of_a_module(
-    cli: Cli, folder: Path, shopping: tuple[str, ...]
+    cli: Cli, folder: Path, shopping: tuple[str, ...], server: Path
 ) -> None:
-    done = cli(*shopping, "--json")
+    done = cli(*shopping[:-1], shlex.join([sys.executable, str(server), str(folder)]), "--json")
     assert (done.code, done.err) == (0, "")
     said = [message["content"] for message in json.loads(done.out)["messages"] if message["role"] == "tool"]
     assert said[0] == "5"
@@ -229,8 +232,8 @@ def test_a_file_names_servers_with_their_options_and_variables(
 ) -> None:
     monkeypatch.setenv("SHOP_FOLDER", str(folder))
     (folder / "two.py").write_text(TWO)
-    one = {"command": sys.executable, "args": [str(PROGRAM), "${SHOP_FOLDER}"], "include": ["add", "pay"]}
-    servers = {"one": one, "two": one | {"args": [str(PROGRAM), "${env:SHOP_FOLDER}"]}}
+    one = {"command": sys.executable, "args": [str(SHOP), "${SHOP_FOLDER}"], "include": ["add", "pay"]}
+    servers = {"one": one, "two": one | {"args": [str(SHOP), "${env:SHOP_FOLDER}"]}}
     off = {"three": {"command": "no-such-program", "disabled": True}}
     (folder / "mcp.json").write_text(json.dumps({"mcpServers": servers | off}))
     asked = ("run", "shop", "--model", "python:two:shopper", "--json", "--mcp", "mcp.json")

@@ -22,6 +22,7 @@ from tests.providers.talker import ANSWER, talker
 
 Cli = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[str]]
+SHOP = Path(__file__).with_name("mcp_shop.py")
 SECRET = "hunter2-not-to-be-kept"  # noqa: S105  no real one
 BASIC = "Basic " + b64encode(f"ann:{SECRET}".encode()).decode()
 
@@ -45,7 +46,7 @@ import os, sys
 
 with open("given", "a") as given:
     given.write(os.environ.get("SHOP_TOKEN", "nothing") + "\\n")
-os.execv(sys.executable, [sys.executable, {str(PROGRAM)!r}, "."])
+os.execv(sys.executable, [sys.executable, {str(SHOP)!r}, "."])
 """
 GUARDED = f"""
 import socket, sys
