@@ -16,7 +16,7 @@ from orchestrator.cli.app import COMPLETION
 Process = Callable[..., Any]
 
 
-def completed(folder: Path, *words: str) -> Sequence[str]:
+def completed_by_bash(folder: Path, *words: str) -> Sequence[str]:
     """What bash offers for the last word, with the function that the script defines."""
     script = """
         orchestrator() { "$PYTHON" -m orchestrator "$@"; }
@@ -40,10 +40,25 @@ def completed(folder: Path, *words: str) -> Sequence[str]:
 
 @pytest.mark.campaign
 @pytest.mark.canary
-def test_bash_completes_commands_their_groups_and_their_options(folder: Path) -> None:
-    assert completed(folder, "ru") == ["run", "runs"]
-    assert completed(folder, "runs", "app") == ["approve"]
-    assert "--conversation" in completed(folder, "chat", "--con")
+def test_bash_completes_a_command_of_a_group(folder: Path) -> None:
+    assert completed_by_bash(folder, "runs", "app") == ["approve"]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("ru", ["run", "runs"]), ("runs app", ["approve"]), ("chat --con", ["--conversation"])],
+)
+def test_commands_their_groups_and_their_options_are_completed(
+    cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, words: str, offered: Sequence[str]
+) -> None:
+    line = f"orchestrator {words}"
+    for name, value in (
+        (COMPLETION, "complete_bash"),
+        ("COMP_WORDS", line),
+        ("COMP_CWORD", len(line.split()) - 1),
+    ):
+        monkeypatch.setenv(name, str(value))
+    assert cli().out.split() == offered
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
