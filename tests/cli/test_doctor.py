@@ -12,13 +12,31 @@ from typing import Any
 import apsw
 import pytest
 
+from orchestrator.cli.rlm import isolation
 from orchestrator.journal.sqlite import SqliteJournal
+from orchestrator.repl.isolation import Isolation
 from orchestrator.runtime.runs.journal_check import last_check
 from orchestrator.runtime.runs.runs import Runs
 from tests.cli.recorded import JOURNAL, Call, Tape, play, record
 
 Cli = Callable[..., Any]
 AT = ("--journal", JOURNAL)
+
+
+@pytest.fixture(scope="module")
+def probed() -> Isolation | str:
+    """The isolation of a worker for models' code on this machine."""
+    return asyncio.run(isolation.probed())
+
+
+@pytest.fixture(autouse=True)
+def probed_once(probed: Isolation | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no worker for each command: none of these tests changes what it finds."""
+
+    async def known() -> Isolation | str:
+        return probed
+
+    monkeypatch.setattr(isolation, "probed", known)
 
 
 def examined(cli: Cli) -> tuple[int, dict[str, Any]]:
