@@ -148,7 +148,7 @@ CLOSED = [
 @pytest.mark.canary(" ".join(CLOSED[1]))
 @pytest.mark.parametrize("arguments", CLOSED, ids=" ".join)
 def test_a_reader_that_goes_away_ends_the_command_quietly(start: Start, arguments: tuple[str, ...]) -> None:
-    running = start(*arguments, bufsize=0, text=False)
+    running = start(*arguments)
     assert running.stdout is not None
     os.read(running.stdout.fileno(), 10)
     running.stdout.close()
