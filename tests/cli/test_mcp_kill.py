@@ -143,7 +143,7 @@ def approvals(folder: Path) -> list[Mapping[str, Any]]:
     return asyncio.run(read())
 
 
-@pytest.mark.canary("asker-stdio")
+@pytest.mark.campaign
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 @pytest.mark.parametrize("name", CASES)
 def test_an_open_question_survives_kill_9_and_its_one_answer_reaches_the_tool(

@@ -101,7 +101,8 @@ def text_of(result: CallToolResult) -> str:
     return block.text
 
 
-@pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.campaign)])
+@pytest.mark.campaign
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_client_of_each_era_calls_an_agent_and_its_user_approves(serving: Path, mode: str) -> None:
     asked: list[str] = []
     async with Client(command(serving), mode=mode, elicitation_callback=approving(asked)) as client:
@@ -138,6 +139,10 @@ async def test_the_form_of_a_tool_reaches_the_user_of_the_client(serving: Path, 
 @pytest.mark.canary
 async def test_a_call_continues_after_a_kill_9_with_the_answer_of_the_user(serving: Path) -> None:
     async with Client(command(serving), elicitation_callback=approving([])) as client:
+        (tool,) = (await client.list_tools()).tools
+        assert tool.name == "support"
+        plain = await client.call_tool("support", {"prompt": "hello"})
+        assert (text_of(plain), plain.is_error) == ("You said hello", False)
         asked = await client.session.call_tool("support", PROMPT, allow_input_required=True)
         assert isinstance(asked, InputRequiredResult)
         assert asked.input_requests is not None

@@ -21,6 +21,7 @@ WITHOUT_CANARY: dict[str, str] = {
     "benchmarks/test_workers.py": "what is measured: engines/test_worker.py tests the workers",
     "cli/test_demo.py": "examples/ and cli/test_run.py have what the demonstration shows",
     "cli/test_demo_plan.py": "cli/test_approval.py has what the demonstration shows",
+    "cli/test_mcp_kill.py": "cli/test_mcp_serve.py continues a call after a kill -9, with the answer of a person",
     "contract/test_extending.py": "contract/test_graphs.py and guards/test_verdict.py compare the derived files",
     "contract/test_pythons.py": "contract/test_distribution.py embeds the wheel in the running Python",
     "contract/test_layers.py": "contract/test_public_api.py imports each namespace first",
