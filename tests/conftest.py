@@ -24,6 +24,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.bytecode import import_a_share, rewrite_fewer_asserts
+from tests.environment import make_neutral, of_user
 from tests.tiers import EXAMPLES, SOAK, sort_into_tier
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 ON_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
+make_neutral()
 # Hundreds of processes import us. Where the environment forbids to keep what was compiled (images for containers
 # do), each of them would compile all of it again: a quarter of the suite's time.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # Under nohup a hangup is ignored, and Ctrl-C behind a shell's &, and so they would be by every command that is started
@@ -132,28 +133,12 @@ LONGEST_FIRST = (
     "journal/test_postgres_owner.py",
     "journal/test_postgres_contract.py",
 )
-MEMORY = Path("/dev/shm")  # noqa: S108  only a parent of temporary folders
-ROOM = 1 << 30
-
-
-def memory() -> Path | None:
-    """Where temporary files need no disk: thousands of journals sync, and a kill takes nothing from memory either.
-
-    None where there is no such place, it is small (a container's), or what lies there may not be run.
-    """
-    if not os.access(MEMORY, os.W_OK):
-        return None
-    found = os.statvfs(MEMORY)
-    roomy = found.f_bavail * found.f_frsize >= ROOM
-    return MEMORY if roomy and not found.f_flag & os.ST_NOEXEC else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
     rewrite_fewer_asserts(config)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # ours is the order
-    if place := memory():
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(place))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -220,18 +205,6 @@ def _garbage_of_a_file() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
-
-
-# ---- whose runs ----
-
-
-@pytest.fixture(scope="session", autouse=True)
-def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The state folder of the user of this session, with the key of the run signatures: not that of the tester."""
-    place = tmp_path_factory.mktemp("state")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(place))
-        yield place
 
 
 # ---- what a machine may lack ----
@@ -322,7 +295,7 @@ def with_tables(postgres: Cluster) -> str:
 @pytest.fixture
 def seed() -> int:
     """A fresh seed, or ORCHESTRATOR_SEED; pytest shows the line when the test fails."""
-    value = int(os.environ.get("ORCHESTRATOR_SEED") or random.SystemRandom().randrange(2**32))
+    value = int(of_user("ORCHESTRATOR_SEED") or random.SystemRandom().randrange(2**32))
     print(f"ORCHESTRATOR_SEED={value}")  # noqa: T201  captured, so shown where it is wanted
     return value
 

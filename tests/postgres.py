@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import psycopg
 
+from tests.environment import memory
 from tests.ports import free_port
 
 DEBIAN: Final = Path("/usr/lib/postgresql")
@@ -198,7 +199,7 @@ class Standby(Cluster):
 @contextlib.contextmanager
 def standby(primary: Cluster) -> Iterator[Standby]:
     """Run a standby of a cluster as long as the block; it replicates asynchronously until `synchronous`."""
-    with tempfile.TemporaryDirectory(prefix="fsm-pg-", dir=_memory()) as own:
+    with tempfile.TemporaryDirectory(prefix="fsm-pg-", dir=memory()) as own:
         made = Standby(Path(own), primary)
         try:
             made.start()
@@ -223,7 +224,7 @@ def cluster(folder: Path | None = None, **settings: str) -> Iterator[Cluster]:
     """Run a cluster as long as the block; its folder is made in `folder`, by default in memory. Needs `programs()`."""
     bin_folder = programs()
     assert bin_folder is not None
-    parent = folder or _memory()
+    parent = folder or memory()
     with tempfile.TemporaryDirectory(prefix="fsm-pg-", dir=parent) as own:
         made = Cluster(Path(own), bin_folder, settings)
         try:
@@ -241,11 +242,6 @@ def _verifier(password: str) -> str:
     server = hmac.digest(salted, b"Server Key", "sha256")
     parts = (base64.b64encode(part).decode() for part in (salt, stored, server))
     return "SCRAM-SHA-256$1:{}${}:{}".format(*parts)
-
-
-def _memory() -> Path | None:
-    shared = Path("/dev/shm")  # noqa: S108  made for this
-    return shared if os.access(shared, os.W_OK) else None
 
 
 def _privileges() -> list[str]:

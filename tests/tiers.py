@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import of_user
+
 ROOT = Path(__file__).resolve().parent.parent
 
 CAMPAIGN = "campaign"
@@ -34,7 +36,7 @@ FOLDERS = frozenset(("crash",))
 FIXTURES = frozenset(("start", "process", "program"))
 """Fixtures that start a process of ours: the command line, or an engine."""
 
-SOAK = os.environ.get("ORCHESTRATOR_SOAK", "") not in ("", "0")
+SOAK = (of_user("ORCHESTRATOR_SOAK") or "0") != "0"
 IN_CAMPAIGN = SOAK or os.environ.get("TEST_TIER") == CAMPAIGN
 """Not a name of ours with ORCHESTRATOR_: the commands under test refuse a setting that they do not know."""
 EXAMPLES = 5_000 if SOAK else 100 if IN_CAMPAIGN else 30

@@ -17,6 +17,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from tests.benchmarks.contestant import ROOT, NotMeasured
+from tests.environment import for_installers
 
 PINS = Path(__file__).with_name("pins")
 OURS = "fsm-orchestrator"
@@ -82,7 +83,9 @@ def _closure(name: str, seen: frozenset[str] = frozenset()) -> Iterator[str]:
 def _run(*arguments: str | Path) -> None:
     command = [sys.executable, *map(str, arguments)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_PATIENCE, env=for_installers()
+        )
     except subprocess.TimeoutExpired:
         raise NotMeasured(f"its packages did not come within {_PATIENCE:g} s") from None
     if done.returncode:

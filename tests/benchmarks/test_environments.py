@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -15,8 +16,7 @@ from tests.benchmarks.peers.roster import DBOS, ROSTER
 def test_pins_that_cannot_be_had_are_told_without_the_place_they_were_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setattr(environments, "for_installers", lambda: os.environ | {"PIP_NO_INDEX": "1"})
     pins = tmp_path / "peers.txt"
     pins.write_text("fsm-orchestrator-no-such-peer==1.0\n")
 

@@ -143,16 +143,10 @@ Cli = Callable[..., Done]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory with models.py in it, and no setting from outside."""
+    """An empty working directory with models.py in it."""
     (tmp_path / "models.py").write_text(MODELS)
     monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("ORCHESTRATOR_")]:
-        monkeypatch.delenv(name)
     monkeypatch.setenv("ORCHESTRATOR_TRUST", str(tmp_path))  # the folder is the user's own; see `untrusted`
-    for name in ("CLICOLOR_FORCE", "FORCE_COLOR", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-    roots = (ROOT, ROOT / "callbacks", ROOT / "guards")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, roots)))
     return tmp_path
 
 

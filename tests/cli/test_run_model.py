@@ -26,10 +26,8 @@ def weather(city: str) -> str:
 
 
 @pytest.fixture
-def server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
+def server(folder: Path) -> Iterator[Loopback]:
     (folder / "tools.py").write_text(WEATHER)
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
     with in_a_thread(talker) as running:
         yield running
 

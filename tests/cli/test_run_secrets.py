@@ -100,7 +100,6 @@ def guarded(folder: Path) -> Iterator[str]:
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
     """A vendor's model that answers 401 to whoever does not know the secret."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
 
     def reply(asked: Asked) -> Reply:
         return talker(asked) if asked.headers["authorization"] == BASIC else Reply(401)

@@ -315,7 +315,6 @@ def test_a_run_that_names_nothing_goes_on_with_what_the_command_line_names(cli: 
 def test_without_a_home_the_key_is_among_the_temporary_files(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, home: str
 ) -> None:
-    monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", str(folder / home))
     (folder / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(folder / "temporary"))

@@ -43,7 +43,6 @@ def project(
 ) -> Path:
     """The project of another person; the user has a key and an empty state folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-    # The default folder may have consents of the tester.
     monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("temporary")))
     monkeypatch.setenv("OPENAI_API_KEY", OWN_KEY)
     (untrusted / "evil.py").write_text(EVIL)

@@ -25,6 +25,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.environment import for_installers, of_user
+
 pytestmark = pytest.mark.campaign
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,10 +44,10 @@ def places(version: str) -> Iterator[Path]:
     """Where a Python of that version may lie: PATH, beside the one that runs us, and where managers put them."""
     if found := shutil.which(f"python{version}"):
         yield Path(found)
-    home = Path.home()
+    home = Path(of_user("HOME") or Path.home())
     managers = [Path(folder).parent / "versions" for folder in os.get_exec_path() if folder.endswith("shims")]
     managers += [
-        Path(os.environ.get("PYENV_ROOT") or home / ".pyenv") / "versions",
+        Path(of_user("PYENV_ROOT") or home / ".pyenv") / "versions",
         Path(sys.base_prefix).parent,
     ]
     managers += [home / ".local/share/uv/python", Path("/opt/hostedtoolcache/Python"), Path("/opt/python")]
@@ -76,6 +78,7 @@ def pip(python: Path, *args: str | Path) -> subprocess.CompletedProcess[str]:
         check=False,
         capture_output=True,
         text=True,
+        env=for_installers(),
     )
 
 

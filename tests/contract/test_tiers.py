@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections import Counter
@@ -52,8 +51,6 @@ def commands(target: str) -> str:
     made = subprocess.run(
         ["make", "--dry-run", "--old-file", ".venv/.ready", target],
         cwd=ROOT,
-        # Without the flags of the `make` that runs these tests.
-        env={name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))},
         check=True,
         capture_output=True,
         text=True,

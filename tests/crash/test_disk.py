@@ -22,10 +22,6 @@ from tests.crash.nursery import Nursery, prove
 FULL = "the disk of journal .* is full: free space there; processes that have it open then continue"
 
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("", "callbacks", "guards")),
-}
 
 
 def names_in(folder: Path) -> list[str]:

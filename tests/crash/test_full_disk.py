@@ -31,7 +31,7 @@ from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Agent
 from orchestrator.testing.journal_case import BODY, ENDED, NOTE, write
 from tests.crash.nursery import Nursery, prove
-from tests.crash.test_disk import ENVIRONMENT, ROOT
+from tests.crash.test_disk import ROOT
 from tests.dashboards.incident import mitigations, typed
 from tests.engines.stage import until
 
@@ -93,7 +93,6 @@ async def command(disk: Disk, *words: str | Path) -> Command:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PATIENT, *typed),
         cwd=disk.folder.parent,
-        env=ENVIRONMENT,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -222,7 +221,6 @@ async def test_the_commands_work_on_a_full_disk_whose_engine_was_killed(disk: Di
     writer = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", WRITER, str(disk.journal)),
         cwd=ROOT,
-        env=ENVIRONMENT,
         stdout=asyncio.subprocess.PIPE,
     )
     assert writer.stdout is not None

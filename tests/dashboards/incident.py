@@ -27,7 +27,7 @@ from orchestrator.llm.message import Request
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.providers.scripted import Answer, FunctionLLM, call
-from tests.crash.test_disk import ENVIRONMENT, ROOT
+from tests.crash.test_disk import ROOT
 
 LIMIT = 60.0
 """Seconds for what takes none."""
@@ -223,7 +223,7 @@ class Incident(AbstractContextManager["Incident"]):
         self.path = folder / "journal.db"
         typed = [sys.executable, "-m", "tests.dashboards.incident", str(self.path), str(slots), recover]
         self._process = subprocess.Popen(
-            typed, cwd=ROOT, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            typed, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def __enter__(self) -> Self:
@@ -307,7 +307,7 @@ def by_command_line(folder: Path, run: str, prompt: str, *options: str) -> subpr
             str(folder / "journal.db"),
         ],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), ENVIRONMENT["PYTHONPATH"]))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), os.environ["PYTHONPATH"]))},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -6,6 +6,7 @@ words in capital letters replaced by labels of the alert and by what earlier com
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,14 +16,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.crash.test_disk import ENVIRONMENT
 from tests.dashboards.incident import mitigations, read, typed
 from tests.dashboards.monitoring import SCALE, Webhook, until
 
 LIMIT = 120
 """Seconds for a run to end, on a machine that has much to do."""
 
-_SHELL = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("ORCHESTRATOR_")}
+_SHELL = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
 """Without the switches of the tests: a command refuses a setting that it does not know."""
 
 

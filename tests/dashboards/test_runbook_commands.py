@@ -25,7 +25,7 @@ from orchestrator.ops.alert import NAMES
 from orchestrator.testing.journal_case import ENDED, write
 from tests.cli import test_ralph as ralph
 from tests.cli.recorded import JOURNAL
-from tests.crash.test_disk import ENVIRONMENT, ROOT
+from tests.crash.test_disk import ROOT
 from tests.dashboards.incident import SLOTS, Incident, by_command_line, mitigations, read, typed
 
 WORDS = {"AGENT": "support", "MODEL": "m", "TOOL": "look", "MACHINE": "llm_loop", "copy.db": "other/copy.db"}
@@ -176,7 +176,6 @@ def planner_asks(folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "orchestrator", *words],
         cwd=folder,
-        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,
@@ -353,7 +352,6 @@ def test_what_a_target_that_is_down_leaves_is_shown_and_resumed(folder: Path, co
     engine = subprocess.Popen(
         [sys.executable, "-m", "tests.engines.worker", str(folder), "{}"],
         cwd=ROOT,
-        env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,11 +25,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def begin(*prompts: str, **options: Any) -> Worker:
         command = [sys.executable, "-W", "error", "-m", "tests.engines.worker", str(tmp_path)]
-        path = os.pathsep.join(str(ROOT / part) for part in ("", "callbacks", "guards"))
         process = subprocess.Popen(
             [*command, json.dumps(options), *prompts],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -46,8 +46,7 @@ class Service:
         names = {"port": self.port, "workers": workers}
         self._command = [sys.executable, *(part.format(**names) for part in SERVERS[server])]
         self._environment = {
-            **{name: value for name, value in os.environ.items() if name != "PROMETHEUS_MULTIPROC_DIR"},
-            "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("", "callbacks", "guards")),
+            **os.environ,
             "ORCHESTRATOR_JOURNAL": journal,
             "SERVICE_TOKEN": TOKENS,
             "SERVICE_FOLDER": str(folder),

@@ -21,19 +21,8 @@ PATHS = [sysconfig.get_path("purelib"), *(str(ROOT / part) for part in (".", "ca
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without settings of ours, of the tests and of the `make` that runs them."""
-    ours = (
-        "ORCHESTRATOR_",
-        "PYTEST_",
-        "SHOP_",
-        "PYTHON",
-        "MAKE",
-        "MFLAGS",
-        "ARGS",
-        "VENV",
-        "LOCK",
-        "PROMETHEUS_",
-    )
+    """The environment without what tests need."""
+    ours = ("PYTEST_", "PYTHON", "TEST_")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 

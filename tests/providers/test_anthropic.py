@@ -264,8 +264,6 @@ def test_the_key_comes_from_the_environment_is_needed_for_anthropic_itself_and_i
 ) -> None:
     import anthropic
 
-    monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="give api_key, or set ANTHROPIC_API_KEY"):
         Anthropic("m")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-environment")

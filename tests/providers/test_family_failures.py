@@ -13,7 +13,7 @@ from orchestrator.errors import ConfigError, LLMError
 from orchestrator.llm.message import Message, Request
 from orchestrator.providers import PydanticAIModel
 from tests.providers.converse_wire import frame, frames
-from tests.providers.family import AWS, FAMILIES, Family, every
+from tests.providers.family import FAMILIES, Family, every
 from tests.providers.grok_server import THROTTLED, GrokServer
 from tests.providers.loopback import SILENCE, Asked, Loopback, Reply, in_a_thread, json_reply
 
@@ -102,8 +102,6 @@ async def test_a_stream_that_is_cut_is_a_failed_connection_with_the_text_so_far(
 def test_a_missing_key_is_one_sentence_that_names_its_variable(
     model: str, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in (variable, "GEMINI_API_KEY", "AWS_DEFAULT_REGION", "AWS_REGION"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(ConfigError) as refused:
         PydanticAIModel(model)
@@ -115,8 +113,6 @@ def test_a_missing_key_is_one_sentence_that_names_its_variable(
 async def test_missing_credentials_of_bedrock_are_an_error_of_authentication(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in AWS:
-        monkeypatch.delenv(name, raising=False)
     for name, value in {
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_DEFAULT_REGION": "us-east-1",

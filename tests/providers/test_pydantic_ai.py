@@ -322,9 +322,8 @@ async def test_a_misspelt_setting_is_an_error_before_the_first_request() -> None
     ],
 )
 def test_arguments_that_cannot_work_are_refused_in_one_sentence(
-    model: Any, given: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    model: Any, given: dict[str, Any], said: str
 ) -> None:
-    monkeypatch.delenv("GROQ_API_KEY", raising=False)
     with pytest.raises(ConfigError) as refused:
         PydanticAIModel(model, **given)
     assert said in str(refused.value)

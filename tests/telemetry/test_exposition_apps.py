@@ -290,7 +290,6 @@ def test_several_workers_without_a_common_folder_are_named_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(render, "_warned", [])
-    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
     app = wsgi_app(CollectorRegistry())
     for workers in (False, True, True):
         environ: dict[str, Any] = {

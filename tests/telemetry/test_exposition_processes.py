@@ -91,8 +91,6 @@ def test_workers_of_uvicorn_without_a_common_folder_are_named_once(
 ) -> None:
     (tmp_path / "host_app.py").write_text(APP)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
-    for name in ("PROMETHEUS_MULTIPROC_DIR", "WEB_CONCURRENCY"):
-        environ.pop(name, None)
     output = tmp_path / "output"
     command = [sys.executable, "-m", "uvicorn", "host_app:app", "--port", "0", "--workers", str(workers)]
     command += [

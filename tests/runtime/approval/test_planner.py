@@ -290,7 +290,6 @@ async def test_over_http_the_model_reads_and_plans_and_the_key_goes_to_its_serve
 def test_where_a_model_is_asked_is_known_also_where_nobody_named_it(
     monkeypatch: pytest.MonkeyPatch, variable: str, address: tuple[str, int]
 ) -> None:
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     if variable:
         monkeypatch.setenv("OPENAI_BASE_URL", variable)
     model = OpenAI("m", api_key=KEY)
