@@ -1,0 +1,182 @@
+"""`python -m tests.repeat`: the tests again and again on a disturbed machine, and those that failed, with their seeds.
+
+    python -m tests.repeat --times 10                           `make test` while all cores are busy
+    python -m tests.repeat --tier campaign --times 3 --slow-disk
+    python -m tests.repeat --times 20 --stepping-clock -- tests/engines -n 2
+
+What follows `--` is for pytest; without `--tier` it chooses the tests. A slow disk delays each sync, and temporary
+folders lie on a disk. A stepping clock shows another time each second, hours before or after, in all processes;
+`time.monotonic` is right. The times of files are right too, and so are the clocks of programs that do not ask the C
+library (those in Go) and of processes that get an environment of their own: they are like another machine.
+The exit code is 1 if a test failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree as ET
+
+from tests.tiers import SELECTED
+
+ROOT = Path(__file__).resolve().parent.parent
+DISK = Path("/var/tmp")  # noqa: S108  on a disk also where /tmp is memory
+BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
+"""What keeps a core busy, as long as the process that started it."""
+_SEED = re.compile(r"ORCHESTRATOR_SEED=\d+")
+_SEEDS = re.compile(rf"{_SEED.pattern}|@reproduce_failure\(.*?\)$", re.MULTILINE)
+
+
+class Failure(NamedTuple):
+    """A test that failed in one of the runs."""
+
+    run: int
+    test: str
+    message: str
+    seeds: tuple[str, ...]
+    """What repeats it: lines of the fixture `seed` and of hypothesis."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.repeat", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--tier", choices=[*SELECTED], help="default: test, unless arguments choose tests")
+    parser.add_argument("--times", type=int, default=10, metavar="N", help="default 10")
+    parser.add_argument(
+        "--load", action=argparse.BooleanOptionalAction, default=True, help="keep all cores busy"
+    )
+    parser.add_argument(
+        "--slow-disk", action="store_true", help="delay each sync; temporary folders on a disk"
+    )
+    parser.add_argument("--stepping-clock", action="store_true", help="another time of the wall each second")
+    parser.add_argument("--clock", type=int, metavar="SEED", help="of the steps in the first run")
+    parser.add_argument("arguments", nargs="*", help="for pytest, after --")
+    options = parser.parse_args()
+    first = random.randrange(1_000_000) if options.clock is None else options.clock
+    failures: list[Failure] = []
+    code = 0
+    try:
+        with busy_cores() if options.load else contextlib.nullcontext():
+            for number in range(options.times):
+                seed = first + number if options.stepping_clock else None
+                started = time.monotonic()
+                with tempfile.TemporaryDirectory() as folder:
+                    report = Path(folder) / "report.xml"
+                    with disturbed(seed, slow_disk=options.slow_disk) as environment:
+                        ended = run_tests(options.tier, options.arguments, report, environment)
+                    found = list(failures_in(report, number + 1))
+                failures += found
+                code = max(code, ended)
+                clock = "" if seed is None else f", clock {seed}"
+                print(
+                    f"run {number + 1} of {options.times}{clock}: {len(found)} failed, pytest ended with {ended}, "
+                    f"{time.monotonic() - started:.0f} s",
+                    flush=True,
+                )
+    except KeyboardInterrupt:
+        code = 130
+    print(table(failures, options, first))
+    return code
+
+
+def run_tests(tier: str | None, arguments: Sequence[str], report: Path, environment: dict[str, str]) -> int:
+    """Run pytest and return its exit code. Ctrl-C is pytest's own too: wait until it has cleaned up."""
+    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}"]
+    command += ["-o", "junit_family=xunit1", "-o", "junit_logging=all", "-o", "junit_log_passing_tests=false"]
+    if tier or not arguments:
+        tier = tier or "test"
+        command += ["-n", "auto", "--dist", "loadfile", "-m", SELECTED[tier]]
+        environment = environment | {"TEST_TIER": tier}
+    process = subprocess.Popen([*command, *arguments], env=environment)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.wait()
+        raise
+
+
+def failures_in(report: Path, run: int) -> Iterator[Failure]:
+    """Yield the failures of a JUnit report; nothing without one."""
+    if not report.exists():
+        return
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314  pytest wrote it
+        for result in (*case.iter("failure"), *case.iter("error")):
+            file = case.get("file") or case.get("classname") or ""
+            text = "".join(case.itertext())
+            lines = (result.get("message") or "").splitlines() or [""]
+            seeds = tuple(dict.fromkeys(_SEEDS.findall(text)))
+            yield Failure(run, f"{file}::{case.get('name')}", lines[0], seeds)
+
+
+def table(failures: Sequence[Failure], options: argparse.Namespace, first: int) -> str:
+    """Return each test that failed with its runs, messages, seeds and the command that repeats it."""
+    lines = []
+    for test in sorted({failure.test for failure in failures}):
+        of_test = [failure for failure in failures if failure.test == test]
+        lines.append(f"\n{test}  failed in {len({failure.run for failure in of_test})} of {options.times}")
+        for failure in of_test:
+            lines.append(f"    run {failure.run}: {failure.message}")
+            lines += [f"        {seed}" for seed in failure.seeds]
+            lines.append(f"        {repeating(failure, options, first)}")
+    return "\n".join(lines or ["no test failed"])
+
+
+def repeating(failure: Failure, options: argparse.Namespace, first: int) -> str:
+    """Return the command that runs a test as it failed."""
+    words = ["python", "-m", "tests.repeat", "--times", "1"]
+    if not options.load:
+        words.append("--no-load")
+    if options.slow_disk:
+        words.append("--slow-disk")
+    if options.stepping_clock:
+        words += ["--stepping-clock", "--clock", str(first + failure.run - 1)]
+    seeds = [seed for seed in failure.seeds if _SEED.fullmatch(seed)]
+    return " ".join([*seeds[:1], shlex.join([*words, "--", failure.test])])
+
+
+@contextlib.contextmanager
+def busy_cores() -> Iterator[None]:
+    """Keep every core busy as long as the block."""
+    command = [sys.executable, "-S", "-E", "-c", BUSY]
+    busy = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+        for process in busy:
+            process.wait()
+
+
+@contextlib.contextmanager
+def disturbed(clock: int | None, *, slow_disk: bool) -> Iterator[dict[str, str]]:
+    """Yield an environment for processes with a stepping clock (its seed) or a slow disk."""
+    definitions = ["-DSLOW_DISK"] * slow_disk + [f"-DSTEPPING_CLOCK={clock}"] * (clock is not None)
+    if not definitions:
+        yield dict(os.environ)
+        return
+    with tempfile.TemporaryDirectory(dir=DISK) as folder:
+        Path(folder).chmod(0o711)  # a server of PostgreSQL is another user's
+        library = Path(folder) / "disturbance.so"
+        source = Path(__file__).with_name("disturbance.c")
+        subprocess.run(["gcc", "-O1", "-shared", "-fPIC", *definitions, "-o", library, source], check=True)
+        environment = os.environ | {"LD_PRELOAD": str(library)}
+        if slow_disk:
+            environment["PYTEST_DEBUG_TEMPROOT"] = folder
+        yield environment
+
+
+if __name__ == "__main__":
+    sys.exit(main())
