@@ -151,27 +151,26 @@ _WORK: dict[Role, Callable[[Path, Any], Any]] = {
 }
 
 
-def deadly_files(at: int) -> tuple[type[SessionDirectory], Callable[[], int]]:
-    """Session directories that count the changes made to them, before and after each; at the `at`-th we die."""
-    passed = 0
+def deadly_files(at: int) -> tuple[type[SessionDirectory], list[str]]:
+    """Session directories that note the changes made to them, before and after each; at the `at`-th we die."""
+    passed: list[str] = []
 
-    def point() -> None:
-        nonlocal passed
-        passed += 1
-        if passed == at:
+    def point(name: str) -> None:
+        passed.append(name)
+        if len(passed) == at:
             os.kill(os.getpid(), SIGKILL)
 
     def deadly(name: str) -> Any:
         def change(self: SessionDirectory, *arguments: Any) -> Any:
-            point()
+            point(name)
             said = getattr(SessionDirectory, name)(self, *arguments)
-            point()
+            point(name)
             return said
 
         return change
 
     kind = type("Deadly", (SessionDirectory,), {name: deadly(name) for name in CHANGES})
-    return kind, lambda: passed
+    return kind, passed
 
 
 def told(result: RalphResult) -> dict[str, Any]:
@@ -205,7 +204,7 @@ async def live(folder: Path, *, do: str, kill: str = "", at: int = 0, state: str
     one = Ralph(*five, root=folder / "sessions", journal=journal, observers=())
     going = one.run("a formatter", run_id=RUN) if do == "run" else one.resume(RUN)
     result = await going
-    world.say("counted", writes=len(journal.writes), points=fate.passed, changes=changes())
+    world.say("counted", writes=len(journal.writes), points=fate.passed, changes=changes)
     world.say("result", **told(result))
     await inner.close()
 

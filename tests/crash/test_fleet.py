@@ -30,8 +30,8 @@ from tests.crash.outside import CALLS, SCRIPT, Line, happened, said_by
 from tests.postgres import Cluster, cluster
 from tests.tiers import SOAK
 
-SECONDS = 60.0 if SOAK else 15.0
-RUNS = 200 if SOAK else 40
+SECONDS = 60.0 if SOAK else 9.0
+RUNS = 200 if SOAK else 24
 NAMES = ("w1", "w2", "w3")
 CAPS = WorkerLimits(concurrency=12, tenant_concurrency=6)
 SLOTS = 6

@@ -11,6 +11,7 @@ import pytest
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.outcome import Outcome
 from tests.crash import life
+from tests.crash.kill_points import every
 from tests.crash.life import KILLED, Line, begun_by, whole
 
 
@@ -70,12 +71,12 @@ def test_undisturbed_it_fails_validation_twice_is_refined_replanned_and_approved
 
 
 def test_a_kill_at_the_begin_in_the_middle_and_at_the_end_of_each_stage(
-    begin: Callable[[Path], Life], quick: Path, campaign: Callable[[int, int], int]
+    begin: Callable[[Path], Life], quick: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
     expected, counted = whole(begin, quick / "whole")
 
     # By fives: a stage has three such places, and each fourth has the second kill, so all kinds of them come.
-    for at in range(1, counted["points"] + 1, campaign(5, 1)):
+    for at in every(campaign(5, 1), counted["points"], seed):
         life = begin(quick / f"at-{at}")
         assert life.live("run", kill="stage", at=at) == KILLED, life.errors()
         if at % 4 == 0:  # the second kill, in the recovery: at the end of the stage gone on with
@@ -87,25 +88,25 @@ def test_a_kill_at_the_begin_in_the_middle_and_at_the_end_of_each_stage(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_at_every_write_of_the_journal(
-    when: str, begin: Callable[[Path], Life], quick: Path, campaign: Callable[[int, int], int]
+    when: str, begin: Callable[[Path], Life], quick: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
     expected, counted = whole(begin, quick / "whole")
     assert counted["writes"] == 32, (
         "create, two for each stage, one for the first move, one for the end, release"
     )
 
-    for at in range(1, counted["writes"] + 1, campaign(3, 1)):
+    for at in every(campaign(6, 1), counted["writes"], seed):
         life = begin(quick / f"at-{at}")
         assert life.live("run", kill=when, at=at) == KILLED, life.errors()
         assert life.to_the_end() == expected, at
 
 
 def test_a_kill_anywhere_in_a_stage_that_a_model_does_and_its_run_below(
-    begin: Callable[[Path], Life], quick: Path, campaign: Callable[[int, int], int]
+    begin: Callable[[Path], Life], quick: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
     expected, counted = whole(begin, quick / "whole", model=True)
-    kills = [("stage", at) for at in range(1, counted["points"] + 1, campaign(7, 1))]
-    kills += [("after", at) for at in range(1, counted["writes"] + 1, campaign(8, 1))]
+    kills = [("stage", at) for at in every(campaign(10, 1), counted["points"], seed)]
+    kills += [("after", at) for at in every(campaign(11, 1), counted["writes"], seed)]
 
     for kill, at in kills:
         life = begin(quick / f"{kill}-{at}")

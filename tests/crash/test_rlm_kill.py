@@ -11,6 +11,7 @@ from orchestrator.journal.stored_run import StoredRun
 from orchestrator.kernel.journal import Record
 from orchestrator.kernel.outcome import Outcome
 from tests.crash import life
+from tests.crash.kill_points import every
 from tests.crash.life import KILLED, Line, begun_by, whole
 from tests.crash.mortal import RUN
 
@@ -77,11 +78,16 @@ def test_undisturbed_both_modes_ask_and_answer(begin: Callable[[Path], Life], qu
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_at_every_write_of_the_journal(
-    mode: str, when: str, begin: Callable[[Path], Life], quick: Path, campaign: Callable[[int, int], int]
+    mode: str,
+    when: str,
+    begin: Callable[[Path], Life],
+    quick: Path,
+    seed: int,
+    campaign: Callable[[int, int], int],
 ) -> None:
     expected, counted = whole(begin, quick / "whole", mode=mode)
 
-    for at in range(1 + (when == "after"), counted["writes"] + 1, campaign(4, 1)):
+    for at in every(campaign(7, 1), counted["writes"], seed, first=1 + (when == "after")):
         life = begin(quick / f"at-{at}")
         assert life.live("run", mode=mode, kill=when, at=at) == KILLED, life.errors()
         assert_same(life, life.to_the_end(mode), expected, mode)
@@ -89,11 +95,11 @@ def test_a_kill_at_every_write_of_the_journal(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_kill_in_every_question_and_tool(
-    mode: str, begin: Callable[[Path], Life], quick: Path, campaign: Callable[[int, int], int]
+    mode: str, begin: Callable[[Path], Life], quick: Path, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
     expected, counted = whole(begin, quick / "whole", mode=mode)
 
-    for at in range(1, counted["points"] + 1, campaign(5, 1)):
+    for at in every(campaign(7, 1), counted["points"], seed):
         life = begin(quick / f"at-{at}")
         assert life.live("run", mode=mode, kill="asked", at=at) == KILLED, life.errors()
         if at % 3 == 0:  # a second kill, in the recovery

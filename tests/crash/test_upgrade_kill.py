@@ -100,13 +100,13 @@ def test_a_power_loss_at_any_point_of_an_upgrade_leaves_one_of_both_versions(
     traced = recorded(
         folder, environment, "tests.crash.worker", "once", "{store}/journal.db", "{log}", "7", "2"
     )
-    stride = campaign(60, 5)
+    stride, syncs = campaign(60, 5), campaign(2, 1)
     for number, (call, following) in enumerate(pairwise(traced)):
         if is_log(call):
             lines += call.data.decode()
             continue
         disk.apply(call)
-        if following.name != "sync" and number % stride:
+        if (number + seed) % (syncs if following.name == "sync" else stride):
             continue
         for what, image in disk.images(chance, campaign(1, 4)):
             seen += 1
