@@ -32,7 +32,7 @@ SERVERS: Mapping[str, list[str]] = {
     ],
     "gunicorn": [
         *("-m", "gunicorn", "-k", "uvicorn_worker.UvicornWorker", "-b", "127.0.0.1:{port}"),
-        *("-w", "{workers}", "--graceful-timeout", "60", APP),
+        *("-w", "{workers}", "--graceful-timeout", "120", APP),
     ],
 }
 
@@ -100,9 +100,10 @@ class Service:
         found = [line.split(":") for line in file.read_text().splitlines()] if file.exists() else []
         return [(prompt, step, int(pid)) for prompt, step, pid in found]
 
-    def effects(self) -> dict[str, int]:
-        """How often each tool call took effect."""
-        return Counter(f"{prompt}:{step}" for prompt, step, _ in self.lines() if step != "asked")
+    def effects(self, only: str = "") -> dict[str, int]:
+        """How often each tool call took effect, of all runs or only of the one with this prompt."""
+        calls = [(prompt, step) for prompt, step, _ in self.lines() if step != "asked"]
+        return Counter(f"{prompt}:{step}" for prompt, step in calls if only in ("", prompt))
 
     def process_of(self, effect: str) -> int:
         """The process of an effect, when it has happened."""
