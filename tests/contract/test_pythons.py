@@ -141,8 +141,10 @@ def laid_out(core: Iterable[Distribution], folder: Path) -> None:
 
 def without_interpreter(version: str, scratch: Path) -> str:
     """What keeps us from running on a Python that is not here, as far as it can be known; or nothing."""
-    for file in (path for folder in OURS for path in sorted((ROOT / folder).rglob("*.py"))):
-        ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, int(version.partition(".")[2])))
+    minor = int(version.partition(".")[2])
+    if minor < sys.version_info.minor:  # each Python has the language of those before it
+        for file in (path for folder in OURS for path in sorted((ROOT / folder).rglob("*.py"))):
+            ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, minor))
     other = ("--python-version", version, "--only-binary", ":all:", "--target", scratch / "core", "--dry-run")
     built = WITHOUT_WHEEL.get(version, ())
     core = [one for one in DEPENDENCIES if Requirement(one).name not in built]
