@@ -62,10 +62,13 @@ settings.load_profile("ours")
 # this order. xdist by itself deals out files with many tests first, and those with few long ones last.
 LONGEST_FIRST = (
     "dashboards/test_live.py",
-    "crash/test_fleet.py",
     "examples/test_service_processes.py",
+    "crash/test_fleet.py",
+    "crash/test_rolling_deploy.py",
     "engines/test_dispatchers.py",
     "engines/test_worker.py",
+    "crash/test_two_agents_kill.py",
+    "crash/test_power_files.py",
     "cli/test_worker.py",
     "benchmarks/test_workers.py",
     "providers/test_mcp_stdio.py",
