@@ -109,7 +109,7 @@ async def people(dsn: str, folder: Path) -> AsyncIterator[People]:
         await found.journal.close()
 
 
-async def until(ready: Callable[[], bool], seconds: float = 60.0) -> None:
+async def until(ready: Callable[[], bool], seconds: float = PATIENCE) -> None:
     ends = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < ends, "it never came to that"
@@ -177,7 +177,7 @@ class Nemesis:
             self.restarts += 1
 
 
-@pytest.mark.timeout(SECONDS + 2 * PATIENCE)
+@pytest.mark.timeout(SECONDS + 3 * PATIENCE)
 async def test_nothing_is_lost_while_workers_are_killed_and_the_server_is_stopped_at_once(
     tmp_path: Path, seed: int
 ) -> None:
