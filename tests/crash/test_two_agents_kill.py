@@ -179,7 +179,11 @@ async def _asks(one: Agent, run_id: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("kind", "at"), crossed(tuple(DISPATCHERS), MOMENTS))
+@pytest.mark.parametrize(
+    ("kind", "at"),
+    crossed(tuple(DISPATCHERS), MOMENTS),
+    ids=lambda one: one if isinstance(one, str) else "-".join(one),
+)
 async def test_a_worker_resumes_a_killed_run_only_if_it_has_its_agent(
     kind: str, at: tuple[str, str], folder: Path, environment: dict[str, str], database: str
 ) -> None:
