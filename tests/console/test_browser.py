@@ -186,6 +186,7 @@ def test_the_pages_of_a_read_only_console_are_live_and_accessible_and_complete_w
     assert page.locator("#rows tr").count() == 1, "the order under a pointer does not change"
     plain = Person.at(browser, address, java_script_enabled=False)
     plain.sign_in_without_script()
+    [blind] = plain.context.pages
     for path, text in (
         ("/", "asks"),
         ("/runs/asks", "process_tools"),
@@ -194,7 +195,6 @@ def test_the_pages_of_a_read_only_console_are_live_and_accessible_and_complete_w
         ("/compare?run=asks&run=newer", "transitions are equal"),
         ("/backtest?max_iterations=1", "evaluated"),
     ):
-        blind = plain.context.new_page()
         blind.goto(plain.base + path)
         assert text in blind.locator("main").inner_text()
         assert not blind.get_by_text("Approve").count()

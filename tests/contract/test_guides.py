@@ -77,7 +77,7 @@ SCRIPTS = [one for one in PYTHON if not one.text.startswith(">>>")]
 
 _SCRIPTS_ALONE = """
 import gc, os, pathlib, runpy, sys
-import orchestrator
+import orchestrator, prometheus_client, rich.traceback, starlette.applications, structlog
 
 for name in orchestrator.__all__:
     getattr(orchestrator, name)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import tomllib
+from collections.abc import Iterator
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -62,8 +62,17 @@ def test_every_pin_has_a_hash() -> None:
     assert bare == []
 
 
+def unmet() -> Iterator[str]:
+    """Yield what an installed distribution requires and is not installed in that version, as `pip check` does."""
+    installed = {canonicalize_name(one.metadata["Name"]): one for one in distributions()}
+    for name, distribution in installed.items():
+        for requirement in map(Requirement, distribution.requires or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                found = installed.get(canonicalize_name(requirement.name))
+                if found is None or not requirement.specifier.contains(found.version, prereleases=True):
+                    yield f"{name} requires {requirement}, and {found and found.version} is installed"
+
+
 def test_the_lock_leaves_out_nothing_that_its_libraries_need() -> None:
-    checked = subprocess.run(
-        [sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False
-    )
-    assert (checked.returncode, checked.stdout) == (0, "No broken requirements found.\n")
+    assert len(list(distributions())) > 100
+    assert list(unmet()) == []

@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -68,7 +68,7 @@ def changes(text: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project of one module, with a record of what its tests execute."""
     root = tmp_path_factory.mktemp("project")
     for name, text in {"shop/__init__.py": "", "shop/price.py": PRICE, "tests/test_price.py": TESTS}.items():
@@ -76,15 +76,17 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name).write_text(text)
     (root / "pytest.ini").write_text("[pytest]\n")
     paths = os.pathsep.join((str(root), str(ROOT)))
-    environment = {**os.environ, "PYTHONPATH": paths, FOLDER: str(root / "record"), ROOTS: "shop"}
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutants.recording", "tests"],
-        cwd=root,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        check=False,
-    )
-    return root
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # each process would import them, and needs none
+        environment = {**os.environ, "PYTHONPATH": paths, FOLDER: str(root / "record"), ROOTS: "shop"}
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutants.recording", "tests"],
+            cwd=root,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            check=False,
+        )
+        yield root
 
 
 def judged(shop: Path, *wanted: str) -> dict[str, Verdict]:
