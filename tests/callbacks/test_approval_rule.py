@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from orchestrator.tools.spec import tool
 from orchestrator_callbacks.llm_loop.approval_rule import (
     ApprovalDecision,
     approval_flag,
+    definition_of,
     digest_of,
     judge_call,
+    tool_digest,
 )
 from orchestrator_guards import Verdict
 from tests.callbacks.stand import loop_run
@@ -41,6 +44,11 @@ def judged(answer: Any) -> ApprovalDecision:
 def test_a_tool_says_always_never_or_by_a_rule(approval: Any, flag: str, *, asks: bool) -> None:
     assert judge_call(pay(approval), CALL) == ApprovalDecision(asks)
     assert approval_flag(pay(approval)) == flag
+    declared = tool_digest(pay(approval))
+    assert definition_of([pay(approval)]) == {"pay": declared}
+    assert tool_digest(replace(pay(approval), kind="mcp")) == f"mcp:{declared}", (
+        "stored in each run of the agent"
+    )
 
 
 def test_an_unknown_tool_asks_nobody() -> None:

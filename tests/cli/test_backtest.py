@@ -107,6 +107,19 @@ def test_a_sweep_has_one_row_for_each_value(cli: Cli, lines: Callable[[str], Any
     assert [one["value"] for one in report["values"]] == ["1", "2", "3"]
     rows_ = [*csv.reader(io.StringIO(cli("backtest", *AT, "--sweep", "max_iterations=1..3", "--csv").out))]
     assert [row[0] for row in rows_] == ["value", "1", "2", "3"]
+    assert rows_[0][1:] == [
+        *(
+            "runs",
+            "benefit",
+            "harm",
+            "undecided",
+            "other_message",
+            "assumed_benefit",
+            "assumed_harm",
+            "open_end",
+        ),
+        *("tokens", "cost"),
+    ]
 
 
 @pytest.mark.usefixtures("journal")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
+import sys
 import threading
 from pathlib import Path
 
@@ -62,9 +63,18 @@ async def test_folder_and_file_are_for_their_owner_alone(tmp_path: Path) -> None
 
 async def test_the_pragmas_are_what_durability_needs(tmp_path: Path) -> None:
     async with SqliteJournal(tmp_path / "journal.db") as journal:
-        pragmas = (await journal.check()).pragmas
-        assert (pragmas["journal_mode"], pragmas["synchronous"], pragmas["mmap_size"]) == ("wal", 2, 0)
-        assert pragmas["locking_mode"] == "normal"
+        of_macos = int(sys.platform == "darwin")
+        assert (await journal.check()).pragmas == {
+            "journal_mode": "wal",
+            "synchronous": 2,
+            "locking_mode": "normal",
+            "mmap_size": 0,
+            "secure_delete": 1,
+            "cell_size_check": 1,
+            "trusted_schema": 0,
+            "fullfsync": of_macos,
+            "checkpoint_fullfsync": of_macos,
+        }
 
 
 async def test_a_pragma_that_does_not_take_is_refused(
@@ -197,6 +207,18 @@ def test_where_there_is_no_list_of_mounts_nothing_is_told(
 @pytest.mark.skipif(not place.MOUNTS.exists(), reason="only Linux lists its mounts")
 def test_the_mounts_of_this_machine_are_understood() -> None:
     assert place.file_system(Path("/proc")) == "proc"
+
+
+def test_the_file_systems_of_a_network_are_those_with_these_names() -> None:
+    of_the_kernel = (
+        "9p afs beegfs ceph cifs coda davfs gfs2 gpfs lustre ncpfs nfs nfs4 ocfs2 orangefs pvfs2 smb3 smbfs "
+        "vboxsf vmhgfs"
+    )
+    of_fuse = (
+        "ceph curlftpfs davfs2 gcsfuse glusterfs goofys gvfsd-fuse juicefs mfs rclone s3fs smbnetfs sshfs "
+        "vmhgfs-fuse"
+    )
+    assert {*of_the_kernel.split(), *(f"fuse.{name}" for name in of_fuse.split())} == place.NETWORK
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.rclone"])

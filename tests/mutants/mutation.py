@@ -244,6 +244,8 @@ def _expression(node: ast.expr) -> Iterator[Change]:
         return
     if isinstance(node, ast.Call) and ast.unparse(node.func) in DECLARATIONS:
         return
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal":
+        return
     for after, kind in _replacements(node):
         yield node, after, kind
     for child in ast.iter_child_nodes(node):

@@ -69,15 +69,15 @@ class Record:
         """Return the tests of a mutant in batches, the first one small; each has at most `patience` recorded seconds.
 
         These are the tests that execute its line. If none is known, they are those of its function, then those of the
-        folders `near`. A line that runs on import has the tests that use its name or import its module, then all tests
-        of the module.
+        folders `near`. A line that runs on import has the tests that use its name, import its module or are named like
+        it, then all tests of the module.
         """
         header = source.decode().splitlines()[mutant.lines[0] - 1]
         if mutant.function:
             named: set[str] = set()
             tests = self._executing(mutant, source)
         else:
-            named = self._using(header) | self._importing(mutant.path)
+            named = self._using(header) | self._importing(mutant.path) | self._about(mutant.path, near)
             tests = named | self._modules[mutant.path]
         tests = tests or {test for test in self.seconds if is_near(test, near)}
         return self._in_order(tests, named, mutant.path, patience)
@@ -106,6 +106,11 @@ class Record:
         word = re.compile(rf"\b{re.escape(name)} import\b|\bwalk_packages\(")
         files = {file for file in {file_of(test) for test in self.seconds} if word.search(self._text(file))}
         return {test for test in self.seconds if file_of(test) in files}
+
+    def _about(self, path: str, near: Collection[str]) -> set[str]:
+        """Return the tests of the folders `near` whose file is named like a module."""
+        module = _words(Path(path).stem)
+        return {test for test in self.seconds if is_near(test, near) and module & _words(file_of(test))}
 
     def _text(self, file: str) -> str:
         path = self._root / file

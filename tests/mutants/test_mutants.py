@@ -205,6 +205,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from x import y
 T = TypeVar("T")
+Kind = Literal["one", "two"]
 Name: TypeAlias = "str | None"
 __all__ = ["work"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Agent, Limits, LLMError, MemoryJournal, RetryPolicy, ToolResult
+from orchestrator import Agent, Limits, LLMError, MemoryJournal, RetryPolicy, ToolResult, tool
 from orchestrator.kernel.journal import Record
 from orchestrator.llm.message import Request, Response, Usage
 from orchestrator.providers.fallback import Fallback
@@ -171,6 +171,25 @@ async def test_a_call_that_a_cancellation_interrupts_has_its_times(calls: int, w
         *[("cancelled", start, 4.0)] * calls,
         *[("cancelled", start + 4.0, 0.0)] * waiting,
     ]
+
+
+async def test_the_result_of_a_call_is_recorded_while_another_one_still_runs() -> None:
+    journal = MemoryJournal()
+
+    @tool(effect="irreversible")
+    async def sends() -> str:
+        return "sent"
+
+    async def waits() -> str:
+        while not any(one.kind == "done" for one in await journal.load("r")):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        return "done"
+
+    runtime = Runtime(journal=journal, observers=())
+    agent = Agent(
+        ScriptedLLM([[call("sends"), call("waits")], "done"]), tools=[sends, waits], runtime=runtime
+    )
+    assert (await asyncio.wait_for(agent.run("go", run_id="r"), 60)).output == "done"
 
 
 async def test_a_model_that_answers_at_once_has_one_attempt() -> None:

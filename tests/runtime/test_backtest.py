@@ -448,6 +448,7 @@ async def test_nothing_is_claimed_behind_another_message() -> None:
     assert found[0].assumed is not None
     assert (found[0].assumed.turn, found[0].assumed_effect) == (4, "harm")
     assert report.assumed["harm"].runs == 1
+    assert report.as_json()["assumed_stops"]["harm"]["runs"] == 1
 
 
 async def test_behind_a_restart_of_one_policy_no_stop_is_assumed() -> None:

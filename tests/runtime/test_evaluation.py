@@ -529,6 +529,7 @@ def test_an_ended_evaluation_is_the_baseline_of_the_next_one() -> None:
 def test_a_report_survives_json_and_a_damaged_one_is_refused() -> None:
     report = run(support(MemoryJournal()), case("a", judges=["fair"]), case("b"), judges=[fair])
     assert EvaluationReport.from_json(report.as_json()) == report
+    assert report.as_json()["format"] == "orchestrator-evaluation/1"
     damaged: list[Any] = [[], {"format": "x"}, {**report.as_json(), "results": [{}]}]
     for data in damaged:
         with pytest.raises(ConfigError):
@@ -556,6 +557,9 @@ def test_junit_names_failures_errors_and_skipped_cases_without_control_character
         "errors": "1",
         "skipped": "1",
     }
+    (suite,) = root
+    assert (root.tag, suite.tag) == ("testsuites", "testsuite")
+    assert {one.attrib["classname"] for one in suite.iter("testcase")} == {report.name}
     by_name = {one.attrib["name"]: one for one in root.iter("testcase")}
     about = {one.attrib["name"]: one.attrib["value"] for one in by_name["fine"].iter("property")}
     (result,) = report.cases["fine"].results

@@ -125,6 +125,8 @@ async def test_the_fastest_answer_of_the_run_bounds_a_request_that_follows() -> 
     result = await stopped_after(agent_of(llm, clock, journal), llm, clock, 5.0)
     assert result.usage.estimated_output_tokens == 150
     assert result.usage.output_tokens == 20 + 60 + 10 + 150
+    stored = StoredRun.of("r", await journal.load("r"))
+    assert stored.context["spent"]["largest_answer"] == 60
 
 
 async def test_the_minimum_is_what_arrived() -> None:

@@ -117,8 +117,15 @@ def test_what_is_no_page_is_not_found_and_what_there_is_is_named() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "BREW"])
 def test_only_get_and_head_are_answered(method: str) -> None:
-    status, headers, _ = Pages(counted()).answer(PageRequest(method, "/metrics"))
-    assert (status, dict(headers)["Allow"]) == (405, "GET, HEAD")
+    status, headers, body = Pages(counted()).answer(PageRequest(method, "/metrics"))
+    assert status == 405
+    assert dict(headers) == {
+        "Content-Type": "text/plain; charset=utf-8",
+        "Content-Length": str(len(body)),
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "Allow": "GET, HEAD",
+    }
 
 
 class Broken(Collector):

@@ -510,11 +510,14 @@ def test_a_limit_found_in_the_middle_of_a_state_is_a_budget_exceeded_too() -> No
 def test_journal_writes_are_timed_and_failures_have_a_reason() -> None:
     board = Board(backends=["sqlite"]).tell(
         JournalWrite("loop", "r1", "sqlite", "append", 3, 0.002),
+        JournalWrite("loop", "r1", "sqlite", "create", 1, 0.002),
+        JournalWrite("loop", "r1", "sqlite", "snapshot", 1, 0.002),
         JournalWrite("loop", "r1", "sqlite", "append", 3, 0.5, "full"),
         JournalWrite("loop", "r1", "homemade", "append", 1, 0.5, "odd"),
     )
     assert board.counted() == {
-        ("journal_write_duration_seconds_count", "sqlite", "append"): 1,
+        ("journal_write_duration_seconds_count", "sqlite", "append"): 2,
+        ("journal_write_duration_seconds_count", "sqlite", "snapshot"): 1,
         ("journal_write_failures_total", "sqlite", "full"): 1,
         ("journal_write_failures_total", "_other", "other"): 1,
         ("label_overflow_total", "journal_write_duration_seconds", "backend"): 1,

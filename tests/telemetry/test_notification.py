@@ -366,6 +366,14 @@ def test_a_receiver_refuses_a_webhook_that_was_changed(
 ) -> None:
     at = 1_700_000_000
     headers = signed_headers("q1", b"{}", SECRET, at)
+    signature = headers["webhook-signature"]
+    assert signature.startswith("v1,")
+    assert headers == {
+        "webhook-id": "q1",
+        "webhook-timestamp": str(at),
+        "webhook-signature": signature,
+        "Idempotency-Key": "q1",
+    }
     assert verify_webhook(headers, b"{}", SECRET, now=at) == "q1"
     with pytest.raises(ValueError, match=words):
         verify_webhook(*change(headers, b"{}"), SECRET, now=at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from orchestrator.machines.approval.caps import PlanCaps
 from orchestrator.machines.approval.fault import ApprovalError
 from orchestrator.machines.approval.plan import ApprovalPlan, PlanDraft, part, selection
-from orchestrator.runtime.approval.file_inspection import encoded, look
+from orchestrator.runtime.approval.file_inspection import encoded, fault_of, look
 from orchestrator.runtime.approval.preview import NO_UNDO, preview
 from orchestrator.runtime.approval.workspace import Workspace
 from tests.runtime.approval.hostile import DIFF, create, delete, edit, project, run
@@ -34,6 +35,27 @@ def root(tmp_path: Path) -> Path:
 async def planned(root: Path, *steps: dict[str, Any], caps: PlanCaps | None = None) -> ApprovalPlan:
     draft = PlanDraft.read({"goal": "g", "steps": list(steps)})
     return await Workspace(root, caps).validated(draft, plan_id="plan-1", version=1)
+
+
+def test_each_error_of_the_system_has_a_code() -> None:
+    codes = {
+        "FS-001": ["ENOENT"],
+        "FS-002": ["EEXIST"],
+        "FS-003": ["EACCES", "EPERM"],
+        "FS-004": ["EROFS"],
+        "FS-005": ["EBUSY", "EAGAIN", "ETXTBSY"],
+        "FS-009": ["EISDIR"],
+        "FS-010": ["EIO"],
+        "FS-011": ["ENAMETOOLONG"],
+        "FS-012": ["ETIMEDOUT"],
+        "RES-001": ["ENOSPC", "EDQUOT"],
+        "RES-003": ["ENOMEM", "EMFILE", "ENFILE"],
+        "SEC-011": ["ENOTDIR", "ELOOP"],
+    }
+    for code, names in codes.items():
+        faults = [fault_of(OSError(getattr(errno, name), ""), "a.py") for name in names]
+        assert [fault.code for fault in faults] == [code] * len(names)
+        assert all(fault.message.startswith("'a.py' ") for fault in faults)
 
 
 async def test_the_same_draft_on_the_same_project_is_the_same_plan(root: Path) -> None:

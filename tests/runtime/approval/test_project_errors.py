@@ -111,8 +111,9 @@ async def test_a_log_that_cannot_be_written_fails_no_request_but_keeps_a_plan_fr
     async with project(planted(tmp_path), Forgetful()) as approval:
         status = await waiting(approval)
         assert status.error is None
-        with pytest.raises(GateRefused, match="the log cannot be written"):
+        with pytest.raises(GateRefused, match="the log cannot be written") as closed:
             await approval.approve()
+        assert (closed.value.code, closed.value.retryable_now) == ("FS-003", True)
     assert contents(tmp_path) == FILES
 
 
