@@ -8,6 +8,7 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.kernel.clock": {
         "GRACE": 5.0,
         "WHOLE": 6755399441055744.0,
+        "CALL_SHARE": 0.9,
     },
     "orchestrator.kernel.journal": {
         "RECORD_SCHEMA": 1,
@@ -25,6 +26,7 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.engines.orphan_recovery": {
         "POLL": 0.25,
         "AGAIN": 15.0,
+        "LOOK": 1.0,
     },
     "orchestrator.engines.procrastinate": {
         "HEARTBEAT": 1.0,
@@ -37,6 +39,7 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.engines.worker": {
         "BEAT": 1.0,
         "TWIN": 12.0,
+        "RETURN": 0.5,
     },
     "orchestrator.runtime.approval.command": {
         "OUTPUT_BYTES": 65536,
@@ -94,6 +97,30 @@ FIGURES: dict[str, dict[str, float]] = {
     "orchestrator.runtime.service.surviving_program": {
         "GRACE": 5.0,
     },
+    "orchestrator.runtime.backtest.backtest": {
+        "PAGE": 200,
+    },
+    "orchestrator.runtime.evaluation.evaluation": {
+        "CONCURRENCY": 4,
+    },
+    "orchestrator.runtime.evaluation.judge": {
+        "JUDGE_SECONDS": 120.0,
+    },
+    "orchestrator.runtime.llm_loop.run_options": {
+        "FUNCTION_SECONDS": 30.0,
+    },
+    "orchestrator.runtime.runs.event_reader": {
+        "NEARLY": 0.8,
+    },
+    "orchestrator.runtime.runs.following": {
+        "POLL": 0.1,
+    },
+    "orchestrator.runtime.runs.machine_history": {
+        "LAST_RUNS": 100,
+    },
+    "orchestrator.runtime.runs.path": {
+        "LONGEST_CYCLE": 12,
+    },
     "orchestrator.telemetry.configure": {
         "MOST_FRAMES": 10,
     },
@@ -113,6 +140,76 @@ FIGURES: dict[str, dict[str, float]] = {
     },
     "orchestrator.telemetry.labels": {
         "MOST_DEFINITIONS": 4,
+    },
+    "orchestrator.telemetry.instrument": {
+        "MOST_LEFT": 1000,
+    },
+    "orchestrator.telemetry.shared_gauge": {
+        "PERIOD": 1.0,
+    },
+    "orchestrator.journal.head_change": {
+        "LONGEST": 200,
+    },
+    "orchestrator.journal.opening": {
+        "OPENING": 3.0,
+    },
+    "orchestrator.journal.postgres": {
+        "LOOK_AGAIN": 0.1,
+    },
+    "orchestrator.journal.postgres.presence": {
+        "BEATS": 4,
+        "SLOWEST_BEAT": 1.0,
+        "GRACE": 2.5,
+    },
+    "orchestrator.journal.postgres.schema": {
+        "VERSION": 2,
+        "OLDEST_SERVER": 140000,
+    },
+    "orchestrator.journal.postgres.statement": {
+        "BLOBS": 1179864418,
+    },
+    "orchestrator.journal.postgres.writer": {
+        "SOON": 0.5,
+    },
+    "orchestrator.journal.run_query": {
+        "PAGE": 200,
+    },
+    "orchestrator.journal.sqlite.blob": {
+        "BIG": 1048576,
+    },
+    "orchestrator.journal.sqlite.handle": {
+        "OPERATOR_PAGES": 100,
+    },
+    "orchestrator.journal.sqlite.mark": {
+        "SECTOR": 512,
+        "REMOVED": -1,
+    },
+    "orchestrator.journal.sqlite.owner": {
+        "TTL": 10.0,
+        "LEAST_TTL": 1.0,
+        "BEATS": 4,
+    },
+    "orchestrator.journal.sqlite.reserve": {
+        "SIZE": 8388608,
+        "GRANT": 1048576,
+        "ROOM": 262144,
+        "EVERY": 2.5,
+    },
+    "orchestrator.journal.sqlite.schema": {
+        "VERSION": 2,
+        "APPLICATION": 1179864431,
+        "OLDEST": 1,
+        "INCREMENTAL": 2,
+        "SHIFT": 32,
+    },
+    "orchestrator.journal.sqlite.upgrade": {
+        "PATIENCE": 60.0,
+    },
+    "orchestrator.journal.sqlite.writer": {
+        "CHECKPOINT_PAGES": 1000,
+    },
+    "orchestrator.journal.writer_thread": {
+        "ENOUGH": 64,
     },
     "orchestrator_guards.approval": {
         "DIGEST_VERSION": 2,

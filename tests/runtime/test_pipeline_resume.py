@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError, Held, JournalError, OtherGraph, Run
 from orchestrator.journal.crashing import WRITES, CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.kernel.record import RunRecovered, RunStarted, Transition
+from orchestrator.kernel.record import RunCompleted, RunRecovered, RunStarted, Transition
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.machines.pipeline.limits import PipelineLimits
 from orchestrator.machines.pipeline.model import Implementation, OrchestrationState, Plan
@@ -321,6 +321,9 @@ def test_whoever_observes_hears_that_a_run_goes_on_and_nothing_twice() -> None:
     assert (started.origin, started.state) == ("resumed", "implementing")
     assert facts.of(RunRecovered) == []
     assert path(facts.of(Transition)) == ["implemented", "approved"]
+    [completed] = facts.of(RunCompleted)
+    used = {"iterations": 0.3333, "tokens": 0.0}
+    assert completed.summary == {"tokens": 0, "refinements": 0, "budget_used": used}
 
 
 def test_a_run_of_another_graph_and_an_unknown_one_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +296,13 @@ async def test_what_cannot_be_written_down_is_refused_whoever_says_it_and_change
     half = "half a \ud83d"
     with pytest.raises(ApprovalError, match="VAL-001: the name of who asks is not valid UTF-8 text"):
         Approval(tmp_path, observers=(), by=half)
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    with pytest.raises(
+        ApprovalError, match=r"CFG-003: the project .* has a name that is not UTF-8; rename it"
+    ):
+        Approval(folder, observers=())
+    folder.rmdir()
     async with project(planted(tmp_path)) as approval:
         with pytest.raises(ApprovalError, match="VAL-001: the request is not valid UTF-8 text"):
             await approval.run(half)
