@@ -248,7 +248,7 @@ OPEN: Final[dict[str, Callable[[Surface], Iterator[bytes]]]] = {
 
 
 @pytest.mark.campaign
-@pytest.mark.canary("console-SIGINT", "mcp-SIGTERM")
+@pytest.mark.canary("console-SIGINT")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
 @pytest.mark.parametrize("name", OPEN)
 def test_a_signal_ends_a_surface_with_open_streams_and_half_requests_in_silence(
