@@ -25,7 +25,17 @@ from orchestrator.tools.input_request import CallInput
 from orchestrator.tools.result import ToolOutcome
 from orchestrator.tools.spec import ToolContext
 from orchestrator.tools.tool_set import ToolSet
-from tests.providers.mcp_place import address, by_http, by_stdio, call, noted, ran, results
+from tests.providers.mcp_place import (
+    PROGRAM,
+    address,
+    by_http,
+    by_stdio,
+    call,
+    noted,
+    ran,
+    results,
+    served_here,
+)
 
 ANSWERS = Path(__file__).with_name("mcp_answers.py")
 LIMITED = ('{"error":"Rate limit: try in 10 s","type":"CallRefused"}', True)
@@ -134,15 +144,25 @@ async def test_a_server_that_refuses_to_start_is_named_with_its_reason(tmp_path:
             pytest.fail("not connected")
 
 
-@pytest.mark.canary("2026")
-@pytest.mark.campaign
-@pytest.mark.parametrize("words", [(), ("legacy",)], ids=["2026", "older"])
-async def test_an_error_of_a_server_over_http_is_its_own_too(tmp_path: Path, words: tuple[str, ...]) -> None:
+async def refused(server: McpServer, folder: Path) -> None:
+    """Call a tool of the program twice and check that its errors are its own."""
+    async with server:
+        assert results(await ran([server], [*LIMITED_CALLS, "Done."])) == [LIMITED, LIMITED]
+    assert noted(folder, "limited") == ["-32000", "-32001"], "each was sent once"
+
+
+async def test_an_error_of_a_server_over_http_is_its_own_too(tmp_path: Path) -> None:
     before = asyncio.all_tasks()
-    script: list[Item] = [*LIMITED_CALLS, "Done."]
-    async with by_http(tmp_path, *words), McpServer.http(address(tmp_path)) as server:
-        assert results(await ran([server], script)) == [LIMITED, LIMITED]
-    assert noted(tmp_path, "limited") == ["-32000", "-32001"], "each was sent once"
+    with served_here(PROGRAM, tmp_path) as url:
+        await refused(McpServer.http(url), tmp_path)
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.campaign
+async def test_an_error_of_an_older_server_over_http_is_its_own_too(tmp_path: Path) -> None:
+    before = asyncio.all_tasks()
+    async with by_http(tmp_path, "legacy"):
+        await refused(McpServer.http(address(tmp_path)), tmp_path)
     assert asyncio.all_tasks() == before
 
 

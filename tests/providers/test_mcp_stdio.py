@@ -392,14 +392,16 @@ async def test_an_unknown_name_in_an_option_refuses_the_server_and_ends_it(tmp_p
 
 REPEATING = """
 import base64, os, sys
-from mcp import MCPError
-from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
 
 token = os.environ["SHOP_TOKEN"]
 print("started with", token, file=sys.stderr, flush=True)
 if sys.argv[1:] == ["fails"]:
     sys.exit(1)
+
+from mcp import MCPError
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
 server = MCPServer("shop")
 
 @server.tool()
