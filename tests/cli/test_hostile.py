@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -165,13 +166,23 @@ QUIET = {
 """Commands and groups whose hostile text comes from arguments and settings, which every command is tried with."""
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The journal of the hostile folders."""
+    place = tmp_path_factory.mktemp("hostile")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        journal()
+    return place / "journal.db"
+
+
 @pytest.fixture
 def hostile(
-    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, recorded: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Cli]:
     """Run the command line in this process, in a hostile folder, and read what reached both descriptors."""
     files(folder)
-    journal()
+    shutil.copy2(recorded, folder)
     monkeypatch.syspath_prepend(str(folder))
 
     def ran(*arguments: str) -> Done:
@@ -338,9 +349,11 @@ ON_A_TERMINAL = {
 
 
 @pytest.mark.parametrize("case", ON_A_TERMINAL)
-def test_on_a_terminal_only_our_own_sequences_are_left(folder: Path, start: Start, case: str) -> None:
+def test_on_a_terminal_only_our_own_sequences_are_left(
+    folder: Path, recorded: Path, start: Start, case: str
+) -> None:
     files(folder)
-    journal()
+    shutil.copy2(recorded, folder)
     terminal = Terminal(start, *ON_A_TERMINAL[case])
     _, err = terminal.end()
     assert controls(terminal.raw, terminal=True) == []

@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from orchestrator.cli.spread import spread
+from tests.cli.conftest import Cli
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,9 @@ def test_members_of_bases_and_of_dataclasses_in_them_are_options_too_and_a_tuple
     assert places == sorted(places)
 
 
-def test_the_help_of_each_command_fits_on_one_line_of_80_columns_in_the_list_of_its_group() -> None:
+def test_the_help_of_each_command_fits_on_one_line_of_80_columns_in_the_list_of_its_group(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from orchestrator.cli.app import app
 
     def lists(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -116,8 +119,9 @@ def test_the_help_of_each_command_fits_on_one_line_of_80_columns_in_the_list_of_
             if hasattr(command, "commands"):
                 yield from lists(command, (*path, name))
 
+    monkeypatch.setenv("COLUMNS", "80")
     for path in lists(typer.main.get_command(app)):
-        said = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).output
+        said = cli(*path, "--help").out
         listed = said.partition("Commands:")[2].partition("Exit codes")[0]
         assert listed.strip(), path
         assert [line for line in listed.splitlines() if line.endswith("...")] == [], path
