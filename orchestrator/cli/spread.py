@@ -12,6 +12,11 @@ import typer
 
 from orchestrator.cli.trust_option import Trust
 
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(
+    functools.partial(get_type_hints, include_extras=True)
+)
+"""Returns the types of the members of a dataclass, evaluated once."""
+
 
 def spread_options(command: Callable[..., int | None]) -> Callable[..., None]:
     """Return a command whose options are the members of each parameter that is a dataclass.
@@ -65,7 +70,7 @@ def _parameters(one: inspect.Parameter) -> Iterator[inspect.Parameter]:
         repeated = _repeated(kind)
         yield one if repeated is None else one.replace(default=one.default or None, annotation=repeated)
         return
-    hints = get_type_hints(kind, include_extras=True)
+    hints = _hints(kind)
     for member in _members(kind):
         default = inspect.Parameter.empty if member.default is MISSING else member.default
         yield from _parameters(one.replace(name=member.name, default=default, annotation=hints[member.name]))
@@ -93,6 +98,6 @@ def _value(name: str, kind: Any, options: dict[str, Any]) -> Any:
     """Return the value of a parameter from the values that typer has read."""
     if not is_dataclass(kind):
         return options[name] if _repeated(kind) is None else tuple(options[name] or ())
-    hints = get_type_hints(kind, include_extras=True)
+    hints = _hints(kind)
     build: Any = kind
     return build(**{each.name: _value(each.name, hints[each.name], options) for each in fields(kind)})
