@@ -80,19 +80,6 @@ def test_coverage_and_soak_leave_out_neither_tier(target: str) -> None:
     assert re.match(r"(TEST_TIER=campaign|ORCHESTRATOR_SOAK=1) ", line)
 
 
-def test_ci_checks_tests_on_two_pythons_and_ends_with_the_campaign() -> None:
-    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    commands = re.findall(r"^ *make (\w+) PYTHON=\"\$(\w+)\"", script, re.MULTILINE)
-    assert commands == [
-        ("setup", "oldest"),
-        ("check", "oldest"),
-        ("test", "newest"),
-        ("test", "oldest"),
-        ("campaign", "oldest"),
-    ]
-    assert script.rstrip().splitlines()[-1].startswith("make campaign")  # pytest's summary is the last line
-
-
 def test_each_file_of_campaigns_has_a_canary_in_make_test(request: pytest.FixtureRequest) -> None:
     whole = not any("::" in argument for argument in request.config.args)
     collected: dict[Path, Counter[str]] = request.config.stash[TIERS] if whole else {}
