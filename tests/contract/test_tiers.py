@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import CAMPAIGN, CHECK, SELECTED, TIERS, examples
+from tests.tiers import CAMPAIGN, CHECK, MINUTES, SELECTED, TIERS, examples
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,6 +78,27 @@ def test_coverage_and_soak_leave_out_neither_tier(target: str) -> None:
     (line,) = [line for line in commands(target).splitlines() if "-m pytest" in line]
     assert re.findall(r"-m \"(.*?)\"", line) == (["not bench"] if target == "coverage" else [])
     assert re.match(r"(TEST_TIER=campaign|ORCHESTRATOR_SOAK=1) ", line)
+
+
+@pytest.mark.check
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        ("make test", {"README.md", "CONTRIBUTING.md", "Makefile"}),
+        ("make campaign", {"CONTRIBUTING.md", "Makefile"}),
+        (".ci/run", {"CONTRIBUTING.md"}),
+    ],
+)
+def test_the_guides_and_the_makefile_say_the_same_of_the_time_that_a_tier_takes(
+    command: str, files: set[str]
+) -> None:
+    said: dict[str, list[str]] = {}
+    for file in ("README.md", "CONTRIBUTING.md", "Makefile"):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        text = re.sub(r"^(?=[a-z-]+:.*##)", "make ", text, flags=re.MULTILINE)
+        if minutes := re.findall(rf"{re.escape(command)}(?![\w-]).*?\b(\d+) min", text):
+            said[file] = minutes
+    assert said == {file: [str(MINUTES[command])] for file in files}
 
 
 def test_each_file_of_campaigns_has_a_canary_in_make_test(request: pytest.FixtureRequest) -> None:
