@@ -98,10 +98,6 @@ class Forks:
         os.environ.clear()
         os.environ.update(environment)
         time.tzset()
-        if "COVERAGE_PROCESS_CONFIG" in environment:
-            from coverage import process_startup
-
-            process_startup(force=True)
         sys.argv = [str(ROOT / "orchestrator" / "__main__.py"), *arguments]
         return arguments
 
