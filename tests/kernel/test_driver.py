@@ -374,7 +374,9 @@ class StrollingJournal(MemoryJournal):
 
 
 @pytest.mark.parametrize("journalled", [True, False])
-async def test_a_transition_tells_what_it_cost_the_kernel_without_hooks_and_journal(journalled: bool) -> None:
+async def test_a_transition_tells_how_long_its_state_lasted_and_what_it_cost_the_kernel(
+    journalled: bool,
+) -> None:
     clock, facts = Stopwatch(), Facts()
 
     def dear_guard(ctx: Context) -> bool:
@@ -396,8 +398,11 @@ async def test_a_transition_tells_what_it_cost_the_kernel_without_hooks_and_jour
     journal = StrollingJournal(clock) if journalled else None
     run = new_run(made, E.AGAIN)
     await Driver(made, observers=(facts,), journal=journal, clock=clock).drive(run)
-    told = [(fact.event, fact.overhead) for fact in facts.of(Transition)]
-    assert told == [("start", 0), ("did", 0), ("again", 0.5), ("did", 0), ("finish", 0)]
+    told = [(fact.event, fact.dwell, fact.overhead) for fact in facts.of(Transition)]
+    written = 2.0 if journalled else 0.0
+    worked = ("did", 12.0 + written, 0.0)
+    assert told == [("start", 0.0, 0.0), worked, ("again", 16.5, 0.5), worked, ("finish", 8.0, 0.0)]
+    assert [fact.seconds for fact in facts.of(RunCompleted)] == [48.5 + 4 * written]
 
 
 async def test_what_it_cost_is_no_part_of_which_transition_it_was() -> None:
