@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _SETTLING_TURNS = 50
+_MONOTONIC_START = 1_000.0
 
 
 @dataclass(slots=True, order=True)
@@ -47,8 +48,8 @@ class FakeClock:
         return self._start + self._elapsed
 
     def monotonic(self) -> float:
-        """Return the seconds since this clock was created."""
-        return self._elapsed
+        """Return 1,000 seconds plus the elapsed time: not from 0, or a time would look like a duration."""
+        return _MONOTONIC_START + self._elapsed
 
     @property
     def pending(self) -> int:

@@ -190,7 +190,7 @@ async def test_a_deadline_that_passes_while_a_stop_is_open_is_not_lost() -> None
     to_ask = Edge(E.FAIL, (S.WORK,), S.ASK)
     graph = TOY.extend(without=[("work", "fail")], edges=[to_ask], dwell={S.ASK: None})
     a = rig(graph=graph, enter_work=stubborn)
-    a.run.control.expires_at = 10.0
+    a.run.control.expires_at = a.clock.monotonic() + 10.0
     drive = asyncio.create_task(a.driver.drive(a.run, park=False))
     await began.wait()
     a.run.cancel()

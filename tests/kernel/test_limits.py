@@ -83,11 +83,11 @@ async def test_a_hook_that_swallows_the_interruption_does_not_defeat_the_limit()
 @pytest.mark.campaign
 async def test_hooks_that_never_wait_are_under_the_limit_too() -> None:
     async def spin(run: ToyRun) -> E:
-        a.clock._move_to(a.clock.monotonic() + 0.5)
+        a.clock._move_to(a.clock._elapsed + 0.5)
         return E.DID
 
     a = rig(*[E.AGAIN] * 10_000, turns=10_000, enter_work=spin)
-    a.run.control.expires_at = 1_000.0
+    a.run.control.expires_at = a.clock.monotonic() + 1_000.0
     await a.driver.drive(a.run)
     assert isinstance(a.run.error, DeadlineExceeded)
 
@@ -153,7 +153,7 @@ async def test_a_limit_that_a_hook_vetoes_fires_once_a_stay() -> None:
 
 async def test_the_runs_deadline_interrupts_any_state() -> None:
     a = rig(enter_work=hang, graph=TOY.extend(dwell={S.ASK: None}))
-    a.run.control.expires_at = 7.0
+    a.run.control.expires_at = a.clock.monotonic() + 7.0
     drive = await driven(a)
     await a.clock.advance(7.0)
     await drive
@@ -170,7 +170,7 @@ async def test_the_deadline_is_said_once_so_that_the_way_to_the_end_can_take_its
         cleaned.append(run.cursor.state)
 
     a = rig(enter_work=hang, after_fail=clean)
-    a.run.control.expires_at = 7.0
+    a.run.control.expires_at = a.clock.monotonic() + 7.0
     drive = await driven(a)
     await a.clock.advance(10.0)
     await drive
@@ -180,7 +180,7 @@ async def test_the_deadline_is_said_once_so_that_the_way_to_the_end_can_take_its
 
 async def test_a_deadline_that_has_passed_while_the_run_was_parked_fires_when_it_is_taken_up() -> None:
     a = rig(E.ASKED, graph=TOY.extend(dwell={S.WORK: None, S.ASK: None}))
-    a.run.control.expires_at = 5.0
+    a.run.control.expires_at = a.clock.monotonic() + 5.0
     await a.driver.drive(a.run)
     await a.clock.advance(6.0)
     await a.driver.drive(a.run)

@@ -487,7 +487,7 @@ async def test_cost_is_lent_by_the_price_of_each_agents_model() -> None:
     assert result.usage.cost == 4.0
 
 
-@pytest.mark.parametrize(("seconds", "charged"), [(0.0, 0), (0.1, 20), (60.0, 70)])
+@pytest.mark.parametrize(("seconds", "charged"), [(0.0, 0), (0.125, 25), (60.0, 70)])
 async def test_a_request_that_is_cancelled_in_flight_counts_what_its_time_and_its_limit_allow(
     seconds: float, charged: int
 ) -> None:
