@@ -99,6 +99,23 @@ def host_call(work: Awaitable[T], kind: str, name: str) -> Generator[Any, Any, T
             owner.call = None
 
 
+@types.coroutine
+def continued(coroutine: Coroutine[Any, Any, T], waits: object) -> Generator[Any, Any, T]:
+    """Await a coroutine that has started and waits for `waits`."""
+    error: BaseException | None = None
+    while True:
+        try:
+            yield waits
+        except BaseException as raised:  # noqa: BLE001 - thrown into the coroutine
+            error = raised
+        try:
+            waits = coroutine.send(None) if error is None else coroutine.throw(error)
+        except StopIteration as ended:
+            value: T = ended.value
+            return value
+        error = None
+
+
 class AbandonableTask(Generic[T]):
     """A task that ends within the grace period after its cancellation, whatever its host code does.
 
@@ -335,10 +352,12 @@ def driven_by(frame: FrameType) -> object:
     """Return the coroutine that a suspended frame of this module drives, None for other frames. For stack dumps."""
     if frame.f_code is _Frames.__await__.__code__:
         return frame.f_locals["self"].work
-    return frame.f_locals.get("host") if frame.f_code is _HOST_CALL else None
+    name = _DRIVES.get(frame.f_code)
+    return None if name is None else frame.f_locals.get(name)
 
 
-_HOST_CALL = inspect.unwrap(host_call).__code__
+_DRIVES = {inspect.unwrap(host_call).__code__: "host", inspect.unwrap(continued).__code__: "coroutine"}
+"""Code -> the local variable with the coroutine that it drives."""
 
 
 def _cancels() -> int:

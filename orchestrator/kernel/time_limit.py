@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import CoroutineType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from orchestrator.kernel.abandonment import here
+from orchestrator.kernel.abandonment import continued, here
 from orchestrator.kernel.clock import Cancellable, Clock
 
 T = TypeVar("T")
@@ -144,7 +143,7 @@ async def limited(
         async with limit:
             own.start(seconds, total, clock, expire, since=since)
             try:
-                return await _continued(coroutine, waits)
+                return await continued(coroutine, waits)
             finally:
                 own.end()
                 if late is not None:
@@ -156,23 +155,6 @@ async def limited(
             abandoned = owner is not None and owner.left > left
             raise TimeLimitPassed(passed, abandoned=abandoned, is_total=passed == total) from error
         raise
-
-
-@types.coroutine
-def _continued(coroutine: Coroutine[Any, Any, T], waits: object) -> Generator[Any, Any, T]:
-    """Await a coroutine that has started and waits for `waits`."""
-    error: BaseException | None = None
-    while True:
-        try:
-            yield waits
-        except BaseException as raised:  # noqa: BLE001 - thrown into the coroutine
-            error = raised
-        try:
-            waits = coroutine.send(None) if error is None else coroutine.throw(error)
-        except StopIteration as ended:
-            value: T = ended.value
-            return value
-        error = None
 
 
 async def _awaited(work: Awaitable[T]) -> T:
