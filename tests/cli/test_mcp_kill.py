@@ -92,9 +92,7 @@ def serving(case: Case, transport: str, folder: Path) -> Iterator[dict[str, Any]
     if case.server == "support":
         (folder / "my_agents.py").write_text(AGENTS)
         if transport == "stdio":
-            passed = {
-                name: os.environ[name] for name in ("XDG_STATE_HOME", "PYTHONPATH", "ORCHESTRATOR_TRUST")
-            }
+            passed = {name: os.environ[name] for name in ("HOME", "PYTHONPATH", "ORCHESTRATOR_TRUST")}
             yield {"command": sys.executable, "args": [*SERVE], "cwd": str(folder), "env": passed}
             return
         with subprocess.Popen(
