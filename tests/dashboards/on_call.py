@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.dashboards.incident import mitigations, read, typed
-from tests.dashboards.monitoring import SCALE, Webhook, until
+from tests.dashboards.monitoring import SCALE, Webhook, at_once, until
 
 LIMIT = 120
 """Seconds for a run to end, on a machine that has much to do."""
@@ -141,7 +141,7 @@ class OnCall:
 def _command(journal: Path, line: str, words: Mapping[str, str]) -> str:
     """Execute a command of a runbook on the host of a journal; return what it printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "orchestrator", *typed(line, words)],
+        [*at_once(), sys.executable, "-m", "orchestrator", *typed(line, words)],
         cwd=journal.parent,
         env={**_SHELL, "ORCHESTRATOR_JOURNAL": str(journal)},
         capture_output=True,
