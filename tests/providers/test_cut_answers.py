@@ -160,7 +160,9 @@ async def test_an_answer_that_was_cut_is_never_less_than_the_whole_one(
     used = 0
     async with Loopback(lambda _: left.pop()) as server:
         llm: Any = FAMILIES[name].llm(server.url)
-        for _ in range(campaign(rounds, 2_000)):
+        done = 0
+        while done < campaign(rounds, 2_000) or not used:  # until a cut answer was complete enough to be used
+            done += 1
             stream, body = ANSWERS[name](draw)
             form, kind = draw.choice([(stream, "text/event-stream"), (body, "application/json")])
             streamed = form is stream
@@ -171,7 +173,6 @@ async def test_an_answer_that_was_cut_is_never_less_than_the_whole_one(
                 left.append(cut(draw, form.encode(), kind))
                 used += check(await come(llm, streamed=streamed), whole, left)
         await llm.aclose()
-    assert used
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
