@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -228,6 +229,11 @@ def joined(chunks: Sequence[bytes]) -> bytes:
     return b"".join(chunks)
 
 
+def parts_of(response: Response) -> str:
+    """Return the text and the calls of an answer, without the ids that pydantic-ai draws for calls that have none."""
+    return re.sub(r"pyd_ai_[0-9a-f]{32}", "pyd_ai", repr((response.content, response.tool_calls)))
+
+
 @every(LIBRARIES)
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_an_answer_that_a_library_reads_is_never_less(
@@ -252,6 +258,6 @@ async def test_an_answer_that_a_library_reads_is_never_less(
                 cuts.append(True)
                 came = await come(llm, streamed=streamed)
                 if isinstance(came, Response):
-                    assert (came.content, came.tool_calls) == (whole.content, whole.tool_calls)
+                    assert parts_of(came) == parts_of(whole)
                     assert came.finish_reason == whole.finish_reason
         await llm.aclose()
