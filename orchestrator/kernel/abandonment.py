@@ -68,7 +68,7 @@ def host_call(work: Awaitable[T], kind: str, name: str) -> Generator[Any, Any, T
     In other tasks, and inside another host call, it has no effect: only our frames are moved to another task. The
     cost of code that does not wait is one generator.
     """
-    host: Coroutine[Any, Any, T] = work if type(work) is CoroutineType else _awaited(work)
+    host: Coroutine[Any, Any, T] = work if type(work) is CoroutineType else awaited(work)
     owner = _OWNERS.get(asyncio.current_task())  # type: ignore[arg-type]
     if owner is None or owner.call is not None:
         return (yield from host.__await__())
@@ -365,7 +365,8 @@ def _cancels() -> int:
     return 0 if task is None else task.cancelling()
 
 
-async def _awaited(work: Awaitable[T]) -> T:
+async def awaited(work: Awaitable[T]) -> T:
+    """Return a coroutine for an awaitable that is none, so that it can be driven by `send` and `throw`."""
     return await work
 
 

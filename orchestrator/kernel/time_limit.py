@@ -8,7 +8,7 @@ from functools import partial
 from types import CoroutineType
 from typing import TypeVar
 
-from orchestrator.kernel.abandonment import continued, here
+from orchestrator.kernel.abandonment import awaited, continued, here
 from orchestrator.kernel.clock import Cancellable, Clock
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ async def limited(
     task, since = asyncio.current_task(), clock.monotonic()
     earlier = task.cancelling() if task else 0
     awaitable = work()
-    coroutine = awaitable if type(awaitable) is CoroutineType else _awaited(awaitable)
+    coroutine = awaitable if type(awaitable) is CoroutineType else awaited(awaitable)
     try:
         waits = coroutine.send(None)
     except StopIteration as ended:
@@ -155,10 +155,6 @@ async def limited(
             abandoned = owner is not None and owner.left > left
             raise TimeLimitPassed(passed, abandoned=abandoned, is_total=passed == total) from error
         raise
-
-
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work
 
 
 def _ignore(_: float) -> None:
