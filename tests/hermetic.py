@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.tiers import SELECTED
+from tests.tiers import SELECTED, selecting
 
 ROOT = Path(__file__).resolve().parent.parent
 EMPTY = tuple(map(Path, ("/tmp", "/var/tmp", "/dev/shm")))  # noqa: S108
@@ -194,7 +194,7 @@ def run_tests(
     command = [sys.executable, "-m", "pytest", "-q"]
     if options.tier or not options.arguments:
         tier = options.tier or "test"
-        command += ["-n", "auto", "--dist", "loadfile", "-m", SELECTED[tier]]
+        command += selecting(tier)
         environment = {**environment, "TEST_TIER": tier}
     command += options.arguments
     running = [

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from tests.tiers import SELECTED
+from tests.tiers import SELECTED, selecting
 
 ROOT = Path(__file__).resolve().parent.parent
 DISK = Path("/var/tmp")  # noqa: S108  on a disk also where /tmp is memory
@@ -97,7 +97,7 @@ def run_tests(tier: str | None, arguments: Sequence[str], report: Path, environm
     command += ["-o", "junit_family=xunit1", "-o", "junit_logging=all", "-o", "junit_log_passing_tests=false"]
     if tier or not arguments:
         tier = tier or "test"
-        command += ["-n", "auto", "--dist", "loadfile", "-m", SELECTED[tier]]
+        command += selecting(tier)
         environment = environment | {"TEST_TIER": tier}
     process = subprocess.Popen([*command, *arguments], env=environment)
     try:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.tiers import SELECTED
+from tests.tiers import SELECTED, selecting
 
 ROOT = Path(__file__).resolve().parent.parent
 WRITTEN = ROOT / "build" / "slow.json"
@@ -233,8 +233,7 @@ def main() -> int:
 
 def run_tier(tier: str, arguments: Sequence[str]) -> int:
     """Run a tier with the plugin and return pytest's exit code."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.slow", "-n", "auto", "--dist", "loadfile"]
-    command += ["-m", SELECTED[tier], *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.slow", *selecting(tier), *arguments]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, "TEST_TIER": tier}, check=False).returncode
 
 

@@ -61,6 +61,11 @@ def reaching(count: int, full: int | None = None) -> int:
     return (full or 10 * count) if SOAK else count
 
 
+def selecting(tier: str) -> list[str]:
+    """Return the arguments of pytest for a tier, as the Makefile has them; TEST_TIER must name the tier, too."""
+    return ["-n", "auto", "--dist", "loadfile", "-m", SELECTED[tier]]
+
+
 def is_canary(item: pytest.Item) -> bool:
     """Whether it has the marker; `canary("a", "b")` is for the cases of a test with these ids."""
     mark = item.get_closest_marker(CANARY)

@@ -160,8 +160,7 @@ def untrusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def forking() -> Iterator[Nursery]:
     """The process that has imported the commands; `start` forks them from it."""
-    roots = os.pathsep.join(map(str, (ROOT, ROOT / "callbacks", ROOT / "guards")))
-    with nursery({**os.environ, "PYTHONPATH": roots}) as forks:
+    with nursery(os.environ) as forks:
         yield forks
 
 
