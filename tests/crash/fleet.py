@@ -30,6 +30,8 @@ from tests.crash import outside
 from tests.crash.outside import Outside, Tap
 
 ROOT = Path(__file__).resolve().parents[2]
+HOLD = "hold"
+"""While a file with this name is in the folder, no model and no tool returns to its run."""
 _WAIT = 60.0
 
 
@@ -51,6 +53,8 @@ class Worlds:
         when, _, what = name.partition(" ")
         if when == "after":
             await asyncio.sleep(self._chance.uniform(0, self._pause))
+            while (self.folder / HOLD).exists():  # noqa: ASYNC110 - another process makes and removes it
+                await asyncio.sleep(0.02)
         line = {"run": run, "pid": os.getpid(), "at": time.monotonic(), "when": when, "what": what}
         os.write(self._windows, orjson.dumps(line) + b"\n")
 

@@ -60,17 +60,14 @@ class Story:
     """Answers of Prometheus about what must page nobody."""
 
     def look(self, monitoring: Monitoring) -> Story:
-        """Take note of what fires now."""
+        """Take note of what fires now, and of what has fired since the start and ended before anybody looked."""
         now = time.time() - self.began
-        alerts = monitoring.alerts()
-        firing = {labels["alertname"] for labels in alerts}
-        inhibited = monitoring.inhibited()  # by Alertmanager, to which an alert may have come since
-        for name in firing | inhibited:
-            self.fired.setdefault(name, now)
-        subjects = {Subject.of(labels) for labels in alerts}
-        for subject in subjects:
-            self.subjects.setdefault(subject, now)
-        self.ended |= {f"Orchestrator{subject.alert}" for subject in self.subjects.keys() - subjects}
+        inhibited = monitoring.inhibited()
+        for at, labels in monitoring.fired(now + 1):
+            self.fired.setdefault(labels["alertname"], at - self.began)
+            self.subjects.setdefault(Subject.of(labels), at - self.began)
+        firing = {Subject.of(labels) for labels in monitoring.alerts()}
+        self.ended |= {f"Orchestrator{subject.alert}" for subject in self.subjects.keys() - firing}
         for name in inhibited:
             self.inhibited.setdefault(name, now)
         return self

@@ -54,7 +54,11 @@ class Service:
         }
         self.client = Client(self.port)
         self.process: subprocess.Popen[bytes]
-        self.begin()
+        try:
+            self.begin()
+        except BaseException:
+            self.kill()
+            raise
 
     def begin(self) -> None:
         """Start the server, as its supervisor does."""

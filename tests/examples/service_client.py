@@ -57,12 +57,13 @@ class Client:
     def until(self, ready: Callable[[], object]) -> None:
         ends = time.monotonic() + PATIENCE
         while True:
+            seen: object = None
             try:
-                if ready():
+                if seen := ready():
                     return
-            except httpx2.TransportError:
-                pass
-            assert time.monotonic() < ends, "it never came to that"
+            except httpx2.TransportError as error:
+                seen = error
+            assert time.monotonic() < ends, f"it never came to that; the last answer was {seen!r}"
             time.sleep(0.01)
 
 
