@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator import LocalEngine, SqliteJournal
-from orchestrator.errors import OrchestratorError, Overloaded
+from orchestrator.errors import OrchestratorError, Overloaded, StoreDown
 from orchestrator.kernel.driver import Driver
 from orchestrator.kernel.run import Run
 from orchestrator.telemetry import TransitionLog
@@ -132,9 +132,9 @@ class Host:
             self.start(self._insist(engine, fault))
 
     async def _insist(self, engine: LocalEngine, agent: str) -> None:
-        """Start the guilty run of an agent as soon as the engine has a place for it."""
+        """Start the guilty run of an agent as soon as the engine has a place for it, and its journal is not locked."""
         while True:
-            with contextlib.suppress(Overloaded):
+            with contextlib.suppress(Overloaded, StoreDown):
                 await engine.submit(FOR_HOURS, agent=agent, run_id=f"guilty-{agent}")
                 return
             await asyncio.sleep(PAUSE)

@@ -53,7 +53,7 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
             return found
         if time.monotonic() > end:
             raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(0.1)
+        time.sleep(0.25)
 
 
 @dataclass
@@ -292,7 +292,7 @@ class Monitoring:
 
     def fired(self, seconds: float) -> list[tuple[float, dict[str, str]]]:
         """Return when (epoch seconds) and with which labels alerts fired within so many seconds, first times only."""
-        query = urllib.parse.quote(f'ALERTS{{alertstate="firing"}}[{seconds:.3f}s]')
+        query = urllib.parse.quote(f'ALERTS{{alertstate="firing"}}[{int(1000 * seconds)}ms]')
         found = fetch(f"{self.prometheus}/api/v1/query?query={query}")["data"]["result"]
         return [(series["values"][0][0], series["metric"]) for series in found]
 

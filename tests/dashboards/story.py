@@ -11,6 +11,9 @@ from orchestrator.ops.alert import NAMES
 from orchestrator.ops.live_source import TimeSeries, TimeWindow
 from tests.dashboards.monitoring import SCALE, Monitoring
 
+OVERLAP = 5.0
+"""Seconds before the last look that are looked at again: what was evaluated then may have been stored since."""
+
 
 class Subject(NamedTuple):
     """What an alert is about."""
@@ -44,6 +47,7 @@ class Story:
     """What was seen, and when, in seconds since the start."""
 
     began: float = field(default_factory=time.time)
+    looked: float = 0.0
     fired: dict[str, float] = field(default_factory=dict)
     subjects: dict[Subject, float] = field(default_factory=dict)
     inhibited: dict[str, float] = field(default_factory=dict)
@@ -63,13 +67,14 @@ class Story:
         """Take note of what fires now, and of what has fired since the start and ended before anybody looked."""
         now = time.time() - self.began
         inhibited = monitoring.inhibited()
-        for at, labels in monitoring.fired(now + 1):
+        for at, labels in monitoring.fired(now - self.looked + OVERLAP):
             self.fired.setdefault(labels["alertname"], at - self.began)
             self.subjects.setdefault(Subject.of(labels), at - self.began)
         firing = {Subject.of(labels) for labels in monitoring.alerts()}
         self.ended |= {f"Orchestrator{subject.alert}" for subject in self.subjects.keys() - firing}
         for name in inhibited:
             self.inhibited.setdefault(name, now)
+        self.looked = now
         return self
 
     def table(self, monitoring: Monitoring) -> str:
