@@ -23,15 +23,16 @@ def journal_at(
     only_reads: bool = False,
     create: bool = True,
     operator: bool = False,
-    opening: float = OPENING,
+    opening: float | None = None,
 ) -> StoredJournal:
     """Return a journal that is not opened yet. Raises MissingExtra if its driver is not installed.
 
-    On a server the tables are created unless `create` is False; `opening` is the seconds to wait for it. A command of
-    an `operator` works on a full disk, if the journal is a file.
+    On a server the tables are created unless `create` is False; `opening` is the seconds to wait for it, None
+    means OPENING. A command of an `operator` works on a full disk, if the journal is a file.
     """
     if isinstance(address, JournalAddress):
         from orchestrator.journal.postgres import PostgresJournal
 
-        return PostgresJournal(address, only_reads=only_reads, create=create, opening=opening)
+        seconds = OPENING if opening is None else opening
+        return PostgresJournal(address, only_reads=only_reads, create=create, opening=seconds)
     return SqliteJournal(address, only_reads=only_reads, operator=operator)

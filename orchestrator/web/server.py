@@ -29,6 +29,8 @@ MAX_CONNECTIONS: Final = 400
 """Connections that are open at once: more than event streams, so that these leave room for requests."""
 HEAD_SECONDS: Final = 10.0
 """Seconds in which the head of a request must arrive on a connection that was opened, or used before."""
+IDLE_SECONDS: Final = 5
+"""Seconds that a connection stays open after a response while no other request arrives."""
 
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -112,6 +114,7 @@ def uvicorn_options(proxies: Sequence[str] = ()) -> dict[str, Any]:
         "ws": "none",
         "server_header": False,
         "limit_concurrency": MAX_CONNECTIONS,
+        "timeout_keep_alive": IDLE_SECONDS,
         "h11_max_incomplete_event_size": MAX_HEAD,
         "proxy_headers": bool(proxies),
         "forwarded_allow_ips": checked_proxies(proxies),

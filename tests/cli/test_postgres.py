@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from orchestrator.cli.look import JournalWatch
+from orchestrator.journal import opening
 from orchestrator.journal.address import JournalAddress
 from orchestrator.journal.postgres import PostgresJournal
 from tests.cli.recorded import JOURNAL
@@ -143,8 +144,9 @@ BAD: Sequence[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("address", "said"), BAD)
 def test_an_address_that_leads_nowhere_is_one_sentence_without_its_password(
-    cli: Cli, address: str, said: str
+    cli: Cli, address: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(opening, "OPENING", 0.1)
     for command in (("runs", "list"), (*LOOKS,)):
         refused = cli(*command, "--journal", address)
         assert refused.code == 2

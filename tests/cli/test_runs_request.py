@@ -272,11 +272,12 @@ def test_cancelling_a_live_run_waits_for_its_end(
     assert done.code == 0
 
 
-def test_cancelling_names_the_operation_that_goes_on(cli: Cli, folder: Path) -> None:
+def test_cancelling_names_the_operation_that_goes_on(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "WAIT", 0.1)
     with Owner(Tape("run-1").begin().asked_for(Call("pay"), Call("mail", effect="idempotent"))):
-        began = time.monotonic()
         done = cli("runs", "cancel", "run-1", *AT)
-        assert 2 <= time.monotonic() - began < 30
         found = json.loads(cli("runs", "cancel", "run-1", "--json", *AT).out)
     assert re.search(
         r"worker-1 holds the run and carries it out, after process_tools for .*, "

@@ -170,17 +170,21 @@ async def test_who_is_cancelled_while_draining_does_not_stop_it() -> None:
 
 
 async def test_a_block_that_is_left_by_an_error_drains_at_once() -> None:
-    stage, journal = Stage(), MemoryJournal()
+    stage, journal, clock = Stage(), MemoryJournal(), FakeClock()
+    engine = LocalEngine(agent(stage, journal, clock=clock), grace=1e9)
 
     async def host() -> None:
-        async with LocalEngine(agent(stage, journal), grace=1e9) as engine:
+        async with engine:
             handle = await engine.submit("ask", run_id="r")
             await until(lambda: handle.phase is Phase.WAITING)
             await engine.submit("quick")
             raise ValueError("mine")
 
+    leaving = asyncio.create_task(host())
+    await until(lambda: engine._draining is not None)
+    await clock.advance(SETTLE)
     with pytest.raises(ValueError, match="mine"):
-        await host()
+        await leaving
     assert await standing(journal, "r") == ("parked", "approval", None)
 
 
@@ -242,12 +246,14 @@ class Unready(MemoryJournal):
 
 
 async def test_a_run_that_was_cut_before_it_was_in_the_journal_is_refused_and_says_so() -> None:
-    stage, journal = Stage(), Unready()
-    engine = LocalEngine(agent(stage, journal), name="mill")
+    stage, journal, clock = Stage(), Unready(), FakeClock()
+    engine = LocalEngine(agent(stage, journal, clock=clock), name="mill")
     await engine.start()
     handle = await engine.submit("quick", run_id="new")
     await until(lambda: journal.creating == 1)
-    report = await engine.drain(0, by="ann", why="new version")
+    draining = asyncio.create_task(engine.drain(0, by="ann", why="new version"))
+    await clock.advance(SETTLE)
+    report = await draining
     assert report == DrainReport(refused=("new",))
     with pytest.raises(NotAdmitting) as refused:
         await handle

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from orchestrator.errors import BudgetExceeded, ConfigError, Refused, RunError, RunExists, RunFailed
 from orchestrator.journal.memory import MemoryJournal
+from orchestrator.kernel.clock import GRACE
 from orchestrator.kernel.graph import Edge
 from orchestrator.kernel.outcome import REASONS
 from orchestrator.kernel.record import BudgetChecked, Transition
@@ -33,6 +34,7 @@ from orchestrator.machines.pipeline.model import (
 from orchestrator.machines.pipeline.rubric import Rubric
 from orchestrator.runtime.pipeline.pipeline import Pipeline
 from orchestrator.runtime.pipeline.result import PipelineResult
+from orchestrator.runtime.service.runtime import Runtime
 from orchestrator.telemetry.log import TransitionLog
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.testing.clock import FakeClock
@@ -443,10 +445,13 @@ def test_a_sync_port_that_never_returns_holds_up_neither_a_cancel_nor_the_end_of
         never.wait()
 
     async def inside() -> PipelineResult:
-        pipeline = Pipeline(stuck, stuck, stuck, stuck, observers=())
+        clock = FakeClock()
+        pipeline = Pipeline(stuck, stuck, stuck, stuck, runtime=Runtime(clock=clock, observers=()))
         running = asyncio.create_task(pipeline.run("x", run_id="r"))
         await until(began.is_set)
         pipeline.cancel("r")
+        while not running.done():
+            await clock.advance(GRACE)
         return await running
 
     assert asyncio.run(inside()).outcome == "cancelled"

@@ -124,6 +124,7 @@ async def test_a_connection_without_a_complete_request_is_closed(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(server, "IDLE_SECONDS", 0.2)
     async with serving() as found:
         answer = await found.answer(sent)
     assert answer.count(b"HTTP/1.1 200 OK") == (b"\r\n\r\n" in sent)
