@@ -102,6 +102,8 @@ class Loopback:
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
         self.asked: list[Asked] = []
+        self.held: list[Asked] = []
+        """Requests whose reply stops, and the connection stays open."""
         self.accepted = 0
         """Connections so far."""
         self.open = 0
@@ -161,7 +163,7 @@ class Loopback:
             return False
         await self._note(lambda: self.asked.append(asked))
         if (refused := self._refusal(asked)) is not None:
-            return await _write(refused, reader, writer)
+            return await _write(refused, writer)
         try:
             reply = self._reply_to(asked)
         except Exception as error:  # noqa: BLE001  told at the end of the test, where it is seen
@@ -169,7 +171,11 @@ class Loopback:
             reply = Reply(599, {"x-should-retry": "false"})
         if self._vendor is not None:
             self._vendor.note(reply.chunks)
-        return await _write(reply, reader, writer)
+        more = await _write(reply, writer)
+        if reply.then == "held":
+            await self._note(lambda: self.held.append(asked))
+            await reader.read()  # until the client leaves
+        return more
 
     def _refusal(self, asked: Asked) -> Reply | None:
         """Return the answer to a request that the vendor refuses."""
@@ -208,7 +214,7 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
     return Asked(method, path, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
 
 
-async def _write(reply: Reply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+async def _write(reply: Reply, writer: asyncio.StreamWriter) -> bool:
     """Write the reply; say whether the connection goes on."""
     if reply.status is not None:
         whole = reply.then == "end" and len(reply.chunks) < 2
@@ -221,8 +227,6 @@ async def _write(reply: Reply, reader: asyncio.StreamReader, writer: asyncio.Str
             await writer.drain()
         if reply.then == "end" and not whole:
             writer.write(b"0\r\n\r\n")
-    if reply.then == "held":
-        await reader.read()  # until the client leaves
     if reply.then == "reset":
         writer.transport.abort()
     await writer.drain()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from dataclasses import replace
@@ -17,7 +18,18 @@ from tests.providers.anthropic_words import HELLO, events, message, model, text_
 from tests.providers.endpoint import Guard, closed_port
 from tests.providers.exchange import Failed
 from tests.providers.loopback import SILENCE, Loopback, Reply, json_reply, stream_reply
-from tests.providers.test_failures import PAGE, Case, Facts, Hurried, InTurn, Streamed, agent, error
+from tests.providers.test_failures import (
+    PAGE,
+    SECONDS,
+    Case,
+    Facts,
+    Hurried,
+    InTurn,
+    Streamed,
+    agent,
+    error,
+    expire,
+)
 
 
 def fault(kind: str, text: str = "Sorry") -> dict[str, Any]:
@@ -90,23 +102,18 @@ CASES = {
 }  # fmt: skip
 
 
-def seconds(case: Case) -> float:
-    """How long to wait for a byte: not long where none will come, and on a busy machine elsewhere."""
-    if case.expected.kind != "timeout":
-        return 60.0
-    return 4.0 if case.partial else 1.0
-
-
 def asked(case: Case, pieces: list[str]) -> Request:
     return replace(HELLO, on_delta=pieces.append) if case.streamed else HELLO
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_each_failure_is_an_error_of_its_kind_with_what_had_come(name: str) -> None:
+async def test_each_failure_is_an_error_of_its_kind_with_what_had_come(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case, pieces = CASES[name], list[str]()
-    async with Loopback([case.reply]) as server, model(server.url, timeout=seconds(case)) as llm:
+    async with Loopback([case.reply]) as server, model(server.url, timeout=SECONDS) as llm:
         with pytest.raises(LLMError) as caught:
-            await llm.complete(asked(case, pieces))
+            await asyncio.gather(llm.complete(asked(case, pieces)), expire(server, case, pieces, monkeypatch))
         assert Failed.of(caught.value) == case.expected
         assert caught.value.partial == "".join(pieces) == case.partial
         assert len(server.asked) == 1  # the SDK's own retries are off
@@ -182,16 +189,22 @@ RETRIED = [name for name, case in CASES.items() if case.expected.retryable]
 
 
 @pytest.mark.parametrize("name", RETRIED)
-async def test_a_run_goes_on_after_each_failure_that_may_pass(name: str) -> None:
+async def test_a_run_goes_on_after_each_failure_that_may_pass(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case, clock, facts = CASES[name], Hurried(), Facts()
     first, second = answers(streamed=case.streamed)
     async with (
         Loopback([case.reply, first, case.reply, second]) as server,
-        model(server.url, timeout=1.0 if case.expected.kind == "timeout" else 60.0) as hasty,
-        model(server.url) as patient,
+        model(server.url, timeout=SECONDS) as failing,
+        model(server.url) as answering,
     ):
-        llm = InTurn(hasty, patient)
-        result = await agent(Streamed(llm) if case.streamed else llm, clock, facts).run("Look at it.")
+        llm = InTurn(failing, answering)
+        streamed = Streamed(llm)
+        result, _ = await asyncio.gather(
+            agent(streamed if case.streamed else llm, clock, facts).run("Look at it."),
+            expire(server, case, streamed.pieces, monkeypatch, requests=2),
+        )
         assert (result.outcome, result.output) == ("completed", "Fine.")
         assert [one.text for one in result.messages if one.role == "tool"] == ["it is fine"]
         assert len(server.asked) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
@@ -15,6 +16,7 @@ from orchestrator.errors import LLMError
 from orchestrator.llm.message import Message, Request, Response
 from orchestrator.llm.port import LLM
 from orchestrator.providers.openai import OpenAI
+from tests.passing_time import pass_time
 from tests.providers.exchange import FILES
 from tests.providers.family import FAMILIES, Family, every
 from tests.providers.loopback import Asked, Loopback, Reply, recorded_reply
@@ -36,6 +38,7 @@ from tests.providers.shape import (
 )
 from tests.providers.test_family_failures import LIBRARIES
 from tests.providers.wire import WEATHER
+from tests.runtime.stage import until
 
 HELLO = Request((Message("user", "Say hello."),))
 PIECES = ("Hel", "lo ", "ü", "\u2028", "\n\n", '"}', "data: [DONE]", "🙂", "{", "there.")
@@ -186,12 +189,20 @@ async def test_a_finish_reason_in_each_chunk_ends_no_stream_whose_connection_bre
     assert (came.kind, came.partial) == ("connection", "Hello there."[: len(came.partial)])
 
 
-async def test_an_answer_whose_connection_falls_silent_after_its_finish_reason_is_used() -> None:
+async def test_an_answer_whose_connection_falls_silent_after_its_finish_reason_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stream = chunk("Hello there.") + chunk("", "stop")
     reply = Reply(200, {"content-type": "text/event-stream"}, (stream.encode(),), "held")
-    async with Loopback([reply]) as server, OpenAI("m", base_url=server.url, api_key="k", timeout=1.0) as llm:
-        came = await come(llm, streamed=True)
-    assert isinstance(came, Response)
+    pieces: list[str] = []
+    async with (
+        Loopback([reply]) as server,
+        OpenAI("m", base_url=server.url, api_key="k", timeout=60.0) as llm,
+    ):
+        asking = asyncio.create_task(llm.complete(replace(HELLO, on_delta=pieces.append)))
+        await until(lambda: pieces)
+        pass_time(monkeypatch, 60)
+        came = await asking
     assert (came.content, came.finish_reason) == ("Hello there.", "stop")
 
 

@@ -8,6 +8,7 @@ import json
 import socket
 import ssl
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,10 +24,12 @@ from orchestrator.llm.port import LLM, SystemClock
 from orchestrator.llm.retry import RetryPolicy
 from orchestrator.providers.openai import OpenAI
 from orchestrator.runtime.service.runtime import Runtime
+from tests.passing_time import pass_time
 from tests.ports import free_port
 from tests.providers.endpoint import GUARD, Guard, closed_port
 from tests.providers.exchange import Failed
 from tests.providers.loopback import SILENCE, Loopback, Reply, json_reply, stream_reply
+from tests.runtime.stage import until
 
 HELLO = Request((Message("user", "hello"),))
 
@@ -149,24 +152,35 @@ CASES = {
 }  # fmt: skip
 
 
-def model(url: str, timeout: float = 60.0) -> OpenAI:
-    return OpenAI("m", base_url=url, api_key="sk-test", timeout=timeout)
+SECONDS = 60.0
+"""How long a client waits for a byte."""
 
 
-def seconds(case: Case) -> float:
-    """How long to wait for a byte: not long where none will come, and on a busy machine elsewhere."""
-    if case.expected.kind != "timeout":
-        return 60.0
-    return 4.0 if case.partial else 1.0
+def model(url: str) -> OpenAI:
+    return OpenAI("m", base_url=url, api_key="sk-test", timeout=SECONDS)
+
+
+async def expire(
+    server: Loopback, case: Case, pieces: Sequence[str], monkeypatch: pytest.MonkeyPatch, requests: int = 1
+) -> None:
+    """Let the client's time run out in each of these requests, if the server holds its reply back.
+
+    That is once the client has everything which comes before, so that it may take its time for that.
+    """
+    for number in range(1, 1 + requests * (case.reply.then == "held")):
+        await until(lambda: (len(server.held), "".join(pieces)) == (number, case.partial * number))  # noqa: B023
+        pass_time(monkeypatch, SECONDS)
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_each_failure_is_an_error_of_its_kind_with_what_had_come(name: str) -> None:
+async def test_each_failure_is_an_error_of_its_kind_with_what_had_come(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case, pieces = CASES[name], list[str]()
     request = replace(HELLO, on_delta=pieces.append) if case.streamed else HELLO
-    async with Loopback([case.reply]) as server, model(server.url, seconds(case)) as llm:
+    async with Loopback([case.reply]) as server, model(server.url) as llm:
         with pytest.raises(LLMError) as caught:
-            await llm.complete(request)
+            await asyncio.gather(llm.complete(request), expire(server, case, pieces, monkeypatch))
         assert Failed.of(caught.value) == case.expected
         assert caught.value.partial == "".join(pieces) == case.partial
         assert len(server.asked) == 1  # the SDK's own retries are off
@@ -366,17 +380,23 @@ RETRIED = [name for name, case in CASES.items() if case.expected.retryable]
 
 
 @pytest.mark.parametrize("name", RETRIED)
-async def test_a_run_goes_on_after_each_failure_that_may_pass(name: str) -> None:
+async def test_a_run_goes_on_after_each_failure_that_may_pass(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case, clock, facts = CASES[name], Hurried(), Facts()
     first, second = answers(streamed=case.streamed)
     async with (
         Loopback([case.reply, first, case.reply, second]) as server,
-        model(server.url, 1.0 if case.expected.kind == "timeout" else 60.0) as hasty,
-        model(server.url) as patient,
+        model(server.url) as failing,
+        model(server.url) as answering,
     ):
-        llm = InTurn(hasty, patient)
-        asked = Streamed(llm) if case.streamed else llm
-        result = await agent(asked, clock, facts).run("Look at it.")
+        llm = InTurn(failing, answering)
+        streamed = Streamed(llm)
+        asked = streamed if case.streamed else llm
+        result, _ = await asyncio.gather(
+            agent(asked, clock, facts).run("Look at it."),
+            expire(server, case, streamed.pieces, monkeypatch, requests=2),
+        )
         assert (result.outcome, result.output) == ("completed", "Fine.")
         assert [message.text for message in result.messages if message.role == "tool"] == ["it is fine"]
         assert len(server.asked) == 4

@@ -60,14 +60,14 @@ class Place:
         return text
 
 
-def feature(*servers: str) -> Callable[[Check], Check]:
-    """Mark a coroutine as a row of the table, with the servers that have the feature."""
+def feature(*servers: str, slow: bool = False) -> Callable[[Check], Check]:
+    """Mark a coroutine as a row of the table, with the servers that have it; if `slow`, it is in the campaign only."""
 
     def mark(check: Check) -> Check:
         for name in servers:
             for transport in TRANSPORTS[name]:
                 case = f"{check.__name__}-{name}-{transport}"
-                first = transport == "stdio" and name in ("everything", "filesystem")
+                first = transport == "stdio" and name in ("everything", "filesystem") and not slow
                 marks = (pytest.mark.canary, pytest.mark.campaign) if first else (pytest.mark.campaign,)
                 CELLS.append(pytest.param(check, name, transport, id=case, marks=marks))
         return check
@@ -263,7 +263,7 @@ async def no_prompts(place: Place) -> None:
     assert await place.server.prompts() == []
 
 
-@feature("everything")
+@feature("everything", slow=True)
 async def progress_is_an_event_and_extends_the_timeout(place: Place) -> None:
     clock = FakeClock()
     tools = [
@@ -307,7 +307,7 @@ async def progress_does_not_extend_the_total_timeout(place: Place) -> None:
         assert (await stream.result()).output == "Done."
 
 
-@feature("everything")
+@feature("everything", slow=True)
 async def log_messages_become_log_lines(place: Place) -> None:
     lines: list[str] = []
     handler = logging.Handler()

@@ -14,7 +14,9 @@ from orchestrator.llm.message import Message, Request
 from orchestrator.llm.retry import classify
 from orchestrator.providers import Anthropic, Fallback, OpenAI, PydanticAIModel
 from orchestrator.providers.scripted import ScriptedLLM
+from tests.passing_time import pass_time
 from tests.providers.endpoint import GUARD
+from tests.runtime.stage import until
 
 ENDLESS = {
     "pings": (b"text/event-stream", b": ping\n\n"),
@@ -32,9 +34,10 @@ MODELS: dict[str, Any] = {
 
 
 @asynccontextmanager
-async def endless(kind: str) -> AsyncIterator[str]:
-    """Yield the address of a server that never ends an answer."""
+async def endless(kind: str) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """Yield the address of a server that never ends an answer, and the pieces that it has sent."""
     form, piece = ENDLESS[kind]
+    sent: list[bytes] = []
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -49,6 +52,7 @@ async def endless(kind: str) -> AsyncIterator[str]:
             while not writer.is_closing():
                 writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
                 await writer.drain()
+                sent.append(piece)
                 await asyncio.sleep(0.01)
         writer.close()
         tasks.discard(task)
@@ -57,7 +61,7 @@ async def endless(kind: str) -> AsyncIterator[str]:
     port = server.sockets[0].getsockname()[1]
     try:
         with GUARD.allow("127.0.0.1", port):
-            yield f"http://127.0.0.1:{port}"
+            yield f"http://127.0.0.1:{port}", sent
     finally:
         server.close()
         for one in [*tasks]:
@@ -76,21 +80,27 @@ async def endless(kind: str) -> AsyncIterator[str]:
         ("pydantic-ai", "pings"),
     ],
 )
-async def test_a_request_whose_answer_never_ends_is_a_timeout_that_is_retried(vendor: str, kind: str) -> None:
+async def test_a_request_whose_answer_never_ends_is_a_timeout_that_is_retried(
+    vendor: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pieces: list[object] = []
-    async with endless(kind) as url, MODELS[vendor](url, total_timeout=0.3) as model:
+    async with endless(kind) as (url, sent), MODELS[vendor](url, total_timeout=300) as model:
         for request in (
             Request([Message("user", "go")]),
             Request([Message("user", "go")], on_delta=pieces.append),
         ):
-            with pytest.raises(LLMError, match=r"gave no answer within 0\.3 s in all") as raised:
-                await model.complete(request)
+            sent.clear()
+            asking = asyncio.create_task(model.complete(request))
+            await until(lambda: len(sent) > 3)
+            pass_time(monkeypatch, 300)
+            with pytest.raises(LLMError, match="gave no answer within 300 s in all") as raised:
+                await asking
             assert (raised.value.kind, classify(raised.value).retryable) == ("timeout", True)
     assert pieces == []
 
 
 async def test_a_fallback_model_answers_instead_of_one_that_never_ends() -> None:
-    async with endless("one byte") as url, MODELS["chat"](url, total_timeout=0.2) as model:
+    async with endless("one byte") as (url, _), MODELS["chat"](url, total_timeout=0.2) as model:
         both = Fallback([model, ScriptedLLM(["done"])], on=("timeout",))
         request = Request([Message("user", "go")])
         with pytest.raises(LLMError, match="scripted is asked next"):
