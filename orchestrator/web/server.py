@@ -2,8 +2,9 @@
 
 uvicorn limits the size of a head and the requests that are answered at once. It waits without a limit for a head and
 for the rest of a body that the application does not read, and it accepts any number of silent connections, so
-`LimitedProtocol` has a deadline and a count. When the server stops, event streams are closed as if their clients had
-left, because they never end by themselves; other requests get GRACE seconds.
+`LimitedProtocol` has a deadline and a count. When the server stops, an application that ends its streams gets
+STREAM_SECONDS for that. `serve` is for applications whose streams never end by themselves: it closes them as if their
+clients had left, and other requests get GRACE seconds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from orchestrator.web.limits import MAX_HEAD, App, Receive, Scope, Send
 HIGHEST: Final = 65_535
 GRACE: Final = 1
 """Seconds that requests get when the server stops."""
+STREAM_SECONDS: Final = 5.0
+"""Seconds in which a response that has begun may end when the server stops, before its connection is closed."""
 MAX_CONNECTIONS: Final = 400
 """Connections that are open at once: more than event streams, so that these leave room for requests."""
 HEAD_SECONDS: Final = 10.0
@@ -77,11 +80,18 @@ class LimitedProtocol(H11Protocol):
         self.transport.close()
 
     def shutdown(self) -> None:
-        """Close the connection at the end of the server, unless a response is prepared."""
-        if not self._is_busy() or self.cycle.response_started:
+        """Close the connection at the end of the server: at once, or behind its response."""
+        if not self._is_busy():
             self.transport.close()
-        else:
-            super().shutdown()
+            return
+        super().shutdown()
+        if self.is_streaming:
+            self.loop.call_later(STREAM_SECONDS, self.transport.close)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether a response has begun and not ended."""
+        return self._is_busy() and self.cycle.response_started
 
     def _is_busy(self) -> bool:
         cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
@@ -176,16 +186,19 @@ class _Server(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop, within the grace."""
-        late = asyncio.get_running_loop().call_later(GRACE, self._close_connections)
+        """Close streams at once, and stop within the grace."""
+
+        def close_connections(*, streams_only: bool = False) -> None:
+            for connection in cast("tuple[LimitedProtocol, ...]", tuple(self.server_state.connections)):
+                if connection.is_streaming or not streams_only:
+                    connection.transport.close()
+
+        close_connections(streams_only=True)
+        late = asyncio.get_running_loop().call_later(GRACE, close_connections)
         try:
             await super().shutdown(sockets)
         finally:
             late.cancel()
-
-    def _close_connections(self) -> None:
-        for connection in tuple(self.server_state.connections):
-            connection.transport.close()
 
 
 def _without_cancellation(app: App) -> App:

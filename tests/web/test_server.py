@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -18,7 +20,7 @@ from starlette.routing import Route
 from orchestrator.errors import ConfigError
 from orchestrator.web import server
 from orchestrator.web.limits import App, RequestLimits
-from orchestrator.web.server import serve, uvicorn_options
+from orchestrator.web.server import LimitedProtocol, serve, uvicorn_options
 
 HOST = b"Host: a\r\n"
 PATIENCE = 30
@@ -240,3 +242,38 @@ async def test_the_end_closes_streams_at_once_and_stuck_requests_after_the_grace
         assert b"500" not in b"".join(ends)
     assert [record for record in caplog.records if record.exc_info] == []
     assert len(caplog.records) <= 1, "one line about the requests that did not end"
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["a stream that ends", "a stream that does not"])
+async def test_an_application_may_end_its_streams_when_the_server_stops(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopping = asyncio.Event()
+
+    async def events(_: Request) -> Response:
+        async def stream() -> AsyncIterator[bytes]:
+            yield b"data: one\n\n"
+            await (stopping if ends else asyncio.Event()).wait()
+            yield b"data: last\n\n"
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    class Told(LimitedProtocol):
+        def shutdown(self) -> None:
+            super().shutdown()
+            self.loop.call_soon(stopping.set)  # the application hears of the end after the connection
+
+    monkeypatch.setattr(server, "STREAM_SECONDS", PATIENCE if ends else 0.05)
+    options = {**uvicorn_options(), "http": Told, "log_config": None}
+    uvicorn_server = uvicorn.Server(uvicorn.Config(Starlette(routes=[Route("/", events)]), **options))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = asyncio.create_task(uvicorn_server._serve(sockets=[listener]))
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(b"GET / HTTP/1.1\r\n" + HOST + b"\r\n")
+        await reader.readuntil(b"data: one\n\n")
+        uvicorn_server.should_exit = True
+        last = await rest(reader)
+        writer.close()
+        await serving
+    assert last.endswith(b"\r\n0\r\n\r\n") is ends
+    assert (b"data: last" in last) is ends
