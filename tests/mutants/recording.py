@@ -21,6 +21,8 @@ from tests.mutants.source import line_names
 FOLDER = "MUTANTS_LINES"
 ROOTS = "MUTANTS_ROOTS"
 """Environment: the folder of the record, and the source folders, separated by `os.pathsep`."""
+_STARTED_WITH = dict(os.environ)
+"""Read on import: the conftest of the recorded tests replaces the environment, before `pytest_configure`."""
 
 
 class Recorder:
@@ -78,6 +80,6 @@ class Recorder:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if folder := os.environ.get(FOLDER):
-        recorder = Recorder(Path(folder), config.rootpath, os.environ[ROOTS].split(os.pathsep))
+    if folder := _STARTED_WITH.get(FOLDER):
+        recorder = Recorder(Path(folder), config.rootpath, _STARTED_WITH[ROOTS].split(os.pathsep))
         config.pluginmanager.register(recorder, "line recorder")

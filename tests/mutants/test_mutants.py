@@ -69,9 +69,15 @@ def changes(text: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A project of one module, with a record of what its tests execute."""
+    """A project of one module, with a record of what its tests execute. They drop the environment, as ours do."""
     root = tmp_path_factory.mktemp("project")
-    for name, text in {"shop/__init__.py": "", "shop/price.py": PRICE, "tests/test_price.py": TESTS}.items():
+    files = {
+        "shop/__init__.py": "",
+        "shop/price.py": PRICE,
+        "tests/conftest.py": "import os\n\nos.environ.clear()\n",
+        "tests/test_price.py": TESTS,
+    }
+    for name, text in files.items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text)
     (root / "pytest.ini").write_text("[pytest]\n")
