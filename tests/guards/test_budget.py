@@ -152,6 +152,7 @@ def test_a_stage_is_affordable_at_its_estimate_with_the_margin(
 def test_the_margin_of_a_stage_can_be_chosen() -> None:
     assert guards.affordable(100, 100, factor=1).ok
     assert not guards.affordable(100, 100, factor=1.01).ok
+    assert [guards.affordable(0, need, factor=1).ok for need in (1e-9, 2e-9)] == [True, False]
 
 
 @given(remaining=counts, estimate=counts, more=counts)

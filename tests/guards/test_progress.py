@@ -106,10 +106,11 @@ def test_a_cycle_is_refused_when_it_has_been_repeated_n_times_as_a_whole(period:
     assert stall(cycle[:end], limit)[::4] == (StallKind.ALTERNATION, period)
 
 
-def test_repeats_are_counted_from_the_first_repetition() -> None:
+def test_repeats_are_counted_from_the_first_repetition_up_to_the_limit() -> None:
     assert [stall([A] * n, 9).repeats for n in range(5)] == [0, 0, 1, 2, 3]
     assert [stall([A, B] * n, 9).repeats for n in range(5)] == [0, 0, 1, 2, 3]
     assert [stall([A, A, B] * n, 9).repeats for n in range(1, 4)] == [0, 1, 2]
+    assert [stall(turns * 9, 2).repeats for turns in ([A], [A, B], [A, A, B])] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("window", [[], [A], [A, B], [A, B, C], [A, B, A], [B, A, A]])

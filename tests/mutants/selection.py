@@ -6,6 +6,7 @@ in a short time. Each test function gives one case before any gives a second one
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import re
@@ -69,8 +70,8 @@ class Record:
         """Return the tests of a mutant in batches, the first one small; each has at most `patience` recorded seconds.
 
         These are the tests that execute its line. If none is known, they are those of its function, then those of the
-        folders `near`. A line that runs on import has the tests that use its name, import its module or are named like
-        it, then all tests of the module.
+        folders `near`. A line that runs on import has the tests that use its name or contain its code, import its
+        module or are named like it, then all tests of the module.
         """
         header = source.decode().splitlines()[mutant.lines[0] - 1]
         if mutant.function:
@@ -78,6 +79,8 @@ class Record:
             tests = self._executing(mutant, source)
         else:
             named = self._using(header) | self._importing(mutant.path) | self._about(mutant.path, near)
+            if mutant.kind == "code":
+                named |= self._with_text(rf"\b{re.escape(ast.literal_eval(mutant.before))}\b")
             tests = named | self._modules[mutant.path]
         tests = tests or {test for test in self.seconds if is_near(test, near)}
         return self._in_order(tests, named, mutant.path, patience)
@@ -95,17 +98,20 @@ class Record:
         assigned = ASSIGNED.match(header)
         if assigned is None:
             return set()
-        word = re.compile(rf"\b{assigned[1]}\b")
-        lines = (tests for (_, name), tests in self._tests.items() if word.search(name))
-        files = {file for file in {file_of(test) for test in self.seconds} if word.search(self._text(file))}
-        return set().union(*lines, (test for test in self.seconds if file_of(test) in files))
+        word = rf"\b{assigned[1]}\b"
+        lines = (tests for (_, name), tests in self._tests.items() if re.search(word, name))
+        return self._with_text(word).union(*lines)
 
     def _importing(self, path: str) -> set[str]:
         """Return the tests of the files that import a module, by its name or with all modules of a package."""
         name = path.removeprefix("callbacks/").removeprefix("guards/").removesuffix(".py").replace("/", ".")
-        word = re.compile(rf"\b{re.escape(name)} import\b|\bwalk_packages\(")
-        files = {file for file in {file_of(test) for test in self.seconds} if word.search(self._text(file))}
-        return {test for test in self.seconds if file_of(test) in files}
+        return self._with_text(rf"\b{re.escape(name)} import\b|\bwalk_packages\(")
+
+    def _with_text(self, pattern: str) -> set[str]:
+        """Return the tests of the files in which a pattern occurs."""
+        files = {file_of(test) for test in self.seconds}
+        found = {file for file in files if re.search(pattern, self._text(file))}
+        return {test for test in self.seconds if file_of(test) in found}
 
     def _about(self, path: str, near: Collection[str]) -> set[str]:
         """Return the tests of the folders `near` whose file is named like a module."""

@@ -24,6 +24,7 @@ from tests.mutants.trial import Verdict
 PRICE = '''"""Prices of a shop."""
 
 LEAST = 5
+CURRENCY = "euro"
 
 
 def total(prices: list[int | None], discount: int) -> int:
@@ -57,6 +58,12 @@ def test_it_counts_down():
 def test_that_fails_in_any_case():
     assert total([], 0) == 1
 """
+CODES = """
+import shop.price
+
+def test_codes_stay_as_they_are():
+    assert {value for value in vars(shop.price).values() if type(value) is str} >= {"euro"}
+"""
 KILLED = "sum(known) - discount -> (sum(known) + discount)"
 SURVIVOR = "discount < 0 -> (discount <= 0)"
 HANGS = "number -= 1 -> pass"
@@ -76,6 +83,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "shop/price.py": PRICE,
         "tests/conftest.py": "import os\n\nos.environ.clear()\n",
         "tests/test_price.py": TESTS,
+        "tests/test_codes.py": CODES,
     }
     for name, text in files.items():
         (root / name).parent.mkdir(exist_ok=True)
@@ -111,7 +119,7 @@ def test_a_known_survivor_is_reported_and_a_known_killed_one_is_not(shop: Path) 
     assert found[KILLED].by == "tests/test_price.py::test_a_discount_is_taken_off"
     assert (found[SURVIVOR].detected, found[SURVIVOR].tests) == (False, 2)
     lines = list(report({"shop": list(found.values())}, []))
-    assert lines[0].startswith("survivor: shop/price.py:8 total [compare] discount < 0 -> (discount <= 0)")
+    assert lines[0].startswith("survivor: shop/price.py:9 total [compare] discount < 0 -> (discount <= 0)")
     assert lines[-1].split() == ["shop", "2", "1", "0", "1", "50.0%"]
     assert (shop / "shop/price.py").read_text() == PRICE
 
@@ -123,8 +131,10 @@ def test_a_mutant_that_hangs_is_detected(shop: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.campaign
-def test_a_constant_is_tried_with_the_tests_that_use_its_name(shop: Path) -> None:
+def test_a_constant_is_tried_with_the_tests_that_use_its_name_or_contain_its_code(shop: Path) -> None:
     assert judged(shop, "5 -> 6")["5 -> 6"].by == "tests/test_price.py::test_a_discount_is_taken_off"
+    code = "\"euro\" -> 'euro_'"
+    assert judged(shop, code)[code].by == "tests/test_codes.py::test_codes_stay_as_they_are"
 
 
 def test_the_tests_about_a_module_are_tried_first_and_then_those_that_execute_few_lines(
