@@ -74,11 +74,12 @@ class ReplProcess:
             async with asyncio.timeout(limits.start_seconds):
                 await worker._set_up(context, sandbox, names)
         except BaseException as error:
-            said = "" if isinstance(error, asyncio.CancelledError) else await worker._last_words()
+            lost = isinstance(error, TimeoutError | WorkerLost | OSError)
+            said = await worker._last_words() if lost else ""
             worker._strike()
             folder.remove()  # before the next await, which may be cancelled
             await worker.end()
-            if isinstance(error, TimeoutError | WorkerLost | OSError):
+            if lost:
                 raise ReplError(
                     f"the REPL's worker did not start: {said or str(error) or 'no answer in time'}"
                 ) from error
