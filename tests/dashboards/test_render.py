@@ -72,7 +72,7 @@ def _line(path: str, le: str, value: float) -> dict[str, Any]:
 @pytest.fixture
 def server() -> Iterator[Fake]:
     fake = Fake()
-    threading.Thread(target=fake.serve_forever, daemon=True).start()
+    threading.Thread(target=fake.serve_forever, args=(0.01,), daemon=True).start()
     yield fake
     fake.shutdown()
     fake.server_close()

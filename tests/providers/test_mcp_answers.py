@@ -250,7 +250,7 @@ class RawServer(BaseHTTPRequestHandler):
 async def test_over_http_an_answer_that_cannot_be_read_has_run_and_only_a_cut_stream_is_lost() -> None:
     RawServer.calls.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), RawServer) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+        thread = threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         journal = MemoryJournal()
         try:
