@@ -88,12 +88,12 @@ def test_make_bench_measures_what_it_was_said_to_measure() -> None:
             (sys.executable, "-c", "raise SystemExit('it lacks a library')"),
             "its process ended: it lacks a library",
         ),
-        ((sys.executable, "-c", "input(); input()"), "no answer within 1 s"),
+        ((sys.executable, "-c", "input(); input()"), "no answer within 0.2 s"),
     ],
 )
 def test_a_process_that_fails_is_not_measured_and_stays_so(command: tuple[str, ...], why: str) -> None:
     # To start and to end takes long on a busy machine.
-    seconds = 1.0 if why.startswith("no answer") else 100.0
+    seconds = 0.2 if why.startswith("no answer") else 100.0
     with Contestant("peer", command, timeout=seconds) as peer:
         for _ in range(2):
             with pytest.raises(NotMeasured, match=f"^{re.escape(why)}$"):

@@ -105,7 +105,7 @@ def test_a_journal_that_another_program_keeps_locked_is_one_sentence(
     command: tuple[str, ...],
 ) -> None:
     # Not the 5 s of a process of its own, which test_runs_care waits for.
-    monkeypatch.setattr(SqliteJournal, "__init__", partialmethod(SqliteJournal.__init__, busy=0.5))
+    monkeypatch.setattr(SqliteJournal, "__init__", partialmethod(SqliteJournal.__init__, busy=0.1))
     parked(folder)
     before = stored()
     with locked():
@@ -113,7 +113,7 @@ def test_a_journal_that_another_program_keeps_locked_is_one_sentence(
         line = done.err.splitlines()[-1]  # `run` has said before that another run is open
     assert done.out == ""
     assert line == (
-        f"orchestrator: journal {folder}/{JOURNAL} was locked by another process for more than 0.5 s: it is busy, "
+        f"orchestrator: journal {folder}/{JOURNAL} was locked by another process for more than 0.1 s: it is busy, "
         "or frozen"
     )
     assert (done.code, stored(), inbox("run-1")) == (2, before, [])

@@ -32,6 +32,13 @@ KINDS: dict[str, Callable[..., Any]] = {"dbos": DbosDispatcher, "procrastinate":
 each = pytest.mark.parametrize("kind", KINDS)
 
 
+@pytest.fixture(autouse=True)
+def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the dispatchers look for work more often than they do by default."""
+    monkeypatch.setattr(dbos, "_POLL", 0.02)
+    monkeypatch.setattr(procrastinate, "_POLL", 0.1)
+
+
 class Work:
     """What is driven, and how many at once; a run is driven until it is let go."""
 
@@ -393,14 +400,14 @@ async def test_all_workers_together_keep_to_the_limits_of_each_tenant_and_of_all
 
 async def test_no_more_runs_begin_within_a_period_than_the_rate_says(database: str) -> None:
     work = Work()
-    async with started("dbos", database, work, slots=8, caps=WorkerLimits(rate=2, period=1.0)) as one:
+    async with started("dbos", database, work, slots=8, caps=WorkerLimits(rate=2, period=0.4)) as one:
         await asyncio.gather(*(one.submit(f"r{number}", 0) for number in range(5)))
         await until(lambda: len(work.driven) == 5)
     # As DBOS has it: when a run that was taken from the queue is begun depends on who else wants the processor.
     with psycopg.connect(database) as db:
         query = "SELECT started_at_epoch_ms FROM orchestrator_dbos.workflow_status ORDER BY 1"
         taken = [row[0] for row in db.execute(query)]
-    assert all(later - earlier >= 1000 for earlier, later in zip(taken, taken[2:], strict=False)), taken
+    assert all(later - earlier >= 400 for earlier, later in zip(taken, taken[2:], strict=False)), taken
 
 
 def test_the_names_of_the_queues_stay_because_submitted_runs_are_stored_under_them() -> None:

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from orchestrator.cli import operate
-from orchestrator.engines import drain, registration
+from orchestrator.engines import dbos, drain, orphan_recovery, registration
 from orchestrator.engines import engine_directory as roster
 from orchestrator.engines import worker as worker_module
 from orchestrator.engines.dbos import DbosDispatcher
@@ -36,6 +36,14 @@ from tests.postgres import Cluster
 ROOT = Path(__file__).resolve().parents[2]
 SOON = 0.2
 """Seconds between two sweeps, where it is not their time that is looked at."""
+
+
+@pytest.fixture(autouse=True)
+def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers look for work, messages and dead workers more often than they do by default."""
+    monkeypatch.setattr(worker_module, "BEAT", 0.1)
+    monkeypatch.setattr(orphan_recovery, "POLL", 0.02)
+    monkeypatch.setattr(dbos, "_POLL", 0.02)
 
 
 class Held:
@@ -151,8 +159,6 @@ async def _is(truth: bool) -> bool:
 
 
 def _taking() -> bool:
-    from orchestrator.engines import dbos
-
     return bool(dbos._active)
 
 
@@ -224,7 +230,7 @@ async def test_a_second_worker_of_a_name_is_refused_before_it_takes_anything(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To DBOS they would be one executor, and each be given what the other has."""
-    monkeypatch.setattr(worker_module, "TWIN", 0.5)
+    monkeypatch.setattr(worker_module, "TWIN", 0.1)
     async with working(database, "w1"), PostgresJournal(database, name="w1") as journal:
         with pytest.raises(
             ConfigError, match="a worker named 'w1' runs already; give each worker its own name"

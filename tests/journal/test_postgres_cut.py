@@ -294,7 +294,7 @@ async def test_an_append_that_landed_before_somebody_else_claimed_is_acknowledge
 async def test_a_server_that_stays_away_is_told_and_comes_back_to_the_same_journal(
     postgres: Cluster, database: str, relay: Relay
 ) -> None:
-    async with PostgresJournal(relay.through(database), patience=0.3) as journal:
+    async with PostgresJournal(relay.through(database), patience=0.1) as journal:
         lease = await journal.create("run", "me", BODY)
         await quiet(journal)
         port, relay._server = relay._server, ("127.0.0.1", 1)

@@ -98,7 +98,7 @@ async def test_a_frozen_owner_is_taken_over_after_its_time_and_wakes_up_fenced(
             process.send_signal(signal.SIGSTOP)
             with pytest.raises(Held, match="owner"):
                 await journal.claim(run_id, "heir")
-            told(database, "UPDATE holder SET ttl = 1, grace = 0.6 WHERE name = 'owner'")
+            told(database, "UPDATE holder SET ttl = 0.2, grace = 0.1 WHERE name = 'owner'")
             while (await journal.head(run_id)).owner is not None:  # noqa: ASYNC110  it is the server's clock that runs
                 await asyncio.sleep(0.02)
             lease = await journal.claim(run_id, "heir")
@@ -123,7 +123,8 @@ async def test_a_killed_owner_is_missed_before_a_frozen_one_would_be(
         process = owner("run")
         process.kill()
         process.wait()
-        lease = await claimed(journal, "run")  # it waits until the grace is over, which is 2.5 seconds
+        told(database, "UPDATE holder SET grace = 0.2 WHERE name = 'owner'")
+        lease = await claimed(journal, "run")  # it waits until the grace is over
         assert lease.epoch == 2
         await write(journal, lease, NOTE)
         mine, dead = sorted(await journal.holders(), key=lambda one: not one.alive)
@@ -158,7 +159,7 @@ async def test_of_many_who_claim_the_run_of_a_dead_one_has_it(database: str, pos
 async def test_who_loses_the_connection_and_comes_back_keeps_its_runs(database: str) -> None:
     with relayed(database) as relay:
         async with (
-            PostgresJournal(relay.through(database)) as journal,
+            PostgresJournal(relay.through(database), ttl=0.4) as journal,  # a heartbeat each 0.1 s
             PostgresJournal(database) as other,
         ):
             lease = await journal.create("run", "me", BODY)
@@ -172,7 +173,7 @@ async def test_who_loses_the_connection_and_comes_back_keeps_its_runs(database: 
 
 
 async def test_a_busy_event_loop_is_no_dead_process(database: str) -> None:
-    async with PostgresJournal(database, ttl=0.8) as journal:
+    async with PostgresJournal(database, ttl=0.4) as journal:
         await journal.create("run", "me", BODY)
         seen: set[object] = set()
         with psycopg.connect(database, autocommit=True) as looking:  # in this thread: the loop is blocked

@@ -32,7 +32,7 @@ from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Draft
 
 async def main():
-    journal = SqliteJournal("journal.db")
+    journal = SqliteJournal("journal.db", ttl=2)
     lease = await journal.create("run", "worker", {"graph": "g"})
     print("owns", flush=True)
     for line in sys.stdin:

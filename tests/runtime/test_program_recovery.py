@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.pipeline.command import CommandStage
+from orchestrator.engines import orphan_recovery
 from orchestrator.engines.local_engine import LocalEngine
 from orchestrator.errors import RunUnknown
 from orchestrator.journal.memory import MemoryJournal
@@ -193,6 +194,7 @@ async def test_a_worker_leaves_such_a_run_parked_until_a_person_posts_a_resume(
         return await type(journal).news(journal, since)
 
     monkeypatch.setattr(journal, "news", news)
+    monkeypatch.setattr(orphan_recovery, "POLL", 0.01)
 
     async def status() -> str:
         return (await journal.head("r")).status

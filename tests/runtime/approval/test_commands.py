@@ -119,7 +119,10 @@ async def test_a_command_that_lasts_too_long_is_ended_with_all_it_started(
         await gone(pid)
 
 
-async def test_a_command_that_leaves_something_behind_does_not_hold_the_step(root: Path) -> None:
+async def test_a_command_that_leaves_something_behind_does_not_hold_the_step(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_LINGERING", 0.1)
     code = (
         f"import subprocess; child = subprocess.Popen([{sys.executable!r}, '-c', 'import time; time.sleep(600)']); "
         "open('pid', 'w').write(str(child.pid)); print('over')"
