@@ -13,9 +13,8 @@ from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.shipped import SHIPPED, named
 from orchestrator.errors import ConfigError
 from orchestrator.kernel.graph import Graph
-from orchestrator.ops.live_source import Prometheus, TimeWindow
 from orchestrator.ops.pack import dashboards, pack, write
-from orchestrator.ops.render import page
+from orchestrator.ops.render import Prometheus, TimeWindow, page
 from orchestrator.ops.rule import Profile
 from orchestrator.telemetry.table import table
 

@@ -1,13 +1,409 @@
-"""The dashboard for the engineer on call: seven questions, the most important first."""
+"""The dashboard for the engineer on call: seven questions, the most important first; then the parts of runs."""
 
 from __future__ import annotations
 
-from orchestrator.ops.panel import Dashboard, Panel, PanelKind, PanelRow, PanelUnit, Query
-from orchestrator.ops.promql import age, in_journals, increase, lately, quantile, rate, some, total
-from orchestrator.ops.threshold import Thresholds
-from orchestrator.ops.work_rows import WORK_ROWS
+from orchestrator.ops.panel import (
+    Dashboard,
+    Panel,
+    PanelKind,
+    PanelRow,
+    PanelUnit,
+    Query,
+    age,
+    in_journals,
+    increase,
+    lately,
+    quantile,
+    rate,
+    ratio,
+    some,
+    total,
+)
+from orchestrator.ops.rule import Thresholds
 
 _LIMITS = Thresholds()
+
+GUARDS = PanelRow(
+    "Guards, retries, budgets",
+    (
+        Panel(
+            title="Guards that refuse",
+            description="Share of evaluations that refused or raised. A rise names the limit that runs reach.",
+            queries=(
+                Query(
+                    some(
+                        ratio(
+                            rate("guard_evaluations_total", "machine, guard", '%m, result!="allow"'),
+                            rate("guard_evaluations_total", "machine, guard"),
+                        )
+                    ),
+                    "{{machine}} {{guard}}",
+                ),
+            ),
+            unit=PanelUnit.SHARE,
+            empty_ok="no guard refused anything",
+        ),
+        Panel(
+            title="Retries per attempt",
+            description="Above 0.3 retries add to the load that causes them, and RetryStorm fires.",
+            queries=(
+                Query(
+                    ratio(
+                        rate("retries_total", "machine, operation"),
+                        rate("attempts_total", "machine, operation"),
+                    ),
+                    "{{machine}} {{operation}}",
+                ),
+            ),
+            unit=PanelUnit.SHARE,
+            line=_LIMITS.retries,
+        ),
+        Panel(
+            title="Failed after the last attempt",
+            description="By operation, within the last hour.",
+            queries=(
+                Query(increase("retries_exhausted_total", "machine, operation"), "{{machine}} {{operation}}"),
+            ),
+        ),
+        Panel(
+            title="Use of budgets, p95",
+            description="1 is the limit. Runs near it will be cut off next.",
+            queries=(
+                Query(quantile(0.95, "budget_consumed_ratio", "machine, budget"), "{{machine}} {{budget}}"),
+            ),
+            unit=PanelUnit.SHARE,
+            line=0.9,
+        ),
+        Panel(
+            title="Budgets exhausted",
+            description="Checks that found a budget exhausted, by budget.",
+            queries=(Query(increase("budget_exceeded_total", "machine, budget"), "{{machine}} {{budget}}"),),
+        ),
+        Panel(
+            title="Loops per run, p95",
+            description="Rises when agents repeat work, before a limit ends them.",
+            queries=(Query(quantile(0.95, "run_iterations", "machine"), "{{machine}}"),),
+        ),
+        Panel(
+            title="Use of the model's context, p95",
+            description="Near 1, the history is compacted or the request fails.",
+            queries=(Query(quantile(0.95, "context_used_ratio", "machine"), "{{machine}}"),),
+            unit=PanelUnit.SHARE,
+            line=0.9,
+            empty_ok="no model reports the size of its context",
+        ),
+        Panel(
+            title="Restarts and compactions",
+            description="Restarted loops, and histories replaced by a summary, within the last hour.",
+            queries=(
+                Query(increase("restarts_total", "machine"), "{{machine}} restarts"),
+                Query(
+                    increase("compactions_total", "machine, outcome"), "{{machine}} compactions {{outcome}}"
+                ),
+            ),
+        ),
+    ),
+)
+
+MODELS = PanelRow(
+    "Models and tokens",
+    (
+        Panel(
+            title="Requests by outcome",
+            description="rate_limited, auth and server_error need different actions: runbook LLMErrorRatioHigh.",
+            queries=(
+                Query(some(rate("llm_requests_total", "model, outcome", "%a")), "{{model}} {{outcome}}"),
+            ),
+            unit=PanelUnit.RATE,
+            stacked=True,
+        ),
+        Panel(
+            title="Time of a request, p95",
+            description="By model.",
+            queries=(Query(quantile(0.95, "llm_request_duration_seconds", "model", "%a"), "{{model}}"),),
+            unit=PanelUnit.SECONDS,
+        ),
+        Panel(
+            title="Wait for the rate limiter, p95",
+            description="By model, before a request is sent. If it grows, runs need more than RateLimit allows:"
+            " run fewer at once, or raise the limit.",
+            queries=(Query(quantile(0.95, "llm_rate_limit_wait_seconds", "model", "%a"), "{{model}}"),),
+            unit=PanelUnit.SECONDS,
+            empty_ok="no model has a rate limiter",
+        ),
+        Panel(
+            title="Time to first token, p95",
+            description="Of streamed requests. If it grows and the duration does not, the provider queues requests; if"
+            " both grow, prompts have become longer.",
+            queries=(Query(quantile(0.95, "llm_time_to_first_token_seconds", "model", "%a"), "{{model}}"),),
+            unit=PanelUnit.SECONDS,
+            empty_ok="no answer was streamed",
+        ),
+        Panel(
+            title="Tokens",
+            description="Billable tokens by direction. Multiply by the price to get the cost.",
+            queries=(
+                Query(
+                    rate("llm_tokens_total", "machine, model, direction"),
+                    "{{machine}} {{model}} {{direction}}",
+                ),
+            ),
+            unit=PanelUnit.RATE,
+            stacked=True,
+        ),
+        Panel(
+            title="Tokens by state",
+            description="The states that use the tokens.",
+            queries=(Query(some(rate("state_tokens_total", "machine, state")), "{{machine}} {{state}}"),),
+            unit=PanelUnit.RATE,
+        ),
+        Panel(
+            title="Tokens by stage",
+            description="As reported by the stages of pipelines, including their child runs, which count in the panels"
+            " above too. If one stage grows alone, it is repeated: see the transitions back to it.",
+            queries=(Query(rate("stage_tokens_total", "machine, state"), "{{machine}} {{state}}"),),
+            unit=PanelUnit.RATE,
+            empty_ok="no stage used any",
+        ),
+        Panel(
+            title="Cached input, hidden reasoning",
+            description="Shares of input tokens from the provider's cache, and of output tokens as hidden reasoning.",
+            queries=(
+                Query(
+                    ratio(
+                        rate("llm_cached_input_tokens_total", "model", "%a"),
+                        rate("llm_tokens_total", "model", '%a, direction="input"'),
+                    ),
+                    "{{model}} cached",
+                ),
+                Query(
+                    ratio(
+                        rate("llm_reasoning_output_tokens_total", "model", "%a"),
+                        rate("llm_tokens_total", "model", '%a, direction="output"'),
+                    ),
+                    "{{model}} reasoning",
+                ),
+            ),
+            unit=PanelUnit.SHARE,
+        ),
+        Panel(
+            title="Answers without usage",
+            description="Share of answers whose server reported no usage: limits count estimates, and the tokens here "
+            "are too few. Have the server report it, or set stream_usage=False only where it refuses the option.",
+            queries=(
+                Query(
+                    ratio(
+                        rate("llm_unreported_usage_total", "model", "%a"),
+                        rate("llm_requests_total", "model", '%a, outcome="ok"'),
+                    ),
+                    "{{model}}",
+                ),
+            ),
+            unit=PanelUnit.SHARE,
+        ),
+    ),
+)
+
+TOOLS = PanelRow(
+    "Tools",
+    (
+        Panel(
+            title="Calls that fail",
+            description="Share of calls with outcome error or timeout, by tool. Above 25 %: ToolErrorRatioHigh.",
+            queries=(
+                Query(
+                    ratio(
+                        rate("tool_calls_total", "agent, tool", '%a, outcome=~"error|timeout"'),
+                        rate("tool_calls_total", "agent, tool", "%a"),
+                    ),
+                    "{{agent}} {{tool}}",
+                ),
+            ),
+            unit=PanelUnit.SHARE,
+            line=_LIMITS.tool_errors,
+        ),
+        Panel(
+            title="Time of a call, p95",
+            description="By tool.",
+            queries=(
+                Query(
+                    quantile(0.95, "tool_call_duration_seconds", "agent, tool", "%a"), "{{agent}} {{tool}}"
+                ),
+            ),
+            unit=PanelUnit.SECONDS,
+        ),
+        Panel(
+            title="Calls of tools that do not exist",
+            description="The model invents names. Make the prompt and the list of tools agree.",
+            queries=(
+                Query(increase("tool_calls_total", "outcome", '%a, tool="_unregistered"'), "{{outcome}}"),
+            ),
+        ),
+    ),
+)
+
+RUNTIME = PanelRow(
+    "Durability and runtime",
+    (
+        Panel(
+            title="Journal writes, p99",
+            description="Every step of a run waits for such a write.",
+            queries=(
+                Query(
+                    quantile(0.99, "journal_write_duration_seconds", "backend, operation", "%i"),
+                    "{{backend}} {{operation}}",
+                ),
+            ),
+            unit=PanelUnit.SECONDS,
+            line=_LIMITS.journal_append,
+        ),
+        Panel(
+            title="Journal writes that failed",
+            description="Each one pages: JournalWritesFailing.",
+            queries=(
+                Query(
+                    lately("journal_write_failures_total", "backend, reason", "%i"), "{{backend}} {{reason}}"
+                ),
+            ),
+        ),
+        Panel(
+            title="Since the last durable write",
+            description="Normal without active runs. With active runs it must not grow.",
+            queries=(
+                Query(
+                    age("journal_last_success_timestamp_seconds", "instance, backend", "%i"),
+                    "{{instance}} {{backend}}",
+                ),
+            ),
+            unit=PanelUnit.SECONDS,
+        ),
+        Panel(
+            title="Size of the journal",
+            description="`orchestrator runs prune` removes ended runs.",
+            queries=(Query(total("journal_bytes", "instance, backend", "%i"), "{{instance}} {{backend}}"),),
+            unit=PanelUnit.BYTES,
+            empty_ok="journals in memory have no size",
+        ),
+        Panel(
+            title="Runs in the journal",
+            description="Runs that have not ended: running, parked, or without a living owner (RunsOrphaned). Runs that"
+            " cannot be read: of a journal that `orchestrator metrics serve` watches.",
+            queries=(
+                Query(in_journals("machine, status"), "{{machine}} {{status}}"),
+                Query("sum(orchestrator_journal_unreadable_runs{%i})", "not readable"),
+            ),
+            empty_ok="every run has ended",
+        ),
+        Panel(
+            title="Since the journal was last read",
+            description="Age of the figures of `orchestrator metrics serve`, and the time that one reading takes.",
+            queries=(
+                Query(age("journal_last_read_timestamp_seconds", "instance", "%i"), "{{instance}}"),
+                Query(
+                    "max by (instance) (orchestrator_journal_read_duration_seconds{%i})",
+                    "{{instance}} one reading",
+                ),
+            ),
+            unit=PanelUnit.SECONDS,
+            empty_ok="no journal is watched",
+        ),
+        Panel(
+            title="Event loop lag, p99",
+            description="Delay of the watchdog's wake-ups. blocked counts the times that it printed all stacks.",
+            queries=(
+                Query(quantile(0.99, "event_loop_lag_seconds", "instance", "%i"), "{{instance}}"),
+                Query(
+                    "max by (instance) (orchestrator_event_loop_age_seconds{%i})",
+                    "{{instance}} since it moved",
+                ),
+                Query(increase("event_loop_blocked_total", "instance", "%i"), "{{instance}} blocked"),
+            ),
+            unit=PanelUnit.SECONDS,
+            line=_LIMITS.loop_lag,
+        ),
+        Panel(
+            title="Wait for a slot, p95",
+            description="From submitting a run until its start.",
+            queries=(Query(quantile(0.95, "run_queue_wait_seconds", "machine"), "{{machine}}"),),
+            unit=PanelUnit.SECONDS,
+            line=_LIMITS.queue_wait_s,
+            empty_ok="no engine with a queue is used",
+        ),
+        Panel(
+            title="Since the last transition",
+            description="Of a machine on an instance. If it is long with active runs, EngineStalled fires.",
+            queries=(
+                Query(
+                    age("last_transition_timestamp_seconds", "instance, machine"), "{{instance}} {{machine}}"
+                ),
+            ),
+            unit=PanelUnit.SECONDS,
+        ),
+        Panel(
+            title="CPU",
+            description="Cores in use by each process.",
+            queries=(Query("rate(process_cpu_seconds_total{%i}[$__rate_interval])", "{{instance}}"),),
+        ),
+        Panel(
+            title="Memory",
+            description="Resident, by process.",
+            queries=(Query("process_resident_memory_bytes{%i}", "{{instance}}"),),
+            unit=PanelUnit.BYTES,
+        ),
+        Panel(
+            title="Time of a scrape",
+            description="Time of the whole scrape, and of the collector that counts live runs.",
+            queries=(
+                Query("scrape_duration_seconds{%i}", "{{instance}} scrape"),
+                Query("orchestrator_collector_duration_seconds{%i}", "{{instance}} collector"),
+            ),
+            unit=PanelUnit.SECONDS,
+        ),
+        Panel(
+            title="Series per scrape",
+            description="Bounded by the definitions. A rise means new machines, tools or models.",
+            queries=(Query("scrape_samples_scraped{%i}", "{{instance}}"),),
+        ),
+        Panel(
+            title="Lost telemetry",
+            description="Telemetry exceptions, dropped log lines, label values replaced by _other: TelemetryDegraded.",
+            queries=(
+                Query(increase("telemetry_errors_total", "component", "%i"), "errors: {{component}}"),
+                Query("sum(increase(orchestrator_log_records_dropped_total{%i}[1h]))", "log lines dropped"),
+                Query(increase("label_overflow_total", "label", "%i"), "replaced: {{label}}"),
+                Query("sum(increase(orchestrator_journal_read_failures_total{%i}[1h]))", "journal not read"),
+            ),
+        ),
+        Panel(
+            title="Log lines",
+            description="By level. Transitions are info, failed ones warning, failed runs error.",
+            queries=(Query(rate("log_records_total", "level", "%i"), "{{level}}"),),
+            unit=PanelUnit.RATE,
+        ),
+        Panel(
+            title="Processes",
+            description="1 for the state of each process.",
+            queries=(Query("orchestrator_runtime_state{%i} == 1", "{{instance}} {{state}}"),),
+            kind=PanelKind.TABLE,
+        ),
+        Panel(
+            title="Versions",
+            description="The version of the library and the fingerprint of each machine, by process.",
+            queries=(
+                Query("orchestrator_build_info{%i}", "{{instance}} {{version}} Python {{python}}"),
+                Query(
+                    'orchestrator_machine_info{%i, machine=~"$machine"}',
+                    "{{instance}} {{machine}} {{definition}}",
+                ),
+            ),
+            kind=PanelKind.TABLE,
+        ),
+    ),
+)
+
+WORK_ROWS = (GUARDS, MODELS, TOOLS, RUNTIME)
+
+
 _GOOD = 1 - _LIMITS.error_budget
 
 HEALTH = PanelRow(

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from orchestrator.kernel.graph import Graph
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.ops.flow import returns, waits
-from orchestrator.ops.ralph import RALPH_RECORDINGS
 from orchestrator.ops.rule import RecordingRule
+from orchestrator.ops.run_flow import RALPH_RECORDINGS, returns, waits
 
 BURN_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 

@@ -1,15 +1,140 @@
-"""The dashboard for developers of a graph: the flow of runs through each graph, generated from the graphs."""
+"""The dashboard for developers of a graph: the flow of runs through each graph, generated from the graphs.
+
+Time in each state and the duration of a session are the same for every graph: see `recording.SHARED`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from orchestrator.kernel.graph import Graph, guard_name
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.ops.flow import in_order, returns, waits
-from orchestrator.ops.panel import Dashboard, Panel, PanelKind, PanelRow, PanelUnit, Query, text
-from orchestrator.ops.promql import increase, lately, quantile, rate, ratio
-from orchestrator.ops.ralph import ralph_panels
+from orchestrator.machines.ralph.model import RalphEvent
+from orchestrator.ops.panel import (
+    Dashboard,
+    Panel,
+    PanelKind,
+    PanelRow,
+    PanelUnit,
+    Query,
+    increase,
+    lately,
+    quantile,
+    rate,
+    ratio,
+    text,
+)
+from orchestrator.ops.rule import RecordingRule
+
+
+class FlowRow(NamedTuple):
+    """One edge that changes the state."""
+
+    source: str
+    event: str
+    dest: str
+
+
+def depth(graph: Graph) -> dict[str, int]:
+    """Return for each state its distance from the initial one in steps, without failures."""
+    found = {graph.initial.value: 0}
+    ahead = [graph.initial.value]
+    while ahead:
+        state = ahead.pop(0)
+        for step in steps(graph):
+            if step.source == state and step.dest not in found:
+                found[step.dest] = found[state] + 1
+                ahead.append(step.dest)
+    return found
+
+
+def steps(graph: Graph) -> list[FlowRow]:
+    """Return the edges that change the state and are not failures, in the order of the graph."""
+    return [
+        FlowRow(source.value, event.value, dest.value)
+        for source, event, dest, edge in graph.rows
+        if not edge.internal_in(source) and graph.failure_event(source) != event
+    ]
+
+
+def returns(graph: Graph) -> list[FlowRow]:
+    """Return the edges back to an earlier state, or to one at the same distance from the start: laps and rework."""
+    far = depth(graph)
+    return [
+        step
+        for step in steps(graph)
+        if step.source in far and far[step.dest] <= far[step.source] and step.dest not in graph.terminal
+    ]
+
+
+def waits(graph: Graph) -> list[str]:
+    """Return the states that park a run until a person answers."""
+    return [state.value for state in graph.states if state in graph.waiting]
+
+
+def in_order(graph: Graph) -> list[str]:
+    """Return the states in the order in which a run reaches them, terminal ones last."""
+    far = depth(graph)
+    last = len(graph.states)
+    return sorted(
+        (state.value for state in graph.states),
+        key=lambda name: (name in graph.terminal, far.get(name, last)),
+    )
+
+
+def _rate(*events: RalphEvent) -> str:
+    """Return the rate of these events, over all states."""
+    named = "|".join(event.value for event in events)
+    return (
+        "sum without (instance, from_state, event, to_state) "
+        f'(rate(orchestrator_transitions_total{{machine="{RALPH.name}", event=~"{named}"}}[1h]))'
+    )
+
+
+_RUNS = (
+    "sum without (instance, outcome, reason) "
+    f'(rate(orchestrator_runs_completed_total{{machine="{RALPH.name}"}}[1h]))'
+)
+_ENDED = _rate(RalphEvent.QUALIFIED, RalphEvent.ATTEMPTS_EXHAUSTED)
+
+TASKS_QUALIFIED = "machine_agent:orchestrator_ralph_tasks_qualified_per_tasks:ratio_rate1h"
+TASKS_FAILED = "machine_agent:orchestrator_ralph_tasks_failed_per_tasks:ratio_rate1h"
+REWORKS = "machine_agent:orchestrator_ralph_reworks_per_tasks:ratio_rate1h"
+QA_CYCLES = "machine_agent:orchestrator_ralph_qa_cycles_per_runs:ratio_rate1h"
+
+RALPH_RECORDINGS = (
+    RecordingRule(TASKS_QUALIFIED, f"{_rate(RalphEvent.QUALIFIED)}\n/\n{_ENDED}"),
+    RecordingRule(TASKS_FAILED, f"{_rate(RalphEvent.ATTEMPTS_EXHAUSTED)}\n/\n{_ENDED}"),
+    RecordingRule(REWORKS, f"{_rate(RalphEvent.REWORK, RalphEvent.EXECUTOR_FAILED)}\n/\n{_ENDED}"),
+    RecordingRule(QA_CYCLES, f"{_rate(RalphEvent.QA_NEEDED)}\n/\n{_RUNS}"),
+)
+"""The share of ended tasks that qualified and the share that failed too often; the repetitions of a task; rounds of
+questions per finished run."""
+
+
+def ralph_panels() -> tuple[Panel, ...]:
+    """Return the panels about tasks."""
+    where = f'{{job=~"$job", machine="{RALPH.name}", agent=~"$agent"}}'
+    return (
+        Panel(
+            title="Tasks that qualified, and that failed",
+            description="Share of ended tasks. If the qualified share falls, read the reviews of the failed tasks.",
+            queries=(
+                Query(f"{TASKS_QUALIFIED}{where}", "qualified: {{agent}}"),
+                Query(f"{TASKS_FAILED}{where}", "failed: {{agent}}"),
+            ),
+            unit=PanelUnit.SHARE,
+        ),
+        Panel(
+            title="Rework per task, questions per run",
+            description="Rework rises with unclear criteria or a weak executor, questions with unclear requests.",
+            queries=(
+                Query(f"{REWORKS}{where}", "rework per task: {{agent}}"),
+                Query(f"{QA_CYCLES}{where}", "rounds of questions per run: {{agent}}"),
+            ),
+        ),
+    )
 
 
 def run_flow(graphs: Iterable[Graph]) -> Dashboard:

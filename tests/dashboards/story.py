@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from orchestrator.ops.alert import NAMES
-from orchestrator.ops.live_source import TimeSeries, TimeWindow
+from orchestrator.ops.render import TimeSeries, TimeWindow
 from tests.dashboards.monitoring import SCALE, Monitoring
 
 OVERLAP = 5.0

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from orchestrator.journal.sqlite.reserve import SIZE
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.ops.live_source import Prometheus, TimeWindow
 from orchestrator.ops.pack import dashboards
-from orchestrator.ops.render import page
+from orchestrator.ops.render import Prometheus, TimeWindow, page
 from tests.crash.test_full_disk import Disk
 from tests.dashboards.history import UNUSUAL
 from tests.dashboards.monitoring import (

@@ -21,9 +21,9 @@ import pytest
 
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.ops.alert import ALERTS, NAMES
-from orchestrator.ops.live_source import Prometheus
 from orchestrator.ops.pack import dashboards
 from orchestrator.ops.panel import PanelKind
+from orchestrator.ops.render import Prometheus
 from orchestrator.ops.rule import AlertSeverity
 from tests.crash.mount import mount, unmount
 from tests.crash.test_full_disk import DISK, Disk

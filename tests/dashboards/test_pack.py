@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from orchestrator.cli import main
 from orchestrator.cli.ops import whole
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.ops import document
-from orchestrator.ops.flow import in_order, returns, waits
+from orchestrator.ops import rule_file
 from orchestrator.ops.grafana import SCHEMA_VERSION, dashboard_data
 from orchestrator.ops.operations import OPERATIONS
 from orchestrator.ops.pack import dashboards, pack, write
 from orchestrator.ops.panel import PanelKind
 from orchestrator.ops.recording import of_graph
 from orchestrator.ops.rule import Profile
+from orchestrator.ops.run_flow import in_order, returns, waits
 from tests.dashboards.lint import GRAPHS
 from tests.dashboards.monitoring import ROOT
 from tests.derived import HINT
@@ -198,8 +198,8 @@ DATA = st.recursive(
 
 
 @given(DATA)
-def test_what_is_written_as_yaml_is_read_as_the_same(data: document.Data) -> None:
-    assert loaded(document.yaml(data)) == data
+def test_what_is_written_as_yaml_is_read_as_the_same(data: rule_file.Data) -> None:
+    assert loaded(rule_file.yaml(data)) == data
 
 
 def test_the_smallest_profile_writes_valid_yaml() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.ralph.graph import RALPH
-from orchestrator.ops.document import yaml
-from orchestrator.ops.ralph import RALPH_RECORDINGS
 from orchestrator.ops.recording import of_graph
 from orchestrator.ops.rule import Profile, group, recording_data
-from orchestrator.ops.trial.recorded import RECORDED_CASES, recorded_tests
+from orchestrator.ops.rule_file import yaml
+from orchestrator.ops.run_flow import RALPH_RECORDINGS
+from orchestrator.ops.trial_case import RECORDED_CASES, recorded_tests
 
 SPOILS = [
     ('event=~"qualified"', 'event=~"rework"'),

@@ -15,11 +15,9 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
-from orchestrator.ops.live_source import Prometheus, TimeSeries, TimeWindow, legend
 from orchestrator.ops.pack import dashboards
 from orchestrator.ops.panel import Panel, PanelKind, PanelUnit, Query
-from orchestrator.ops.picture import shown
-from orchestrator.ops.render import page
+from orchestrator.ops.render import Prometheus, TimeSeries, TimeWindow, legend, page, shown
 
 NOW = time.time()
 WINDOW = TimeWindow(end=NOW, seconds=600, step=60, variables={"machine": "llm_loop"}, rate="2m")

@@ -19,13 +19,20 @@ from orchestrator.kernel.graph import Graph
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.machines.pipeline.graph import PIPELINE
 from orchestrator.ops.alert import ALERTS, NAMES
-from orchestrator.ops.document import yaml
 from orchestrator.ops.recording import SHARED, SLO
-from orchestrator.ops.rule import Alert, AlertSeverity, Profile, alert_data, group, recording_data, smoke
-from orchestrator.ops.rule_file import alert_groups, alerts_yaml, rules_yaml, trial_files
-from orchestrator.ops.threshold import Thresholds
+from orchestrator.ops.rule import (
+    Alert,
+    AlertSeverity,
+    Profile,
+    Thresholds,
+    alert_data,
+    group,
+    recording_data,
+    smoke,
+)
+from orchestrator.ops.rule_file import alert_groups, alerts_yaml, rules_yaml, trial_files, yaml
 from orchestrator.ops.trial import CASES
-from orchestrator.ops.trial.case import Case, unit_tests
+from orchestrator.ops.trial_case import Case, unit_tests
 from orchestrator.telemetry.catalogue import ROWS
 from orchestrator.telemetry.exposition.health import STALE
 from orchestrator.telemetry.watchdog import Watchdog

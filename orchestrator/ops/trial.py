@@ -1,0 +1,1084 @@
+"""promtool's unit tests of the alerts: for each at least one case in which it fires and one in which it must not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.ops.trial_case import (
+    AGENT,
+    ID,
+    INSTANCE,
+    JOURNAL_TEXT,
+    LOOP,
+    NOWHERE,
+    Case,
+    Firing,
+    buckets,
+    firing,
+    firing_of_journal,
+    firing_there,
+    journal_info,
+    series,
+    spread,
+)
+
+
+def ended(outcome: str, values: str, reason: str = "none") -> tuple[str, str]:
+    """Return runs of one outcome."""
+    return series("orchestrator_runs_completed_total", values, **LOOP, outcome=outcome, reason=reason)
+
+
+def refused(values: str, reason: str = "journal_error") -> tuple[str, str]:
+    """Return runs that were refused before they existed."""
+    return series("orchestrator_runs_rejected_total", values, **LOOP, reason=reason)
+
+
+def slow(values: str) -> tuple[str, str]:
+    """Return answers that took longer than the objective of their agent."""
+    return series("orchestrator_runs_slow_total", values, **LOOP)
+
+
+def _burning(value: str, rule: int) -> Firing:
+    """Return the alert of one pair of windows."""
+    return Firing(firing(**LOOP).labels, value, rule)
+
+
+_BURN = "RunErrorBudgetBurn"
+_SLOW = "RunLatencyBudgetBurn"
+BURN_CASES = (
+    Case(
+        _BURN,
+        "one run in five fails: both pages, and soon the tickets",
+        [ended("completed", "0+8x80"), ended("failed", "0+2x80", "llm_error")],
+        "20m",
+        [_burning("20%", 0), _burning("20%", 1)],
+    ),
+    Case(
+        _BURN,
+        "a burst that is over leaves the slow page and no fast one",
+        [ended("completed", "0+8x90"), ended("failed", "0+2x40 80+0x50", "llm_error")],
+        "60m",
+        [_burning("14.29%", 1)],
+    ),
+    Case(
+        _BURN,
+        "what people stopped does not count, neither for nor against",
+        [
+            ended("completed", "0+99x80"),
+            ended("failed", "0+1x80", "llm_error"),
+            ended("cancelled", "0+500x80", "caller"),
+            ended("rejected", "0+500x80", "operator"),
+        ],
+        "60m",
+    ),
+    Case(
+        _BURN,
+        "one failed run among three is no page",
+        [ended("completed", "0+0x60 0 1 2 2+0x60"), ended("failed", "0+0x60 0 0 1 1+0x60", "internal")],
+        "66m",
+    ),
+    Case(
+        _BURN,
+        "half an hour of every tenth failing is no fast page",
+        [ended("completed", "0+9x90"), ended("failed", "0+1x90", "llm_error")],
+        "12m",
+    ),
+    Case(
+        _BURN,
+        "a slow burn of four in a hundred makes the ticket of a day",
+        [ended("completed", "0+96x107"), ended("failed", "0+4x107", "tool_error")],
+        "26h",
+        [_burning("4%", 2), _burning("4%", 3)],
+        "15m",
+    ),
+    Case(
+        _BURN,
+        "twice the objective makes the ticket of three days only",
+        [ended("completed", "0+98x107"), ended("failed", "0+2x107", "tool_error")],
+        "26h",
+        [_burning("2%", 3)],
+        "15m",
+    ),
+    Case(
+        _BURN,
+        "within the objective",
+        [ended("completed", "0+995x107"), ended("failed", "0+5x107", "tool_error")],
+        "26h",
+        step="15m",
+    ),
+    Case(
+        _BURN,
+        "three runs a day are too few for a ticket",
+        [ended("completed", "0x60 1x47"), ended("failed", "0x60 1x27 2x20", "internal")],
+        "26h",
+        step="15m",
+    ),
+)
+
+HIDDEN_CASES = (
+    Case(
+        _BURN,
+        "runs that make no progress",
+        [
+            ended("completed", "0+8x80"),
+            ended("failed", "0x80"),
+            ended("no_progress", "0+2x80", "stalled"),
+        ],
+        "20m",
+        [_burning("20%", 0), _burning("20%", 1)],
+    ),
+    Case(
+        _BURN,
+        "submissions that a full disk refuses, and no run",
+        [ended("completed", "0x80"), ended("failed", "0x80"), refused("0+2x80")],
+        "20m",
+        [_burning("100%", 0), _burning("100%", 1)],
+    ),
+    Case(
+        _BURN,
+        "limits cut off more than the usual tenth of the runs",
+        [
+            ended("completed", "0+6x80"),
+            ended("failed", "0x80"),
+            ended("budget_exceeded", "0+4x80", "max_iterations"),
+        ],
+        "20m",
+        [_burning("30%", 0), _burning("30%", 1)],
+    ),
+    Case(
+        _BURN,
+        "limits cut off a tenth, as they always do",
+        [
+            ended("completed", "0+90x80"),
+            ended("failed", "0x80"),
+            ended("budget_exceeded", "0+10x80", "max_iterations"),
+        ],
+        "60m",
+    ),
+    Case(
+        _BURN,
+        "one run a minute, and all fail",
+        [ended("completed", "0x80"), ended("failed", "0+1x80", "llm_error")],
+        "30m",
+        [_burning("100%", 0), _burning("100%", 1)],
+    ),
+    Case(
+        _BURN,
+        "one agent fails all of its runs at 0.9 % of the traffic",
+        [
+            series(
+                "orchestrator_runs_completed_total",
+                "0+991x80",
+                **LOOP | {"agent": "big"},
+                outcome="completed",
+            ),
+            series("orchestrator_runs_completed_total", "0x80", **LOOP | {"agent": "big"}, outcome="failed"),
+            ended("completed", "0x80"),
+            ended("failed", "0+9x80", "llm_error"),
+        ],
+        "20m",
+        [_burning("100%", 0), _burning("100%", 1)],
+    ),
+    Case(
+        _BURN,
+        "a journal that is served alone has no refusals",
+        [ended("completed", "0+8x80"), ended("failed", "0+2x80", "llm_error")],
+        "30m",
+        [_burning("20%", 0), _burning("20%", 1)],
+    ),
+)
+
+LATENCY_CASES = (
+    Case(
+        _SLOW,
+        "nine of ten answers are late",
+        [ended("completed", "0+10x80"), slow("0+9x80")],
+        "20m",
+        [_burning("90%", 0), _burning("90%", 1)],
+    ),
+    Case(
+        _SLOW,
+        "a third is late: no page within an hour, the slow page",
+        [ended("completed", "0+9x100"), slow("0+3x100")],
+        "40m",
+        [_burning("33.33%", 1)],
+    ),
+    Case(
+        _SLOW,
+        "one in five makes the tickets",
+        [ended("completed", "0+100x107"), slow("0+20x107")],
+        "26h",
+        [_burning("20%", 2), _burning("20%", 3)],
+        "15m",
+    ),
+    Case(
+        _SLOW,
+        "one in ten makes the ticket of three days only",
+        [ended("completed", "0+100x107"), slow("0+10x107")],
+        "26h",
+        [_burning("10%", 3)],
+        "15m",
+    ),
+    Case(
+        _SLOW,
+        "one in fifty is within the objective",
+        [ended("completed", "0+100x107"), slow("0+2x107")],
+        "26h",
+        step="15m",
+    ),
+    Case(
+        _SLOW,
+        "a burst that is over leaves the slow page and no fast one",
+        [ended("completed", "0+10x90"), slow("0+9x40 360+0x50")],
+        "50m",
+        [_burning("72%", 1)],
+    ),
+    Case(_SLOW, "three answers say nothing", [ended("completed", "0x5 3x60"), slow("0x5 3x60")], "10m"),
+    Case(
+        _SLOW,
+        "three answers a day say nothing",
+        [ended("completed", "0x60 1x27 2x20"), slow("0x60 1x27 2x20")],
+        "26h",
+        step="15m",
+    ),
+    Case(_SLOW, "an agent without an objective", [ended("completed", "0+10x80")], "30m"),
+)
+
+OBJECTIVE_CASES = (*BURN_CASES, *HIDDEN_CASES, *LATENCY_CASES)
+
+
+_STATE = LOOP | {"state": "await_llm"}
+_ENTERED = "orchestrator_oldest_run_state_entered_timestamp_seconds"
+_LIMIT = "orchestrator_state_timeout_seconds"
+_BESIDE = "b:9464"
+"""Another process with the same journal."""
+
+
+def in_journal(
+    values: str, status: str = "orphaned", reason: str = "none", instance: str = INSTANCE
+) -> tuple[str, str]:
+    """Return runs of a journal that have not ended."""
+    where = {**LOOP, "status": status, "reason": reason, "instance": instance}
+    return series("orchestrator_journal_runs", values, journal=ID, **where)
+
+
+def parked(reason: str, machine: str = "llm_loop", values: str = "0x130") -> tuple[str, str]:
+    """Return the time of the oldest parked run of a journal."""
+    where = {**AGENT, "machine": machine, "status": "parked", "reason": reason}
+    return series("orchestrator_journal_oldest_update_timestamp_seconds", values, journal=ID, **where)
+
+
+def rolled_back(values: str, outcome: str = "failed") -> tuple[str, str]:
+    """Return rollbacks of effects."""
+    return series("orchestrator_rollbacks_total", values, **LOOP, outcome=outcome)
+
+
+def _share(near: str, count: str) -> list[tuple[str, str]]:
+    where = LOOP | {"budget": "input_tokens"}
+    return [
+        *buckets("budget_consumed_ratio", {"0.9": near, "+Inf": count}, **where),
+        series("orchestrator_budget_consumed_ratio_count", count, **where),
+    ]
+
+
+_TOKENS = LOOP | {"provider": "openai", "model": "m", "direction": "input"}
+
+_NIGHT, _DAY = 96, 96  # steps of five minutes: eight hours each, and eight more of the night
+_OFFICE = (
+    f"0x{_NIGHT} 0+300000x{_DAY} {300000 * _DAY}x{2 * _NIGHT}"
+    f" {300000 * _DAY}+300000x{_DAY} {600000 * _DAY}x{2 * _NIGHT} {600000 * _DAY}+300000x{_DAY}"
+)
+"""Tokens of an agent that works in office hours."""
+
+RUN_CASES = (
+    *OBJECTIVE_CASES,
+    Case(
+        "RunStuck",
+        "in a state for longer than one and a half times its limit",
+        [series(_ENTERED, "0x30", **_STATE), series(_LIMIT, "120x30", **_STATE)],
+        "10m",
+        [firing_there("10m 0s", **_STATE)],
+    ),
+    Case(
+        "RunStuck",
+        "held by keep_firing_for while one scrape misses it",
+        [series(_ENTERED, "0x10 600+60x20", **_STATE), series(_LIMIT, "120x30", **_STATE)],
+        "13m",
+        [firing_there("10m 0s", **_STATE)],
+    ),
+    Case(
+        "RunStuck",
+        "the engine still has time to end it itself",
+        [series(_ENTERED, "0x30", **_STATE), series(_LIMIT, "600x30", **_STATE)],
+        "14m",
+    ),
+    Case(
+        "RunAgingWithoutTimeout",
+        "two hours in a state that declares no limit",
+        [series(_ENTERED, "0x130", **_STATE)],
+        "2h",
+        [firing_there("2h 0m 0s", **_STATE)],
+    ),
+    Case(
+        "RunAgingWithoutTimeout",
+        "states with a limit have an alert of their own",
+        [series(_ENTERED, "0x130", **_STATE), series(_LIMIT, "120x130", **_STATE)],
+        "2h",
+    ),
+    Case("RunAgingWithoutTimeout", "half an hour old", [series(_ENTERED, "0x130", **_STATE)], "30m"),
+    Case(
+        "RunOverdue",
+        "the deadline has passed by a fifth",
+        [
+            series("orchestrator_oldest_run_started_timestamp_seconds", "0x60", **LOOP),
+            series("orchestrator_run_timeout_seconds", "600x60", **LOOP),
+        ],
+        "20m",
+        [firing_there("20m 0s", **LOOP)],
+    ),
+    Case(
+        "RunOverdue",
+        "late, but not by a fifth",
+        [
+            series("orchestrator_oldest_run_started_timestamp_seconds", "0x60", **LOOP),
+            series("orchestrator_run_timeout_seconds", "1200x60", **LOOP),
+        ],
+        "22m",
+    ),
+    Case(
+        "EngineStalled",
+        "active runs and no transition for longer than any state may last",
+        [
+            series("orchestrator_last_transition_timestamp_seconds", "0x60", **LOOP),
+            series(_LIMIT, "300x60", **_STATE),
+            series(_LIMIT, "60x60", **LOOP, state="init"),
+            series("orchestrator_runs_active", "2x60", **_STATE),
+        ],
+        "20m",
+        [firing_there("20m 0s", **LOOP)],
+    ),
+    Case(
+        "EngineStalled",
+        "nothing to do is no stall",
+        [
+            series("orchestrator_last_transition_timestamp_seconds", "0x60", **LOOP),
+            series(_LIMIT, "300x60", **_STATE),
+            series("orchestrator_runs_active", "0x60", **_STATE),
+        ],
+        "20m",
+    ),
+    Case(
+        "EngineStalled",
+        "a state may last that long",
+        [
+            series("orchestrator_last_transition_timestamp_seconds", "0x60", **LOOP),
+            series(_LIMIT, "900x60", **_STATE),
+            series("orchestrator_runs_active", "2x60", **_STATE),
+        ],
+        "20m",
+    ),
+    Case(
+        "ApprovalWaiting",
+        "a question has been open for two hours, in the journal of two processes",
+        [
+            parked("approval", values="60x130"),
+            series(
+                "orchestrator_journal_oldest_update_timestamp_seconds",
+                "60x130",
+                **{"instance": _BESIDE, **LOOP, "journal": ID, "status": "parked", "reason": "approval"},
+            ),
+            journal_info(),
+            journal_info(instance=_BESIDE),
+        ],
+        "2h",
+        [firing_of_journal("1h 59m 0s", **LOOP, reason="approval")],
+    ),
+    Case(
+        "ApprovalWaiting",
+        "questions of a planner have been open for two hours",
+        [parked("questions", "ralph"), journal_info()],
+        "2h",
+        [firing_of_journal("2h 0m 0s", machine="ralph", **AGENT, reason="questions")],
+    ),
+    Case(
+        "ApprovalWaiting",
+        "half an hour is no reason to ask",
+        [parked("approval")],
+        "30m",
+    ),
+    Case(
+        "ApprovalWaiting",
+        "a paused run has no question",
+        [parked("paused")],
+        "2h",
+    ),
+    Case(
+        "ApprovalWaiting",
+        "a running run and an orphan have no question",
+        [
+            series(
+                "orchestrator_journal_oldest_update_timestamp_seconds",
+                "0x130",
+                **LOOP,
+                journal=ID,
+                status=status,
+                reason="none",
+            )
+            for status in ("running", "orphaned")
+        ],
+        "2h",
+    ),
+    Case(
+        "RecoveryLoop",
+        "four starts within the hour, with runs taken up",
+        [
+            series("process_start_time_seconds", "1x5 2x5 3x5 4x20"),
+            series("orchestrator_recoveries_total", "3x40", **LOOP, outcome="resumed"),
+        ],
+        "25m",
+        [firing_there("3", **LOOP)],
+    ),
+    Case(
+        "RecoveryLoop",
+        "a run without progress",
+        [in_journal("1x10", "parked", "poison"), in_journal("1x10", "parked", "poison", _BESIDE)],
+        "5m",
+        [firing_of_journal("1", **LOOP)],
+    ),
+    Case(
+        "RecoveryLoop",
+        "one deployment takes up everything that was under way",
+        [
+            series("process_start_time_seconds", "1x10 2x30"),
+            series("orchestrator_recoveries_total", "0x10 250x30", **LOOP, outcome="resumed"),
+            in_journal("0x40", "parked", "poison"),
+            in_journal("9x40", "parked", "approval"),
+        ],
+        "30m",
+    ),
+    Case(
+        "RecoveryLoop",
+        "starts without runs to resume have another alert",
+        [
+            series("process_start_time_seconds", "1x5 2x5 3x5 4x20"),
+            series("orchestrator_recoveries_total", "0x40", **LOOP, outcome="resumed"),
+        ],
+        "25m",
+    ),
+    Case(
+        "RunsOrphaned",
+        "two runs without an owner, in the journal of two processes",
+        [
+            in_journal("2x30"),
+            in_journal("2x30", instance=_BESIDE),
+            journal_info(),
+            journal_info(instance=_BESIDE),
+        ],
+        "20m",
+        [firing_of_journal("2", **LOOP)],
+    ),
+    Case(
+        "RunsOrphaned",
+        "a process ends and another one watches its journal",
+        [in_journal("2x8 _x22"), in_journal("_x5 2x25", instance=_BESIDE), journal_info(instance=_BESIDE)],
+        "20m",
+        [firing_of_journal("2", **LOOP)],
+    ),
+    Case("RunsOrphaned", "a deployment that takes them up", [in_journal("0x5 9x10 0x20")], "25m"),
+    Case(
+        "RunsOrphaned",
+        "held by keep_firing_for while one look misses them",
+        [in_journal("2x20 0x2 2x10"), journal_info()],
+        "22m",
+        [firing_of_journal("2", **LOOP)],
+    ),
+    Case(
+        "RunsOrphaned",
+        "runs under way, and those that wait for people",
+        [in_journal("7x30", "running"), in_journal("3x30", "parked", "approval"), in_journal("0x30")],
+        "20m",
+    ),
+    Case(
+        "RollbackFailed",
+        "one failure is enough",
+        [rolled_back("0x20 1x30")],
+        "25m",
+        [firing(**LOOP, outcome="failed")],
+    ),
+    Case(
+        "RollbackFailed",
+        "a process that took up its runs before it was scraped",
+        [rolled_back("_x5 1x30")],
+        "10m",
+        [firing(**LOOP, outcome="failed")],
+    ),
+    Case("RollbackFailed", "long ago", [rolled_back("1x50")], "40m"),
+    Case(
+        "RollbackFailed",
+        "rollbacks that worked",
+        [rolled_back("0+1x30", "undone"), rolled_back("0x30")],
+        "10m",
+    ),
+    Case(
+        "BudgetExceededHigh",
+        "a third of the runs is cut off",
+        [ended("completed", "0+4x60"), ended("budget_exceeded", "0+2x60", "max_iterations")],
+        "40m",
+        [firing("33.33%", **LOOP)],
+    ),
+    Case(
+        "BudgetExceededHigh",
+        "one in fifty is policy at work",
+        [ended("completed", "0+49x60"), ended("budget_exceeded", "0+1x60", "max_iterations")],
+        "40m",
+    ),
+    Case(
+        "BudgetExceededHigh",
+        "three runs say nothing",
+        [ended("completed", "0x20 1x40"), ended("budget_exceeded", "0x20 2x40", "time")],
+        "45m",
+    ),
+    Case(
+        "BudgetHeadroomLow",
+        "half of the runs use more than nine tenths",
+        _share("0+2x120", "0+4x120"),
+        "100m",
+        [firing("50%", **LOOP, budget="input_tokens")],
+    ),
+    Case(
+        "BudgetHeadroomLow",
+        "one in ten comes near",
+        _share("0+9x120", "0+10x120"),
+        "100m",
+    ),
+    Case(
+        "BudgetHeadroomLow",
+        "two runs say nothing",
+        _share("0x120", "0x20 2x100"),
+        "60m",
+    ),
+    Case(
+        "TokenBurnAnomaly",
+        "ten times yesterday's tokens",
+        [series("orchestrator_llm_tokens_total", "0+30000x60 1800000+300000x24", **_TOKENS)],
+        "6h",
+        [firing("1k", **LOOP)],
+        "5m",
+    ),
+    Case(
+        "TokenBurnAnomaly",
+        "as ever",
+        [series("orchestrator_llm_tokens_total", "0+300000x84", **_TOKENS)],
+        "6h",
+        step="5m",
+    ),
+    Case(
+        "TokenBurnAnomaly",
+        "ten times next to nothing",
+        [series("orchestrator_llm_tokens_total", "0+30x60 1800+300x24", **_TOKENS)],
+        "6h",
+        step="5m",
+    ),
+    Case(
+        "TokenBurnAnomaly",
+        "steady office hours, on the third morning",
+        [series("orchestrator_llm_tokens_total", _OFFICE, **_TOKENS)],
+        "58h",
+        step="5m",
+    ),
+)
+
+
+_EDGE = LOOP | {"from_state": "await_llm", "event": "llm_response"}
+_MODEL = AGENT | {"provider": "openai", "model": "m"}
+_LLM = LOOP | {"operation": "llm"}
+
+
+def failed(values: str, reason: str) -> tuple[str, str]:
+    """Return events that did not commit."""
+    return series("orchestrator_transition_failures_total", values, reason=reason, **_EDGE)
+
+
+def done(values: str) -> tuple[str, str]:
+    """Return transitions."""
+    return series("orchestrator_transitions_total", values, to_state="evaluate_response", **_EDGE)
+
+
+def tool(values: str, outcome: str, name: str = "search") -> tuple[str, str]:
+    """Return tool calls."""
+    return series("orchestrator_tool_calls_total", values, tool=name, outcome=outcome, **AGENT)
+
+
+def answers(values: str, outcome: str) -> tuple[str, str]:
+    """Return requests to a model."""
+    return series("orchestrator_llm_requests_total", values, outcome=outcome, **_MODEL)
+
+
+def took(fast: str, count: str) -> list[tuple[str, str]]:
+    """Return requests by their time: up to 40.96 s, and all of them."""
+    return [
+        *spread("llm_request_duration_seconds", fast, "40.96", "81.92", count, **_MODEL),
+        series("orchestrator_llm_request_duration_seconds_count", count, **_MODEL),
+    ]
+
+
+def attempts(all_: str, again: str) -> list[tuple[str, str]]:
+    """Return attempts and those among them that were retries."""
+    return [
+        series("orchestrator_attempts_total", all_, **_LLM),
+        series("orchestrator_retries_total", again, reason="rate_limited", **_LLM),
+    ]
+
+
+def given_up(all_: str, lost: str) -> list[tuple[str, str]]:
+    """Return attempts and how many calls were given up."""
+    return [
+        series("orchestrator_attempts_total", all_, **_LLM),
+        series("orchestrator_retries_exhausted_total", lost, **_LLM),
+    ]
+
+
+WORK_CASES = (
+    Case(
+        "TransitionFailureRatioHigh",
+        "one event in ten fails",
+        [done("0+90x30"), failed("0+10x30", "callback_error")],
+        "20m",
+        [firing("10%", **LOOP)],
+    ),
+    Case(
+        "TransitionFailureRatioHigh",
+        "one in a hundred",
+        [done("0+99x30"), failed("0+1x30", "callback_error")],
+        "20m",
+    ),
+    Case(
+        "TransitionFailureRatioHigh",
+        "what hooks refused and people cancelled is no failure",
+        [
+            done("0+50x30"),
+            failed("0+25x30", "refused"),
+            failed("0+25x30", "cancelled"),
+            failed("0x30", "callback_error"),
+        ],
+        "20m",
+    ),
+    Case(
+        "TransitionFailureRatioHigh",
+        "too little happens for a share to mean anything",
+        [
+            done("0 0 0 1 1 1 1 1 1 2 2 2 2 2 2 2"),
+            failed("0 0 0 1 1 1 1 1 1 2 2 2 2 2 2 2", "callback_error"),
+        ],
+        "12m",
+    ),
+    Case(
+        "UndeclaredTransition",
+        "the series is born with its first event",
+        [failed("_x5 1x40", "undeclared_edge")],
+        "8m",
+        [firing_there(reason="undeclared_edge", **_EDGE)],
+    ),
+    Case(
+        "UndeclaredTransition",
+        "a further event on a series that was there",
+        [failed("1x30 2x5", "unknown_event")],
+        "33m",
+        [firing_there(reason="unknown_event", **_EDGE)],
+    ),
+    Case("UndeclaredTransition", "long ago", [failed("1x80", "undeclared_edge")], "70m"),
+    Case("UndeclaredTransition", "other failures", [failed("0+5x30", "callback_error")], "20m"),
+    Case(
+        "GuardErrors",
+        "a guard raised once",
+        [
+            series(
+                "orchestrator_guard_evaluations_total",
+                "0x5 1x30",
+                **LOOP,
+                guard="may_continue",
+                result="error",
+            )
+        ],
+        "8m",
+        [firing(**LOOP, guard="may_continue", result="error")],
+    ),
+    Case(
+        "GuardErrors",
+        "to say no is what guards are for",
+        [
+            series(
+                "orchestrator_guard_evaluations_total",
+                "0+5x30",
+                **LOOP,
+                guard="may_continue",
+                result="deny",
+            ),
+            series(
+                "orchestrator_guard_evaluations_total",
+                "0x30",
+                **LOOP,
+                guard="may_continue",
+                result="error",
+            ),
+        ],
+        "8m",
+    ),
+    Case(
+        "RetryStorm",
+        "half of the attempts are retries",
+        attempts("0+60x30", "0+30x30"),
+        "20m",
+        [firing("50%", **_LLM)],
+    ),
+    Case("RetryStorm", "one in ten", attempts("0+60x30", "0+6x30"), "20m"),
+    Case("RetryStorm", "two attempts an hour", attempts("0x12 2x30", "0x12 1x30"), "16m"),
+    Case("RetryStorm", "it has only begun", attempts("0x10 0+60x30", "0x10 0+30x30"), "13m"),
+    Case(
+        "RetriesExhausted",
+        "one attempt in ten was the last",
+        given_up("0+60x30", "0+6x30"),
+        "20m",
+        [firing("10%", **_LLM)],
+    ),
+    Case("RetriesExhausted", "one in a hundred", given_up("0+100x30", "0+1x30"), "20m"),
+    Case("RetriesExhausted", "two attempts an hour", given_up("0x12 2x30", "0x12 1x30"), "20m"),
+    Case(
+        "ToolErrorRatioHigh",
+        "half of the calls fail",
+        [tool("0+30x30", "ok"), tool("0+20x30", "error"), tool("0+10x30", "timeout")],
+        "20m",
+        [firing("50%", tool="search", **AGENT)],
+    ),
+    Case(
+        "ToolErrorRatioHigh",
+        "calls of tools that do not exist have their own alert",
+        [tool("0+30x30", "error", "_unregistered"), tool("0+30x30", "ok")],
+        "20m",
+    ),
+    Case("ToolErrorRatioHigh", "one in ten fails", [tool("0+27x30", "ok"), tool("0+3x30", "error")], "20m"),
+    Case(
+        "ToolErrorRatioHigh",
+        "calls that people refused did not fail",
+        [tool("0+10x30", "ok"), tool("0+30x30", "denied"), tool("0x30", "error")],
+        "20m",
+    ),
+    Case(
+        "ToolErrorRatioHigh",
+        "one call a minute, and all fail",
+        [tool("0x40", "ok"), tool("0+1x40", "error")],
+        "30m",
+        [firing("100%", tool="search", **AGENT)],
+    ),
+    Case(
+        "ToolErrorRatioHigh",
+        "two calls an hour",
+        [tool("0x12 1x30", "ok"), tool("0x12 1x30", "error")],
+        "20m",
+    ),
+    Case(
+        "UnregisteredToolCalls",
+        "a fifth of the calls is invented",
+        [tool("0+48x60", "ok"), tool("0+12x60", "invalid_args", "_unregistered")],
+        "45m",
+        [firing("20%", **AGENT)],
+    ),
+    Case(
+        "UnregisteredToolCalls",
+        "one in a hundred",
+        [tool("0+99x60", "ok"), tool("0+1x60", "invalid_args", "_unregistered")],
+        "45m",
+    ),
+    Case(
+        "UnregisteredToolCalls",
+        "two calls an hour",
+        [tool("0x25 1x40", "ok"), tool("0x25 1x40", "invalid_args", "_unregistered")],
+        "38m",
+    ),
+    Case(
+        "LLMErrorRatioHigh",
+        "every second request fails",
+        [answers("0+30x30", "ok"), answers("0+30x30", "server_error")],
+        "20m",
+        [firing("50%", **_MODEL)],
+    ),
+    Case("LLMErrorRatioHigh", "one in ten", [answers("0+27x30", "ok"), answers("0+3x30", "timeout")], "20m"),
+    Case(
+        "LLMErrorRatioHigh",
+        "cancelled by us",
+        [answers("0+30x30", "ok"), answers("0+60x30", "cancelled"), answers("0x30", "timeout")],
+        "20m",
+    ),
+    Case(
+        "LLMErrorRatioHigh",
+        "one request a minute, and all fail",
+        [answers("0x40", "ok"), answers("0+1x40", "auth")],
+        "30m",
+        [firing("100%", **_MODEL)],
+    ),
+    Case(
+        "LLMErrorRatioHigh",
+        "two requests an hour",
+        [answers("0x12 1x30", "ok"), answers("0x12 1x30", "auth")],
+        "16m",
+    ),
+    Case(
+        "LLMLatencyHigh",
+        "one in ten takes longer than 41 seconds",
+        took("0+54x60", "0+60x60"),
+        "40m",
+        [firing("10%", le="40.96", **_MODEL)],
+    ),
+    Case("LLMLatencyHigh", "two requests an hour", took("0x60", "0x12 2x40"), "22m"),
+    Case("LLMLatencyHigh", "nearly all are quick", took("0+59x60", "0+60x60"), "40m"),
+)
+
+
+_SQLITE = {"backend": "sqlite"}
+_APPEND = {"backend": "sqlite", "operation": "append"}
+
+
+def load(active: str, queued: str) -> list[tuple[str, str]]:
+    """Return the runs of two machines on the four slots of one engine, and the queued ones."""
+    return [
+        series("orchestrator_runs_active", active, state="await_llm", **LOOP),
+        series("orchestrator_runs_active", "1x60", state="process_tools", machine="pipeline", **AGENT),
+        series("orchestrator_runs_queued", queued, **LOOP),
+        series("orchestrator_run_slots", "4x60", machine="llm_loop"),
+        series("orchestrator_run_slots", "4x60", machine="pipeline"),
+    ]
+
+
+def journal(values: str, reason: str = "io") -> tuple[str, str]:
+    """Return failed writes."""
+    return series("orchestrator_journal_write_failures_total", values, reason=reason, **_SQLITE)
+
+
+def series_of(name: str, values: str, **labels: str) -> tuple[str, str]:
+    """Return a counter of telemetry about itself."""
+    return series(f"orchestrator_{name}", values, **labels)
+
+
+def appends(less: str, edge: str, count: str = "0+100x60") -> list[tuple[str, str]]:
+    """Return `count` appends, `less` of them within `edge` seconds, all of them within half a second."""
+    name = "journal_write_duration_seconds"
+    return [
+        *spread(name, less, edge, "0.5", count, **_APPEND),
+        series(f"orchestrator_{name}_count", count, **_APPEND),
+    ]
+
+
+PROCESS_CASES = (
+    Case(
+        "QueueSaturated",
+        "four of four slots taken, three runs wait",
+        load("3x60", "3x60"),
+        "30m",
+        [firing_there("4")],
+    ),
+    Case("QueueSaturated", "full, and no run waits", load("3x60", "0x60"), "30m"),
+    Case("QueueSaturated", "two of four slots", load("1x60", "1x60"), "30m"),
+    Case("QueueSaturated", "ten minutes", load("1x20 3x40", "3x60"), "30m"),
+    Case(
+        "QueueWaitHigh",
+        "one in ten waits for more than a minute",
+        spread("run_queue_wait_seconds", "0+90x60", "60.0", "300.0", **LOOP),
+        "40m",
+        [firing("2m 59s", **LOOP)],
+    ),
+    Case(
+        "QueueWaitHigh",
+        "nearly all start at once",
+        spread("run_queue_wait_seconds", "0+99x60", "1.0", "300.0", **LOOP),
+        "40m",
+    ),
+    Case(
+        "JournalWritesFailing",
+        "one write failed",
+        [
+            journal("0x5 1x20"),
+            journal_info(),
+            series("orchestrator_journal_info", "1x20", journal="5a6b7c8d", backend="postgres", path="db"),
+        ],
+        "8m",
+        [replace(firing_there(**_SQLITE), journal=JOURNAL_TEXT)],
+    ),
+    Case("JournalWritesFailing", "none did", [journal("0x30"), journal("7x30", "locked")], "8m"),
+    Case(
+        "JournalSlow",
+        "two in a hundred take longer than a tenth of a second",
+        appends("0+98x60", "0.1"),
+        "40m",
+        [firing("300ms", **_SQLITE, operation="append")],
+    ),
+    Case(
+        "JournalSlow",
+        "all are quick",
+        appends("0+100x60", "0.005"),
+        "40m",
+    ),
+    Case(
+        "JournalSlow",
+        "one slow write every five minutes",
+        appends("0x60", "0.1", "0x4 1x4 2x4 3x4 4x4 5x4 6x4 7x4 8x4 9x4"),
+        "40m",
+    ),
+    Case(
+        "JournalSlow",
+        "a snapshot may take its time",
+        spread(
+            "journal_write_duration_seconds", "0+50x60", "0.1", "0.5", backend="sqlite", operation="snapshot"
+        ),
+        "40m",
+    ),
+    Case(
+        "JournalGrowing",
+        "two gigabytes, another one every hour",
+        [series("orchestrator_journal_bytes", "2e9+1e8x96", **_SQLITE)],
+        "7h",
+        [firing_there("9.686Gi", **_SQLITE)],
+        "5m",
+    ),
+    Case(
+        "JournalGrowing",
+        "large and steady",
+        [series("orchestrator_journal_bytes", "2e9+5e4x96", **_SQLITE)],
+        "7h",
+        step="5m",
+    ),
+    Case(
+        "JournalGrowing",
+        "it grows, and is still small",
+        [series("orchestrator_journal_bytes", "1e6+5e5x96", **_SQLITE)],
+        "7h",
+        step="5m",
+    ),
+    Case(
+        "EventLoopLagHigh",
+        "five in a hundred wake-ups come more than half a second late",
+        spread("event_loop_lag_seconds", "0+95x60", "0.5", "1.0"),
+        "20m",
+        [firing_there()],
+    ),
+    Case(
+        "EventLoopBlocked",
+        "it has not moved for minutes",
+        [series_of("event_loop_age_seconds", "0.1x5 60+60x20")],
+        "8m",
+        [firing_there("3m 0s")],
+    ),
+    Case("EventLoopBlocked", "it moves", [series_of("event_loop_age_seconds", "0.1x30")], "8m"),
+    Case(
+        "EventLoopBlocked",
+        "one stall of five seconds",
+        [series_of("event_loop_age_seconds", "0.1x5 5.1 0.1x20")],
+        "7m",
+    ),
+    Case(
+        "EventLoopBlocked",
+        "held by keep_firing_for while one scrape misses it",
+        [series_of("event_loop_age_seconds", "0.1x5 60+60x5 0.1x20")],
+        "12m",
+        [firing_there("6m 0s")],
+    ),
+    Case(
+        "EventLoopLagHigh",
+        "three blocks within half an hour among thousands of quick wake-ups",
+        [
+            *spread("event_loop_lag_seconds", "0+600x5 3000+600x44", "0.025", "+Inf", "0+600x5 3001+600x44"),
+            series_of("event_loop_blocked_total", "0x5 1x5 2x5 3x34"),
+        ],
+        "26m",
+        [firing_there()],
+    ),
+    Case(
+        "EventLoopLagHigh",
+        "one stall of five seconds",
+        [
+            *spread("event_loop_lag_seconds", "0+600x5 3000+600x24", "0.025", "+Inf", "0+600x5 3001+600x24"),
+            series_of("event_loop_blocked_total", "0x5 1x24"),
+        ],
+        "12m",
+    ),
+    Case(
+        "EventLoopLagHigh",
+        "a block of an hour ago",
+        [
+            *spread("event_loop_lag_seconds", "0+600x60", "0.025", "1.0", "0+600x60"),
+            series_of("event_loop_blocked_total", "3x60"),
+        ],
+        "20m",
+    ),
+    Case(
+        "EventLoopLagHigh",
+        "all come in time",
+        spread("event_loop_lag_seconds", "0+100x60", "0.025", "1.0"),
+        "20m",
+    ),
+    Case(
+        "TransitionOverheadHigh",
+        "five in a hundred take more than 2.5 ms",
+        spread("transition_overhead_seconds", "0+95x60", "0.0025", "0.01", **LOOP),
+        "40m",
+        [firing("8.5ms", machine="llm_loop")],
+    ),
+    Case(
+        "TransitionOverheadHigh",
+        "all are quick",
+        spread("transition_overhead_seconds", "0+100x60", "5e-05", "0.01", **LOOP),
+        "40m",
+    ),
+    Case(
+        "TelemetryDegraded",
+        "an observer raised",
+        [series_of("telemetry_errors_total", "0x5 1x20", component="logs")],
+        "8m",
+        [firing_there()],
+    ),
+    Case(
+        "TelemetryDegraded",
+        "log lines were lost",
+        [series_of("log_records_dropped_total", "0x5 40x20")],
+        "8m",
+        [firing_there()],
+    ),
+    Case(
+        "TelemetryDegraded",
+        "a model invented more names than fit",
+        [series_of("label_overflow_total", "0x5 1x20", metric="tool_calls_total", label="tool")],
+        "8m",
+        [firing_there()],
+    ),
+    Case(
+        "TelemetryDegraded",
+        "a journal that is watched cannot be read",
+        [series_of("journal_read_failures_total", "0x5 1x20")],
+        "8m",
+        [firing_there()],
+    ),
+    Case(
+        "TelemetryDegraded",
+        "all is told",
+        [
+            series_of("journal_read_failures_total", "2x30"),
+            series_of("telemetry_errors_total", "2x30", component="logs"),
+            series_of("log_records_dropped_total", "0x30"),
+            series_of("label_overflow_total", "3x30", metric="tool_calls_total", label="tool"),
+        ],
+        "20m",
+    ),
+    Case("TargetDown", "no answer for five minutes", [series("up", "0x10")], "5m", [firing_there()]),
+    Case("TargetDown", "one missed scrape", [series("up", "1 1 1 1 0 1 1 1 1")], "5m"),
+    Case("TargetDown", "a target of another job", [series("up", "0x10", job="node")], "5m"),
+    Case("MetricsAbsent", "nothing at all", [], "10m", [NOWHERE]),
+    Case(
+        "MetricsAbsent",
+        "one process is enough",
+        [series("orchestrator_build_info", "1x20", version="1", python="3.11")],
+        "10m",
+    ),
+    Case("Watchdog", "always", [], "1m", [NOWHERE]),
+)
+
+
+CASES: tuple[Case, ...] = (*RUN_CASES, *WORK_CASES, *PROCESS_CASES)
