@@ -15,10 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from orchestrator.console.access import Actor
-from orchestrator.console.display import query
+from orchestrator.console.display import RUN_FILTERS, query
 from orchestrator.console.pages import Console, while_connected
 from orchestrator.console.runs_page import Selection
-from orchestrator.console.status import FILTERS
 from orchestrator.drawing.status import STATUSES, StatusStyle
 from orchestrator.errors import ConfigError
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
@@ -187,7 +186,7 @@ async def _tested(console: Console, form: PolicyForm, chosen: Selection, given: 
 def _statuses() -> list[tuple[str, StatusStyle]]:
     """Return the status filters with their words."""
     words = {"open": STATUSES["running"]._replace(word="Open"), "parked": STATUSES["paused"]}
-    return [(name, words.get(name) or STATUSES[name]) for name in FILTERS]
+    return [(name, words.get(name) or STATUSES[name]) for name in RUN_FILTERS]
 
 
 def _addresses(given: QueryParams) -> Callable[..., str]:

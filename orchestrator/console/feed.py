@@ -1,8 +1,12 @@
-"""Server-sent events: one watcher of the journal for all open tabs.
+"""What is read beside the requests: the watcher of the journal for all open tabs, and the runs of a machine.
 
 The journal sends no notification, so its version is read every POLL seconds while a tab is open: one number for any
 number of runs. A change is one event without data, and the page then asks for the part that it shows. A `tick` every
 TICK seconds makes a page look for owners that died, which no commit reports.
+
+A statistic needs the records of every run in the window, and to read them may take longer than a page may take. So a
+task reads them, the newest run first. Pages show the runs that it has read, and their number. The history of a run is
+kept with the number of its last record: a run with new records is read again, so no kept history is out of date.
 """
 
 from __future__ import annotations
@@ -10,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from orchestrator.errors import JournalError
-from orchestrator.kernel.journal import RunCounts
+from orchestrator.kernel.journal import RunCounts, RunHead
+from orchestrator.runtime.runs.machine_history import MachineHistory, read_run_history
 from orchestrator.runtime.runs.runs import Runs
 
 POLL: Final = 0.5
@@ -90,3 +96,116 @@ class Feed:
                     self.seen = version
                     self._changed.notify_all()
             await asyncio.sleep(POLL)
+
+
+MOST: Final = 2_000
+"""Most runs of a window: the newest ones."""
+PATIENCE: Final = 0.12
+"""Seconds for which a page waits for the task."""
+_CHUNK: Final = 250
+_LASTS: Final = 5.0
+"""Seconds for which the list of the runs is not read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineWindow:
+    """The runs of a machine that started in a window."""
+
+    history: MachineHistory
+    """Of the runs that were read so far."""
+    heads: Sequence[RunHead]
+    """The runs of the window, the newest first, at most MOST."""
+    more: bool
+    """Whether the window has more runs than MOST."""
+
+    @property
+    def read(self) -> int:
+        """The number of runs whose records were read."""
+        return self.history.runs + self.history.unreadable
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the records of each of these runs were read."""
+        return self.read >= len(self.heads)
+
+    @property
+    def outcomes(self) -> Mapping[str, int]:
+        """The outcomes of its ended runs."""
+        return Counter(head.outcome for head in self.heads if head.status == "ended")
+
+
+@dataclass(slots=True)
+class MachineReader:
+    """Reads one machine.
+
+    Args:
+        runs: The runs of the journal.
+        machine: Name of the machine.
+    """
+
+    runs: Runs
+    machine: str
+    most: int = MOST
+    _heads: list[RunHead] = field(default_factory=list)
+    _more: bool = False
+    _since: float | None = None
+    _listed: float | None = None
+    _kept: dict[str, tuple[int, MachineHistory]] = field(default_factory=dict)
+    """Run -> number of its last record, and its history."""
+    _task: asyncio.Task[None] | None = None
+
+    async def window(self, since: float | None, patience: float = PATIENCE) -> MachineWindow:
+        """Return the runs that started since a time (epoch seconds; None for all), as far as they were read.
+
+        Raises StoreDown.
+        """
+        if self._task is None and not self._is_listed(since):
+            self._task = asyncio.create_task(self._read(since), name=f"console {self.machine}")
+            self._task.add_done_callback(_retrieve)
+        if (task := self._task) is not None:
+            await asyncio.wait((task,), timeout=patience)
+            if task.done():
+                self._task = None
+                task.result()
+        return self._window(since)
+
+    def _is_listed(self, since: float | None) -> bool:
+        fresh = self._listed is not None and time.monotonic() - self._listed < _LASTS
+        return fresh and (self._since is None or (since is not None and since >= self._since))
+
+    async def _read(self, since: float | None) -> None:
+        self._heads, self._more = await self._list(since)
+        self._since = since
+        known = {head.run_id for head in self._heads}
+        self._kept = {run_id: kept for run_id, kept in self._kept.items() if run_id in known}
+        for head in self._heads:
+            kept = self._kept.get(head.run_id)
+            if kept is None or kept[0] != head.seq:
+                self._kept[head.run_id] = (head.seq, await read_run_history(self.runs.journal, head))
+                await asyncio.sleep(0)  # a journal in memory never waits
+        self._listed = time.monotonic()
+
+    async def _list(self, since: float | None) -> tuple[list[RunHead], bool]:
+        found: list[RunHead] = []
+        after, more = None, True
+        while more and len(found) <= self.most:
+            page = await self.runs.page(limit=_CHUNK, after=after, machine=self.machine)
+            inside = [head for head in page.runs if since is None or head.created_at >= since]
+            found += inside
+            more = page.more and len(inside) == len(page.runs)
+            after = page.runs[-1].run_id if page.runs else None
+        return found[: self.most], len(found) > self.most
+
+    def _window(self, since: float | None) -> MachineWindow:
+        heads = [head for head in self._heads if since is None or head.created_at >= since]
+        history = MachineHistory(self.machine)
+        for head in heads:
+            if (kept := self._kept.get(head.run_id)) is not None:
+                history.merge(kept[1])
+        return MachineWindow(history, heads, self._more and len(heads) == len(self._heads))
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Retrieve the error of a task, which asyncio logs otherwise; the next page reads again and reports it."""
+    if not task.cancelled():
+        task.exception()

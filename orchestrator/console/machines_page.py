@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from orchestrator.console.access import Actor
-from orchestrator.console.machine_reader import MOST, MachineReader, MachineWindow
+from orchestrator.console.display import OUTCOMES
+from orchestrator.console.feed import MOST, MachineReader, MachineWindow
 from orchestrator.console.pages import Console, PageFault
-from orchestrator.console.state_list import GraphView
-from orchestrator.console.status import OUTCOMES
+from orchestrator.console.run_page import GraphView
 from orchestrator.drawing.status import STATUSES, StatusStyle
 from orchestrator.runtime.runs.graph_marks import path_marks
 from orchestrator.runtime.runs.machine_history import MachineHistory

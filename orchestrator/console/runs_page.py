@@ -1,23 +1,42 @@
-"""The page of runs: a table with filters, orders and counts."""
+"""The pages of several runs: a table with filters, a request to those it selects, and two runs side by side.
+
+A request carries the version of each run that the page displayed. A run that is still running has the same version,
+even if it has new records. If a run has parked, continued or ended since, the request to it is refused, and the page
+names the change.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from orchestrator.console.access import Actor
-from orchestrator.console.display import query, segment
+from orchestrator.console.display import (
+    RUN_FILTERS,
+    detail_of,
+    money,
+    number,
+    query,
+    segment,
+    span,
+    status_of,
+    tiles,
+)
 from orchestrator.console.pages import Console, PageFault
-from orchestrator.console.status import FILTERS, detail_of, status_of, tiles
-from orchestrator.errors import RunError, RunUnknown
+from orchestrator.drawing.status import StatusStyle
+from orchestrator.errors import ConfigError, RunError, RunUnknown
 from orchestrator.kernel.journal import RunHead
+from orchestrator.runtime.runs.comparison import Divergence, RunPair
 from orchestrator.runtime.runs.listing import ORDERS, RunPage
+from orchestrator.runtime.runs.request import RunRequest
 
 PAGE: Final = 50
 ORDER_WORDS: Final[Mapping[str, str]] = {
@@ -49,7 +68,7 @@ class Selection:
         """Read the address of a page."""
         given = request.query_params
         return cls(
-            given.get("show", "") if given.get("show") in FILTERS else "",
+            given.get("show", "") if given.get("show") in RUN_FILTERS else "",
             given.get("q", "").strip(),
             {name: given[name] for name in _TEXTS if given.get(name)},
             given.get("order", "newest") if given.get("order") in ORDERS else "newest",
@@ -59,7 +78,7 @@ class Selection:
     @property
     def conditions(self) -> dict[str, Any]:
         """The conditions of the listing."""
-        return {**self.others, **FILTERS.get(self.show, {})}
+        return {**self.others, **RUN_FILTERS.get(self.show, {})}
 
     @property
     def others(self) -> dict[str, Any]:
@@ -175,3 +194,216 @@ async def _head(console: Console, run_id: str) -> RunHead | None:
         return await console.runs.head(run_id)
     except RunError:
         return None
+
+
+MOST: Final = 1_000
+"""Most runs of a request to several."""
+KINDS: Final[Mapping[str, str]] = {"cancel": "Cancel", "pause": "Pause", "resume": "Resume"}
+STALE: Final = "not asked: since this page was shown, the run has changed from {} to {}"
+
+
+def version_of(head: RunHead) -> str:
+    """Return the version of a run that a page displays.
+
+    A run that works has one version until it parks or ends; a parked one has the number of its last record.
+    """
+    return "open" if head.status == "open" else f"{head.status} {head.seq}"
+
+
+async def preview(console: Console, request: Request, actor: Actor) -> Response:
+    """Answer with the runs that a request would reach, before it is posted. Raises PageFault."""
+    kind = request.query_params.get("kind", "")
+    if kind not in KINDS or not actor.may_operate:
+        raise PageFault(400, "Choose cancel, pause or resume, in a console that was started with --operate.")
+    run_ids = request.query_params.getlist("run")
+    if run_ids:
+        found = [await console.runs.head(run_id) for run_id in run_ids[:MOST]]
+    else:
+        found = await _matching(console, kind, Selection.of(request))
+    reached, skipped = _reached(kind, found)
+    return await _page(console, request, actor, kind, reached=reached, skipped=skipped)
+
+
+async def post(console: Console, request: Request, actor: Actor, form: Mapping[str, list[str]]) -> Response:
+    """Post a request to runs as they were displayed, and answer with the result of each. Raises PageFault."""
+    kind = (form.get("kind") or [""])[0]
+    run_ids, versions = form.get("run") or [], form.get("version") or []
+    if kind not in KINDS or not run_ids:
+        raise PageFault(400, "No run was selected.")
+    if len(versions) != len(run_ids):
+        raise PageFault(400, "The form does not have the displayed version of each run. Open the page again.")
+    why = (form.get("why") or [""])[0].strip()
+    displayed = list(zip(run_ids, versions, strict=True))[:MOST]
+    done = [await _request(console, kind, *one, actor, why) for one in displayed]
+    return await _page(console, request, actor, kind, done=done)
+
+
+async def _page(console: Console, request: Request, actor: Actor, kind: str, **values: Any) -> Response:
+    shown = {"reached": (), "skipped": (), "done": None} | values
+    return await console.page(
+        request, actor, "several", kind=kind, word=KINDS[kind], version_of=version_of, **shown
+    )
+
+
+async def _matching(console: Console, kind: str, chosen: Selection) -> list[RunHead]:
+    if not chosen.conditions:
+        raise PageFault(400, "Select runs, or choose a filter first.")
+    found: list[RunRequest] = await _posters(console)[kind](preview=True, **chosen.conditions)
+    if len(found) > MOST:
+        raise PageFault(400, f"{len(found):,} runs match; choose a filter that at most {MOST:,} runs match.")
+    return [one.run for one in found]
+
+
+def _reached(kind: str, heads: Sequence[RunHead]) -> tuple[list[ListedHead], list[ListedHead]]:
+    """Return the runs that a request reaches, and those that it skips."""
+
+    def takes(head: RunHead) -> bool:
+        return head.status == "parked" if kind == "resume" else head.status != "ended"
+
+    return [ListedHead(head) for head in heads if takes(head)], [
+        ListedHead(head) for head in heads if not takes(head)
+    ]
+
+
+def _posters(console: Console) -> dict[str, Any]:
+    runs = console.runs
+    return {"cancel": runs.cancel, "pause": runs.pause, "resume": runs.request_resume}
+
+
+async def _request(  # noqa: PLR0917 - the parts of one request
+    console: Console, kind: str, run_id: str, version: str, actor: Actor, why: str
+) -> tuple[str, str]:
+    """Post a request to a run; return its id and the result."""
+    try:
+        head = await console.runs.head(run_id)
+        if version_of(head) != version:
+            return run_id, STALE.format(_described(version), _status(head))
+        [posted] = await _posters(console)[kind](run_id, by=actor.name, why=why)
+    except ConfigError:
+        raise
+    except RunError as error:
+        return run_id, str(error)
+    if posted.refused:
+        return run_id, posted.refused
+    return run_id, "was asked before, and has not read it yet" if posted.repeated else "was asked"
+
+
+def _described(version: str) -> str:
+    """Return a displayed version in words; it comes from a form."""
+    status, _, number = version.partition(" ")
+    word = {"open": "running", "parked": "parked", "ended": "ended"}.get(status, "unknown")
+    return f"{word}, record {number}" if number.isdecimal() else word
+
+
+def _status(head: RunHead) -> str:
+    """Return the present status of a run in words."""
+    detail = detail_of(head)
+    where = "" if head.status == "open" else f", record {head.seq}"
+    return f"{status_of(head).word.lower()}{f' ({detail})' if detail else ''}{where}"
+
+
+_LOG: Final = logging.getLogger("orchestrator.console")
+_BEFORE, _AFTER = 3, 8
+"""Transitions that are shown before the divergence, and from it on."""
+_LONGEST: Final = 20_000
+
+
+class NumberRow(NamedTuple):
+    """A number of both runs, as text and as percents of the greater one."""
+
+    name: str
+    unit: str
+    texts: tuple[str, str]
+    shares: tuple[float, float]
+
+
+class OutputText(NamedTuple):
+    """The output of a run as text."""
+
+    text: str
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PairView:
+    """Two runs on the page."""
+
+    pair: RunPair
+    heads: Sequence[RunHead]
+
+    @property
+    def statuses(self) -> list[tuple[StatusStyle, str]]:
+        """The status of each run, with its detail."""
+        return [(status_of(head), detail_of(head)) for head in self.heads]
+
+    @property
+    def rows(self) -> list[NumberRow]:
+        """The numbers of both runs."""
+        found = []
+        for name, unit, first, second in self.pair.rows():
+            most = max(first or 0.0, second or 0.0) or 1.0
+            texts = (_text(unit, first), _text(unit, second))
+            found.append(
+                NumberRow(name, unit, texts, (100 * (first or 0) / most, 100 * (second or 0) / most))
+            )
+        return found
+
+    @property
+    def transitions(self) -> list[Divergence]:
+        """The transitions around the divergence; the last ones of runs without one."""
+        return list(self.pair.aligned(_BEFORE, _AFTER))
+
+    @property
+    def outputs(self) -> list[OutputText]:
+        """The output of each run."""
+        return [_output(run.output) for run in (self.pair.first, self.pair.second)]
+
+
+def _text(unit: str, value: float | None) -> str:
+    if unit == "cost":
+        return money(None if value is None else round(value * 1e6))
+    return span(value) if unit == "seconds" else number(value)
+
+
+def _output(output: Any) -> OutputText:
+    if output is None:
+        return OutputText("", is_cut=False)
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, indent=2)
+    return OutputText(text[:_LONGEST], is_cut=len(text) > _LONGEST)
+
+
+async def compare(console: Console, request: Request, actor: Actor) -> Response:
+    """Answer with two runs side by side, or with the form that asks for them. Raises Corrupt, StoreDown."""
+    given = [text for text in map(str.strip, request.query_params.getlist("run")) if text]
+    heads, faults = await _heads(console, given[:2])
+    view: PairView | None = None
+    content = False
+    if len(given) == 2 and not any(faults):  # noqa: PLR2004
+        pair = await console.runs.compare(*given)
+        view = PairView(pair, [heads[run.run_id] for run in (pair.first, pair.second)])
+        content = console.may_read(request, actor)
+        if content:
+            _LOG.info("console: outputs of runs %s and %s were shown to %s", *given, actor.name)
+    return await console.page(
+        request,
+        actor,
+        "compare",
+        given=[*given, "", ""][:2],
+        count=len(given),
+        faults=faults,
+        view=view,
+        content=content,
+        asks=console.may_ask(actor),
+    )
+
+
+async def _heads(console: Console, run_ids: Sequence[str]) -> tuple[dict[str, RunHead], list[str]]:
+    """Return the runs, and for each of the two fields a sentence about a run that the journal does not have, or ""."""
+    heads: dict[str, RunHead] = {}
+    faults = ["", ""]
+    for place, run_id in enumerate(run_ids):
+        try:
+            heads[run_id] = await console.runs.head(run_id)
+        except RunUnknown as error:
+            faults[place] = str(error)
+    return heads, faults

@@ -1,11 +1,77 @@
-"""Elements of SVG: the frame of a drawing, and numbers in its attributes."""
+"""Elements and text of SVG: the frame of a drawing, numbers in its attributes, and how wide text is without a font.
+
+A width is an upper estimate for the system fonts of browsers, so that no label touches what is beside it.
+"""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
+from html import escape
 
 from orchestrator.drawing.stylesheet import stylesheet
-from orchestrator.drawing.words import escaped
+
+LONGEST = 36
+"""Characters of a name or label that are drawn; the whole text is its tooltip."""
+
+_NARROW = frozenset("iljtfrI.,:;'|!()[] -")
+_BROAD = frozenset("mwMW@%")
+
+
+def width(text: str, size: float) -> float:
+    """Return the width of a text in pixels, at a font size."""
+    return size * sum(map(_em, text))
+
+
+def _em(character: str) -> float:
+    if character in _NARROW:
+        return 0.4
+    if character in _BROAD or unicodedata.east_asian_width(character) in "WF":
+        return 1.0
+    return 0.72 if character.isupper() else 0.64
+
+
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_LONG = 10
+"""Seconds from which on tenths are left out."""
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in one or two units: `12 ms`, `2.3 s`, `41 s`, `3 m 12 s`, `2 h 5 m`, `3 d 4 h`."""
+    if seconds < 1:
+        return f"{_short(seconds * 1_000)} ms" if seconds > 0 else "0 s"
+    if seconds < _MINUTE - 0.5:
+        return f"{seconds:.0f} s" if seconds >= _LONG else f"{_short(seconds)} s"
+    whole = round(seconds)
+    if whole < _HOUR:
+        return _two(whole, _MINUTE, "m", 1, "s")
+    return _two(whole, _HOUR, "h", _MINUTE, "m") if whole < _DAY else _two(whole, _DAY, "d", _HOUR, "h")
+
+
+def _short(value: float) -> str:
+    """Return a number below 1000 with two digits or more."""
+    return f"{value:.1f}".removesuffix(".0") if value < _LONG else f"{value:.0f}"
+
+
+def _two(whole: int, large: int, name: str, small: int, rest: str) -> str:
+    first, second = divmod(whole, large)
+    return f"{first} {name} {second // small} {rest}" if second // small else f"{first} {name}"
+
+
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """Return a text of at most `longest` characters; a longer one ends with an ellipsis."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def escaped(text: str) -> str:
+    """Return text for XML: markup is escaped, control and format characters are visible escapes."""
+    return escape("".join(map(_visible, text)))
+
+
+def _visible(character: str) -> str:
+    if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}:
+        return f"\\u{{{ord(character):x}}}"
+    return character
 
 
 def drawing(

@@ -1,4 +1,16 @@
-"""Coordinates of the boxes, labels and lines of a graph.
+"""Coordinates of the boxes, labels and lines of a graph, from its table alone: ranks, columns, ways, marks.
+
+A rank is the longest path from the start over edges that are not back edges. The longest such path is the spine, in
+column 0; every other state takes the free column of its rank that is nearest to its neighbours.
+
+- to the next rank of the same column: straight down
+- to the right, if all cells on the way are empty: to the right and down
+- further down in its column: on its right side; back in its column: on its left side
+- to a neighbour column: through the gutter between the two
+- to any other column: through the gutter beside the source and the channel above the destination
+
+Edges to the same state share their lane in a gutter and their track in a channel. Gutter n is left of column n, channel
+n is below rank n.
 
 A label never meets a box or another label, because each has a place of its own: a label of an edge that leaves a box
 at a side is above the edge, at a port of this height, in the part of the gutter that is for labels of this side of the
@@ -11,25 +23,446 @@ channels, and these make the drawing readable.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from typing import TypeAlias
 
-from orchestrator.drawing.geometry import EdgeLabel, EdgeLine, GraphLayout, Rectangle, StateBox
-from orchestrator.drawing.layering import Layers, layers
-from orchestrator.drawing.mark import GraphMarks
-from orchestrator.drawing.routing import (
-    EdgeRoute,
-    LaneKey,
-    PortKey,
-    Side,
-    lane_spans,
-    numbered,
-    routes,
-    track_spans,
-)
-from orchestrator.drawing.words import shortened, width
+from orchestrator.drawing.element import shortened, width
+from orchestrator.drawing.mark import GraphMarks, Row
 from orchestrator.kernel.graph import Graph
+
+Pair: TypeAlias = tuple[str, str]
+"""Source and destination."""
+
+_FEWEST = 3
+"""Edges of the failure event into one state from which on they are drawn as one bus."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """The position of each state in the grid of a drawing."""
+
+    initial: str
+    terminal: frozenset[str]
+    rank: Mapping[str, int]
+    column: Mapping[str, int]
+    edges: Mapping[Pair, tuple[str, ...]]
+    """Events between two states; edges to their own state and failure edges are not here."""
+    loops: Mapping[str, tuple[str, ...]]
+    """Events that stay in a state."""
+    failures: tuple[Row, ...]
+    """Failure edges, which share one line."""
+
+    @property
+    def cells(self) -> frozenset[tuple[int, int]]:
+        """The occupied cells, by rank and column."""
+        return frozenset((self.rank[state], self.column[state]) for state in self.rank)
+
+
+def layers(graph: Graph) -> Layers:
+    """Return the grid of a graph. The same table always gives the same grid."""
+    rows = list(dict.fromkeys((s.value, e.value, d.value) for s, e, d, _ in graph.rows))
+    failures = _failures(graph, rows)
+    kept = [row for row in rows if row not in set(failures)]
+    edges = _grouped((pair, event) for *pair, event in ((s, d, e) for s, e, d in kept if s != d))
+    loops = _grouped(((s, s), event) for s, event, d in kept if s == d)
+    start = graph.initial.value
+    order, back = _depth_first(start, [state.value for state in graph.states], edges)
+    forward = [pair for pair in edges if pair not in back]
+    rank = _ranks(order, forward)
+    bus = failures[0][2] if failures else None
+    if bus is not None and not any(d == bus for _, d in edges):
+        rank[bus] = max(found for state, found in rank.items() if state != bus) + 1
+    return Layers(
+        initial=start,
+        terminal=frozenset(state.value for state in graph.terminal),
+        rank=rank,
+        column=_columns(order, rank, _spine(start, rank, forward), edges, bus),
+        edges=edges,
+        loops={state: events for (state, _), events in loops.items()},
+        failures=tuple(failures),
+    )
+
+
+def _failures(graph: Graph, rows: Sequence[Row]) -> list[Row]:
+    """Return the edges of failure events into the state that most of them lead to, if there are enough."""
+    events = {state: event.value for state, event in graph.failure_events.items() if event is not None}
+    found = [(s, e, d) for s, e, d in rows if events.get(s) == e and s != d]
+    into = Counter(dest for _, _, dest in found).most_common(1)
+    if not into or into[0][1] < _FEWEST:
+        return []
+    return [row for row in found if row[2] == into[0][0]]
+
+
+def _grouped(found: Iterable[tuple[Sequence[str], str]]) -> dict[Pair, tuple[str, ...]]:
+    pairs: dict[Pair, list[str]] = defaultdict(list)
+    for (source, dest), event in found:
+        pairs[source, dest].append(event)
+    return {pair: tuple(events) for pair, events in pairs.items()}
+
+
+def _successors(pairs: Iterable[Pair]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for source, dest in pairs:
+        found[source].append(dest)
+    return found
+
+
+def _depth_first(start: str, states: Sequence[str], edges: Iterable[Pair]) -> tuple[list[str], set[Pair]]:
+    """Return the states in the order of a depth-first search, and the edges to an ancestor."""
+    after = _successors(edges)
+    order: list[str] = []
+    back: set[Pair] = set()
+    open_: set[str] = set()
+    seen: set[str] = set()
+    for root in (start, *states):
+        if root in seen:
+            continue
+        seen.add(root)
+        open_.add(root)
+        order.append(root)
+        stack: list[tuple[str, Iterator[str]]] = [(root, iter(after[root]))]
+        while stack:
+            state, rest = stack[-1]
+            if (dest := next(rest, None)) is None:
+                open_.discard(stack.pop()[0])
+            elif dest in open_:
+                back.add((state, dest))
+            elif dest not in seen:
+                seen.add(dest)
+                open_.add(dest)
+                order.append(dest)
+                stack.append((dest, iter(after[dest])))
+    return order, back
+
+
+def _ranks(order: Sequence[str], forward: Sequence[Pair]) -> dict[str, int]:
+    """Return the longest path to each state: states in topological order, each after all that lead to it."""
+    after, waits = _successors(forward), Counter(dest for _, dest in forward)
+    rank = dict.fromkeys(order, 0)
+    ready = [state for state in order if not waits[state]]
+    for state in ready:  # grows
+        for dest in after[state]:
+            rank[dest] = max(rank[dest], rank[state] + 1)
+            waits[dest] -= 1
+            if not waits[dest]:
+                ready.append(dest)
+    return rank
+
+
+def _spine(start: str, rank: Mapping[str, int], forward: Sequence[Pair]) -> list[str]:
+    """Return the longest forward path from the start; of equal ones the first of the table."""
+    after = _successors(forward)
+    far = dict.fromkeys(rank, 0)
+    for state in sorted(rank, key=rank.__getitem__, reverse=True):
+        far[state] = max((far[dest] + 1 for dest in after[state]), default=0)
+    path = [start]
+    while after[path[-1]]:
+        path.append(max(after[path[-1]], key=far.__getitem__))
+    return path
+
+
+def _columns(
+    order: Sequence[str],
+    rank: Mapping[str, int],
+    spine: Sequence[str],
+    edges: Iterable[Pair],
+    bus: str | None,
+) -> dict[str, int]:
+    column = dict.fromkeys(spine, 0)
+    used = {(rank[state], 0) for state in column}
+    if bus is not None and (rank[bus], 0) not in used:
+        column[bus] = 0
+        used.add((rank[bus], 0))
+    near: dict[str, list[str]] = defaultdict(list)
+    for source, dest in edges:
+        near[source].append(dest)
+        near[dest].append(source)
+    for state in sorted((one for one in order if one not in column), key=rank.__getitem__):
+        found = [column[other] for other in near[state] if other in column]
+        best = max(1, round(sum(found) / len(found))) if found else 1
+        column[state] = _nearest(best, rank[state], used)
+        used.add((rank[state], column[state]))
+    return column
+
+
+def _nearest(best: int, rank: int, used: set[tuple[int, int]]) -> int:
+    """Return the free column from 1 on that is nearest to `best`, the right one of two."""
+    distance = 0
+    while True:
+        for column in (best + distance, best - distance):
+            if column >= 1 and (rank, column) not in used:
+                return column
+        distance += 1
+
+
+class Side(StrEnum):
+    """A side of a box."""
+
+    LEFT = "left"
+    RIGHT = "right"
+    TOP = "top"
+    BOTTOM = "bottom"
+
+
+PortKey: TypeAlias = tuple[str, ...]
+LaneKey: TypeAlias = tuple[int, str, str]
+"""Number of a gutter or channel, destination, and what distinguishes its lanes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeRoute:
+    """The way of the edges between two states."""
+
+    rows: tuple[Row, ...]
+    leaves: Side
+    enters: Side
+    gutter: int | None = None
+    """The gutter beside the source; None for a way without lanes."""
+    channel: int | None = None
+    last_gutter: int | None = None
+    """The gutter beside the destination, after the channel."""
+    failure: bool = False
+
+    @property
+    def source(self) -> str:
+        """The source of the edges."""
+        return self.rows[0][0]
+
+    @property
+    def dest(self) -> str:
+        """The destination of the edges."""
+        return self.rows[0][2]
+
+    @property
+    def leaving_port(self) -> PortKey:
+        """The port at the source."""
+        return ("out", self.source, self.dest, "failure" if self.failure else "")
+
+    @property
+    def entering_port(self) -> PortKey:
+        """The port at the destination, shared with other edges."""
+        return ("in", self.dest, self.enters.value, "failure" if self.failure else "")
+
+    def lane(self, number: int) -> LaneKey:
+        """Return the key of its lane in a gutter or its track in a channel."""
+        return (number, self.dest, "failure" if self.failure else self.enters.value)
+
+
+def routes(found: Layers) -> list[EdgeRoute]:
+    """Return a route for each pair of states, in the order of the table, and one for each failure edge."""
+    ways = [
+        _route(found, pair, tuple((pair[0], e, pair[1]) for e in events))
+        for pair, events in found.edges.items()
+    ]
+    return [*ways, *(_failure_route(found, row) for row in found.failures)]
+
+
+def _route(found: Layers, pair: Pair, rows: tuple[Row, ...]) -> EdgeRoute:
+    source, dest = pair
+    down = found.rank[dest] - found.rank[source]
+    left, right = found.column[source], found.column[dest]
+    if left == right:
+        return _in_a_column(rows, down, left)
+    if left < right and down > 0 and _is_free(found, pair):
+        return EdgeRoute(rows=rows, leaves=Side.RIGHT, enters=Side.TOP)
+    side, gutter = (Side.RIGHT, left + 1) if left < right else (Side.LEFT, left)
+    if abs(left - right) == 1:
+        other = Side.LEFT if side is Side.RIGHT else Side.RIGHT
+        return EdgeRoute(rows=rows, leaves=side, enters=other, gutter=gutter)
+    return EdgeRoute(rows=rows, leaves=side, enters=Side.TOP, gutter=gutter, channel=found.rank[dest] - 1)
+
+
+def _in_a_column(rows: tuple[Row, ...], down: int, column: int) -> EdgeRoute:
+    if down == 1:
+        return EdgeRoute(rows=rows, leaves=Side.BOTTOM, enters=Side.TOP)
+    if down > 1:
+        return EdgeRoute(rows=rows, leaves=Side.RIGHT, enters=Side.RIGHT, gutter=column + 1)
+    return EdgeRoute(rows=rows, leaves=Side.LEFT, enters=Side.LEFT, gutter=column)
+
+
+def _is_free(found: Layers, pair: Pair) -> bool:
+    """Return whether no box is in the row of the source up to the column of the destination, and then above it."""
+    (top, left), (bottom, right) = ((found.rank[state], found.column[state]) for state in pair)
+    across = {(top, column) for column in range(left + 1, right + 1)}
+    down = {(rank, right) for rank in range(top + 1, bottom)}
+    return found.cells.isdisjoint(across | down)
+
+
+def _failure_route(found: Layers, row: Row) -> EdgeRoute:
+    """Return the way to the bus, the lane beside the failure state: right of column 0, left of another column."""
+    source, _, dest = row
+    column = found.column[source]
+    enters, bus = (Side.LEFT, found.column[dest]) if found.column[dest] else (Side.RIGHT, 1)
+    leaves, gutter = (Side.RIGHT, column + 1) if column < bus else (Side.LEFT, column)
+    if gutter == bus:
+        return EdgeRoute(rows=(row,), leaves=leaves, enters=enters, gutter=bus, failure=True)
+    return EdgeRoute(
+        rows=(row,),
+        leaves=leaves,
+        enters=enters,
+        gutter=gutter,
+        channel=found.rank[dest] - 1,
+        last_gutter=bus,
+        failure=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a lane or track that a route uses."""
+
+    key: LaneKey
+    low: float
+    high: float
+
+
+def lane_spans(found: Layers, ways: Iterable[EdgeRoute]) -> Iterator[Span]:
+    """Yield the vertical parts: a row has the number 2 rank + 1, the channel below it 2 rank + 2."""
+    for way in ways:
+        start, end = (2 * found.rank[state] + 1 for state in (way.source, way.dest))
+        turn = end if way.channel is None else 2 * way.channel + 2
+        if way.gutter is not None:
+            yield Span(way.lane(way.gutter), min(start, turn), max(start, turn))
+        if way.last_gutter is not None:
+            yield Span(way.lane(way.last_gutter), min(turn, end), max(turn, end))
+
+
+def track_spans(found: Layers, ways: Iterable[EdgeRoute]) -> Iterator[Span]:
+    """Yield the horizontal parts in channels: gutter n is at 2 n, column n at 2 n + 1."""
+    for way in ways:
+        if way.channel is not None and way.gutter is not None:
+            end = 2 * found.column[way.dest] + 1 if way.last_gutter is None else 2 * way.last_gutter
+            start = 2 * way.gutter
+            yield Span(way.lane(way.channel), min(start, end), max(start, end))
+
+
+def numbered(spans: Iterable[Span]) -> tuple[dict[LaneKey, int], dict[int, int]]:
+    """Return the number of each lane within its gutter or channel, and how many each has.
+
+    Lanes that do not meet have the same number; failures are first, then the short ones.
+    """
+    extent: dict[LaneKey, tuple[float, float]] = {}
+    for span in spans:
+        low, high = extent.get(span.key, (span.low, span.high))
+        extent[span.key] = (min(low, span.low), max(high, span.high))
+    number: dict[LaneKey, int] = {}
+    lanes: dict[int, list[list[tuple[float, float]]]] = {}
+    for key, (low, high) in sorted(extent.items(), key=_lane_order):
+        there = lanes.setdefault(key[0], [])
+        at = next((at for at, lane in enumerate(there) if all(high < a or b < low for a, b in lane)), None)
+        if at is None:
+            at = len(there)
+            there.append([])
+        there[at].append((low, high))
+        number[key] = at
+    return number, {place: len(there) for place, there in lanes.items()}
+
+
+def _lane_order(item: tuple[LaneKey, tuple[float, float]]) -> tuple[bool, float, LaneKey]:
+    key, (low, high) = item
+    return (key[2] != "failure", high - low, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangle:
+    """A rectangle in pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def right(self) -> float:
+        """Its right side."""
+        return self.x + self.width
+
+    @property
+    def bottom(self) -> float:
+        """Its bottom."""
+        return self.y + self.height
+
+    @property
+    def middle(self) -> float:
+        """The x of its middle."""
+        return self.x + self.width / 2
+
+    def meets(self, other: Rectangle) -> bool:
+        """Return whether two rectangles have an area in common."""
+        apart = self.right <= other.x or other.right <= self.x
+        return not (apart or self.bottom <= other.y or other.bottom <= self.y)
+
+
+@dataclass(frozen=True, slots=True)
+class StateBox:
+    """The box of a state, and the lines of text below its name."""
+
+    state: str
+    area: Rectangle
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeLabel:
+    """The text of a route."""
+
+    route: EdgeRoute
+    area: Rectangle
+    lines: tuple[str, ...]
+    from_right: bool = False
+    """Whether the text ends at its right side instead of starting at its left one."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeLine:
+    """The line of a route: points, each on the same x or y as the one before. It has an arrow at its end."""
+
+    route: EdgeRoute
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphLayout:
+    """A graph with coordinates."""
+
+    width: float
+    height: float
+    layers: Layers
+    boxes: tuple[StateBox, ...]
+    labels: tuple[EdgeLabel, ...]
+    lines: tuple[EdgeLine, ...]
+    start: tuple[float, float]
+    """The end of the start marker's arrow."""
+
+
+def united(lines: Iterable[EdgeLine]) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+    """Return the segments that lines cover, each part once: dotted lines on one another would look solid."""
+    spans: dict[tuple[bool, float], list[tuple[float, float]]] = defaultdict(list)
+    for line in lines:
+        for (ax, ay), (bx, by) in pairwise(line.points):
+            across = ay == by
+            start, end = sorted((ax, bx) if across else (ay, by))
+            spans[across, ay if across else ax].append((start, end))
+    found: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    for (across, at), parts in spans.items():
+        for start, end in _joined(parts):
+            found.append(((start, at), (end, at)) if across else ((at, start), (at, end)))
+    return found
+
+
+def _joined(parts: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    joined: list[tuple[float, float]] = []
+    for start, end in sorted(parts):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
 
 NAME_SIZE, TEXT_SIZE = 12.5, 11.0
 LINE = 13.0

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from orchestrator.drawing.layering import Row
-from orchestrator.drawing.words import duration, shortened
+from orchestrator.drawing.element import duration, shortened
+
+Row: TypeAlias = tuple[str, str, str]
+"""Source, event, destination."""
 
 SHORTEST = 0.001
 """Seconds before an edge from which on they are written beside it."""

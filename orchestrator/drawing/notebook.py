@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from orchestrator.drawing.element import escaped
 from orchestrator.drawing.mark import GraphMarks
 from orchestrator.drawing.svg import svg
-from orchestrator.drawing.words import escaped
 from orchestrator.kernel.diagram import DRAWINGS
 from orchestrator.kernel.graph import Graph
 

@@ -10,9 +10,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.drawing.element import drawing, number, point
-from orchestrator.drawing.geometry import Rectangle
-from orchestrator.drawing.words import escaped, shortened, width
+from orchestrator.drawing.element import drawing, escaped, number, point, shortened, width
+from orchestrator.drawing.layout import Rectangle
 from orchestrator.errors import ConfigError
 
 COLOURS = ("model", "tool", "people", "failed", "completed", "work")

@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from orchestrator.drawing.element import drawing, number, point
-from orchestrator.drawing.geometry import EdgeLabel, EdgeLine, GraphLayout, StateBox, united
-from orchestrator.drawing.layout import END_RADIUS, LINE, layout
+from orchestrator.drawing.element import drawing, escaped, number, point, shortened
+from orchestrator.drawing.layout import (
+    END_RADIUS,
+    LINE,
+    EdgeLabel,
+    EdgeLine,
+    EdgeRoute,
+    GraphLayout,
+    Side,
+    StateBox,
+    layout,
+    united,
+)
 from orchestrator.drawing.mark import SPENT, TIMES, GraphMarks
-from orchestrator.drawing.routing import EdgeRoute, Side
 from orchestrator.drawing.status import STATUSES
-from orchestrator.drawing.words import escaped, shortened
 from orchestrator.kernel.graph import Graph
 
 _CORNER = 7.0

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Posted
-from orchestrator.testing.journal_case import NOTE, write
+from orchestrator.testing.journal_contract import NOTE, write
 from tests.cli.recorded import JOURNAL, Call, Tape, play, record
 
 Cli = Callable[..., Any]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from orchestrator import Edge, Graph, MemoryJournal, Runs
-from orchestrator.console import machine_reader
-from orchestrator.console.machine_reader import MachineReader
-from orchestrator.console.state_list import Way, state_list
+from orchestrator.console import feed
+from orchestrator.console.feed import MachineReader
+from orchestrator.console.run_page import Way, state_list
 from orchestrator.drawing.mark import GraphMarks
 from orchestrator.errors import StoreDown
 from orchestrator.kernel.journal import Record
@@ -59,7 +59,7 @@ async def test_the_page_of_machines_covers_a_window_and_says_what_was_read(
         return await load(run_id, since)
 
     monkeypatch.setattr(journal, "load", counted)
-    monkeypatch.setattr(machine_reader, "_LASTS", 0.0)
+    monkeypatch.setattr(feed, "_LASTS", 0.0)
     await runs.approve(ASKS, by="ann")
     await agent(journal, said(text="Done.")).resume(ASKS)
     loaded.clear()

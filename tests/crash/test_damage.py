@@ -15,7 +15,7 @@ import pytest
 from orchestrator.errors import JournalError
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Posted
-from orchestrator.testing.journal_case import BODY, ENDED, PARKED, digest, write
+from orchestrator.testing.journal_contract import BODY, ENDED, PARKED, digest, write
 from tests.crash.invariants import drafts
 from tests.journal import format_1
 

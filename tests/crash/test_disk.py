@@ -15,7 +15,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.errors import StoreDown
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.testing.journal_case import BODY, NOTE, digest, write
+from orchestrator.testing.journal_contract import BODY, NOTE, digest, write
 from tests.crash.invariants import drafts
 from tests.crash.nursery import Nursery, prove
 

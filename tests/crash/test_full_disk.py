@@ -29,7 +29,7 @@ from orchestrator.kernel.journal import Draft
 from orchestrator.llm.message import Request
 from orchestrator.providers.scripted import FunctionLLM
 from orchestrator.runtime.llm_loop.agent import Agent
-from orchestrator.testing.journal_case import BODY, ENDED, NOTE, write
+from orchestrator.testing.journal_contract import BODY, ENDED, NOTE, write
 from tests.crash.nursery import Nursery, prove
 from tests.crash.test_disk import ROOT
 from tests.dashboards.incident import mitigations, typed

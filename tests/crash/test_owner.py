@@ -20,7 +20,7 @@ import pytest
 from orchestrator.errors import Fenced, Held, StoreDown
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Posted
-from orchestrator.testing.journal_case import BODY, NOTE, write
+from orchestrator.testing.journal_contract import BODY, NOTE, write
 from tests.crash.invariants import check_chain
 
 ROOT = Path(__file__).resolve().parents[2]

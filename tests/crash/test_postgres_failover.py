@@ -17,7 +17,7 @@ import pytest
 from orchestrator.errors import StoreDown
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.kernel.journal import Draft
-from orchestrator.testing.journal_case import BODY, NOTE, write
+from orchestrator.testing.journal_contract import BODY, NOTE, write
 from tests.crash.invariants import check_chain
 from tests.postgres import Cluster, Standby, cluster, programs, standby, synchronous
 

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.testing.journal_case import BODY
+from orchestrator.testing.journal_contract import BODY
 from tests.crash.invariants import Log, check
 from tests.crash.power import Call, Disk, Image, calls, lay_out, record
 from tests.crash.stores import MODES, numbers

@@ -22,7 +22,7 @@ from orchestrator.engines import engine_directory
 from orchestrator.examples.ralph import REQUEST
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.ops.alert import NAMES
-from orchestrator.testing.journal_case import ENDED, write
+from orchestrator.testing.journal_contract import ENDED, write
 from tests.cli import test_ralph as ralph
 from tests.cli.recorded import JOURNAL
 from tests.crash.test_disk import ROOT

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.drawing.element import duration
 from orchestrator.drawing.stylesheet import stylesheet
 from orchestrator.drawing.svg import svg
-from orchestrator.drawing.words import duration
 from orchestrator.kernel.journal import Record, RunHead
 from orchestrator.machines.llm_loop.graph import LLM_LOOP
 from orchestrator.runtime.runs.graph_marks import path_marks, run_marks, status_name

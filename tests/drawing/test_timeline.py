@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.drawing.geometry import Rectangle
-from orchestrator.drawing.timeline.axis import CUT_WIDTH, TimeAxis
-from orchestrator.drawing.timeline.lanes import LEAST, LanesLayout, lay_out
+from orchestrator.drawing.layout import Rectangle
+from orchestrator.drawing.timeline.lanes import CUT_WIDTH, LEAST, LanesLayout, TimeAxis, lay_out
 from orchestrator.drawing.timeline.svg import MOST_TURNS, timeline_svg
 from orchestrator.drawing.timeline.value import WARNINGS, Kind, Lane, Timeline, TimeSpan
 from orchestrator.runtime.runs.timeline import read_timeline

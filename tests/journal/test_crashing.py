@@ -14,7 +14,7 @@ from orchestrator.journal.crashing import CrashingJournal
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Journal, Posted
-from orchestrator.testing.journal_case import BODY, NOTE, write
+from orchestrator.testing.journal_contract import BODY, NOTE, write
 
 
 def stores(folder: Path) -> list[Journal]:

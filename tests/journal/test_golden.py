@@ -16,7 +16,7 @@ import pytest
 from orchestrator.errors import StoreDown
 from orchestrator.journal.sqlite import SqliteJournal, schema
 from orchestrator.kernel.journal import Draft, Posted
-from orchestrator.testing.journal_case import digest, write
+from orchestrator.testing.journal_contract import digest, write
 from tests.journal import format_1
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "journal"

@@ -16,7 +16,7 @@ from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.head_count import HeadCount, process_identity
 from orchestrator.kernel.journal import Draft, Lease, write_records
-from orchestrator.testing.journal_case import BODY
+from orchestrator.testing.journal_contract import BODY
 
 Open = Callable[[], Any]
 

@@ -10,7 +10,7 @@ import apsw
 from orchestrator.journal.head_change import Identity, head_change
 from orchestrator.journal.heads import heads
 from orchestrator.journal.sqlite import SqliteJournal
-from orchestrator.testing.journal_case import BODY
+from orchestrator.testing.journal_contract import BODY
 
 
 async def test_runs_that_can_be_trusted_are_returned_with_a_sentence_about_the_others(tmp_path: Path) -> None:

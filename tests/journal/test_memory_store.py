@@ -7,8 +7,7 @@ import pytest
 from orchestrator.errors import RunUnknown
 from orchestrator.journal.memory import MemoryJournal
 from orchestrator.kernel.journal import Journal, Posted
-from orchestrator.testing.journal_case import ENDED, NOTE, PARKED, ended
-from orchestrator.testing.journal_contract import JournalContract
+from orchestrator.testing.journal_contract import ENDED, NOTE, PARKED, JournalContract, ended
 
 
 class TestMemoryJournal(JournalContract):

@@ -15,7 +15,7 @@ import pytest
 from orchestrator.errors import Fenced, RunExists, RunUnknown, StoreDown
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.kernel.journal import Draft, Lease, Posted
-from orchestrator.testing.journal_case import BODY, digest, ended, write
+from orchestrator.testing.journal_contract import BODY, digest, ended, write
 from tests.journal.relay import Direction, Relay, relayed
 from tests.postgres import Cluster
 

@@ -20,7 +20,7 @@ from orchestrator.errors import Fenced, Held, StoreDown
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.journal.postgres.presence import BEATS
 from orchestrator.kernel.journal import Draft, Lease, Posted
-from orchestrator.testing.journal_case import BODY, NOTE, write
+from orchestrator.testing.journal_contract import BODY, NOTE, write
 from tests.journal.relay import relayed
 from tests.journal.test_postgres_server import told
 

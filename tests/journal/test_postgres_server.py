@@ -14,7 +14,7 @@ import pytest
 from orchestrator.errors import ConfigError, Corrupt, JournalError, StoreDown, TooNew
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.kernel.journal import Draft, Posted
-from orchestrator.testing.journal_case import BODY, NOTE, digest, ended, write
+from orchestrator.testing.journal_contract import BODY, NOTE, digest, ended, write
 from tests.journal.pooler import pooled
 from tests.journal.test_postgres_cut import quiet
 from tests.postgres import Cluster

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import StoreDown
 from orchestrator.journal.postgres import PostgresJournal
-from orchestrator.testing.journal_case import BODY, NOTE, write
+from orchestrator.testing.journal_contract import BODY, NOTE, write
 from tests.journal.relay import Relay, relayed
 from tests.journal.test_postgres_cut import quiet, waiting_for_the_row
 

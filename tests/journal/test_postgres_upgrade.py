@@ -10,8 +10,7 @@ import pytest
 from orchestrator.errors import StoreDown
 from orchestrator.journal.postgres import PostgresJournal
 from orchestrator.kernel.journal import Draft, Record
-from orchestrator.testing.journal_case import BODY, NOTE, write
-from orchestrator.testing.journal_listing import move, spent
+from orchestrator.testing.journal_contract import BODY, NOTE, move, spent, write
 from tests.journal import format_1
 
 pytestmark = pytest.mark.system("initdb")

@@ -15,7 +15,7 @@ from orchestrator.errors import Corrupt, Fenced, Held, JournalError, RunUnknown,
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.sqlite.work import SqliteRemove, nothing
 from orchestrator.kernel.journal import Draft, Posted
-from orchestrator.testing.journal_case import BODY, ENDED, NOTE, PARKED, digest, ended, write
+from orchestrator.testing.journal_contract import BODY, ENDED, NOTE, PARKED, digest, ended, write
 
 
 async def one_sentence(journal: SqliteJournal, kind: type[JournalError], *words: str) -> None:

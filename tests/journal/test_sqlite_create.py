@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.errors import StoreDown
 from orchestrator.journal.sqlite import SqliteJournal, handle, place, proof, schema
-from orchestrator.testing.journal_case import BODY
+from orchestrator.testing.journal_contract import BODY
 
 PROCESSES = 3
 

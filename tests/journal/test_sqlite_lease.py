@@ -23,7 +23,7 @@ from orchestrator.errors import ConfigError, Held
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.sqlite.lock import LockHolder, _exclusive
 from orchestrator.journal.sqlite.owner import LEAST_TTL, SqlitePresence, _state
-from orchestrator.testing.journal_case import BODY, NOTE, write
+from orchestrator.testing.journal_contract import BODY, NOTE, write
 
 OWNER = """
 import asyncio, sys

@@ -17,7 +17,7 @@ import pytest
 from orchestrator.errors import Corrupt
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.kernel.journal import Posted, RunConditions
-from orchestrator.testing.journal_case import BODY, ended
+from orchestrator.testing.journal_contract import BODY, ended
 
 
 async def listed(

@@ -15,7 +15,7 @@ from orchestrator.journal.sqlite.mark import SECTOR
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.journal.sqlite.work import SqliteRemove
 from orchestrator.kernel.journal import Lease, Posted
-from orchestrator.testing.journal_case import BODY, ENDED, NOTE, write
+from orchestrator.testing.journal_contract import BODY, ENDED, NOTE, write
 
 Commits = list[bytes]
 """The log after each commit."""

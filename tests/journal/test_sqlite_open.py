@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.errors import Corrupt, JournalError, StoreDown, TooNew
 from orchestrator.journal.sqlite import SqliteJournal, place, schema
-from orchestrator.testing.journal_case import BODY, NOTE, digest, write
+from orchestrator.testing.journal_contract import BODY, NOTE, digest, write
 
 
 async def one_sentence(journal: SqliteJournal, kind: type[JournalError], *words: str) -> None:

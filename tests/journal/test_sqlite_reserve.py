@@ -12,7 +12,7 @@ from orchestrator.errors import ConfigError, StoreDown
 from orchestrator.journal.sqlite import SqliteJournal, handle, reserve
 from orchestrator.journal.sqlite.reserve import GRANT, SIZE, Reserve
 from orchestrator.kernel.journal import Posted
-from orchestrator.testing.journal_case import BODY, ENDED, NOTE, write
+from orchestrator.testing.journal_contract import BODY, ENDED, NOTE, write
 from tests.engines.stage import until
 
 

@@ -20,7 +20,7 @@ from orchestrator.errors import StoreDown
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.sqlite.owner import BEATS, SqlitePresence
 from orchestrator.journal.writer_thread import ENOUGH
-from orchestrator.testing.journal_case import BODY, NOTE, PARKED, write
+from orchestrator.testing.journal_contract import BODY, NOTE, PARKED, write
 
 ANSWERED_WITHIN = 30.0
 """Seconds after which a missing answer is a failure."""

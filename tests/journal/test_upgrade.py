@@ -15,8 +15,7 @@ from orchestrator.errors import StoreDown
 from orchestrator.journal.sqlite import SqliteJournal, proof, schema, upgrade
 from orchestrator.journal.sqlite.owner import SqlitePresence
 from orchestrator.kernel.journal import Draft, Posted, Record
-from orchestrator.testing.journal_case import BODY, NOTE, digest, write
-from orchestrator.testing.journal_listing import move, spent
+from orchestrator.testing.journal_contract import BODY, NOTE, digest, move, spent, write
 from tests.journal import format_1
 
 BIG = b"z" * (1 << 20)

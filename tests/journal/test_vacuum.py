@@ -14,7 +14,7 @@ from orchestrator.errors import StoreDown
 from orchestrator.journal.sqlite import SqliteJournal
 from orchestrator.journal.sqlite.schema import INCREMENTAL
 from orchestrator.kernel.journal import Draft
-from orchestrator.testing.journal_case import BODY, ENDED, NOTE, write
+from orchestrator.testing.journal_contract import BODY, ENDED, NOTE, write
 from tests.journal import format_1
 
 TEXT = Draft("note", {"text": "x" * 3_000})

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from orchestrator.console.run_sections import RunSections
+from orchestrator.console.run_page import RunSections
 from orchestrator.drawing.timeline.value import Kind as SpanKind
 from orchestrator.engines.served_agent import DurableAgent
 from orchestrator.errors import ResultUnreadable

@@ -9,8 +9,8 @@ from orchestrator.cli.output import say, say_json, shown
 from orchestrator.cli.picture import check_picture, save_picture
 from orchestrator.cli.runs.phrase import many
 from orchestrator.cli.runs.store import OpenStore, at_journal
+from orchestrator.drawing.element import duration
 from orchestrator.drawing.plot import bars_svg
-from orchestrator.drawing.words import duration
 from orchestrator.errors import ConfigError
 from orchestrator.journal.address import Address
 from orchestrator.journal.stored_run import StoredRun

@@ -1,21 +1,144 @@
-"""Places of bars, labels and signs of a timeline of up to 300 turns: one lane for each kind of thing.
+"""Places of bars, labels and signs of a timeline: one lane for each kind of thing, or columns of equal time.
 
 A bar is at least 2 px wide, so that nothing disappears. Bars of one row never cover one another: bars that would are
 one bar if they are ticks of the same kind. A label is drawn only where nothing else is; of two labels for one place
 the exception wins.
+
+Exceptions are not averaged: repeated attempts, warnings and the fullest budget have rows, and child runs, people and
+processes keep their lanes. The work grows with the number of spans, and the size of the drawing does not.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
 
-from orchestrator.drawing.geometry import Rectangle
-from orchestrator.drawing.timeline.axis import TimeAxis
-from orchestrator.drawing.timeline.value import WARNINGS, Kind, Lane, Timeline, TimeMark, TimeSpan
-from orchestrator.drawing.words import duration, shortened, width
+from orchestrator.drawing.element import duration, escaped, number, shortened, width
+from orchestrator.drawing.layout import Rectangle
+from orchestrator.drawing.timeline.value import WARNINGS, BudgetUse, Kind, Lane, Timeline, TimeMark, TimeSpan
+
+CUT_WIDTH = 56.0
+"""Width of a gap that is cut: its length is written in it."""
+_MOST_CUT = 0.5
+"""Share of the width that cut gaps have at most."""
+_SHORTEST = 1e-5
+"""Seconds of the shortest axis."""
+_LARGE = 0.2
+"""Share of the rest above which a gap is cut."""
+_QUIET = frozenset((Kind.PERSON, Kind.IDLE, Kind.DOWN, Kind.WAIT, Kind.LOST))
+_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
+_FINE = (1, 2, 5)
+_APART = 84.0
+"""Least distance of two labels of the axis."""
+
+
+class Piece(NamedTuple):
+    """A part of the time, and the part of the width that shows it."""
+
+    start: float
+    end: float
+    left: float
+    right: float
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxis:
+    """Turns a time into a place. Later times are never further left."""
+
+    pieces: tuple[Piece, ...]
+
+    @classmethod
+    def of(cls, line: Timeline, left: float, right: float) -> TimeAxis:
+        """Return the axis of a timeline between two places."""
+        whole = max(line.end - line.start, _SHORTEST)
+        most = int((right - left) * _MOST_CUT / CUT_WIDTH)
+        cuts = sorted(islice(_cuts(_gaps(line), whole), most))
+        room = right - left - CUT_WIDTH * len(cuts)
+        rest = max(whole - sum(end - start for start, end in cuts), _SHORTEST)
+        pieces: list[Piece] = []
+        at, x = line.start, left
+        for start, end in cuts:
+            x = _add(pieces, Piece(at, start, x, x + room * (start - at) / rest, cut=False))
+            x = _add(pieces, Piece(start, end, x, x + CUT_WIDTH, cut=True))
+            at = end
+        _add(pieces, Piece(at, max(line.end, at + _SHORTEST), x, right, cut=False))
+        return cls(tuple(pieces))
+
+    def x(self, at: float) -> float:
+        """Return the place of a time; one outside of the axis is at its end."""
+        index = max(bisect_right(self.pieces, at, key=lambda one: one.start) - 1, 0)
+        piece = self.pieces[index]
+        share = (at - piece.start) / (piece.end - piece.start) if piece.end > piece.start else 0.0
+        return piece.left + (piece.right - piece.left) * min(max(share, 0.0), 1.0)
+
+    @property
+    def cuts(self) -> list[Piece]:
+        """The gaps that are cut."""
+        return [piece for piece in self.pieces if piece.cut]
+
+    def ticks(self, start: float) -> Iterator[tuple[float, float]]:
+        """Yield place and seconds since `start` of each label of the axis."""
+        straight = [piece for piece in self.pieces if not piece.cut and piece.right > piece.left]
+        width = sum(piece.right - piece.left for piece in straight)
+        seconds = sum(piece.end - piece.start for piece in straight)
+        step = _step(seconds * _APART / max(width, 1.0))
+        last = -_APART
+        for piece in straight:
+            first = -((start - piece.start) // step)  # rounded up
+            for label in range(int(first), int((piece.end - start) / step) + 1):
+                x = self.x(start + label * step)
+                if x - last >= _APART and x <= self.pieces[-1].right - _APART / 2:
+                    yield x, label * step
+                    last = x
+
+
+def _add(pieces: list[Piece], piece: Piece) -> float:
+    pieces.append(piece)
+    return piece.right
+
+
+def _step(least: float) -> float:
+    """Return a round number of seconds of at least so many."""
+    if least > _STEPS[-1]:
+        return _STEPS[-1] * float(-(-least // _STEPS[-1]))
+    if least > 1:
+        return float(next(step for step in _STEPS if step >= least))
+    power = 1.0
+    while power >= least:
+        power /= 10
+    return next(power * one for one in (*_FINE, 10) if power * one >= least)
+
+
+def _gaps(line: Timeline) -> Iterator[tuple[float, float]]:
+    """Yield the times in which nothing works: no request, tool, child run or state that is not parked."""
+    busy = sorted(
+        (span.start, line.until(span))
+        for span in line.spans
+        if span.kind not in _QUIET and (span.lane is not Lane.PROCESS)
+    )
+    at = line.start
+    for start, end in busy:
+        if min(start, line.end) > at:
+            yield at, min(start, line.end)
+        at = max(at, end)
+    if line.end > at:
+        yield at, line.end
+
+
+def _cuts(gaps: Iterable[tuple[float, float]], whole: float) -> Iterator[tuple[float, float]]:
+    """Yield the gaps to cut, the longest first: each takes more than a share of the rest."""
+    rest = whole
+    for start, end in sorted(gaps, key=lambda gap: gap[0] - gap[1]):
+        if rest - (end - start) <= 0 or end - start <= _LARGE * (rest - (end - start)):
+            return
+        rest -= end - start
+        yield start, end
+
 
 NAMES = 92.0
 """Width of the column with the names of the lanes."""
@@ -368,3 +491,213 @@ def _text_of(span: TimeSpan, count: int) -> str:
     if span.kind in _TIMED and span.end is not None and span.lane is not Lane.STATE:
         text = f"{text} {duration(span.end - span.start)}"
     return f"{text} ×{count}" if count > 1 and text else text
+
+
+COLUMNS = 200
+_STACK = (Kind.MODEL, Kind.TOOL)
+_OF_MODEL = frozenset((Kind.MODEL, Kind.FAILED, Kind.WAIT, Kind.UNKNOWN))
+_MEAN, _REPEATED, _BUDGET, _WARNING = 78.0, 26.0, 38.0, 24.0
+"""Heights of the rows."""
+_LEVELS = (0.0, 0.25, 0.5, 0.75, 0.9)
+"""Used parts of a limit above which a cell of the budget row has the first, second, … tint."""
+
+
+@dataclass(slots=True)
+class Column:
+    """A part of the width with what happened in it."""
+
+    turns: int = 0
+    seconds: dict[Kind, float] = field(default_factory=lambda: dict.fromkeys(_STACK, 0.0))
+    repeated: int = 0
+    warnings: list[str] = field(default_factory=list)
+    budget: BudgetUse | None = None
+    """The fullest one."""
+
+    def mean(self, kind: Kind) -> float:
+        """Return the mean seconds of a turn for a kind of work."""
+        return self.seconds[kind] / self.turns if self.turns else 0.0
+
+
+@dataclass(slots=True)
+class ColumnsLayout:
+    """The columns, and the lanes below them."""
+
+    columns: list[Column]
+    lanes: LanesLayout
+    mean_y: float = 0.0
+    repeated_y: float = 0.0
+    warning_y: float = 0.0
+    budget_y: float = 0.0
+    """0 without a row of budgets; likewise for the others."""
+    budgets: int = 0
+    """Number of different budgets."""
+
+    @property
+    def height(self) -> float:
+        """The bottom of the drawing."""
+        return self.lanes.height
+
+    @property
+    def column_width(self) -> float:
+        """Width of a column in pixels."""
+        return (self.lanes.right - self.lanes.left) / len(self.columns)
+
+
+def lay_out_columns(line: Timeline, width_px: float, top: float) -> ColumnsLayout:
+    """Return the columns and lanes of a timeline; `top` is the y of its axis."""
+    left, right = NAMES, width_px - EDGE
+    lanes = LanesLayout(TimeAxis.of(line, left, right), left, right)
+    found = ColumnsLayout([Column() for _ in range(COLUMNS)], lanes)
+    _fill_turns(found, line)
+    _fill_exceptions(found, line)
+    _fill_budgets(found, line)
+    label_axis(lanes, line, top)
+    y = _label_columns(found, line, top + AXIS)
+    found.mean_y, y = y, _row(found, "Mean turn", y, _MEAN)
+    if any(column.repeated for column in found.columns):
+        found.repeated_y, y = y, _row(found, "Repeated", y, _REPEATED)
+    if any(column.warnings for column in found.columns):
+        found.warning_y, y = y, _row(found, "Warnings", y, _WARNING)
+    if line.budgets:
+        found.budgets = len({use.guard for use in line.budgets})
+        found.budget_y, y = y, _row(found, "Budgets", y, _BUDGET)
+    for lane in (Lane.CHILD, Lane.PERSON, Lane.PROCESS):
+        y = lay_out_lane(lanes, line, lane, y)
+    lanes.height = y
+    return found
+
+
+def _row(found: ColumnsLayout, name: str, y: float, height: float) -> float:
+    found.lanes.lanes.append(LaneBox(name, y, height))
+    return y + height
+
+
+def _at(found: ColumnsLayout, time: float) -> int:
+    """Return the number of the column of a time."""
+    x = found.lanes.axis.x(time) - found.lanes.left
+    return min(max(int(x / found.column_width), 0), len(found.columns) - 1)
+
+
+def _fill_turns(found: ColumnsLayout, line: Timeline) -> None:
+    """Add each turn to every column that it meets."""
+    seconds: dict[int, dict[Kind, float]] = {}
+    for span in line.spans:
+        kind = Kind.MODEL if span.kind in _OF_MODEL else span.kind
+        if span.turn and span.lane in {Lane.MODEL, Lane.TOOLS} and kind in _STACK:
+            of_turn = seconds.setdefault(span.turn, dict.fromkeys(_STACK, 0.0))
+            of_turn[kind] += line.until(span) - span.start
+    cut = {
+        at for one in found.lanes.axis.cuts for at in range(_at(found, one.start), _at(found, one.end) + 1)
+    }
+    ends = [*(turn.at for turn in line.turns[1:]), line.end]
+    for turn, end in zip(line.turns, ends, strict=True):
+        first, last = _at(found, turn.at), _at(found, end)
+        for column in (found.columns[at] for at in range(first, last + 1) if at not in cut):
+            column.turns += 1
+            for kind, spent in seconds.get(turn.turn, {}).items():
+                column.seconds[kind] += spent
+
+
+def _fill_exceptions(found: ColumnsLayout, line: Timeline) -> None:
+    for span in line.spans:
+        if span.kind in WARNINGS:
+            column = found.columns[_at(found, span.start)]
+            column.repeated += span.lane is Lane.MODEL
+            if span.lane is Lane.TOOLS:
+                column.warnings.append(f"{span.name}: {span.note}")
+    for mark in line.marks:
+        if mark.kind in {Kind.WARNING, Kind.FAILED}:
+            found.columns[_at(found, mark.at)].warnings.append(mark.name)
+
+
+def _fill_budgets(found: ColumnsLayout, line: Timeline) -> None:
+    """Set the fullest budget of each column; a budget keeps its use until it is seen again."""
+    for use in line.budgets:
+        column = found.columns[_at(found, use.at)]
+        if column.budget is None or use.share >= column.budget.share:
+            column.budget = use
+    last: BudgetUse | None = None
+    for column in found.columns:
+        last = column.budget = column.budget or last
+
+
+def _label_columns(found: ColumnsLayout, line: Timeline, y: float) -> float:
+    lanes = found.lanes
+    lanes.lanes.append(LaneBox("Turn", y, TURNS))
+    step = max(len(line.turns) // 8, 1)
+    for turn in line.turns[::step]:
+        text, x = f"{turn.turn:,}", lanes.axis.x(turn.at)
+        wide = width(text, TEXT)
+        if x + 4 + wide <= lanes.right and add_label(
+            lanes.labels, Label(text, Rectangle(x + 4, y + 4, wide, 13), "turn")
+        ):
+            lanes.turns.append(x)
+    return y + TURNS
+
+
+# ---- elements ----
+
+
+def column_parts(found: ColumnsLayout) -> Iterator[str]:
+    """Yield the elements of the columns; those of the lanes are not here."""
+    largest = max((sum(map(column.mean, _STACK)) for column in found.columns), default=0.0)
+    if largest > 0:
+        yield from _means(found, largest)
+    for index, column in enumerate(found.columns):
+        if column.repeated:
+            high = min(4.0 + 3.0 * (column.repeated - 1), _REPEATED - 8)
+            y, text = found.repeated_y + _REPEATED - 4 - high, f"{column.repeated} repeated"
+            yield _cell(found, index, y, height=high, form="repeated", text=text)
+        if column.warnings:
+            text = _texts(column.warnings)
+            yield _cell(found, index, found.warning_y + 5, height=_WARNING - 10, form="warning", text=text)
+        if found.budget_y:
+            yield _budget(found, index, column.budget)
+    if found.budget_y:
+        yield _fullest(found)
+
+
+def _means(found: ColumnsLayout, largest: float) -> Iterator[str]:
+    bottom = found.mean_y + _MEAN - 4
+    for index, column in enumerate(found.columns):
+        y = bottom
+        text = f"{column.turns:,} turns, mean {duration(sum(map(column.mean, _STACK)))}"
+        for kind in _STACK:
+            if (mean := column.mean(kind)) > 0:
+                high = max(mean / largest * (_MEAN - 20), 0.5)
+                y -= high
+                yield _cell(found, index, y, height=high, form=kind.value, text=text)
+    text = duration(largest)
+    x = found.lanes.right - width(text, TEXT)
+    yield f'<text class="text axis" x="{number(x)}" y="{number(found.mean_y + 12)}">{text}</text>'
+
+
+def _budget(found: ColumnsLayout, index: int, use: BudgetUse | None) -> str:
+    level = sum(use is not None and use.share > limit for limit in _LEVELS)
+    text = f"{use.guard} {use.share * 100:.0f} %" if use else "no budget seen"
+    return _cell(found, index, found.budget_y + 6, height=12, form=f"budget level-{level}", text=text)
+
+
+def _fullest(found: ColumnsLayout) -> str:
+    """Return the label of the budget that is used most at the end."""
+    last = found.columns[-1].budget or BudgetUse(0.0, "", 0.0, 0.0)
+    others = f", the fullest of {found.budgets} budgets" if found.budgets > 1 else ""
+    text = f"{last.guard} {last.share * 100:.0f} % of {last.limit:,g}{others}"
+    x = found.lanes.right - width(text, TEXT)
+    return f'<text class="text axis" x="{number(x)}" y="{number(found.budget_y + 31)}">{escaped(text)}</text>'
+
+
+def _cell(found: ColumnsLayout, index: int, y: float, *, height: float, form: str, text: str) -> str:
+    """Return a rectangle in a column."""
+    x = found.lanes.left + index * found.column_width
+    gap = 0.0 if form.startswith("budget") else 0.6
+    return (
+        f'<g class="span {form}"><title>{escaped(text)}</title><rect class="bar" x="{x:.2f}" y="{number(y)}"'
+        f' width="{found.column_width - gap:.2f}" height="{number(height)}"/></g>'
+    )
+
+
+def _texts(found: list[str]) -> str:
+    most = 5
+    more = f", and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.drawing.element import drawing, number, point
-from orchestrator.drawing.geometry import Rectangle
-from orchestrator.drawing.timeline.axis import Piece
-from orchestrator.drawing.timeline.columns import column_parts, lay_out_columns
+from orchestrator.drawing.element import drawing, duration, escaped, number, point, shortened, width
+from orchestrator.drawing.layout import Rectangle
 from orchestrator.drawing.timeline.lanes import (
     EDGE,
     NAMES,
@@ -16,11 +14,13 @@ from orchestrator.drawing.timeline.lanes import (
     Label,
     LaneBox,
     LanesLayout,
+    Piece,
     Sign,
+    column_parts,
     lay_out,
+    lay_out_columns,
 )
 from orchestrator.drawing.timeline.value import Kind, Timeline
-from orchestrator.drawing.words import duration, escaped, shortened, width
 
 MOST_TURNS = 300
 """Turns above which the drawing has columns of equal time in place of bars."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+from orchestrator.drawing.element import duration
 from orchestrator.drawing.mark import GraphMarks
 from orchestrator.drawing.status import STATUSES
-from orchestrator.drawing.words import duration
 from orchestrator.kernel.journal import RunHead
 from orchestrator.runtime.runs.story import Story
 from orchestrator.telemetry.history import History, StateStats
